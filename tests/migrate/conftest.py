@@ -53,7 +53,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
 
 def left(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return type and name of everything that is not migrated."""
-    return [(each["what"], each["name"]) for each in report["left"]]
+    return [(item["what"], item["name"]) for item in report["left"]]
 
 
 def journaled(data_dir: Path) -> list[Message]:

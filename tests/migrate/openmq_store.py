@@ -52,9 +52,9 @@ class Stream:
         self._handle += 1
         raw = name.encode()
         self.data += b"\x72" + pack(">H", len(raw)) + raw + pack(">QBH", 1, flags, len(fields))
-        for sort, field, kind in fields:
-            self.data += sort.encode() + pack(">H", len(field)) + field.encode()
-            if sort in "L[":
+        for type_code, field, kind in fields:
+            self.data += type_code.encode() + pack(">H", len(field)) + field.encode()
+            if type_code in "L[":
                 self.text(kind)
         self.data += b"\x78"
         if parent is None:
@@ -134,8 +134,8 @@ def destination(
     parent = (f"{CORE}Destination", 2, fields)
     stream.begin()
     if queue:
-        own = [("I", "maxActiveCount", ""), ("I", "maxFailoverCount", "")]
-        stream.describe(f"{CORE}Queue", 2, own, parent)
+        queue_fields = [("I", "maxActiveCount", ""), ("I", "maxFailoverCount", "")]
+        stream.describe(f"{CORE}Queue", 2, queue_fields, parent)
     else:
         stream.describe(f"{CORE}Topic", 2, [("I", "maxSharedConsumers", "")], parent)
     stream.made()
@@ -168,9 +168,9 @@ def interest(
         ("L", "pending", "Ljava/util/HashSet;"),
         ("L", "selstr", STRING),
     ]
-    own = [("Z", "jmsshared", ""), ("L", "clientID", STRING), ("L", "durableName", STRING)]
+    own_fields = [("Z", "jmsshared", ""), ("L", "clientID", STRING), ("L", "durableName", STRING)]
     stream.begin()
-    stream.describe(f"{CORE}Subscription", 2, own, (f"{CORE}Consumer", 2, fields))
+    stream.describe(f"{CORE}Subscription", 2, own_fields, (f"{CORE}Consumer", 2, fields))
     stream.made()
     stream.data += pack(">q?", 0, no_local)
     destination_uid(stream, False, topic)
@@ -245,7 +245,7 @@ def property_block(values: dict[str, str | int]) -> bytes:
 
 
 def states(found: dict[int, int]) -> bytes:
-    return pack(">i", len(found)) + b"".join(pack(">qi", *each) for each in found.items())
+    return pack(">i", len(found)) + b"".join(pack(">qi", *item) for item in found.items())
 
 
 def stored(raw: bytes, found: dict[int, int]) -> bytes:
@@ -287,10 +287,12 @@ def ack(name: str, identity: bytes, consumer: int = 0) -> bytes:
 
 
 def work(sends: list[bytes], acks: list[bytes], consumers: tuple[int, ...] = (0,)) -> bytes:
-    to = pack(">i", len(consumers)) + b"".join(pack(">q", each) for each in consumers)
+    recipients = pack(">i", len(consumers)) + b"".join(
+        pack(">q", consumer) for consumer in consumers
+    )
     return (
         pack(">i", len(sends))
-        + b"".join(send + to for send in sends)
+        + b"".join(send + recipients for send in sends)
         + pack(">i", len(acks))
         + b"".join(acks)
     )
@@ -298,17 +300,17 @@ def work(sends: list[bytes], acks: list[bytes], consumers: tuple[int, ...] = (0,
 
 def log(*events: bytes, checkpoint: int = 3, compound: bool = False) -> bytes:
     start = pack(">IhhqqQ", 0x5555AAAA, 1, 3, 48, MS, checkpoint)
-    found = start + pack(">QQ", adler32(start), 1)
+    data = start + pack(">QQ", adler32(start), 1)
     if compound:
         events = (
             pack(">i", len(events))
             + b"".join(pack(">ii", 1, len(event)) + event for event in events),
         )
     for number, event in enumerate(events):
-        sort = 8 if compound else 1
-        found += pack(">IiiqqqQi", 0xAAAA5555, sort, len(event), MS, number, checkpoint,
+        type_code = 8 if compound else 1
+        data += pack(">IiiqqqQi", 0xAAAA5555, type_code, len(event), MS, number, checkpoint,
                       adler32(event), 0) + event  # fmt: skip
-    return found + bytes(64)
+    return data + bytes(64)
 
 
 # --- an instance ---------------------------------------------------------------------------------

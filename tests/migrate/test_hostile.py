@@ -45,9 +45,9 @@ MUTATIONS = st.lists(
 
 def mutated(content: bytes, mutations: list[tuple[float, bytes]], cut: float = 1.0) -> bytes:
     changed = bytearray(content)
-    for place, data in mutations:
-        at = int(place * len(changed))
-        changed[at : at + len(data)] = data
+    for position, data in mutations:
+        index = int(position * len(changed))
+        changed[index : index + len(data)] = data
     return bytes(changed[: max(1, int(cut * len(changed)))])
 
 
@@ -94,12 +94,12 @@ def test_settings_in_xml(content: bytes) -> None:
 @MANY
 @given(MUTATIONS, st.floats(0, 1))
 def test_objects(mutations: list[tuple[float, bytes]], cut: float) -> None:
-    for whole in (
+    for stream in (
         store.destination("orders"),
         store.interest(5, "prices", "desk", "all", "price > 10", shared=True),
     ):
         with suppress(SourceError):
-            read_objects(mutated(whole, mutations, cut), 2, "file")
+            read_objects(mutated(stream, mutations, cut), 2, "file")
 
 
 @MANY
@@ -111,20 +111,20 @@ def test_any_objects(content: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Instance:
-    made = Instance(tmp_path_factory.mktemp("fuzz"))
-    made.destinations(store.destination("orders"), store.destination("prices", False))
-    made.interests(store.interest(11, "prices", "desk", "all", "a = 1"))
+    instance = Instance(tmp_path_factory.mktemp("fuzz"))
+    instance.destinations(store.destination("orders"), store.destination("prices", False))
+    instance.interests(store.interest(11, "prices", "desk", "all", "a = 1"))
     block = store.property_block({"city": "x", "weight": 5})
     raw = packet("orders", "first", 1, strings={3: "c"}, properties=block)
-    made.messages("Qorders", record(stored(raw, {0: 1})), record(b"free", state=1))
-    made.messages("Tprices", record(stored(packet("prices", "p", 2, queue=False), {11: 0})))
-    made.write("fs370/message/Qorders/0", store.large_file(packet("orders", "big", 3), {0: 0}))
+    instance.messages("Qorders", record(stored(raw, {0: 1})), record(b"free", state=1))
+    instance.messages("Tprices", record(stored(packet("prices", "p", 2, queue=False), {11: 0})))
+    instance.write("fs370/message/Qorders/0", store.large_file(packet("orders", "big", 3), {0: 0}))
     work = store.work([packet("orders", "sent", 4)], [store.ack("Q:orders", store.sysid(1))])
     prepared = store.details(7, 5, store.xid(b"g", b"b")) + work
-    made.write("fs370/txnlog", store.log(b"\x01\x01" + prepared))
+    instance.write("fs370/txnlog", store.log(b"\x01\x01" + prepared))
     size = pack(">i", len(prepared))
-    made.write("fs370/incompleteTxnStore/vrfile", store.record_file(record(size + prepared)))
-    return made
+    instance.write("fs370/incompleteTxnStore/vrfile", store.record_file(record(size + prepared)))
+    return instance
 
 
 FILES = (
@@ -152,14 +152,14 @@ def test_stores_of_open_mq(
     instance: Instance, name: str, mutations: list[tuple[float, bytes]], cut: float, skip: bool
 ) -> None:
     file = instance.path / name
-    whole = file.read_bytes()
+    content = file.read_bytes()
     # the bytes after the last record are unused
-    used = whole.rstrip(b"\0")
+    used = content.rstrip(b"\0")
     file.write_bytes(mutated(used, mutations, cut))
     try:
         answered(lambda: inspect_source(instance.path, False, skip))
     finally:
-        file.write_bytes(whole)
+        file.write_bytes(content)
 
 
 @FEW
@@ -168,10 +168,10 @@ def test_stores_of_phpmq(
     tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
 ) -> None:
     directory = tmp_path_factory.mktemp("phpmq")
-    made = test_phpmq.Store(directory / "store.sqlite")
-    made.add(1, b"orders", b"x" * 50, 1)
-    made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
-    answered(lambda: inspect_phpmq(made.path, None))
+    database = test_phpmq.Store(directory / "store.sqlite")
+    database.add(1, b"orders", b"x" * 50, 1)
+    database.path.write_bytes(mutated(database.path.read_bytes(), mutations, cut))
+    answered(lambda: inspect_phpmq(database.path, None))
 
 
 @FEW
@@ -180,11 +180,11 @@ def test_stores_of_vibemq(
     tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
 ) -> None:
     directory = tmp_path_factory.mktemp("vibemq")
-    made = vibemq_store.Store(directory / "vibemq.db")
-    made.queue("orders")
-    made.message("a", "orders", '{"a": 1}', headers={"k": "v"})
-    made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
-    answered(lambda: inspect_vibemq(made.path, None))
+    database = vibemq_store.Store(directory / "vibemq.db")
+    database.queue("orders")
+    database.message("a", "orders", '{"a": 1}', headers={"k": "v"})
+    database.path.write_bytes(mutated(database.path.read_bytes(), mutations, cut))
+    answered(lambda: inspect_vibemq(database.path, None))
 
 
 TYPES = st.one_of(

@@ -29,9 +29,11 @@ XID = store.xid(b"global", b"branch")
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    made = Instance(tmp_path / "var")
-    made.destinations(store.destination("orders"), store.destination("prices", False), dmq_entry())
-    return made
+    instance = Instance(tmp_path / "var")
+    instance.destinations(
+        store.destination("orders"), store.destination("prices", False), dmq_entry()
+    )
+    return instance
 
 
 def dmq_entry() -> bytes:
@@ -53,10 +55,10 @@ def serving(data: Path, user: str = "admin", password: str = "admin") -> Iterato
 
 def taken(consumer: Blocking, count: int) -> list[Blocking]:
     """Receive exactly `count` messages."""
-    found = [consumer.receive(20) for _ in range(count)]
+    messages = [consumer.receive(20) for _ in range(count)]
     with pytest.raises(ClientError):
         consumer.receive(0.2)
-    return found
+    return messages
 
 
 def bodies(consumer: Blocking, count: int) -> list[object]:
@@ -82,17 +84,17 @@ def test_ready_messages_are_imported_unchanged(instance: Instance, migrate: Migr
     report = migrate("openmq", instance.path)
     assert report["messages"]["imported"] == 3
     with serving(instance.path.parents[2] / "data") as client:
-        found = taken(client.session().consumer("orders"), 3)
+        messages = taken(client.session().consumer("orders"), 3)
     # by priority, then in the order in which they were sent, whatever place they have in the file
-    assert [message.body for message in found] == ["first é", "second", "third"]
-    first = found[0]
+    assert [message.body for message in messages] == ["first é", "second", "third"]
+    first = messages[0]
     assert first.id == f"ID:1-127.0.0.1-4711-{store.MS}"
     assert (first.priority, first.expiration, first.timestamp) == (9, FAR, store.MS)
     assert (first.correlation_id, first.type) == ("corr-1", "order")
     assert first.reply_to == Topic("answers")
     assert dict(first.own_properties) == {"city": "Zürich", "weight": 1 << 40}
-    assert [message.delivery_count for message in found] == [1, 2, 1]
-    assert [message.redelivered for message in found] == [False, True, False]
+    assert [message.delivery_count for message in messages] == [1, 2, 1]
+    assert [message.redelivered for message in messages] == [False, True, False]
 
 
 def test_a_large_message_has_a_file_of_its_own(instance: Instance, migrate: Migrate) -> None:
@@ -132,15 +134,15 @@ def test_durable_subscription_receives_its_unacked_messages(
     with serving(instance.path.parents[2] / "data") as client:
         session = client.session()
         topic = Topic("prices")
-        every = session.consumer(topic, name="all", durable=True)
-        assert bodies(every, 1) == ["price 5"]
-        dear = session.consumer(topic, name="dear", durable=True, selector="price > 10")
-        assert [(m.body, m.delivery_count) for m in taken(dear, 1)] == [("price 20", 2)]
+        unfiltered = session.consumer(topic, name="all", durable=True)
+        assert bodies(unfiltered, 1) == ["price 5"]
+        filtered = session.consumer(topic, name="dear", durable=True, selector="price > 10")
+        assert [(m.body, m.delivery_count) for m in taken(filtered, 1)] == [("price 20", 2)]
         common = session.consumer(topic, name="common", durable=True, shared=True)
         assert bodies(common, 1) == ["price 20"]
         # the terms are those of before, or the engine would have begun a new subscription
-        others = session.consumer(topic, name="others", durable=True, no_local=True)
-        assert bodies(others, 2) == ["price 5", "price 20"]
+        no_local = session.consumer(topic, name="others", durable=True, no_local=True)
+        assert bodies(no_local, 2) == ["price 5", "price 20"]
 
 
 def test_wildcard_subscription_becomes_one_per_topic(instance: Instance, migrate: Migrate) -> None:
@@ -152,7 +154,10 @@ def test_wildcard_subscription_becomes_one_per_topic(instance: Instance, migrate
         raw = packet(name, name, 1, queue=False)
         instance.messages(f"T{name}", record(stored(raw, {11: ROUTED})))
     report = migrate("openmq", instance.path)
-    assert [each["topic"] for each in report["subscriptions"]] == ["news.eu", "news.us"]
+    assert [subscription["topic"] for subscription in report["subscriptions"]] == [
+        "news.eu",
+        "news.us",
+    ]
     with serving(instance.path.parents[2] / "data") as client:
         consumer = client.session().consumer(Topic("news.*"), name="all", durable=True)
         assert sorted(map(str, bodies(consumer, 2))) == ["news.eu", "news.us"]
@@ -170,15 +175,17 @@ def test_dead_letter_stays_a_dead_letter(instance: Instance, migrate: Migrate, r
     instance.messages("Qmq.sys.dmq", record(stored(raw, {0: ROUTED}), block=512))
     report = migrate("openmq", instance.path)
     assert {"kind": "queue", "name": "mq.sys.dmq", "waiting": 1, "imported": 1}.items() <= next(
-        each.items() for each in report["destinations"] if each["name"] == "mq.sys.dmq"
+        destination.items()
+        for destination in report["destinations"]
+        if destination["name"] == "mq.sys.dmq"
     )
     with serving(instance.path.parents[2] / "data") as client:
-        (found,) = taken(client.session().consumer("mq.sys.dmq"), 1)
-    assert found.body == "late"
-    assert found.expiration == store.MS + 5  # it shows, and is of no effect
-    assert found.properties["deadLetterReason"] == "expired"
-    assert found.properties["originalQueue"] == "orders"
-    assert found.properties["deliveryAttempts"] == 3
+        (message,) = taken(client.session().consumer("mq.sys.dmq"), 1)
+    assert message.body == "late"
+    assert message.expiration == store.MS + 5  # it shows, and is of no effect
+    assert message.properties["deadLetterReason"] == "expired"
+    assert message.properties["originalQueue"] == "orders"
+    assert message.properties["deliveryAttempts"] == 3
 
 
 def test_delayed_message_stays_scheduled(instance: Instance, migrate: Migrate) -> None:
@@ -301,8 +308,8 @@ def test_records_after_the_checkpoint_are_ignored(
 ) -> None:
     removal = b"\x06\x00" + pack(">H", 6) + b"Q:bank" + sysid(1)
     bank(instance)
-    old = store.log(removal, removal, checkpoint=2)[48:]
-    instance.write("fs370/txnlog", store.log(checkpoint=3)[:48] + old)
+    old_log = store.log(removal, removal, checkpoint=2)[48:]
+    instance.write("fs370/txnlog", store.log(checkpoint=3)[:48] + old_log)
     migrate("openmq", instance.path)
     assert len(journaled(tmp_path / "data")) == 2
 
@@ -336,14 +343,16 @@ def test_destinations_keep_their_settings(
         ("setting", "crowded: maxNumProducers=5"),
     ]
     with restored(tmp_path / "data") as broker:
-        found = {each.name: each.settings for each in broker.destinations.values()}
-    assert found["limited"] == DestinationSettings(
+        settings = {
+            destination.name: destination.settings for destination in broker.destinations.values()
+        }
+    assert settings["limited"] == DestinationSettings(
         max_messages=10, max_bytes=2048, max_message_bytes=512, overflow=Overflow.BLOCK
     )
-    assert found["failover"] == DestinationSettings(
+    assert settings["failover"] == DestinationSettings(
         active_consumers=1, max_consumers=3, dead_letter=True, dead_letter_queue="mq.sys.dmq"
     )
-    assert not {"made", "gone"} & found.keys()
+    assert not {"made", "gone"} & settings.keys()
 
 
 def test_users_keep_their_passwords(instance: Instance, migrate: Migrate, tmp_path: Path) -> None:
@@ -375,14 +384,15 @@ def test_configuration_loads_and_lists_unsupported_settings(
     assert effective["logging"]["level"] == "warning"
     assert effective["jmq"]["instance"] == "shop"
     assert [
-        (each["url"], each["services"], each["ping_interval"]) for each in effective["listeners"]
+        (listener["url"], listener["services"], listener["ping_interval"])
+        for listener in effective["listeners"]
     ] == [
         ("jmq://0.0.0.0:17676", "portmapper", 30),
         ("jmq://0.0.0.0:17677", "jms", 30),
     ]
-    written = (tmp_path / "data" / "sluicemq.toml").read_text()
-    assert "imq.cluster.url" in written
-    assert "secret" not in written
+    config = (tmp_path / "data" / "sluicemq.toml").read_text()
+    assert "imq.cluster.url" in config
+    assert "secret" not in config
 
 
 def test_without_users_listeners_stay_on_loopback(instance: Instance, migrate: Migrate) -> None:
@@ -396,8 +406,8 @@ def test_without_users_listeners_stay_on_loopback(instance: Instance, migrate: M
 
 
 def test_the_instance_is_found(instance: Instance, migrate: Migrate) -> None:
-    for place in (instance.path, instance.path.parent, instance.path.parents[1]):
-        assert migrate("openmq", place, "--dry-run")["source"]["place"] == str(instance.path)
+    for path in (instance.path, instance.path.parent, instance.path.parents[1]):
+        assert migrate("openmq", path, "--dry-run")["source"]["place"] == str(instance.path)
     file = instance.path / "props" / "config.properties"
     assert migrate("openmq", file, "--dry-run")["source"]["place"] == str(instance.path)
 

@@ -48,14 +48,14 @@ from tests.migrate.openmq_store import Instance, packet, record, stored
     ],
 )
 def test_a_property(line: str, key: str, text: str) -> None:
-    found = parse(line.encode("latin-1"), "file")
-    assert found[key].value == text
-    assert found[key].where == "file, line 1"
+    properties = parse(line.encode("latin-1"), "file")
+    assert properties[key].value == text
+    assert properties[key].where == "file, line 1"
 
 
 def test_comments_are_ignored_and_the_last_value_counts() -> None:
-    found = parse(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
-    assert {key: (value.value, value.where) for key, value in found.items()} == {
+    properties = parse(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
+    assert {key: (value.value, value.where) for key, value in properties.items()} == {
         "a": ("ü# no comment", "file, line 5")
     }
 
@@ -82,9 +82,9 @@ def test_arrays_enums_and_references_are_read() -> None:
     header = b"\xac\xed\x00\x05"
     ints = b"\x75\x72\x00\x02[I" + pack(">QBH", 1, 2, 0) + b"\x78\x70" + pack(">iii", 2, 7, -8)
     enum = b"\x7e\x72\x00\x01E" + pack(">QBH", 0, 0x12, 0) + b"\x78\x70\x74\x00\x03RED"
-    again = b"\x71" + pack(">I", 0x7E0001)
-    found, _ = read_objects(header + ints + enum + again + b"\x70", 4, "here")
-    assert found == [[7, -8], "RED", [7, -8], None]
+    reference = b"\x71" + pack(">I", 0x7E0001)
+    objects, _ = read_objects(header + ints + enum + reference + b"\x70", 4, "here")
+    assert objects == [[7, -8], "RED", [7, -8], None]
 
 
 @pytest.mark.parametrize(
@@ -157,22 +157,22 @@ def test_file_of_another_type_is_reported(tmp_path: Path) -> None:
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    made = Instance(tmp_path / "var")
-    made.destinations(store.destination("orders"))
-    return made
+    instance = Instance(tmp_path / "var")
+    instance.destinations(store.destination("orders"))
+    return instance
 
 
 def test_damage_stops_the_migration_unless_skipped(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
-    good = packet("orders", "good", 1)
-    bad = bytearray(packet("orders", "bad", 2))
-    bad[0] = 0
+    intact = packet("orders", "good", 1)
+    damaged = bytearray(packet("orders", "bad", 2))
+    damaged[0] = 0
     instance.messages(
         "Qorders",
-        record(stored(bytes(bad), {0: 0})),
+        record(stored(bytes(damaged), {0: 0})),
         record(stored(packet("orders", "half", 3), {0: 0}), cookie=-1),
-        record(stored(good, {0: 0})),
+        record(stored(intact, {0: 0})),
         record(pack(">i", 100_000)),
     )
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
@@ -182,7 +182,7 @@ def test_damage_stops_the_migration_unless_skipped(
     assert not (tmp_path / "data").exists()
     report = migrate("openmq", instance.path, "--skip-damaged")
     assert report["messages"]["imported"] == 1
-    assert [what for what, _ in left(report)] == ["damage"] * 3
+    assert [kind for kind, _ in left(report)] == ["damage"] * 3
 
 
 def test_file_with_a_damaged_header_is_skipped_alone(instance: Instance, migrate: Migrate) -> None:
@@ -197,15 +197,15 @@ def test_file_with_a_damaged_header_is_skipped_alone(instance: Instance, migrate
 def test_entry_that_was_being_written_is_damage(
     instance: Instance, migrate: Migrate, run: Run
 ) -> None:
-    whole = record(store.destination("orders"))
-    half = record(store.destination("bills"), cookie=-1)
-    instance.write("fs370/destination", store.record_file(whole, half))
+    entry = record(store.destination("orders"))
+    incomplete_entry = record(store.destination("bills"), cookie=-1)
+    instance.write("fs370/destination", store.record_file(entry, incomplete_entry))
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
     assert "fs370/destination, byte" in result.err
     report = migrate("openmq", instance.path, "--skip-damaged")
-    assert "orders" in {each["name"] for each in report["destinations"]}
-    assert "bills" not in {each["name"] for each in report["destinations"]}
+    assert "orders" in {destination["name"] for destination in report["destinations"]}
+    assert "bills" not in {destination["name"] for destination in report["destinations"]}
 
 
 def test_entry_of_another_class_is_damage(instance: Instance, run: Run) -> None:
@@ -306,7 +306,7 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
         ("root", True),
         ("anna", False),
     ]
-    assert [(each.what, each.name) for each in plan.left] == [("user", "old"), ("user", "b d")]
+    assert [(item.what, item.name) for item in plan.left] == [("user", "old"), ("user", "b d")]
 
 
 def test_without_access_control_all_users_get_all_permissions(instance: Instance) -> None:

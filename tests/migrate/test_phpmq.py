@@ -81,12 +81,12 @@ def test_ready_messages_are_imported_in_order(
         BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.subscribe("orders", window=10)
-        found = [client.receive(20).body for _ in range(3)]
+        bodies = [client.receive(20).body for _ in range(3)]
         with pytest.raises(ClientError):
             client.receive(0.2)
         client.subscribe(b"\xff other".decode("utf-8", "surrogateescape"))
         assert client.receive(20).body == b"x"
-    assert found == [content, b"", b"third"]
+    assert bodies == [content, b"", b"third"]
     first = next(m for m in journaled(tmp_path / "data") if m.body == content)
     assert (first.message_id, first.timestamp) == (identity, 1_760_000_000_001)
 

@@ -19,10 +19,10 @@ from tests.migrate.openmq_store import Instance, packet, record, stored
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    made = Instance(tmp_path / "var")
-    made.destinations(store.destination("orders"))
-    fill(made, 10)
-    return made
+    instance = Instance(tmp_path / "var")
+    instance.destinations(store.destination("orders"))
+    fill(instance, 10)
+    return instance
 
 
 def fill(instance: Instance, count: int) -> None:
@@ -39,8 +39,8 @@ def test_second_run_imports_only_new_messages(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     assert migrate("openmq", instance.path)["messages"]["imported"] == 10
-    again = migrate("openmq", instance.path)
-    assert (again["messages"]["imported"], again["messages"]["imported_before"]) == (0, 10)
+    report = migrate("openmq", instance.path)
+    assert (report["messages"]["imported"], report["messages"]["imported_before"]) == (0, 10)
     fill(instance, 12)
     assert migrate("openmq", instance.path)["messages"]["imported"] == 2
     assert migrate("openmq", instance.path, "--dry-run")["messages"]["imported_before"] == 12
@@ -182,7 +182,7 @@ def test_existing_settings_and_users_are_kept(
     assert report["config"]["written"] is False
     assert config.read_text() == "# mine\n"
     assert json.loads((tmp_path / "data" / "users.json").read_bytes()) == json.loads(users)
-    assert [each["kept"] for each in report["destinations"]] == [True]
+    assert [destination["kept"] for destination in report["destinations"]] == [True]
     with restored(tmp_path / "data") as broker:
         (queue,) = broker.destinations.values()
         assert queue.settings.max_messages == 100_000

@@ -26,9 +26,9 @@ CREATED = "2026-02-18T10:00:00.1234567Z"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     (tmp_path / "vibemq").mkdir()
-    made = Store(tmp_path / "vibemq" / "vibemq.db")
-    made.queue("orders")
-    return made
+    store = Store(tmp_path / "vibemq" / "vibemq.db")
+    store.queue("orders")
+    return store
 
 
 def settings(store: Store, **values: Any) -> Path:
@@ -51,19 +51,23 @@ def test_ready_messages_are_imported_unchanged(
         BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as client,
     ):
         subscription = client.subscribe("orders")
-        found = [subscription.receive(20) for _ in range(3)]
+        messages = [subscription.receive(20) for _ in range(3)]
         with pytest.raises(ClientError):
             subscription.receive(0.2)
-    assert [each.id for each in found] == ["a", "b", "c"]
+    assert [message.id for message in messages] == ["a", "b", "c"]
     # the payload's own bytes: 3.10 is not 3.1
-    assert [each.payload for each in found] == [b"[1]", b"", '{"n": 3.10, "ü": "€"}'.encode()]
-    assert dict(found[0].headers) == {
+    assert [message.payload for message in messages] == [
+        b"[1]",
+        b"",
+        '{"n": 3.10, "ü": "€"}'.encode(),
+    ]
+    assert dict(messages[0].headers) == {
         "correlationId": "x",
         "k": "v",
         "priority": "Critical",
         "deliveryAttempts": "1",
     }
-    assert found[2].headers["deliveryAttempts"] == "3"
+    assert messages[2].headers["deliveryAttempts"] == "3"
     assert [m.priority for m in journaled(tmp_path / "data")] == [9, 4, 4]
 
 
@@ -95,8 +99,8 @@ def test_queues_read_back_as_they_were_written(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     """Options that mean nothing, and the time of creation, to 100 ns."""
-    odd = {"mode": 9, "maxQueueSize": -1, "maxRetryAttempts": 0, "overflowStrategy": 7}
-    store.queue("odd", **odd, messageTtl="-00:00:00.0010000", enableDeadLetterQueue=False)
+    options = {"mode": 9, "maxQueueSize": -1, "maxRetryAttempts": 0, "overflowStrategy": 7}
+    store.queue("odd", **options, messageTtl="-00:00:00.0010000", enableDeadLetterQueue=False)
     store.queue("tick", messageTtl="00:00:01.2345678", deadLetterQueueName="")
     store.message("a", "orders", "1")
     store.dead({"id": "d", "queueName": "gone", "payload": 1, "timestamp": CREATED}, 0)
@@ -105,10 +109,10 @@ def test_queues_read_back_as_they_were_written(
         LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
         BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as client,
     ):
-        found = client.queue_info("odd")
-        assert found is not None
-        assert found.written == WrittenOptions(9, -1, -10_000, False, None, 7, 0)
-        assert found.created == datetime(2026, 2, 18, 10, 0, 0, 123456, UTC)
+        info = client.queue_info("odd")
+        assert info is not None
+        assert info.written == WrittenOptions(9, -1, -10_000, False, None, 7, 0)
+        assert info.created == datetime(2026, 2, 18, 10, 0, 0, 123456, UTC)
         tick = client.queue_info("tick")
         assert tick is not None
         assert (tick.written.ttl_ticks, tick.written.dead_letter_queue) == (12_345_678, "")
@@ -132,7 +136,7 @@ def test_messages_of_a_fan_out_queue_go_to_its_group(
         assert topic is not None
         broker.subscribe(topic, "jms", durable=True)
         member = broker.subscribe(topic, "m", member=True)
-        assert [each.attempts for each in member.browse()] == [2, 0]
+        assert [delivery.attempts for delivery in member.browse()] == [2, 0]
 
 
 def test_time_to_live_starts_with_the_import(
@@ -162,9 +166,11 @@ def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_pat
     store.dead(failed_message, 0)
     store.dead(failed_message, 3)  # the same message may fail twice
     report = migrate("vibemq", store.path)
-    assert [each["waiting"] for each in report["destinations"] if each["name"] == "orders.dlq"] == [
-        2
-    ]
+    assert [
+        destination["waiting"]
+        for destination in report["destinations"]
+        if destination["name"] == "orders.dlq"
+    ] == [2]
     first, second = journaled(tmp_path / "data")
     assert str(first.destination) == "orders.dlq"
     assert first.properties == {

@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def bodies(data_dir: Path, queue: str) -> list[bytes]:
-    return [each.body for each in journaled(data_dir) if each.destination.name == queue]
+    return [message.body for message in journaled(data_dir) if message.destination.name == queue]
 
 
 def aside(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -50,7 +50,7 @@ def test_only_rows_that_survive_a_vibemq_restart_are_imported(
     assert report["set_aside"]["rows"] == {"dropped": 15}
     assert [row["payload_json"] for row in aside(report)] == [str(n) for n in range(15)]
     assert {row["queue_name"] for row in aside(report)} == {"small"}
-    assert {each["name"] for each in report["left"]} >= {"15 of small"}
+    assert {item["name"] for item in report["left"]} >= {"15 of small"}
     with (
         LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
         BlockingClient(VibeMQClient.connect, port=broker.port("vibemq")) as client,
@@ -99,8 +99,8 @@ def test_delivered_rows_of_a_fan_out_are_not_sent_again(
     with restored(tmp_path / "data") as broker:
         assert broker.destinations.find(Address(Kind.TOPIC, "ticks")) is not None
     # if the user knows that they were not delivered, a second run imports them
-    again = migrate("vibemq", store.path, "--fan-out-rows")
-    assert again["messages"]["imported"] == 3
+    second_report = migrate("vibemq", store.path, "--fan-out-rows")
+    assert second_report["messages"]["imported"] == 3
     assert bodies(tmp_path / "data", "ticks") == [b"0", b"1", b"2"]
 
 
@@ -186,10 +186,10 @@ def test_invalid_row_does_not_stop_the_migration(
     # it is named before anything is done
     result = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
     assert name in result.out
-    strict = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
-    assert strict.code == 1
-    assert name in strict.err
-    assert "vibemq.db" in strict.err
+    strict_result = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
+    assert strict_result.code == 1
+    assert name in strict_result.err
+    assert "vibemq.db" in strict_result.err
     assert not (tmp_path / "data").exists()
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "orders") == [b"1", b"3"]
@@ -247,11 +247,11 @@ def test_a_queue_keeps_the_options_that_can_be_read(
 ) -> None:
     store.queue("odd", maxQueueSize=7, messageTtl="a while", maxRetryAttempts=4)
     store.messages("odd", 2)
-    strict = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
-    assert (strict.code, "queue odd: messageTtl" in strict.err) == (1, True)
+    strict_result = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
+    assert (strict_result.code, "queue odd: messageTtl" in strict_result.err) == (1, True)
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "odd") == [b"0", b"1"]
-    assert ("queue", "odd") in [(each["what"], each["name"]) for each in report["left"]]
+    assert ("queue", "odd") in [(item["what"], item["name"]) for item in report["left"]]
     (row,) = aside(report)
     assert json.loads(row["options_json"])["messageTtl"] == "a while"
     with restored(tmp_path / "data") as broker:
@@ -275,7 +275,7 @@ def test_a_queue_without_readable_options_is_set_aside_with_its_messages(
     assert report["set_aside"]["rows"] == {"unreadable": 3}
     assert [row["table"] for row in aside(report)] == ["queues", "messages", "messages"]
     with restored(tmp_path / "data") as broker:
-        assert [each.name for each in broker.destinations.values()] == ["orders"]
+        assert [destination.name for destination in broker.destinations.values()] == ["orders"]
 
 
 def test_reported_names_of_invalid_rows_are_bounded(store: Store) -> None:
@@ -283,8 +283,8 @@ def test_reported_names_of_invalid_rows_are_bounded(store: Store) -> None:
     store.messages("orders", 250)
     store.execute("UPDATE messages SET payload_json = '{'")
     plan = inspect_source(store.path, None)
-    assert len([left for left in plan.left if left.what == "message"]) == 100
-    assert ("rows", "150 more") in [left[:2] for left in plan.left]
+    assert len([item for item in plan.left if item.what == "message"]) == 100
+    assert ("rows", "150 more") in [item[:2] for item in plan.left]
     assert plan.set_aside == {"undeliverable": 250}
 
 

@@ -33,10 +33,10 @@ sys.stdin.read()
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     (tmp_path / "vibemq").mkdir()
-    made = Store(tmp_path / "vibemq" / "vibemq.db")
-    made.queue("orders")
-    made.messages("orders", 10)
-    return made
+    store = Store(tmp_path / "vibemq" / "vibemq.db")
+    store.queue("orders")
+    store.messages("orders", 10)
+    return store
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def test_a_destination_of_the_other_kind_is_an_error_before_anything_is_written(
     assert "topic orders" in result.err
     assert "news" not in result.err
     assert fingerprint(tmp_path / "data")["migrations.log"] == before["migrations.log"]
-    assert {each.destination.name for each in journaled(tmp_path / "data")} == {"orders"}
+    assert {message.destination.name for message in journaled(tmp_path / "data")} == {"orders"}
 
 
 def test_the_configuration_counts_too(store: Store, run: Run, tmp_path: Path) -> None:

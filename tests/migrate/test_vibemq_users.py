@@ -114,15 +114,15 @@ def test_users_log_in_with_their_old_passwords(
     assert "$2b$" not in json.dumps(report)
     with LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker:
         port = broker.port("vibemq")
-        where = ("--data-dir", str(tmp_path / "data"))
+        options = ("--data-dir", str(tmp_path / "data"))
 
         def connect(user: str, password: str) -> BlockingClient:
             return BlockingClient(VibeMQClient.connect, port=port, username=user, password=password)
 
-        listing = run("users", "list", *where, "--json").out
+        listing = run("users", "list", *options, "--json").out
         assert [user["password_scheme"] for user in json.loads(listing)] == ["bcrypt", "bcrypt"]
         assert "$2b$" not in listing
-        assert "password (bcrypt)" in run("users", "list", *where).out
+        assert "password (bcrypt)" in run("users", "list", *options).out
         with pytest.raises(ClientError):
             connect("shop", "password €")
         with (
@@ -132,7 +132,7 @@ def test_users_log_in_with_their_old_passwords(
         ):
             # all go on after their hashes have been replaced
             deadline = time.monotonic() + 20
-            while "bcrypt" in run("users", "list", *where).out:
+            while "bcrypt" in run("users", "list", *options).out:
                 assert time.monotonic() < deadline
             for client in (first, second, chief):
                 client.publish("orders", b"1")
@@ -155,13 +155,13 @@ def test_users_keep_their_roles_and_permissions(
     settings = write(source, Authorization={**GUARDED, "SuperuserUsername": "chief"})
     report = migrate("vibemq", settings)
     assert ("user", "no good name") in left(report)
-    for unknown in ("'Fly'", "[1]", "True"):
-        assert ("permission", f"{unknown} of shop on x") in left(report)
+    for operation in ("'Fly'", "[1]", "True"):
+        assert ("permission", f"{operation} of shop on x") in left(report)
     assert "one-secret" not in json.dumps(report)
-    found = users(tmp_path)
-    assert (found["chief"].superuser, found["chief"].password) == (True, CHIEF)
-    assert (found["shop"].superuser, found["shop"].created) == (False, CREATED)
-    assert {p.pattern: p.operations for p in found["shop"].permissions} == {
+    accounts = users(tmp_path)
+    assert (accounts["chief"].superuser, accounts["chief"].password) == (True, CHIEF)
+    assert (accounts["shop"].superuser, accounts["shop"].created) == (False, CREATED)
+    assert {p.pattern: p.operations for p in accounts["shop"].permissions} == {
         "orders.*": {Operation.PRODUCE, Operation.CONSUME, Operation.BROWSE},
         "x": {Operation.PRODUCE},
     }
@@ -205,8 +205,8 @@ def test_existing_users_keep_their_password(
         ("vibemq.db", None),
         ("", None),
         *(
-            (named, settings)
-            for named in ("vibemq.db", "", "appsettings.json")
+            (path, settings)
+            for path in ("vibemq.db", "", "appsettings.json")
             for settings in ({}, {"Authorization": GUARDED})
         ),
     ],
@@ -258,12 +258,12 @@ def test_a_store_elsewhere_has_its_users_beside_it(
 def test_options_name_files_in_other_places(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    auth.path.rename(elsewhere / "who.db")
-    settings = write(elsewhere, "vibe.json", Port=3000, Authorization=GUARDED)
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    auth.path.rename(directory / "who.db")
+    settings = write(directory, "vibe.json", Port=3000, Authorization=GUARDED)
     report = migrate(
-        *("vibemq", source / "vibemq.db", "--auth-db", str(elsewhere / "who.db")),
+        *("vibemq", source / "vibemq.db", "--auth-db", str(directory / "who.db")),
         *("--settings", str(settings)),
     )
     assert [user["name"] for user in report["users"]] == ["chief"]
@@ -324,12 +324,12 @@ def test_missing_signs_of_users_are_reported(source: Path, migrate: Migrate) -> 
 
 def test_a_database_without_its_log_is_reported(source: Path, run: Run, tmp_path: Path) -> None:
     """All data of a running broker may be in auth.db-wal."""
-    made = tmp_path / "made.db"
-    with closing(sqlite3.connect(made)) as connection:
+    database = tmp_path / "made.db"
+    with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.executescript(AUTH)
-        (source / "auth.db").write_bytes(made.read_bytes())
+        (source / "auth.db").write_bytes(database.read_bytes())
     assert "auth.db-wal" in refused(run, tmp_path, source)
 
 
@@ -423,8 +423,8 @@ def test_options_that_contradict_each_other_are_refused(
 ) -> None:
     settings = write(source)
     refused(run, tmp_path, settings, "--settings", settings)
-    both = ("--auth-db", str(auth.path), "--without-users")
-    assert run("migrate", "vibemq", str(source), "--to", "data", *both).code == 2
+    options = ("--auth-db", str(auth.path), "--without-users")
+    assert run("migrate", "vibemq", str(source), "--to", "data", *options).code == 2
 
 
 CELL = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats() | st.text() | st.binary()

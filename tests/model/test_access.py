@@ -52,11 +52,15 @@ def test_case_is_ignored_if_a_permission_says_so() -> None:
     assert not matcher("ORDERS.*", ignore_case=True).match("bills.a")
     produce = frozenset({Operation.PRODUCE})
     caseless = Identity("anna", [Permission("ORDERS.*", produce, ignore_case=True)])
-    exact = Identity("anna", [Permission("ORDERS.*", produce)])
+    case_sensitive = Identity("anna", [Permission("ORDERS.*", produce)])
     for name in ("orders.a", "Orders.a", "ORDERS.a"):
         assert caseless.may(Operation.PRODUCE, name)
         assert caseless.sees(name)
-        assert exact.may(Operation.PRODUCE, name) == exact.sees(name) == (name == "ORDERS.a")
+        assert (
+            case_sensitive.may(Operation.PRODUCE, name)
+            == case_sensitive.sees(name)
+            == (name == "ORDERS.a")
+        )
     assert not caseless.may(Operation.CONSUME, "orders.a")
 
 

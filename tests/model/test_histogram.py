@@ -16,17 +16,17 @@ DURATIONS = st.lists(st.floats(0, 100), min_size=1, max_size=200)
 
 def filled(*durations: float) -> Histogram:
     histogram = Histogram()
-    for each in durations:
-        histogram.record(each)
+    for duration in durations:
+        histogram.record(duration)
     return histogram
 
 
 def test_a_bound_belongs_to_its_bucket() -> None:
-    read = filled(0.0, BOUNDS[0], BOUNDS[0] * 1.01, BOUNDS[-1], BOUNDS[-1] * 1.01, -1.0).read()
-    assert read.counts == (3, 1, *[0] * (BUCKETS - 3), 1, 1)
-    assert read.count == 6
-    assert read.longest == pytest.approx(BOUNDS[-1] * 1.01)
-    assert read.sum == pytest.approx(BOUNDS[0] * 2.01 + BOUNDS[-1] * 2.01)
+    snapshot = filled(0.0, BOUNDS[0], BOUNDS[0] * 1.01, BOUNDS[-1], BOUNDS[-1] * 1.01, -1.0).read()
+    assert snapshot.counts == (3, 1, *[0] * (BUCKETS - 3), 1, 1)
+    assert snapshot.count == 6
+    assert snapshot.longest == pytest.approx(BOUNDS[-1] * 1.01)
+    assert snapshot.sum == pytest.approx(BOUNDS[0] * 2.01 + BOUNDS[-1] * 2.01)
 
 
 def test_bounds_cover_fast_and_hanging_disks() -> None:
@@ -36,49 +36,54 @@ def test_bounds_cover_fast_and_hanging_disks() -> None:
 
 
 def test_quantiles_of_an_empty_histogram_are_zero() -> None:
-    read = Histogram().read()
-    assert (read.count, read.sum, read.longest, read.quantile(0.99)) == (0, 0.0, 0.0, 0.0)
+    snapshot = Histogram().read()
+    assert (snapshot.count, snapshot.sum, snapshot.longest, snapshot.quantile(0.99)) == (
+        0,
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 @given(DURATIONS, st.floats(0, 1))
 def test_a_quantile_is_in_the_bucket_of_the_true_one(durations: list[float], part: float) -> None:
     """The error is at most the ratio of two bounds, or the first bucket."""
-    read = filled(*durations).read()
+    snapshot = filled(*durations).read()
     ordered = sorted(durations)
-    place = min(len(ordered) - 1, max(0, -(-part * len(ordered) // 1) - 1))
-    true = ordered[int(place)]
-    found = read.quantile(part)
-    assert found <= read.longest
-    assert found <= max(true * 1.4143, BOUNDS[0])
-    assert found >= min(true / 1.4143, BOUNDS[-1]) or true <= BOUNDS[0]
+    index = min(len(ordered) - 1, max(0, -(-part * len(ordered) // 1) - 1))
+    true = ordered[int(index)]
+    quantile = snapshot.quantile(part)
+    assert quantile <= snapshot.longest
+    assert quantile <= max(true * 1.4143, BOUNDS[0])
+    assert quantile >= min(true / 1.4143, BOUNDS[-1]) or true <= BOUNDS[0]
 
 
 @given(DURATIONS, DURATIONS)
 def test_difference_of_two_snapshots(first: list[float], then: list[float]) -> None:
     histogram = filled(*first)
     before = histogram.read()
-    for each in then:
-        histogram.record(each)
+    for duration in then:
+        histogram.record(duration)
     between = histogram.read().since(before)
-    alone = filled(*then).read()
-    assert between.counts == alone.counts
-    assert between.sum == pytest.approx(alone.sum, abs=1e-6)
-    assert alone.longest <= between.longest
+    expected = filled(*then).read()
+    assert between.counts == expected.counts
+    assert between.sum == pytest.approx(expected.sum, abs=1e-6)
+    assert expected.longest <= between.longest
     if max(then) <= BOUNDS[-1]:
-        assert between.longest <= max(alone.longest * 1.4143, BOUNDS[0])
+        assert between.longest <= max(expected.longest * 1.4143, BOUNDS[0])
     if max(then) > max(first):
-        assert between.longest == alone.longest
+        assert between.longest == expected.longest
 
 
 def test_the_longest_of_a_minute_without_durations_is_zero() -> None:
-    read = filled(5.0).read()
-    assert read.since(read).longest == 0.0
-    assert read.since(read).count == 0
+    snapshot = filled(5.0).read()
+    assert snapshot.since(snapshot).longest == 0.0
+    assert snapshot.since(snapshot).count == 0
 
 
 def test_threads_lose_nothing() -> None:
     histogram = Histogram()
-    seen = []
+    counts = []
 
     def write() -> None:
         for number in range(5000):
@@ -88,11 +93,11 @@ def test_threads_lose_nothing() -> None:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        seen.append(histogram.read().count)
+        counts.append(histogram.read().count)
     for thread in threads:
         thread.join()
-    assert seen == sorted(seen)
-    read = histogram.read()
-    assert read.count == 20_000
-    assert read.longest == pytest.approx(4999e-5)
-    assert read.sum == pytest.approx(4 * sum(range(5000)) * 1e-5)
+    assert counts == sorted(counts)
+    snapshot = histogram.read()
+    assert snapshot.count == 20_000
+    assert snapshot.longest == pytest.approx(4999e-5)
+    assert snapshot.sum == pytest.approx(4 * sum(range(5000)) * 1e-5)

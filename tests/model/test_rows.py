@@ -83,47 +83,47 @@ def raw_name(fields: RowValues) -> RowValues:
 @given(st.lists(ROWS, max_size=5))
 def test_encoded_rows_are_decoded(rows: list[RowValues]) -> None:
     data = b"".join(encode(rows))
-    read = [each for piece in frames(memoryview(data)) for each in decode(piece)]
-    assert [values(each) for each in read] == [raw_name(each) for each in rows]
+    decoded_rows = [item for piece in frames(memoryview(data)) for item in decode(piece)]
+    assert [values(item) for item in decoded_rows] == [raw_name(item) for item in rows]
 
 
 def test_frames_are_bounded_and_have_their_row_count() -> None:
     rows = [row("q", bytes(100))] * 3000
-    found = list(frames(memoryview(b"".join(encode(rows)))))
-    counts = [announced_rows(each) for each in found]
+    parts = list(frames(memoryview(b"".join(encode(rows)))))
+    counts = [announced_rows(part) for part in parts]
     assert sum(counts) == 3000
     assert max(counts) <= FRAME_ROWS // 2
-    assert counts == [len(decode(each)) for each in found]
-    large = list(encode([row("q", bytes(1_000_000))] * 3))
-    assert len(large) == 3
+    assert counts == [len(decode(part)) for part in parts]
+    parts_of_large = list(encode([row("q", bytes(1_000_000))] * 3))
+    assert len(parts_of_large) == 3
 
 
 def test_shorter_and_longer_rows() -> None:
     """Rows of other versions are decoded."""
-    [short] = decode(frame([["q"]])[4:])
-    assert values(short) == raw_name(row("q"))
-    [long] = decode(frame([[*row("q", b"x"), "more", {}]])[4:])
-    assert values(long) == raw_name(row("q", b"x"))
+    [short_row] = decode(frame([["q"]])[4:])
+    assert values(short_row) == raw_name(row("q"))
+    [long_row] = decode(frame([[*row("q", b"x"), "more", {}]])[4:])
+    assert values(long_row) == raw_name(row("q", b"x"))
 
 
 @given(st.binary())
 def test_any_bytes_are_rows_or_rejected(data: bytes) -> None:
-    for read in (decode, lambda each: list(map(decode, frames(memoryview(each))))):
+    for decoder in (decode, lambda content: list(map(decode, frames(memoryview(content))))):
         with suppress(ProtocolError):
-            read(data)
+            decoder(data)
 
 
 @given(ROWS, st.data())
 def test_a_damaged_row_is_valid_or_rejected(fields: RowValues, draw: st.DataObject) -> None:
     data = bytearray(frame([fields]))
     for _ in range(3):
-        at = draw.draw(st.integers(0, len(data) - 1))
-        data[at] = draw.draw(st.integers(0, 255))
+        index = draw.draw(st.integers(0, len(data) - 1))
+        data[index] = draw.draw(st.integers(0, 255))
     try:
         for piece in frames(memoryview(data)):
-            for each in decode(piece):
-                name_of(each.destination)
-                properties_of(each.properties)
+            for decoded_row in decode(piece):
+                name_of(decoded_row.destination)
+                properties_of(decoded_row.properties)
     except ProtocolError:
         pass
 
@@ -144,7 +144,7 @@ DEEP = b"\x91" * 60_000 + b"\xc0"
 )
 def test_invalid_rows_are_rejected(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        [name_of(each.destination) for each in decode(data)]
+        [name_of(decoded_row.destination) for decoded_row in decode(data)]
 
 
 def test_limits() -> None:
@@ -154,13 +154,13 @@ def test_limits() -> None:
         decode(b"\xdd\xff\xff\xff\xff")
     with pytest.raises(ProtocolError, match="far too long"):
         name_of(msgspec.msgpack.encode("x" * MOST_NAME_BYTES))
-    large = msgspec.Raw(msgspec.msgpack.encode({"a": "x" * MOST_PROPERTIES_BYTES}))
+    oversized = msgspec.Raw(msgspec.msgpack.encode({"a": "x" * MOST_PROPERTIES_BYTES}))
     with pytest.raises(ProtocolError, match="more than"):
-        properties_of(large)
+        properties_of(oversized)
     several: tuple[object, ...] = ({"a": {}}, {"a": []}, {1: 1}, [], 5)
-    for wrong in several:
+    for invalid in several:
         with pytest.raises(ProtocolError, match="not a map of scalars"):
-            properties_of(msgspec.Raw(msgspec.msgpack.encode(wrong)))
+            properties_of(msgspec.Raw(msgspec.msgpack.encode(invalid)))
 
 
 def digest_of(rows: Iterable[RowValues]) -> int:
@@ -173,15 +173,15 @@ def digest_of(rows: Iterable[RowValues]) -> int:
 def test_digest_is_independent_of_order_and_frames(
     rows: list[RowValues], draw: st.DataObject
 ) -> None:
-    others = draw.draw(st.permutations(rows))
+    shuffled = draw.draw(st.permutations(rows))
     cut = draw.draw(st.integers(0, len(rows)))
-    assert digest_of(rows) == (digest_of(others[:cut]) + digest_of(others[cut:])) & DIGEST_MASK
+    assert digest_of(rows) == (digest_of(shuffled[:cut]) + digest_of(shuffled[cut:])) & DIGEST_MASK
 
 
 def test_digest_differs_for_different_rows() -> None:
     rows = [row("q", b"%d" % number, message_id=f"id{number}") for number in range(2000)]
-    found = {digest_of([each]) for each in rows} | {digest_of([]), digest_of(rows)}
-    assert len(found) == len(rows) + 2
+    distinct_digests = {digest_of([item]) for item in rows} | {digest_of([]), digest_of(rows)}
+    assert len(distinct_digests) == len(rows) + 2
     exchanged = [
         [row("q", b"a", message_id=first), row("q", b"b", message_id=second)]
         for number in range(500)

@@ -47,9 +47,9 @@ def main(url: str, work: Path) -> None:
     broker = {"url": url, "token": os.environ["PIPELINE_TOKEN"]}
     source = {**broker, "destinations": IN, "startingOffsets": "earliest"}
     rows = spark.read.format("sluicemq").options(**source).load().repartition(EXECUTORS)
-    chosen = rows.selectExpr("string(sequence) as message_id", "body", "body_kind")
+    selected = rows.selectExpr("string(sequence) as message_id", "body", "body_kind")
     sink = {**broker, "destination": BATCH, "transactionRows": "50"}
-    chosen.write.format("sluicemq").mode("append").options(**sink).save()
+    selected.write.format("sluicemq").mode("append").options(**sink).save()
     processes = rows.mapInArrow(report_process, "executor bigint").collect()
     (work / RESULT_FILE).write_text(json.dumps(sorted({row.executor for row in processes})))
     stream = spark.readStream.format("sluicemq").options(**source)

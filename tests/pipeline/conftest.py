@@ -12,7 +12,7 @@ from sluicemq.pipeline.session import SHORT_JOB, session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    made = session(
+    spark = session(
         "tests",
         {
             "spark.driver.memory": "1g",
@@ -22,6 +22,6 @@ def spark() -> Iterator[SparkSession]:
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
-    made.sparkContext.setLogLevel("ERROR")
-    yield made
-    made.stop()
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()

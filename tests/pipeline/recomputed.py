@@ -49,13 +49,13 @@ def compare(spark: SparkSession, lake: Lake, data: Path, definition: Definition)
         ("silver", silver(events("silver"), lake.broker), SILVER, SILVER_KEYS),
         ("gold", gold(events("gold"), lake.broker), GOLD, GOLD_KEYS),
     ):
-        found = rows(lake.layer(layer).read(spark), schema, keys)
-        assert found == rows(expected, schema, keys), layer
-        counts[layer] = len(found)
+        actual = rows(lake.layer(layer).read(spark), schema, keys)
+        assert actual == rows(expected, schema, keys), layer
+        counts[layer] = len(actual)
     if definition.tables:
         assert lake.directory is not None
-        written = LakeDirectory(lake.directory, lake.broker)
-        counts |= compare_typed(spark, written, events("bronze"), definition)
+        lake_directory = LakeDirectory(lake.directory, lake.broker)
+        counts |= compare_typed(spark, lake_directory, events("bronze"), definition)
     return counts
 
 
@@ -65,26 +65,28 @@ def compare_typed(
     """Compare typed tables, their quarantines and the gold tables of the definition."""
     counts = {}
     with tempfile.TemporaryDirectory() as directory:
-        again = LakeDirectory(Path(directory), lake.broker)
-        process(spark, events.persist(), definition, again)
+        recomputed_lake = LakeDirectory(Path(directory), lake.broker)
+        process(spark, events.persist(), definition, recomputed_lake)
         for table in definition.tables:
             for name in (f"silver.{table.name}", f"silver.{table.name}_quarantine"):
                 if (
-                    Path(again.table(name).location).exists()
+                    Path(recomputed_lake.table(name).location).exists()
                     or Path(lake.table(name).location).exists()
                 ):
-                    found = lake.rows(spark, name, "*")
-                    assert found == again.rows(spark, name, "*"), name
-                    counts[name] = len(found)
+                    actual = lake.rows(spark, name, "*")
+                    assert actual == recomputed_lake.rows(spark, name, "*"), name
+                    counts[name] = len(actual)
         events.unpersist()
-    tables = [f"silver.{each.name}" for each in definition.tables]
-    for each in definition.gold:
+    tables = [f"silver.{typed_table.name}" for typed_table in definition.tables]
+    for gold_table in definition.gold:
         sources = {name: lake.read(spark, name) for name in tables}
-        expected = query(spark, each.sql, sources)
+        expected = query(spark, gold_table.sql, sources)
         columns = [f"`{name}`" for name in expected.columns]
-        found = lake.rows(spark, f"gold.{each.name}", *columns)
-        assert found == sorted((tuple(row) for row in expected.collect()), key=str), each.name
-        counts[f"gold.{each.name}"] = len(found)
+        actual = lake.rows(spark, f"gold.{gold_table.name}", *columns)
+        assert actual == sorted((tuple(row) for row in expected.collect()), key=str), (
+            gold_table.name
+        )
+        counts[f"gold.{gold_table.name}"] = len(actual)
     return counts
 
 

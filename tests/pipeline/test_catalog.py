@@ -79,8 +79,8 @@ def test_table_without_options_says_where_they_are_to_be_given() -> None:
 
 
 def test_views_to_write_to_have_the_columns_of_the_sink() -> None:
-    for given in ({"destination": "answers"}, {"writeId": "w"}, {**MANAGED, "badRows": "drop"}):
-        assert SluiceSource({"url": URL, **given}).schema() == DEFAULT_SCHEMA
+    for options in ({"destination": "answers"}, {"writeId": "w"}, {**MANAGED, "badRows": "drop"}):
+        assert SluiceSource({"url": URL, **options}).schema() == DEFAULT_SCHEMA
     assert "sequence" in SluiceSource({"url": URL}).schema().names
     assert list(places(DEFAULT_SCHEMA, "")) == DEFAULT_SCHEMA.names
     with pytest.raises(ConfigurationError, match="no option events"):

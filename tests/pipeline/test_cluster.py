@@ -107,16 +107,16 @@ class Cluster:
 
     def submit(self, script: str, *arguments: str, libraries: str = "") -> subprocess.Popen[bytes]:
         """Start spark-submit with a script."""
-        found = libraries or ",".join(map(str, jars(DELTA)))
-        given = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
-        command = [str(HOME / "bin/spark-submit"), "--master", self.master, *given]
-        return self._start([*command, f"--jars={found}", script, *arguments], self.driver_log)
+        jar_paths = libraries or ",".join(map(str, jars(DELTA)))
+        options = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
+        command = [str(HOME / "bin/spark-submit"), "--master", self.master, *options]
+        return self._start([*command, f"--jars={jar_paths}", script, *arguments], self.driver_log)
 
     def run(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A command of `sluicemq pipeline` with --master: its process is the driver."""
-        given = [word for pair in SETTINGS.items() for word in ("--conf", "=".join(pair))]
+        options = [word for pair in SETTINGS.items() for word in ("--conf", "=".join(pair))]
         command = [sys.executable, cli.__file__, "pipeline", *arguments, "--master", self.master]
-        return self._start([*command, *given], self.driver_log)
+        return self._start([*command, *options], self.driver_log)
 
     @property
     def driver_log(self) -> Path:
@@ -124,13 +124,13 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """Their processes, which the workers have started."""
-        started = {pid for each in self._processes for pid in descendants(each.pid)}
-        return [pid for pid in started if "CoarseGrainedExecutorBackend" in command_of(pid)]
+        descendant_pids = {pid for process in self._processes for pid in descendants(process.pid)}
+        return [pid for pid in descendant_pids if "CoarseGrainedExecutorBackend" in command_of(pid)]
 
     def kill_worker(self) -> None:
         """Kill a worker and its executors, as if its machine had failed; start another one."""
         worker = next(
-            each for each in self._processes[1:] if "worker.Worker" in command_of(each.pid)
+            process for process in self._processes[1:] if "worker.Worker" in command_of(process.pid)
         )
         family = [worker.pid, *descendants(worker.pid)]
         for pid in family:
@@ -156,18 +156,18 @@ class Cluster:
 
     def _daemon(self, name: str, *arguments: str, number: int = 0) -> Path:
         log = self._work / f"{name}-{number}.log"
-        where = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
+        address = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
         command = [str(HOME / "bin/spark-class"), f"org.apache.spark.deploy.{name}"]
-        self._start([*command, *where, *arguments], log)
+        self._start([*command, *address, *arguments], log)
         return log
 
     def _start(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        with log.open("wb") as opened:
+        with log.open("wb") as log_file:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=opened,
-                stderr=opened,
+                stdout=log_file,
+                stderr=log_file,
                 env=self._environment,
                 start_new_session=True,
             )
@@ -175,12 +175,12 @@ class Cluster:
         return process
 
     def _wait_for(self, log: Path, pattern: str) -> str:
-        until = time.monotonic() + PATIENCE
-        while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
+        deadline = time.monotonic() + PATIENCE
+        while (match := re.search(pattern, log.read_text(errors="replace"))) is None:
             assert self._processes[-1].poll() is None, log.read_text(errors="replace")
-            assert time.monotonic() < until, log.read_text(errors="replace")
+            assert time.monotonic() < deadline, log.read_text(errors="replace")
             time.sleep(0.05)
-        return found[0]
+        return match[0]
 
 
 class Journal:
@@ -216,18 +216,18 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
     certificate = authority.pem(authority.issue())
     listen = ["phpmq://127.0.0.1:0?user=root", f"http+tls://127.0.0.1:0?certificate={certificate}"]
     with LocalBroker(data, listen) as broker:
-        made = Journal(broker, authority.ca_file, token)
-        made.fill(ROWS)
-        yield made
+        journal = Journal(broker, authority.ca_file, token)
+        journal.fill(ROWS)
+        yield journal
 
 
 @pytest.fixture(scope="module")
 def cluster(journal: Journal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"), journal.token)
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), journal.token)
     with ExitStack() as stack:
-        stack.callback(made.stop)
-        made.start(workers=2)
-        yield made
+        stack.callback(cluster.stop)
+        cluster.start(workers=2)
+        yield cluster
 
 
 def batches(checkpoint: Path, log: str = "commits") -> int:
@@ -239,10 +239,10 @@ def wait_inside_batch(
     checkpoint: Path, after: int, process: subprocess.Popen[bytes], log: Path
 ) -> None:
     """Wait until the query has finished so many batches and is in the middle of another one."""
-    until = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while batches(checkpoint) < after or batches(checkpoint, "offsets") == batches(checkpoint):
         assert process.poll() is None, log.read_text(errors="replace")[-8000:]
-        assert time.monotonic() < until, log.read_text(errors="replace")[-8000:]
+        assert time.monotonic() < deadline, log.read_text(errors="replace")[-8000:]
         time.sleep(0.02)
 
 
@@ -286,8 +286,8 @@ def test_the_commands_of_the_lake(
 
     journal.fill(100)
     process = cluster.run("run", "--url", journal.url, "--lake", str(lake), *options, "--json")
-    done = batches(Path(lake.checkpoint("tables")))
-    wait_inside_batch(Path(lake.checkpoint("tables")), done, process, cluster.driver_log)
+    previous = batches(Path(lake.checkpoint("tables")))
+    wait_inside_batch(Path(lake.checkpoint("tables")), previous, process, cluster.driver_log)
     cluster.kill_worker()
     journal.fill(100)
     wait_for_progress(process, cluster.driver_log)
@@ -310,17 +310,17 @@ def test_the_commands_of_the_lake(
     )
     expect_success(process, cluster.driver_log)
     bodies = [message.body for message in published(journal.directory, program.IN)]
-    again = [message.body for message in published(journal.directory, "again")]
-    assert again == [body for body in bodies if json.loads(body)["part"] == 3]
+    replayed = [message.body for message in published(journal.directory, "again")]
+    assert replayed == [body for body in bodies if json.loads(body)["part"] == 3]
 
 
 def wait_for_progress(process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until `run --json` reports that nothing is unread."""
-    until = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while True:
         lines = [line for line in log.read_text(errors="replace").splitlines() if '"lag"' in line]
         if lines and json.loads(lines[-1]).get("lag") == 0:
             return
         assert process.poll() is None, log.read_text(errors="replace")[-8000:]
-        assert time.monotonic() < until, log.read_text(errors="replace")[-8000:]
+        assert time.monotonic() < deadline, log.read_text(errors="replace")[-8000:]
         time.sleep(0.1)

@@ -106,7 +106,7 @@ def run_pipeline(project: Path) -> None:
     command = [home / "bin" / "spark-pipelines"]
     command += [f"--conf={name}={value}" for name, value in settings.items()]
     command.append("run")
-    done = subprocess.run(
+    result = subprocess.run(
         list(map(str, command)),
         cwd=project,
         env=environment,
@@ -114,7 +114,7 @@ def run_pipeline(project: Path) -> None:
         text=True,
         timeout=TIMEOUT,
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
 
 
 def test_the_sql_on_gold_tables(spark: SparkSession, tmp_path: Path) -> None:
@@ -134,12 +134,15 @@ def test_the_sql_on_gold_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert models == {"destination_hours", "destination_health"}
     hours = spark.table("destination_hours").orderBy("hour", "destination")
     columns = ("destination", "published", "acknowledged", "dead_lettered", "backlog")
-    assert [tuple(each) for each in hours.select(*columns).collect()] == [
+    assert [tuple(hour) for hour in hours.select(*columns).collect()] == [
         ("orders", 11, 4, 1, 6),
         ("paid", 1, 0, 0, None),
     ]
     health = spark.table("destination_health").select("destination", "backlog", "anomalies")
-    assert [tuple(each) for each in health.collect()] == [("orders", 6, 1), ("paid", None, 0)]
+    assert [tuple(destination) for destination in health.collect()] == [
+        ("orders", 6, 1),
+        ("paid", None, 0),
+    ]
     for name in models:
         spark.catalog.dropTempView(name)
 
@@ -149,21 +152,21 @@ def run_models(spark: SparkSession, source: Callable[[str, str], str], project: 
     its tests `not_null`. Returns their names."""
     sources = yaml.safe_load((project / "models" / "sources.yml").read_text())
     declared = {
-        (each["name"], item["name"]) for each in sources["sources"] for item in each["tables"]
+        (entry["name"], item["name"]) for entry in sources["sources"] for item in entry["tables"]
     }
     texts = {path.stem: path.read_text() for path in (project / "models").glob("*.sql")}
-    done: set[str] = set()
+    models_run: set[str] = set()
 
     def declared_source(name: str, item: str) -> str:
         assert (name, item) in declared
         return source(name, item)
 
     def create(model: str) -> str:
-        if model not in done:
+        if model not in models_run:
             template = Environment(undefined=StrictUndefined).from_string(texts[model])
             rendered = template.render(source=declared_source, ref=create)
             spark.sql(f"CREATE OR REPLACE TEMP VIEW {model} AS {rendered}")
-            done.add(model)
+            models_run.add(model)
         return model
 
     for model in texts:
@@ -172,7 +175,7 @@ def run_models(spark: SparkSession, source: Callable[[str, str], str], project: 
         for column in model["columns"]:
             assert column["data_tests"] == ["not_null"]
             assert spark.table(model["name"]).where(f"{column['name']} IS NULL").isEmpty()
-    return done
+    return models_run
 
 
 def test_the_dag() -> None:

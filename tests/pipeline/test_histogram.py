@@ -25,13 +25,13 @@ def of(latencies: list[float]) -> dict[int, int]:
 @given(st.lists(LATENCIES, min_size=1, max_size=50), st.sampled_from(SHARES))
 def test_a_percentile_is_at_most_so_far_off(latencies: list[float], share: float) -> None:
     rank = max(1, math.ceil(share * len(latencies)))
-    exact = sorted(latencies)[rank - 1]
-    found = histogram.percentile(of(latencies), share)
-    assert found is not None
-    if exact <= histogram.FLOOR:
-        assert found == histogram.FLOOR
+    expected = sorted(latencies)[rank - 1]
+    percentile = histogram.percentile(of(latencies), share)
+    assert percentile is not None
+    if expected <= histogram.FLOOR:
+        assert percentile == histogram.FLOOR
     else:
-        assert found == pytest.approx(exact, rel=ERROR * 1.001)
+        assert percentile == pytest.approx(expected, rel=ERROR * 1.001)
 
 
 def test_nothing_has_no_percentile() -> None:
@@ -44,13 +44,13 @@ def test_what_is_longer_than_the_last_bound() -> None:
 
 def test_spark_finds_the_same(spark: SparkSession) -> None:
     latencies = [-1.0, 0.0, 0.01, 0.011, *(1.7**power for power in range(-8, 50))]
-    frame = spark.createDataFrame([(each,) for each in latencies], "ms double")
-    found = frame.select("ms", histogram.bucket_column(f.col("ms"))).collect()
-    assert {row[0]: row[1] for row in found} == {x: bucket_of(x) for x in latencies}
+    frame = spark.createDataFrame([(latency,) for latency in latencies], "ms double")
+    table_rows = frame.select("ms", histogram.bucket_column(f.col("ms"))).collect()
+    assert {row[0]: row[1] for row in table_rows} == {x: bucket_of(x) for x in latencies}
     assert frame.select(histogram.bucket_column(f.lit(None).cast("double"))).first() == (None,)
 
     samples = [of(latencies[:count]) for count in (0, 1, 2, 3, 10, 58)]
-    frame = spark.createDataFrame([(each,) for each in samples], "h map<int,bigint>")
+    frame = spark.createDataFrame([(sample,) for sample in samples], "h map<int,bigint>")
     columns = [f.expr(histogram.percentile_sql("h", share)) for share in SHARES]
     for row in frame.select("h", *columns).collect():
         for share, found_there in zip(SHARES, row[1:], strict=True):

@@ -22,12 +22,12 @@ def install(home: Path, version: str) -> Path:
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Java: returns the directory where its Javas would be."""
-    installed = tmp_path / "jvm"
-    installed.mkdir()
-    monkeypatch.setattr(jars, "_INSTALLED", installed)
+    directory = tmp_path / "jvm"
+    directory.mkdir()
+    monkeypatch.setattr(jars, "_INSTALLED", directory)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    return installed
+    return directory
 
 
 @pytest.mark.parametrize(

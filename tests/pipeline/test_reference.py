@@ -21,15 +21,15 @@ NAME = re.compile(r"`([^`]+)`")
 
 def tables(page: str) -> list[list[list[str]]]:
     """The rows of each table of a page, heads included, as cells."""
-    found: list[list[list[str]]] = [[]]
+    tables: list[list[list[str]]] = [[]]
     for line in (DOCS / page).read_text().splitlines():
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             if not set(cells[0]) <= {"-", ":"}:
-                found[-1].append(cells)
-        elif found[-1]:
-            found.append([])
-    return [rows for rows in found if rows]
+                tables[-1].append(cells)
+        elif tables[-1]:
+            tables.append([])
+    return [rows for rows in tables if rows]
 
 
 def names(rows: list[list[str]]) -> list[str]:
@@ -42,33 +42,31 @@ def options_known(error: str) -> list[str]:
 
 
 def test_options_of_the_source() -> None:
-    described = tables("source.md")[0]
-    assert names(described) == [option.name for option in OPTIONS]
-    defaults = {
-        name: NAME.findall(row[1]) for row in described[1:] for name in NAME.findall(row[0])
-    }
+    table = tables("source.md")[0]
+    assert names(table) == [option.name for option in OPTIONS]
+    defaults = {name: NAME.findall(row[1]) for row in table[1:] for name in NAME.findall(row[0])}
     for option in OPTIONS:
         assert defaults[option.name] == [option.default] * bool(option.default), option.name
 
 
 def test_defaults_of_the_source() -> None:
-    usual = parse_options({"path": "/x"})
+    defaults = parse_options({"path": "/x"})
     for option in OPTIONS:
         # the end of a batch; an endingOffsets of None is also what a stream must have
         if option.default and option.name != "endingOffsets":
             value = option.parse(option.default)
-            assert getattr(usual, option.field) == value, option.name
-    with pytest.raises(ConfigurationError) as unknown:
+            assert getattr(defaults, option.field) == value, option.name
+    with pytest.raises(ConfigurationError) as error:
         parse_options({"nonsense": "1"})
-    assert options_known(str(unknown.value)) == [option.name for option in OPTIONS]
+    assert options_known(str(error.value)) == [option.name for option in OPTIONS]
 
 
 @pytest.mark.parametrize(("place", "schema"), [(2, KAFKA), (3, PLAIN), (4, HEADERS)])
 def test_columns_of_the_source(place: int, schema: pa.Schema) -> None:
-    described = tables("source.md")[place]
-    assert names(described) == schema.names
+    table = tables("source.md")[place]
+    assert names(table) == schema.names
     types = [from_arrow_type(field.type).simpleString() for field in schema]
-    assert [row[1] for row in described[1:]] == types
+    assert [row[1] for row in table[1:]] == types
 
 
 def test_events_of_the_source() -> None:
@@ -76,25 +74,23 @@ def test_events_of_the_source() -> None:
 
 
 def test_options_of_the_sink() -> None:
-    with pytest.raises(ConfigurationError) as unknown:
+    with pytest.raises(ConfigurationError) as error:
         read({"nonsense": "1"})
-    described = tables("sink.md")[0]
-    assert names(described) == options_known(str(unknown.value))
-    defaults = {
-        name: NAME.findall(row[1]) for row in described[1:] for name in NAME.findall(row[0])
-    }
-    usual = read({"url": "http://localhost"})
-    assert defaults["badRows"] == [usual.bad_rows]
-    assert defaults["deadLetterQueue"] == [usual.dead_letters]
+    table = tables("sink.md")[0]
+    assert names(table) == options_known(str(error.value))
+    defaults = {name: NAME.findall(row[1]) for row in table[1:] for name in NAME.findall(row[0])}
+    parsed = read({"url": "http://localhost"})
+    assert defaults["badRows"] == [parsed.bad_rows]
+    assert defaults["deadLetterQueue"] == [parsed.dead_letters]
     assert defaults["transactionBytes"] == [str(PART_BYTES)]
     assert defaults["transactionRows"] == [str(PART_ROWS)]
-    assert defaults["retryTimeout"] == [f"{usual.patience:g}"]
+    assert defaults["retryTimeout"] == [f"{parsed.patience:g}"]
 
 
 def test_columns_of_the_sink() -> None:
-    described = tables("sink.md")[1]
-    assert names(described) == list(COLUMNS)
-    assert [row[1] for row in described[1:]] == [kind for kind, _, _ in COLUMNS.values()]
+    table = tables("sink.md")[1]
+    assert names(table) == list(COLUMNS)
+    assert [row[1] for row in table[1:]] == [kind for kind, _, _ in COLUMNS.values()]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
@@ -112,9 +108,9 @@ def test_python_in_the_pages_is_python(page: str) -> None:
 
 @pytest.mark.parametrize(("place", "schema"), [(1, SILVER), (2, GOLD), (3, ANOMALIES)])
 def test_columns_of_the_lake(place: int, schema: pa.Schema) -> None:
-    described: set[str] = set()
+    columns: set[str] = set()
     for row in tables("tables.md")[place][1:]:
         for first, last in re.findall(r"`(\w+)`(?: … `(\w+)`)?", row[0]):
             start, end = schema.names.index(first), schema.names.index(last or first)
-            described.update(schema.names[start : end + 1])
-    assert described == set(schema.names)
+            columns.update(schema.names[start : end + 1])
+    assert columns == set(schema.names)

@@ -29,8 +29,8 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     listen = ["http://127.0.0.1:0"]
-    with LocalBroker(tmp_path_factory.mktemp("broker"), listen) as started:
-        yield started
+    with LocalBroker(tmp_path_factory.mktemp("broker"), listen) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def data(broker: LocalBroker) -> Path:
 
 def row(number: int, **values: Any) -> tuple[Any, ...]:
     """One of silver."""
-    usual = {
+    defaults = {
         "message_sequence": number,
         "destination": "orders",
         "destination_kind": "queue",
@@ -59,7 +59,7 @@ def row(number: int, **values: Any) -> tuple[Any, ...]:
         "expiration": LONG_AGO,
     }
     columns = [column.split()[0] for column in SILVER.replace("\n", " ").split(", ")]
-    return tuple({**usual, **values}.get(name) for name in columns)
+    return tuple({**defaults, **values}.get(name) for name in columns)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,10 @@ def numbers(data: Path, queue: str) -> list[int]:
 
 def test_in_the_old_order_and_as_they_were(silver: DataFrame, url: str, data: Path) -> None:
     reports: list[tuple[int, int]] = []
-    done = replay(silver, url, "again", progress=lambda sent, all_: reports.append((sent, all_)))
-    assert (done.rows, done.written, done.already, done.bad) == (3000, 3000, 0, 0)
+    result = replay(
+        silver, url, "again", progress=lambda sent, total: reports.append((sent, total))
+    )
+    assert (result.rows, result.written, result.already, result.bad) == (3000, 3000, 0, 0)
     assert reports[-1] == (3000, 3000)
     assert numbers(data, "again") == list(range(3000))
     message = published(data, "again")[13]
@@ -109,11 +111,11 @@ def test_a_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Pa
         replay(silver, url, "named", rate=5000, write_id="named", progress=break_off)
     before = len(published(data, "named"))
     assert 0 < before < 3000
-    done = replay(silver, url, "named", rate=5000, write_id="named")
-    assert (done.already, done.written) == (before, 3000 - before)
+    result = replay(silver, url, "named", rate=5000, write_id="named")
+    assert (result.already, result.written) == (before, 3000 - before)
     assert numbers(data, "named") == list(range(3000))
-    done = replay(silver, url, "named", rate=5000, write_id="named")
-    assert (done.already, done.written) == (3000, 0)
+    result = replay(silver, url, "named", rate=5000, write_id="named")
+    assert (result.already, result.written) == (3000, 0)
     with pytest.raises(RequestRefused, match="has been written with other rows"):
         replay(silver.where("message_sequence < 5"), url, "named", rate=5000, write_id="named")
 
@@ -121,8 +123,8 @@ def test_a_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Pa
 def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
     text = "odd = TRUE AND n BETWEEN 100 AND 200 AND JMSPriority > 6 AND JMSTimestamp > 0"
     selects = partial(compile_selector, text)
-    done = replay(silver.where("message_sequence < 150"), url, "selected", selects=selects)
-    assert done.rows == 10
+    result = replay(silver.where("message_sequence < 150"), url, "selected", selects=selects)
+    assert result.rows == 10
     assert numbers(data, "selected") == [n for n in range(100, 150) if n % 10 in (7, 9)]
 
 
@@ -148,7 +150,7 @@ def windows(
     spark: SparkSession, seconds: list[float | None], rate: float | None, speed: float | None
 ) -> list[int]:
     """Windows of messages from these times."""
-    micros = [None if each is None else int(each * 1e6) for each in seconds]
+    micros = [None if second is None else int(second * 1e6) for second in seconds]
     frame = spark.createDataFrame(list(enumerate(micros)), "message_sequence bigint, micros bigint")
     frame = frame.selectExpr("message_sequence", "timestamp_micros(micros) AS published")
     rows = frame.select("message_sequence", _window(rate, speed).alias("window"))

@@ -39,8 +39,8 @@ def test_on_a_cluster_its_own_settings_stay() -> None:
 
 
 def test_the_caller_has_the_last_word() -> None:
-    given = {"spark.master": "local[1]", "spark.driver.memory": "5g"}
-    settings = session.effective_settings({"spark.driver.memory": "1g"}, given)
+    options = {"spark.master": "local[1]", "spark.driver.memory": "5g"}
+    settings = session.effective_settings({"spark.driver.memory": "1g"}, options)
     assert (settings["spark.master"], settings["spark.driver.memory"]) == ("local[1]", "5g")
     assert settings["spark.sql.shuffle.partitions"] == "2"
 
@@ -50,19 +50,19 @@ def test_warnings_of_the_jvm_are_not_in_the_output_of_a_command() -> None:
     options = session.effective_settings({}, {})["spark.driver.extraJavaOptions"].split()
     # on a machine without large pages, the JVM warns of it
     command = [str(java), *options, "-XX:+UseLargePages", "-version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == ""
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == ""
 
 
 def test_a_java_process_that_does_not_start_is_explained(tmp_path: Path) -> None:
     option = "--conf=spark.driver.extraJavaOptions=-Xss1k"
     command = [sys.executable, "-m", "sluicemq.cli", "pipeline", "maintain", option]
-    done = subprocess.run([*command, "--lake", tmp_path], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "error: Spark's Java process ended before it was ready" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = subprocess.run([*command, "--lake", tmp_path], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "error: Spark's Java process ended before it was ready" in result.stderr
+    assert "Traceback" not in result.stderr
     log = tmp_path / "_logs" / "spark.log"
-    assert str(log) in done.stderr.replace("\n", "")
+    assert str(log) in result.stderr.replace("\n", "")
     assert "Could not create the Java Virtual Machine" in log.read_text()
 
 
@@ -77,9 +77,9 @@ def test_a_local_session_uses_the_class_archive(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
     lines = log.read_text().splitlines()
-    loaded = [line for line in lines if " org.apache.spark.sql." in line]
-    archived = [line for line in loaded if "source: shared objects file (top)" in line]
-    assert len(archived) > len(loaded) / 2
+    classes = [line for line in lines if " org.apache.spark.sql." in line]
+    archived = [line for line in classes if "source: shared objects file (top)" in line]
+    assert len(archived) > len(classes) / 2
 
 
 def test_settings_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

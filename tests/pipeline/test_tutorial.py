@@ -32,7 +32,9 @@ def test_the_example_of_the_readme(
     url = f"phpmq://127.0.0.1:{reader.broker.port('phpmq')}/orders"
     try:
         reader.shell(f"sluicemq send {url} hello")
-        (example,) = [each for each in snippets(README.read_text()) if "spark = " in each.code]
+        (example,) = [
+            snippet for snippet in snippets(README.read_text()) if "spark = " in snippet.code
+        ]
         assert matches("…|     orders|published|    1|…", reader.run(example))
         assert reader.shell(f"sluicemq receive {url} --count 2") == "hello\nfrom Spark\n"
     finally:

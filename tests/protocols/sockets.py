@@ -133,10 +133,10 @@ def unused_port() -> int:
 
     A port in that range may be assigned to a test that runs at the same time.
     """
-    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         with (
             suppress(OSError),
-            socket.create_server(("127.0.0.1", randrange(10_000, first_given))) as server,
+            socket.create_server(("127.0.0.1", randrange(10_000, first_ephemeral))) as server,
         ):
             return port_of(server)

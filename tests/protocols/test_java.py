@@ -83,8 +83,8 @@ def test_values_written_by_java_are_read() -> None:
 
 
 def test_a_map_that_java_writes_is_read() -> None:
-    read = java.loads_map(MAP_WRITTEN_BY_JAVA)
-    assert read == {"one": {"n": 1}, "two": {"n": 1}, "three": None}
+    value = java.loads_map(MAP_WRITTEN_BY_JAVA)
+    assert value == {"one": {"n": 1}, "two": {"n": 1}, "three": None}
 
 
 def test_a_longer_string_and_longer_block_data() -> None:
@@ -178,11 +178,11 @@ def test_malformed_values_are_refused(stream: bytes) -> None:
 
 
 def test_an_array_has_no_more_than_its_bytes() -> None:
-    described = java.dumps(b"ab")[:-6]
+    stream = java.dumps(b"ab")[:-6]
     for size in (-1, 3, 0x7FFFFFFF):
         with pytest.raises(SerialError):
-            java.loads(described + pack(">i", size) + b"ab")
-    assert java.loads(described + pack(">i", 1) + b"ab") == b"a"
+            java.loads(stream + pack(">i", size) + b"ab")
+    assert java.loads(stream + pack(">i", 1) + b"ab") == b"a"
 
 
 def test_a_map_cannot_hold_itself() -> None:
@@ -208,30 +208,30 @@ def test_a_reference_is_to_what_belongs_there() -> None:
 def test_a_map_goes_two_levels_deep() -> None:
     inner: dict[str, object] = {"b": 1}
     assert java.loads(java.dumps({"a": inner})) == {"a": inner}
-    one = java.dumps({"b": None})[len(HEADER) :]
-    assert one.endswith(b"\x70\x78")
-    two = one[:-2] + one + b"\x78"
-    three = HEADER + one[:-2] + two + b"\x78"
-    assert java.loads(HEADER + two) == {"b": {"b": None}}
+    level_one = java.dumps({"b": None})[len(HEADER) :]
+    assert level_one.endswith(b"\x70\x78")
+    level_two = level_one[:-2] + level_one + b"\x78"
+    level_three = HEADER + level_one[:-2] + level_two + b"\x78"
+    assert java.loads(HEADER + level_two) == {"b": {"b": None}}
     with pytest.raises(SerialError, match="map"):
-        java.loads(three)
+        java.loads(level_three)
     with pytest.raises(SerialError, match="map"):
-        java.loads_stream(HEADER + one)
+        java.loads_stream(HEADER + level_one)
 
 
 def test_a_reference_to_a_map_is_as_deep_as_the_map() -> None:
     head = MAP + b"\x77\x08"
-    again = MAP[:1] + b"\x71\0\x7e\0\0" + MAP[-8:] + b"\x77\x08"
+    reference = MAP[:1] + b"\x71\0\x7e\0\0" + MAP[-8:] + b"\x77\x08"
     # {a: {}, b: {c: the {} of a}}
     stream = (
         HEADER
         + head
         + pack(">ii", 16, 2)
         + b"\x74\0\1a"
-        + again
+        + reference
         + pack(">ii", 16, 0)
         + b"\x78\x74\0\1b"
-        + again
+        + reference
         + pack(">ii", 16, 1)
         + b"\x74\0\1c\x71\0\x7e\0\3\x78\x78"
     )
@@ -256,20 +256,20 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_references_count_as_what_they_refer_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    again = b"\x71\0\x7e\0\0"
+    reference = b"\x71\0\x7e\0\0"
     text = HEADER + b"\x74\0\x64" + b"a" * 100
     monkeypatch.setattr(java, "MAX_SIZE", 1000)
-    assert len(java.loads_stream(text + again * 9)) == 10
+    assert len(java.loads_stream(text + reference * 9)) == 10
     with pytest.raises(SerialError, match="too large"):
-        java.loads_stream(text + again * 10)
+        java.loads_stream(text + reference * 10)
     monkeypatch.undo()
     inner = {str(number): None for number in range(100)}
-    written = java.dumps({"a": inner, "b": None})
-    assert written.endswith(b"\x70\x78")
-    twice = written[:-2] + b"\x71\0\x7e\0\3\x78"
+    stream = java.dumps({"a": inner, "b": None})
+    assert stream.endswith(b"\x70\x78")
+    twice = stream[:-2] + b"\x71\0\x7e\0\3\x78"
     assert java.loads_map(twice) == {"a": inner, "b": inner}
     monkeypatch.setattr(java, "MAX_ENTRIES", 310)
-    assert len(java.loads_map(written)) == 2
+    assert len(java.loads_map(stream)) == 2
     monkeypatch.setattr(java, "MAX_ENTRIES", 300)
     with pytest.raises(SerialError, match="too many"):
         java.loads_map(twice)
@@ -317,8 +317,8 @@ def test_a_class_is_described_once() -> None:
 
 def test_an_int_is_as_wide_as_it_must_be() -> None:
     values = [2**31 - 1, 2**31, -(2**31), -(2**31) - 1]
-    read = java.loads_stream(java.dumps_stream(values))
-    assert typed(read) == typed([2**31 - 1, Long(2**31), -(2**31), Long(-(2**31) - 1)])
+    decoded = java.loads_stream(java.dumps_stream(values))
+    assert typed(decoded) == typed([2**31 - 1, Long(2**31), -(2**31), Long(-(2**31) - 1)])
 
 
 def test_an_enumeration_is_an_int() -> None:
@@ -362,8 +362,8 @@ def test_a_hashtable() -> None:
 def test_a_map_has_as_many_buckets_as_java_would_make() -> None:
     for size, buckets in ((0, 16), (12, 16), (13, 32), (24, 32), (25, 64)):
         stream = java.dumps_map({str(number): None for number in range(size)})
-        at = stream.index(b"\x77\x08") + 2
-        assert int.from_bytes(stream[at : at + 4], "big") == buckets
+        position = stream.index(b"\x77\x08") + 2
+        assert int.from_bytes(stream[position : position + 4], "big") == buckets
 
 
 def test_no_map_in_a_stream() -> None:
@@ -421,9 +421,9 @@ def test_inflating() -> None:
     assert java.inflate(zlib.compress(b""), 0, 0) == b""
     with pytest.raises(FrameTooLarge):
         java.inflate(body, 1000, 999)
-    for broken, size in ((body, 999), (body[:-1], 1000), (b"x" + body, 1000), (b"", None)):
+    for compressed, size in ((body, 999), (body[:-1], 1000), (b"x" + body, 1000), (b"", None)):
         with pytest.raises(ProtocolError):
-            java.inflate(broken, size, 10_000)
+            java.inflate(compressed, size, 10_000)
 
 
 def test_what_a_body_would_be_beyond_the_limit_is_not_made() -> None:

@@ -40,8 +40,8 @@ def test_a_map_comes_back_as_it_went(entries: dict[str, object]) -> None:
 
 @given(st.lists(boxes, max_size=8))
 def test_a_stream_comes_back_as_it_went(values: list[object]) -> None:
-    read = java.loads_stream(java.dumps_stream(values))
-    assert [typed(value) for value in read] == [typed(value) for value in values]
+    decoded = java.loads_stream(java.dumps_stream(values))
+    assert [typed(value) for value in decoded] == [typed(value) for value in values]
 
 
 @given(st.text(max_size=20))
@@ -56,8 +56,8 @@ def test_text_goes_and_comes_back(text: str) -> None:
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_a_float_in_json_is_the_same_float(value: float) -> None:
-    [read] = json.loads(java.json_of_stream(java.dumps_stream([Float(value)])))
-    assert unpack(">f", pack(">f", read))[0] == value
+    [decoded] = json.loads(java.json_of_stream(java.dumps_stream([Float(value)])))
+    assert unpack(">f", pack(">f", decoded))[0] == value
 
 
 chunks = st.one_of(
@@ -74,14 +74,14 @@ grown = st.lists(chunks, max_size=12).map(lambda parts: java.STREAM_HEADER + b""
 def damaged(draw: st.DrawFn) -> bytes:
     stream = bytearray(java.dumps_map(draw(maps)))
     for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(4, len(stream) - 1))
-        how = draw(st.integers(0, 2))
-        if how == 0:
-            stream[at] = draw(st.integers(0, 255))
-        elif how == 1:
-            del stream[at : at + draw(st.integers(1, 8))]
+        position = draw(st.integers(4, len(stream) - 1))
+        mutation = draw(st.integers(0, 2))
+        if mutation == 0:
+            stream[position] = draw(st.integers(0, 255))
+        elif mutation == 1:
+            del stream[position : position + draw(st.integers(1, 8))]
         else:
-            stream[at:at] = draw(chunks)
+            stream[position:position] = draw(chunks)
         if len(stream) <= 5:
             break
     return bytes(stream)
@@ -97,5 +97,5 @@ def test_any_bytes_are_read_or_refused(stream: bytes) -> None:
             continue
         if load is java.loads_map:
             assert isinstance(value, dict)
-            again = java.dumps_map(value)
-            assert java.json_of_map(again) == java.json_of_map(stream)
+            encoded = java.dumps_map(value)
+            assert java.json_of_map(encoded) == java.json_of_map(stream)

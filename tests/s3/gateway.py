@@ -39,10 +39,10 @@ class Gateway:
         log = directory.parent / "gateway.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
-        until = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE
         while not self._answers():
             assert self._process.poll() is None, log.read_text()
-            assert time.monotonic() < until, "the S3 server does not answer"
+            assert time.monotonic() < deadline, "the S3 server does not answer"
             time.sleep(0.05)
 
     def stop(self) -> None:

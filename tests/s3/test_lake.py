@@ -33,9 +33,9 @@ key = ["id"]
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    made = Gateway(tmp_path / "s3", BUCKET)
-    yield made
-    made.stop()
+    gateway = Gateway(tmp_path / "s3", BUCKET)
+    yield gateway
+    gateway.stop()
 
 
 def pipeline(gateway: Gateway, work: Path, command: str, *options: str) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def pipeline(gateway: Gateway, work: Path, command: str, *options: str) -> list[
         "XDG_STATE_HOME": str(work / "state"),
     }
     arguments = [sys.executable, "-m", "sluicemq.cli", "pipeline", command, "--lake", LAKE]
-    done = subprocess.run(
+    result = subprocess.run(
         [*arguments, *confs, *options],
         cwd=work,
         env=environment,
@@ -62,8 +62,8 @@ def pipeline(gateway: Gateway, work: Path, command: str, *options: str) -> list[
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert result.returncode == 0, result.stderr[-4000:]
+    return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
 
 
 def table(gateway: Gateway, name: str, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -75,8 +75,8 @@ def table(gateway: Gateway, name: str, columns: Sequence[str]) -> list[dict[str,
         "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
     }
-    found = DeltaTable(f"s3://{BUCKET}/lake/{name}", storage_options=options)
-    rows: list[dict[str, Any]] = found.to_pyarrow_table(columns=list(columns)).to_pylist()
+    delta_table = DeltaTable(f"s3://{BUCKET}/lake/{name}", storage_options=options)
+    rows: list[dict[str, Any]] = delta_table.to_pyarrow_table(columns=list(columns)).to_pylist()
     return rows
 
 
@@ -112,7 +112,7 @@ def test_a_lake_in_s3(gateway: Gateway, tmp_path: Path) -> None:
         assert orders == {n: "1.50" if n < 50 else "2.50" for n in range(150)}
 
         maintained = pipeline(gateway, tmp_path, "maintain", "--json", "--retention", "0s")
-        assert all(each["files"] <= each["files_before"] for each in maintained)
+        assert all(entry["files"] <= entry["files_before"] for entry in maintained)
         assert len(table(gateway, "silver/messages", ["message_sequence"])) == 200
 
         pipeline(gateway, tmp_path, "backfill", "--from-bronze", "--json")
@@ -121,5 +121,5 @@ def test_a_lake_in_s3(gateway: Gateway, tmp_path: Path) -> None:
         pipeline(gateway, tmp_path, "report", "--output", "report.html")
         assert "orders" in (tmp_path / "report.html").read_text()
 
-        (replayed,) = pipeline(gateway, tmp_path, "replay", "--url", url, "--to", "again", "--json")
-        assert replayed["written"] == 200
+        (report,) = pipeline(gateway, tmp_path, "replay", "--url", url, "--to", "again", "--json")
+        assert report["written"] == 200

@@ -361,20 +361,20 @@ def by_digest(user: str, form: str, nonce: str = "n") -> Credentials:
 def test_a_digest_admits_whom_it_is_kept_for(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
-    form = digest_form("anna", "right")
-    fixture.add("anna", "right", digest=form, permissions=(CONSUME,))
-    identity = fixture.show(by_digest("anna", form, "-34b997a1a2d5"))
+    digest = digest_form("anna", "right")
+    fixture.add("anna", "right", digest=digest, permissions=(CONSUME,))
+    identity = fixture.show(by_digest("anna", digest, "-34b997a1a2d5"))
     assert identity.name == "anna"
     assert identity.may(Operation.CONSUME, "orders.new")
     assert {"event": "login", "user": "anna", "method": "digest"}.items() <= log[-1].items()
     assert fixture.compared == []
-    assert form not in str(log)
+    assert digest not in str(log)
 
 
 def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None:
-    form = digest_form("anna", "right")
-    fixture.add("anna", "right", digest=form)
-    answer = page_digest_answer(form, "n")
+    digest = digest_form("anna", "right")
+    fixture.add("anna", "right", digest=digest)
+    answer = page_digest_answer(digest, "n")
     assert fixture.show(Credentials("anna", digest=answer, nonce="n")).name == "anna"
 
 
@@ -432,9 +432,9 @@ def fail(
 def wait_of(answer: Any) -> int:
     """The seconds that a refused login is told to wait."""
     assert isinstance(answer, TooManyFailures), answer
-    whose = "for this user from this address"
+    scope = "for this user from this address"
     seconds = answer.retry_after
-    assert str(answer) == f"too many failed logins {whose}; try again in {seconds} s"
+    assert str(answer) == f"too many failed logins {scope}; try again in {seconds} s"
     return seconds
 
 
@@ -491,8 +491,8 @@ def test_right_guess_from_an_address_without_logins_waits_like_a_wrong_one(
     fixture.add("anna", "right")
     assert fixture.login("anna", "right").name == "anna"
     peer = "10.0.0.2:5"
-    started, line = fixture.open(peer)
-    fixture.begin(started, peer, Credentials("anna", "wrong"))
+    access, line = fixture.open(peer)
+    fixture.begin(access, peer, Credentials("anna", "wrong"))
     waiting, guess = fixture.open(peer)
     fixture.begin(waiting, peer, Credentials("anna", "right"))
     assert line.calls == guess.calls == []
@@ -541,22 +541,22 @@ def test_wrong_digests_take_a_check_and_are_refused(
     fixture: AuthenticatorFixture, user: str
 ) -> None:
     """The same for a user with a digest form, one without, and an unknown user."""
-    form = digest_form("anna", "right")
-    fixture.add("anna", digest=form)
+    digest = digest_form("anna", "right")
+    fixture.add("anna", digest=digest)
     fixture.add("bert", "right")
     for _ in range(10):
         assert "wrong" in str(fixture.show(by_digest(user, "0")))
     assert fixture.compared == [(UNKNOWN, "")] * 10
-    assert wait_of(fixture.show(by_digest(user, form))) == 1
+    assert wait_of(fixture.show(by_digest(user, digest))) == 1
     # passwords and digests of a pair count together
     assert wait_of(fixture.login(user, "right")) == 1
     fixture.now += 1
-    assert fixture.show(by_digest("anna", form)).name == "anna"
+    assert fixture.show(by_digest("anna", digest)).name == "anna"
 
 
 def test_right_digest_from_an_address_without_logins_waits(fixture: AuthenticatorFixture) -> None:
-    form = digest_form("anna", "right")
-    fixture.add("anna", digest=form)
+    digest = digest_form("anna", "right")
+    fixture.add("anna", digest=digest)
 
     def begin(peer: str, credentials: Credentials) -> Line:
         access, line = fixture.open(peer)
@@ -564,15 +564,15 @@ def test_right_digest_from_an_address_without_logins_waits(fixture: Authenticato
         return line
 
     peer = "10.0.0.9:5"
-    wrong = begin(peer, by_digest("anna", "0"))
-    right = begin(peer, by_digest("anna", form))
-    assert wrong.calls == right.calls == []
+    wrong_line = begin(peer, by_digest("anna", "0"))
+    right_line = begin(peer, by_digest("anna", digest))
+    assert wrong_line.calls == right_line.calls == []
     fixture.loop.run_one()
-    assert len(right.calls) == 1
+    assert len(right_line.calls) == 1
     assert len(fixture.compared) == 1, "a right digest takes a turn, but no check"
     # proven at this address
     begin(peer, by_digest("anna", "1"))
-    assert len(begin(peer, by_digest("anna", form, "another")).calls) == 1
+    assert len(begin(peer, by_digest("anna", digest, "another")).calls) == 1
 
 
 def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -> None:
@@ -591,9 +591,9 @@ def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:
         answers.append(fixture.begin(access, peer, Credentials(f"user{number}", "wrong")))
         for call in line.calls:
             call()
-    busy = [answer for found in answers for answer in found]
-    assert len(busy) == 20 - 4 - fixture.settings.max_concurrent_password_checks
-    assert all(isinstance(answer, LoginBusy) for answer in busy)
+    busy_answers = [answer for batch in answers for answer in batch]
+    assert len(busy_answers) == 20 - 4 - fixture.settings.max_concurrent_password_checks
+    assert all(isinstance(answer, LoginBusy) for answer in busy_answers)
     # the flood makes room for another address
     access, line = fixture.open("10.0.0.2:5")
     fixture.begin(access, "10.0.0.2:5", Credentials("anna", "right"))
@@ -605,12 +605,12 @@ def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:
 def test_login_of_a_closed_connection_leaves_the_queue(tmp_path: Path) -> None:
     fixture = AuthenticatorFixture(tmp_path, max_concurrent_password_checks=1)
     fixture.add("anna", "right")
-    opened = []
+    logins = []
     for user in ("anna", "bert", "clara"):
         access, line = fixture.open()
-        opened.append((access, line, fixture.begin(access, line.peer, Credentials(user, "wrong"))))
-    _, last, _ = opened[2]
-    access, line, answers = opened[1]
+        logins.append((access, line, fixture.begin(access, line.peer, Credentials(user, "wrong"))))
+    _, last, _ = logins[2]
+    access, line, answers = logins[1]
     access.cancel_login()
     line.calls.pop()()
     assert isinstance(answers[0], AuthenticationFailed)
@@ -643,7 +643,7 @@ def test_first_user_disconnects_anonymous_clients(fixture: AuthenticatorFixture)
         listener = Listener(url=Url.parse(url))
         return fixture.authenticator.open(line, listener, logs_in=logs_in), line  # type: ignore[arg-type]
 
-    kept = [
+    unaffected = [
         opened("phpmq://", False),
         opened("msglite://", False),
     ]
@@ -651,14 +651,14 @@ def test_first_user_disconnects_anonymous_clients(fixture: AuthenticatorFixture)
     certified = opened("phpmq://", False, "anna")
     local = Line("unix")
     admin = fixture.authenticator.open_local(local)  # type: ignore[arg-type]
-    gone, _ = opened("vibemq://", True)
-    del gone
+    access, _ = opened("vibemq://", True)
+    del access
     fixture.add("anna", "right")
     fixture.authenticator.refresh()
     assert not any(line.dismissed for _, line in closed), "not within the call that notices"
     fixture.loop.run_one()
     assert all("requires a login" in line.dismissed for _, line in [*closed, certified])
-    assert not any(line.dismissed for _, line in kept)
+    assert not any(line.dismissed for _, line in unaffected)
     assert not local.dismissed
     assert admin.guest is not None
     fixture.add("bert", "right")
@@ -695,7 +695,7 @@ def test_a_lost_or_damaged_database_changes_nothing(
     fixture.add("anna", "right")
     assert fixture.login("anna", "right").name == "anna"
     path = fixture.store.path
-    good = path.read_bytes()
+    original = path.read_bytes()
     path.unlink()
     if content is not None:
         path.write_text(content)
@@ -704,7 +704,7 @@ def test_a_lost_or_damaged_database_changes_nothing(
     complaints = [entry for entry in log if entry["event"] == "the users stay as they were"]
     assert len(complaints) == 1
     assert str(path) in complaints[0]["error"]
-    path.write_bytes(good.replace(b"anna", b"bert"))
+    path.write_bytes(original.replace(b"anna", b"bert"))
     assert fixture.login("bert", "right").name == "bert"
 
 
@@ -781,9 +781,9 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
     assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
     assert users.database.rights("anna") == ()
-    stored = fixture.store.read().users["anna"].password
+    password_hash = fixture.store.read().users["anna"].password
     assert admin.set_password("anna", "other") is None
-    assert fixture.store.read().users["anna"].password != stored
+    assert fixture.store.read().users["anna"].password != password_hash
     assert isinstance(admin.set_password("unknown", "other"), UserNotFound)
     assert isinstance(admin.do(ready(records.remove_user, "root")), AccessDenied)
     assert admin.do(ready(records.remove_user, "anna")) is None
@@ -850,9 +850,9 @@ def test_refusals_are_written_down_and_can_be_left_out(
     assert entry["operation"].startswith("produce a\\x1b[31mxxx")
     assert len(entry["operation"]) < 400
     fixture.settings = replace(fixture.settings, audit_log=False)
-    silent = fixture.make_authenticator()
+    authenticator = fixture.make_authenticator()
     line: Any = Line("10.0.0.1:5")
-    silent.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(
+    authenticator.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(
         "x", Identity("anna"), "y"
     )
     assert len(log) == 1

@@ -44,8 +44,8 @@ def test_every_form_is_the_same_certificate(authority: Authority) -> None:
     chain, encrypted = authority.chain(leaf), authority.encrypted_key(leaf)
     # in one file, in either order
     assert read(authority.pem(leaf)) == serial
-    both = authority.file("both.pem", chain.read_bytes() + plain_key.read_bytes())
-    assert read(both) == serial
+    combined = authority.file("both.pem", chain.read_bytes() + plain_key.read_bytes())
+    assert read(combined) == serial
     locked = authority.file("locked.pem", encrypted.read_bytes() + chain.read_bytes())
     assert read(locked, None, password) == serial
     assert read(chain, plain_key) == serial
@@ -56,11 +56,13 @@ def test_every_form_is_the_same_certificate(authority: Authority) -> None:
 
 
 def test_a_pkcs12_file_has_its_chain_put_in_order(authority: Authority) -> None:
-    between = authority.ca.create_child_ca().create_child_ca()
-    leaf = between.issue_cert("localhost")
+    intermediate = authority.ca.create_child_ca().create_child_ca()
+    leaf = intermediate.issue_cert("localhost")
     shuffled = [leaf.cert_chain_pems[0], *reversed(leaf.cert_chain_pems[1:])]
     leaf = trustme.LeafCert(
-        leaf.private_key_pem.bytes(), shuffled[0].bytes(), [each.bytes() for each in shuffled[1:]]
+        leaf.private_key_pem.bytes(),
+        shuffled[0].bytes(),
+        [certificate.bytes() for certificate in shuffled[1:]],
     )
     chain = read_chain(authority.pkcs12(leaf), None, authority.password_file())
     assert len(chain.certificates) == 3
@@ -72,21 +74,25 @@ def test_mistakes_have_distinct_messages(authority: Authority, tmp_path: Path) -
     leaf, other = authority.issue(), authority.issue()
     chain, key = authority.chain(leaf), authority.encrypted_key(leaf)
     password = authority.password_file()
-    wrong = authority.file("wrong", b"sesame")
+    wrong_password = authority.file("wrong", b"sesame")
     junk = authority.file("junk.pem", b"this is no certificate")
     assert f"{junk} has no certificate" in mistake(junk)
     assert f"{chain} has no private key" in mistake(chain)
     assert "is encrypted; give the file" in mistake(chain, key)
-    assert f"not decrypted by the password in {wrong}" in mistake(chain, key, wrong)
+    assert f"not decrypted by the password in {wrong_password}" in mistake(
+        chain, key, wrong_password
+    )
     assert "does not belong to the certificate" in mistake(chain, authority.pem(other))
     bundle = authority.pkcs12(leaf)
     assert "needs a password" in mistake(bundle)
-    assert f"the password in {wrong} does not decrypt it" in mistake(bundle, None, wrong)
+    assert f"the password in {wrong_password} does not decrypt it" in mistake(
+        bundle, None, wrong_password
+    )
     assert "leave out key" in mistake(bundle, key, password)
     assert "cannot be read: No such file" in mistake(tmp_path / "none.pem")
     assert "is larger than" in mistake(authority.file("huge.pem", bytes(2 << 20)))
-    broken = chain.read_bytes().replace(b"\nMII", b"\nMIX")
-    assert "has no certificate" in mistake(authority.file("broken.pem", broken))
+    damaged = chain.read_bytes().replace(b"\nMII", b"\nMIX")
+    assert "has no certificate" in mistake(authority.file("broken.pem", damaged))
     with pytest.raises(ConfigurationError, match="has no certificate"):
         read_authorities(junk)
 
@@ -117,21 +123,21 @@ def test_warnings_of_time(authority: Authority, begins: int, ends: int, says: st
         not_before=NOW + timedelta(days=begins),
         not_after=NOW + timedelta(days=ends),
     )
-    found = warnings(authority.pem(leaf))
-    assert bool(found) == bool(says)
+    messages = warnings(authority.pem(leaf))
+    assert bool(messages) == bool(says)
     if says:
-        assert says in found[0]
-        assert "CN=broker.example" in found[0]
+        assert says in messages[0]
+        assert "CN=broker.example" in messages[0]
 
 
 def test_a_chain_with_a_stranger_in_it_is_warned_of(authority: Authority) -> None:
     now = datetime.now(UTC)
     leaf = authority.ca.create_child_ca().issue_cert("localhost")
-    whole = leaf.private_key_and_cert_chain_pem.bytes()
-    assert warnings(authority.file("whole.pem", whole), now) == []
-    stranger = authority.ca.create_child_ca().issue_cert("x").cert_chain_pems[1].bytes()
-    torn = leaf.private_key_pem.bytes() + leaf.cert_chain_pems[0].bytes() + stranger
-    (warning,) = warnings(authority.file("torn.pem", torn), now)
+    content = leaf.private_key_and_cert_chain_pem.bytes()
+    assert warnings(authority.file("whole.pem", content), now) == []
+    foreign_certificate = authority.ca.create_child_ca().issue_cert("x").cert_chain_pems[1].bytes()
+    mixed = leaf.private_key_pem.bytes() + leaf.cert_chain_pems[0].bytes() + foreign_certificate
+    (warning,) = warnings(authority.file("torn.pem", mixed), now)
     assert warning.startswith("certificate 2 of the chain is")
 
 
@@ -156,8 +162,8 @@ def test_a_missing_intermediate_is_warned_of(authority: Authority) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.load_pem_x509_certificate(authority.ca.cert_pem.bytes()).subject
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker.example")])
-    where = x509.UniformResourceIdentifier("http://ca.example/issuer.der")
-    access = x509.AccessDescription(AuthorityInformationAccessOID.CA_ISSUERS, where)
+    location = x509.UniformResourceIdentifier("http://ca.example/issuer.der")
+    access = x509.AccessDescription(AuthorityInformationAccessOID.CA_ISSUERS, location)
     certificate = (
         x509.CertificateBuilder(issuer, subject, key.public_key(), 1)
         .not_valid_before(NOW - timedelta(days=1))
@@ -166,8 +172,8 @@ def test_a_missing_intermediate_is_warned_of(authority: Authority) -> None:
         .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
     )
     content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    alone = authority.file("alone.pem", content + certificate.public_bytes(Encoding.PEM))
-    (warning,) = warnings(alone)
+    pem_file = authority.file("alone.pem", content + certificate.public_bytes(Encoding.PEM))
+    (warning,) = warnings(pem_file)
     assert "the chain is missing" in warning
 
 
@@ -199,7 +205,7 @@ def test_whom_a_certificate_names(kind: str, name: str) -> None:
         [(NameOID.COMMON_NAME, "alice")],
     )
     subject = x509.Name(
-        x509.RelativeDistinguishedName(x509.NameAttribute(*each) for each in relative)
+        x509.RelativeDistinguishedName(x509.NameAttribute(*attribute) for attribute in relative)
         for relative in relatives
     )
     alternatives = x509.SubjectAlternativeName(
@@ -218,5 +224,5 @@ def test_a_certificate_may_name_no_user(kind: str) -> None:
     certificate = certificate_of(x509.Name([]))
     assert peer_user(certificate, kind) == ""
     assert peer_user(certificate[:-1], kind) == ""
-    broken = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"broken")
-    assert peer_user(certificate_of(x509.Name([]), broken), kind) == ""
+    extension = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"broken")
+    assert peer_user(certificate_of(x509.Name([]), extension), kind) == ""

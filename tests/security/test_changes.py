@@ -24,10 +24,10 @@ def database() -> Database:
 
 
 def test_users(database: Database) -> None:
-    more = records.add_user(database, "bert", user(roles=("readers",)))
-    assert [*more.users] == ["root", "anna", "bert"]
+    changed = records.add_user(database, "bert", user(roles=("readers",)))
+    assert [*changed.users] == ["root", "anna", "bert"]
     assert [*database.users] == ["root", "anna"]
-    assert [*records.remove_user(more, "anna").users] == ["root", "bert"]
+    assert [*records.remove_user(changed, "anna").users] == ["root", "bert"]
     with pytest.raises(UserExists):
         records.add_user(database, "anna", user())
     with pytest.raises(AccessError, match="letters"):
@@ -42,8 +42,8 @@ def test_the_last_superuser_stays_unless_forced(database: Database) -> None:
     with pytest.raises(AccessDenied):
         records.remove_user(database, "root")
     assert [*records.remove_user(database, "root", force=True).users] == ["anna"]
-    two = records.add_user(database, "boss", user(True))
-    assert "root" not in records.remove_user(two, "root").users
+    changed = records.add_user(database, "boss", user(True))
+    assert "root" not in records.remove_user(changed, "root").users
 
 
 def test_a_permission_replaces_that_of_the_same_pattern(database: Database) -> None:
@@ -77,7 +77,7 @@ def test_roles(database: Database) -> None:
     assert database.rights("anna") == ()
     assert records.remove_role(database, "readers").roles == {}
     assert records.add_role(database, "writers").roles["writers"] == ()
-    for refused in (
+    for change in (
         lambda: records.add_role(database, "readers"),
         lambda: records.add_role(database, "a b"),
         lambda: records.remove_role(database, "x"),
@@ -87,7 +87,7 @@ def test_roles(database: Database) -> None:
         lambda: records.withdraw(database, "x", "anna", 1),
     ):
         with pytest.raises(AccessError):
-            refused()
+            change()
 
 
 def test_tokens(database: Database) -> None:

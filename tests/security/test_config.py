@@ -56,10 +56,10 @@ def test_who_may_be_reached_from_where(
 ) -> None:
     if user:
         add_user(tmp_path)
-    found = problems(tmp_path, listen, **{"auth.required": required})
-    assert len(found) == bool(says)
-    assert not says or says in found[0]
-    if "public" in str(found):
+    reported = problems(tmp_path, listen, **{"auth.required": required})
+    assert len(reported) == bool(says)
+    assert not says or says in reported[0]
+    if "public" in str(reported):
         assert problems(tmp_path, listen, insecure_public=True) == []
 
 

@@ -133,8 +133,8 @@ def test_counts_never_fall_below_the_model(seed: int) -> None:
     for _ in range(2000):
         clock.now += chance.choice((0.0, 0.1, 2.0, 11.0))
         address, user = f"a{chance.randrange(6)}", f"u{chance.randrange(8)}"
-        count, last, until = model.get((address, user), (0, 0.0, 0.0))
-        expected = max(0.0, until - clock.now)
+        count, last, blocked_until = model.get((address, user), (0, 0.0, 0.0))
+        expected = max(0.0, blocked_until - clock.now)
         assert table.wait(address, user) >= expected
         if chance.random() < 0.1:
             table.clear(address, user)

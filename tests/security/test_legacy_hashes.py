@@ -51,10 +51,10 @@ def test_bcrypt_is_verified(stored: str, password: str, right: bool) -> None:
 
 
 def test_a_nul_counts_and_does_not_end_the_password() -> None:
-    stored = bcrypt_of("a\0b")
-    assert verify(stored, "a\0b")
-    assert not verify(stored, "a\0c")
-    assert not verify(stored, "a")
+    password_hash = bcrypt_of("a\0b")
+    assert verify(password_hash, "a\0b")
+    assert not verify(password_hash, "a\0c")
+    assert not verify(password_hash, "a")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_cost_of_what_can_be_verified(stored: str, cost: int) -> None:
 
 
 def test_the_scheme_of_a_hash() -> None:
-    assert [scheme_of(each) for each in (VIBEMQ, hash_password("x"), "")] == [
+    assert [scheme_of(password_hash) for password_hash in (VIBEMQ, hash_password("x"), "")] == [
         "bcrypt",
         "argon2id",
         "",
@@ -110,10 +110,10 @@ def test_a_failed_check_is_the_same_work_for_everybody(
     monkeypatch.setattr(passwords.bcrypt, "hashpw", hashpw)
     monkeypatch.setattr(passwords, "_hasher", Hasher())
     costs = [VIBEMQ.replace("$12$", f"${cost:02}$") for cost in (4, 9, 11, 12)]
-    for stored in (UNKNOWN, "$argon2id$another", *costs):
+    for password_hash in (UNKNOWN, "$argon2id$another", *costs):
         rounds.clear()
         argon2.clear()
-        assert not verify(stored, password, 12)
+        assert not verify(password_hash, password, 12)
         assert (sum(rounds), len(argon2)) == (1 << 12, 1)
     rounds.clear()
     assert not verify(UNKNOWN, password)
@@ -122,26 +122,26 @@ def test_a_failed_check_is_the_same_work_for_everybody(
 
 def test_a_right_password_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    stored = hash_password("right")
+    password_hash = hash_password("right")
     monkeypatch.setattr(passwords.bcrypt, "hashpw", lambda *a: calls.append(a))
-    assert verify(stored, "right", 12)
+    assert verify(password_hash, "right", 12)
     assert calls == []
 
 
 def test_the_interpreter_runs_on_during_a_check() -> None:
     """A check of 0.25 s that kept the lock would stop all messages for that time."""
-    counted = 0
+    iterations = 0
     done = threading.Event()
-    stored = VIBEMQ
+    password_hash = VIBEMQ
 
     def check() -> None:
-        verify(stored, "one-secret")
+        verify(password_hash, "one-secret")
         done.set()
 
     thread = threading.Thread(target=check)
     thread.start()
     while not done.is_set():
-        counted += 1
+        iterations += 1
     thread.join()
     # with the lock kept, the loop would be entered only before and after the check
-    assert counted > 10_000
+    assert iterations > 10_000

@@ -126,8 +126,8 @@ def test_two_run_at_a_time(bench: Bench) -> None:
     for number in range(10):
         bench.submit(f"a{number}", "anna", "wrong")
         assert len(bench.running) == min(number + 1, 2)
-    for left in range(10, 0, -1):
-        assert len(bench.running) == min(left, 2)
+    for remaining in range(10, 0, -1):
+        assert len(bench.running) == min(remaining, 2)
         bench.finish()
     assert len(bench.answers) == 10
     assert bench.queue.size == 0
@@ -175,10 +175,10 @@ def test_logins_decided_before_their_check_are_not_checked() -> None:
     bench.submit("a", "anna", "wrong")
     for user in ("bert", "clara", "dora"):
         bench.submit("a", user, "wrong")
-    refused = TooManyFailures("for this user from this address", 8)
-    bench.decided = {"a bert wrong": refused, "a clara wrong": True}
+    failure = TooManyFailures("for this user from this address", 8)
+    bench.decided = {"a bert wrong": failure, "a clara wrong": True}
     bench.finish()
-    assert bench.answers[1:] == [("a bert wrong", refused), ("a clara wrong", True)]
+    assert bench.answers[1:] == [("a bert wrong", failure), ("a clara wrong", True)]
     assert bench.concluded[1:] == [("a clara wrong", True)]
     assert bench.running == ["a dora wrong"]
 
@@ -265,9 +265,9 @@ def loop() -> Loop:
 
 @pytest.fixture
 def threaded(loop: Loop) -> Iterator[LoginQueue]:
-    found = LoginQueue(loop.call_soon, checks=2, most=10, verify=lambda s, p, h: s == p)
-    yield found
-    found.close()
+    login_queue = LoginQueue(loop.call_soon, checks=2, most=10, verify=lambda s, p, h: s == p)
+    yield login_queue
+    login_queue.close()
 
 
 def test_checks_run_in_threads_and_answer_on_the_loop(threaded: LoginQueue, loop: Loop) -> None:

@@ -24,14 +24,14 @@ from sluicemq.security.records import fingerprint, make_token
 
 
 def test_a_password_fits_its_hash_and_no_other() -> None:
-    stored = hash_password("sécret")
-    assert stored.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
-    assert "cret" not in stored
-    assert verify(stored, "sécret")
-    assert not verify(stored, "secret")
-    assert not verify(stored, "\udc80")
+    password_hash = hash_password("sécret")
+    assert password_hash.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    assert "cret" not in password_hash
+    assert verify(password_hash, "sécret")
+    assert not verify(password_hash, "secret")
+    assert not verify(password_hash, "\udc80")
     assert not verify("no hash", "secret")
-    assert hash_password("sécret") != stored
+    assert hash_password("sécret") != password_hash
 
 
 def test_no_password_matches_the_hash_of_unknown_users() -> None:
@@ -62,10 +62,10 @@ def test_the_digest_form_is_that_of_the_original_broker(user: str, form: str) ->
 
 
 def test_the_answer_to_a_nonce_is_that_of_the_original_client() -> None:
-    form = digest_form("guest", "guest")
-    answer = digest_answer(form, "-34b997a1a2d58a1635f2b0596f8a217")
+    digest = digest_form("guest", "guest")
+    answer = digest_answer(digest, "-34b997a1a2d58a1635f2b0596f8a217")
     assert answer == "-4bd2e7a6ba3de828e8bd2740b6419a98"
-    assert digest_answer(form, "another") != answer
+    assert digest_answer(digest, "another") != answer
 
 
 def test_page_digest_answer_has_32_digits_inside_and_outside() -> None:
@@ -73,9 +73,9 @@ def test_page_digest_answer_has_32_digits_inside_and_outside() -> None:
         return hashlib.md5(text.encode()).hexdigest()
 
     for user in ("guest", "anna", "bert", "carl"):  # some forms are negative
-        form = digest_form(user, "secret")
+        digest = digest_form(user, "secret")
         expected = md5(f"{md5(f'{user}:secret')}:nonce")
-        assert page_digest_answer(form, "nonce") == expected
+        assert page_digest_answer(digest, "nonce") == expected
         assert len(expected) == 32
 
 

@@ -50,7 +50,7 @@ def stale_clients(port: int, users: list[str]) -> Iterator[list[int]]:
                 if statuses[-1] == 429:
                     refused.set()
 
-    threads = [threading.Thread(target=loop, args=(each,)) for each in range(STALE_CLIENTS)]
+    threads = [threading.Thread(target=loop, args=(number,)) for number in range(STALE_CLIENTS)]
     for thread in threads:
         thread.start()
     try:
@@ -87,7 +87,7 @@ def test_stale_client_does_not_block_others_at_its_address(broker: LocalBroker) 
     token, record = make_token("", 1)
     store = UserStore(broker.directory / "users.json")
     store.change(lambda database: records.add_token(database, "anna", record, 1), "the test")
-    http, vibemq, jmq = (broker.port(each) for each in ("http", "vibemq", "jmq"))
+    http, vibemq, jmq = (broker.port(protocol) for protocol in ("http", "vibemq", "jmq"))
 
     def vibemq_login(**credentials: str) -> None:
         BlockingClient(VibeMQClient.connect, port=vibemq, timeout=60, **credentials).close()  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def test_flood_of_one_address_does_not_hold_up_another(broker: LocalBroker) -> N
 
     with ExitStack() as stack:
         flood = [stack.enter_context(ask("127.0.0.2", f"user{n}", "wrong")) for n in range(100)]
-        honest = stack.enter_context(ask("127.0.0.3", "anna", SECRET))
-        assert honest.recv(4096).startswith(b"HTTP/1.1 200")
-        answered, _, _ = select.select(flood, [], [], 0)
-        assert len(answered) < len(flood), "the honest client was served last"
+        client = stack.enter_context(ask("127.0.0.3", "anna", SECRET))
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        readable, _, _ = select.select(flood, [], [], 0)
+        assert len(readable) < len(flood), "the honest client was served last"

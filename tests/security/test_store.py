@@ -118,8 +118,8 @@ def test_a_crash_in_the_middle_leaves_the_old_users(
         raise Killed
 
     with monkeypatch.context() as patch:
-        where = "sluicemq.journal.files."
-        patch.setattr(where + ("write_at" if call == "write_at" else f"os.{call}"), kill)
+        module = "sluicemq.journal.files."
+        patch.setattr(module + ("write_at" if call == "write_at" else f"os.{call}"), kill)
         with pytest.raises(Killed):
             users.change(add("bert"), "")
     assert [*UserStore(users.path).read().users] == ["anna"]

@@ -43,10 +43,10 @@ class MigratedUsers(AuthenticatorFixture):
         return verify(stored, password, highest)
 
     def move_in(self, name: str, password: str) -> str:
-        stored = bcrypt_of(password)
-        record = UserRecord(password=stored, created=1, updated=1)
+        password_hash = bcrypt_of(password)
+        record = UserRecord(password=password_hash, created=1, updated=1)
         self.store.change(lambda database: records.add_user(database, name, record), "the test")
-        return stored
+        return password_hash
 
     def stored(self, name: str) -> str:
         return self.store.read().users[name].password
@@ -134,20 +134,22 @@ def test_a_login_that_is_checked_meanwhile(
 
 
 def test_a_password_that_is_changed_meanwhile_stays(users: MigratedUsers) -> None:
-    stored = users.move_in("anna", "right")
+    password_hash = users.move_in("anna", "right")
     new = hash_password("new")
     users.store.change(
         lambda db: change_user(db, "anna", UserRequest(password="new"), new, "", 5), ""
     )
     database = users.store.read()
-    replaced = records.replace_hashes(database, {"anna": (stored, "x"), "gone": (stored, "x")})
+    replaced = records.replace_hashes(
+        database, {"anna": (password_hash, "x"), "gone": (password_hash, "x")}
+    )
     assert replaced is database
 
 
 def test_a_file_that_cannot_be_written_keeps_the_hash(
     users: MigratedUsers, log: list[dict[str, Any]]
 ) -> None:
-    stored = users.move_in("anna", "right")
+    password_hash = users.move_in("anna", "right")
     users.move_in("bert", "other")
     lock = users.store.path.with_name("users.json.lock")
     lock.unlink()
@@ -156,7 +158,7 @@ def test_a_file_that_cannot_be_written_keeps_the_hash(
         assert users.login("anna", "right", peer=peer).name == "anna"
         assert users.login("bert", "other", peer=peer).name == "bert"
         users.drain()
-    assert users.stored("anna") == stored
+    assert users.stored("anna") == password_hash
     warnings = [entry for entry in log if entry["log_level"] in ("warning", "error")]
     assert [entry["event"] for entry in warnings] == [
         "bcrypt hashes stay, because the user database cannot be changed"
@@ -175,30 +177,30 @@ def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[
         users.move_in(name, name)
     hashes = {name: users.stored(name) for name in names}
     users.authenticator.refresh()
-    changed = 0
-    for name, stored in hashes.items():
-        users.authenticator._upgrades.offer(name, stored, name)
+    change_count = 0
+    for name, password_hash in hashes.items():
+        users.authenticator._upgrades.offer(name, password_hash, name)
     while users.authenticator.user_snapshot.highest_cost:
         before = users.authenticator.user_snapshot
         users.loop.run_one()
-        changed += users.authenticator.user_snapshot is not before
+        change_count += users.authenticator.user_snapshot is not before
     # the first is on its way when the others come
-    assert changed == 3
+    assert change_count == 3
     assert all(verify(users.stored(name), name) for name in names)
 
 
 def test_a_password_that_only_bcrypt_takes_stays_with_it(users: MigratedUsers) -> None:
     """VibeMQ has no limit for passwords: 72 bytes count, whatever follows."""
-    stored = users.move_in("anna", "é" * 36)
+    password_hash = users.move_in("anna", "é" * 36)
     for peer in ("10.0.0.1:5", "10.0.0.2:5"):
         assert users.login("anna", "é" * 1000, peer=peer).name == "anna"
     users.drain()
-    assert users.stored("anna") == stored
+    assert users.stored("anna") == password_hash
 
 
 def test_the_hash_is_part_of_the_user_database() -> None:
-    stored = bcrypt_of("right")
-    user = UserRecord(password=stored, created=1, updated=1)
+    password_hash = bcrypt_of("right")
+    user = UserRecord(password=password_hash, created=1, updated=1)
     database = decode(encode(Database(users={"anna": user})), "here")
-    assert database.users["anna"].password == stored
+    assert database.users["anna"].password == password_hash
     assert UserSnapshot(database).highest_cost == 4

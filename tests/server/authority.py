@@ -44,20 +44,25 @@ class Authority:
 
     def chain(self, leaf: trustme.LeafCert, name: str = "chain.pem") -> Path:
         """The chain alone."""
-        return self.file(name, b"".join(each.bytes() for each in leaf.cert_chain_pems))
+        return self.file(
+            name, b"".join(certificate.bytes() for certificate in leaf.cert_chain_pems)
+        )
 
     def encrypted_key(self, leaf: trustme.LeafCert, name: str = "key.pem") -> Path:
         """The key, encrypted with PASSWORD."""
-        form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD))
-        return self.file(name, key_of(leaf).private_bytes(*form))
+        encoding = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD))
+        return self.file(name, key_of(leaf).private_bytes(*encoding))
 
     def pkcs12(self, leaf: trustme.LeafCert, name: str = "broker.p12") -> Path:
         """Write certificates and key to one PKCS #12 file, encrypted with PASSWORD."""
-        own, *others = [load_pem_x509_certificate(each.bytes()) for each in leaf.cert_chain_pems]
+        certificate, *chain = [
+            load_pem_x509_certificate(certificate_pem.bytes())
+            for certificate_pem in leaf.cert_chain_pems
+        ]
         key = key_of(leaf)
         assert isinstance(key, pkcs12.PKCS12PrivateKeyTypes)
         data = pkcs12.serialize_key_and_certificates(
-            b"broker", key, own, others, BestAvailableEncryption(PASSWORD)
+            b"broker", key, certificate, chain, BestAvailableEncryption(PASSWORD)
         )
         return self.file(name, data)
 

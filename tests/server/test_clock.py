@@ -78,9 +78,9 @@ def test_the_steady_clock_never_shows_zero(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_time_budget_is_over_when_its_time_has_passed() -> None:
     now = [10.0]
-    over = time_budget(0.005, lambda: now[0])()
-    assert not over()
+    is_over = time_budget(0.005, lambda: now[0])()
+    assert not is_over()
     now[0] += 0.0049
-    assert not over()
+    assert not is_over()
     now[0] += 0.0002
-    assert over()
+    assert is_over()

@@ -104,14 +104,14 @@ def test_a_listener_has_its_options_in_the_url_or_beside_it(tmp_path: Path) -> N
     certificate = "tls/x.pem"
     dispatch_version = 1
     """
-    first, *others = load_text(tmp_path, text).config.listeners
+    first, *remaining = load_text(tmp_path, text).config.listeners
     assert first == Listener(
         url=Url("phpmq", "::1", 9, tls=True),
         max_connections=7,
         certificate=tmp_path / "tls/x.pem",
         dispatch_version=1,
     )
-    assert others == [first]
+    assert remaining == [first]
 
 
 def test_options_of_one_listener_override_the_limits() -> None:
@@ -284,8 +284,8 @@ def test_a_journal_that_cannot_work(name: str, value: object) -> None:
 
 def test_contradictions_of_a_destination_are_found(tmp_path: Path) -> None:
     text = "[destinations.q]\nretry_delay = '1h'\nactive_consumers = 3\nmax_consumers = 2\n"
-    found = list(load_text(tmp_path, text).config.problems())
-    assert [problem.split(":")[0] for problem in found] == ["destinations.q"] * 2
+    problems = list(load_text(tmp_path, text).config.problems())
+    assert [problem.split(":")[0] for problem in problems] == ["destinations.q"] * 2
 
 
 def test_check_reports_every_problem_at_once() -> None:

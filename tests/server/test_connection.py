@@ -90,8 +90,8 @@ class Loop:
 
     def ring(self) -> None:
         """All that was to be called later."""
-        later, self.later = self.later, []
-        for call in later:
+        calls, self.later = self.later, []
+        for call in calls:
             call()
 
 
@@ -180,10 +180,10 @@ def test_the_backlog_of_a_slow_reader_is_measured_at_every_write(
 ) -> None:
     """A little in each turn is too much in the end."""
     fixture.connection.pause_writing()
-    for turn in range(10):
+    for number in range(10):
         fixture.connection.write([bytes(200)])
         fixture.batch.end()
-        assert fixture.session.calls == (["pause_delivery"] if turn > 4 else [])
+        assert fixture.session.calls == (["pause_delivery"] if number > 4 else [])
     fixture.connection.resume_writing()
     fixture.batch.end()
     assert fixture.session.calls == ["pause_delivery", "resume_delivery", "flushed"]

@@ -57,7 +57,7 @@ def connect(budget: InputBudget, count: int) -> list[Holder]:
 
 
 def readable(holders: list[Holder]) -> list[Holder]:
-    return [each for each in holders if each.transport_reads and not each.pauses_itself]
+    return [holder for holder in holders if holder.transport_reads and not holder.pauses_itself]
 
 
 def test_below_the_limit_everybody_is_read() -> None:
@@ -112,8 +112,8 @@ def test_growth_beyond_the_ceiling_is_refused() -> None:
     holders = connect(budget, 100)
     for holder in holders:
         holder.receive(READ_BYTES)
-    allowed = 1 + budget.ceiling // READ_BYTES  # the reader does not count
-    assert sum(each.refused for each in holders) == 100 - allowed
+    maximum = 1 + budget.ceiling // READ_BYTES  # the reader does not count
+    assert sum(connection.refused for connection in holders) == 100 - maximum
     assert budget.used == budget.ceiling + READ_BYTES
 
 
@@ -158,20 +158,20 @@ def test_random_sequences_neither_leak_nor_deadlock(data: st.DataObject) -> None
             holder.pause()
         elif action == "resume":
             holder.pauses_itself = False
-        assert budget.used == sum(each.held for each in holders)
-        assert budget.holders == sum(each.held > 0 for each in holders)
-        assert len(budget.suspended) == sum(each.suspended for each in holders)
-        assert all(each.transport_reads is not each.suspended for each in holders)
-        for each in holders:
-            assert each.held or not each.suspended, "suspended without holding anything"
+        assert budget.used == sum(connection.held for connection in holders)
+        assert budget.holders == sum(connection.held > 0 for connection in holders)
+        assert len(budget.suspended) == sum(connection.suspended for connection in holders)
+        assert all(connection.transport_reads is not connection.suspended for connection in holders)
+        for connection in holders:
+            assert connection.held or not connection.suspended, "suspended without holding anything"
     for holder in holders:
         holder.pauses_itself = False
     budget.balance()
     steps = 0
-    while unfinished := [each for each in holders if each.held]:
-        able = [each for each in unfinished if each.transport_reads]
-        assert able, "no connection may continue"
-        able[0].complete()
+    while unfinished := [connection for connection in holders if connection.held]:
+        ready = [connection for connection in unfinished if connection.transport_reads]
+        assert ready, "no connection may continue"
+        ready[0].complete()
         budget.review(steps)
         steps += 1
         assert steps <= 100

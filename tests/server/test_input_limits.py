@@ -51,8 +51,8 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def held(broker: LocalBroker) -> dict[str, int]:
-    found: dict[str, int] = broker.status()["input"]
-    return found
+    counters: dict[str, int] = broker.status()["input"]
+    return counters
 
 
 def published(broker: LocalBroker, protocol: str) -> int:
@@ -92,7 +92,7 @@ def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
             for name in ("vibemq", "jmq", "auto", "phpmq")
         }
         by_protocol["vibemq"].sendall(ping)  # while there is time before the login is due
-        silent = stack.enter_context(connect(broker, "auto"))
+        idle = stack.enter_context(connect(broker, "auto"))
         by_protocol["jmq"].sendall(HELLO)
         received = {"vibemq": b"", "auto": b""}
         for name in received:
@@ -115,8 +115,8 @@ def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
         assert b"no login within 1 s" in read_to_end(by_protocol["jmq"])
         assert closed(broker) == {"login-timeout": 3}
         # protocols without logins have no such deadline, nor have clients whose protocol is unknown
-        for patient in (by_protocol["phpmq"], silent):
-            patient.sendall(encode_send(b"patient", b"x"))
+        for other in (by_protocol["phpmq"], idle):
+            other.sendall(encode_send(b"patient", b"x"))
         wait_until(lambda: published(broker, "phpmq") == 2)
 
 
@@ -258,11 +258,11 @@ def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
                 attacker.send(data)  # as much as the broker's kernel takes
         wait_until(lambda: held(broker)["paused"] > 0)
         assert held(broker)["buffered_bytes"] <= 16 * MIB + 2 * MIB
-        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as honest:
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
             # complete messages are not delayed
-            honest.send("small", b"x" * 1000)
-            honest.subscribe("small", 1)
-            honest.receive(SECONDS).ack()
+            client.send("small", b"x" * 1000)
+            client.subscribe("small", 1)
+            client.receive(SECONDS).ack()
         wait_until(lambda: held(broker)["buffered_bytes"] <= MIB)
         assert closed(broker)["input-stalled"] >= 1
 
@@ -278,8 +278,8 @@ def test_half_frames_leave_nothing_behind(start: Start) -> None:
         wait_until(lambda: held(broker)["connections"] == 100)
         wait_until(lambda: held(broker)["buffered_bytes"] >= 100 * 150_000)
     wait_until(lambda: not broker.status()["listeners"][0]["connections"])
-    nothing = {"buffered_bytes": 0, "limit_bytes": 256 * MIB, "connections": 0, "paused": 0}
-    wait_until(lambda: held(broker) == nothing)
+    expected = {"buffered_bytes": 0, "limit_bytes": 256 * MIB, "connections": 0, "paused": 0}
+    wait_until(lambda: held(broker) == expected)
 
 
 def test_metrics_report_unfinished_input(start: Start) -> None:
@@ -304,28 +304,28 @@ def test_connections_of_an_address_are_limited(start: Start) -> None:
         wait_until(lambda: broker.status()["listeners"][0]["connections"] == 2)
         with connect(broker, "phpmq") as third:
             assert read_to_end(third) == b""
-        elsewhere = socket.socket()
-        with elsewhere:
-            elsewhere.bind(("127.0.0.2", 0))
-            elsewhere.connect(("127.0.0.1", broker.port("phpmq")))
+        other_client = socket.socket()
+        with other_client:
+            other_client.bind(("127.0.0.2", 0))
+            other_client.connect(("127.0.0.1", broker.port("phpmq")))
             wait_until(lambda: broker.status()["listeners"][0]["connections"] == 3)
         second.close()
         wait_until(lambda: broker.status()["listeners"][0]["connections"] == 1)
-        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as again:
-            again.send("a", b"x")
-            again.subscribe("a", 1)
-            assert again.receive(SECONDS).body == b"x"
+        with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
+            client.send("a", b"x")
+            client.subscribe("a", 1)
+            assert client.receive(SECONDS).body == b"x"
     assert broker.status()["listeners"][0]["refused"] == 1
 
 
 def test_connections_of_a_user_are_counted() -> None:
     options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
-    nothing: Any = None
-    listener: Admission[Any] = Admission(options, nothing, nothing, InputBudget(MIB, 30.0))
-    found: list[Any] = [
+    unused: Any = None
+    listener: Admission[Any] = Admission(options, unused, unused, InputBudget(MIB, 30.0))
+    connections: list[Any] = [
         SimpleNamespace(claimed="", received_bytes=0, sent_bytes=0) for _ in range(4)
     ]
-    first, second, third, fourth = found
+    first, second, third, fourth = connections
     for connection in (first, second):
         listener.claim_user(connection, "anna")
         listener.claim_user(connection, "anna")  # a second login of the same user

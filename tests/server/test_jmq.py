@@ -51,20 +51,20 @@ def test_the_port_mapper_leads_to_its_own_port(start: Start) -> None:
 
 def test_a_client_that_says_nothing_is_answered_all_the_same(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=50ms")
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as old:
-        assert old.recv(4096).startswith(b"101 sluicemq 301\n")
-        assert old.recv(4096) == b""
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
+        assert client.recv(4096).startswith(b"101 sluicemq 301\n")
+        assert client.recv(4096) == b""
 
 
 def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=0")
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as slow:
-        slow.settimeout(0.8)
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
+        client.settimeout(0.8)
         with pytest.raises(TimeoutError):
-            slow.recv(1)
-        slow.settimeout(30)
-        slow.sendall(b"101\n")
-        assert slow.recv(4096).startswith(b"101 ")
+            client.recv(1)
+        client.settimeout(30)
+        client.sendall(b"101\n")
+        assert client.recv(4096).startswith(b"101 ")
 
 
 def test_the_end_is_the_clients_to_make(start: Start) -> None:
@@ -169,10 +169,10 @@ def test_clients_are_notified_of_a_shutdown(start: Start) -> None:
 def test_tls(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     broker = start(JMQ, f"jmq+tls://127.0.0.1:0?certificate={pem}")
-    plain, secure = broker.port("jmq"), broker.port("jmq+tls")
-    assert ask_port_mapper(plain)[1:-1] == [
-        f"portmapper tcp PORTMAPPER {plain}",
-        f"jms tcp NORMAL {plain}",
+    plain_port, secure = broker.port("jmq"), broker.port("jmq+tls")
+    assert ask_port_mapper(plain_port)[1:-1] == [
+        f"portmapper tcp PORTMAPPER {plain_port}",
+        f"jms tcp NORMAL {plain_port}",
         f"ssljms tls NORMAL {secure}",
     ]
     trust = authority.trust()
@@ -250,8 +250,8 @@ def test_an_old_monitor_finds_the_queues(start: Start) -> None:
     with RawJmq.login(port) as client:
         assert client.send("orders", b"1234") == Status.OK
         client.consume("mq.metrics.destination_list", DestType.TOPIC)
-        listed: Any = loads_map(client.receive().body)
-        assert listed["mq.metrics.destination.queue.orders"] == {
+        queues: Any = loads_map(client.receive().body)
+        assert queues["mq.metrics.destination.queue.orders"] == {
             "name": "orders",
             "type": "queue",
             "isTemporary": False,
@@ -348,12 +348,12 @@ def test_a_digest_that_was_overheard_is_of_no_use(users_broker: LocalBroker) -> 
 
 def test_a_login_of_another_kind_is_refused(users_broker: LocalBroker) -> None:
     """A digest where the password is wanted, and the form that is kept instead of the password."""
-    form = digest_form("anna", "right")
+    digest = digest_form("anna", "right")
     for scheme, kind, body in (
-        ("jmq", "digest", login_body("anna", digest_answer(form, ""))),
-        ("jmq", "basic", basic("anna", form)),
+        ("jmq", "digest", login_body("anna", digest_answer(digest, ""))),
+        ("jmq", "basic", basic("anna", digest)),
         ("auto", "basic", basic("anna", "right")),
-        ("auto", "digest", login_body("anna", form)),
+        ("auto", "digest", login_body("anna", digest)),
     ):
         with RawJmq(users_broker.port(scheme)) as client:
             client.hello()
@@ -405,9 +405,9 @@ def test_permissions(users_broker: LocalBroker) -> None:
         assert status_of(anna.produce("bills")) == Status.FORBIDDEN
         assert status_of(anna.consume("bills")) == Status.FORBIDDEN
         assert bert.send("orders.new", b"m") == Status.FORBIDDEN
-        where = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
-        assert status_of(bert.ask(PacketType.BROWSE, where)) == Status.FORBIDDEN
-        assert status_of(anna.ask(PacketType.BROWSE, where)) == Status.OK
+        destination = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
+        assert status_of(bert.ask(PacketType.BROWSE, destination)) == Status.FORBIDDEN
+        assert status_of(anna.ask(PacketType.BROWSE, destination)) == Status.OK
         assert status_of(bert.consume("orders.new")) == Status.OK
         assert bert.receive().body == b"m"
     says(users_broker, "operation='produce bills'")
@@ -416,8 +416,8 @@ def test_permissions(users_broker: LocalBroker) -> None:
 def test_nothing_is_done_before_the_login(users_broker: LocalBroker) -> None:
     with RawJmq(users_broker.port("jmq")) as client:
         client.hello()
-        where = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
-        assert status_of(client.ask(PacketType.CREATE_DESTINATION, where)) == Status.ERROR
+        destination = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
+        assert status_of(client.ask(PacketType.CREATE_DESTINATION, destination)) == Status.ERROR
         assert client.send("orders.new", b"m") != Status.OK
         assert status_of(client.authenticate(basic("anna", "right"))) == Status.OK
 
@@ -456,23 +456,23 @@ def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> N
     broker = start(JMQ)
     longest = " OR ".join(["colour = '" + "x" * 200 + f"{n:03}'" for n in range(37)])
     assert 8000 < len(longest) <= 8192
-    place = {"JMQDestination": "q", "JMQDestType": int(DestType.QUEUE)}
+    destination = {"JMQDestination": "q", "JMQDestType": int(DestType.QUEUE)}
     with RawJmq.login(broker.port("jmq")) as client, RawJmq.login(broker.port("jmq")) as other:
         assert client.send("q", b"m") == Status.OK
-        browse = {**place, "JMQSelector": longest}
+        browse = {**destination, "JMQSelector": longest}
         client.put(encode_packet(PacketType.BROWSE, A, 901, browse))
-        client.put(encode_packet(PacketType.BROWSE, A, 902, place))
-        assert status_of(other.ask(PacketType.BROWSE, place)) == Status.OK
+        client.put(encode_packet(PacketType.BROWSE, A, 902, destination))
+        assert status_of(other.ask(PacketType.BROWSE, destination)) == Status.OK
         assert client.reply_to(901).body == b""
         assert len(client.reply_to(902).body) == 32
         for selector in ("(" * 60_000, longest + " OR n = 1" * 30):
-            refused = client.ask(PacketType.BROWSE, {**place, "JMQSelector": selector})
-            assert status_of(refused) == Status.BAD_REQUEST
+            answer = client.ask(PacketType.BROWSE, {**destination, "JMQSelector": selector})
+            assert status_of(answer) == Status.BAD_REQUEST
         # a client that goes while its selector is being compiled
         with RawJmq.login(broker.port("jmq")) as third:
-            again = {**place, "JMQSelector": longest.replace("colour", "shape")}
-            third.put(encode_packet(PacketType.BROWSE, A, 901, again))
-        assert status_of(client.ask(PacketType.BROWSE, place)) == Status.OK
+            other_request = {**destination, "JMQSelector": longest.replace("colour", "shape")}
+            third.put(encode_packet(PacketType.BROWSE, A, 901, other_request))
+        assert status_of(client.ask(PacketType.BROWSE, destination)) == Status.OK
 
 
 # --- beyond the limit of connections -------------------------------------------------------------
@@ -490,10 +490,10 @@ def test_clients_beyond_the_limit_get_status_503_up_to_a_number(
     with ExitStack() as stack:
         first = stack.enter_context(RawJmq(port))
         assert status_of(first.hello()[0]) == Status.OK
-        refused = [stack.enter_context(RawJmq(port)) for _ in range(2)]
+        clients = [stack.enter_context(RawJmq(port)) for _ in range(2)]
         with RawJmq(port) as beyond:
             assert beyond.at_end()
-        for client in refused:
+        for client in clients:
             answer = client.ask(PacketType.HELLO, {"JMQProtocolLevel": 500})
             assert status_of(answer) == Status.UNAVAILABLE
             assert answer.properties["JMQReason"] == "the limit of 1 connections is reached"

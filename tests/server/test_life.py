@@ -82,12 +82,12 @@ def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> Non
     port = broker.port("phpmq")
     with (
         BlockingClient(PhpmqClient.connect, port=port) as sender,
-        socket.create_connection(("127.0.0.1", port)) as deaf,
+        socket.create_connection(("127.0.0.1", port)) as consumer,
     ):
         for _ in range(40):
             sender.send("a", bytes(1 << 20))
-        deaf.sendall(b"H0100202P01%029daP04%029d1000000" % (1, 7))
-        deaf.recv(1)
+        consumer.sendall(b"H0100202P01%029daP04%029d1000000" % (1, 7))
+        consumer.recv(1)
         before = time.monotonic()
         assert broker.stop() == 0
         assert time.monotonic() - before < 25
@@ -113,7 +113,7 @@ def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed
 ) -> None:
     broker = start(PHPMQ)
     port = broker.port("phpmq")
-    seen: list[bytes] = []
+    received: list[bytes] = []
     client = BlockingClient(PhpmqClient.connect, port=port)
     client.subscribe("a", 100_000)
     # from here on the journal cannot grow beyond 2 MB: as on a full disk, a write fails
@@ -122,15 +122,15 @@ def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed
         for sent in range(1, 10_000):
             client.send("a", b"%d " % (sent - 1) + bytes(1000))
             if sent % 100 == 0:
-                while len(seen) < sent:
-                    seen.append(client.receive(30).body)
+                while len(received) < sent:
+                    received.append(client.receive(30).body)
     assert cut_off(client)
     assert broker.wait() == 74
-    assert 1000 < len(seen) < 2000
+    assert 1000 < len(received) < 2000
     log = broker.log.read_text()
     assert "Traceback" not in log
     assert "File too large" in log
     broker.start()
-    found = take(broker.port("phpmq"), "a")
-    assert found[: len(seen)] == seen
-    assert [int(body.split()[0]) for body in found] == list(range(len(found)))
+    bodies = take(broker.port("phpmq"), "a")
+    assert bodies[: len(received)] == received
+    assert [int(body.split()[0]) for body in bodies] == list(range(len(bodies)))

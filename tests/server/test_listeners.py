@@ -145,16 +145,16 @@ def _bind(*hosts: str) -> list[str]:
         return await bind(Listener(url=Url.parse("phpmq://name:0")))
 
     sockets = asyncio.run(bound())
-    addresses = [each.getsockname()[0] for each in sockets]
-    for each in sockets:
-        each.close()
+    addresses = [listener.getsockname()[0] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return addresses
 
 
 def test_a_name_with_an_ipv6_address_on_a_machine_without_it() -> None:
-    missing = "2001:db8::1"  # for documentation: no machine has it
-    assert _bind(missing, "127.0.0.1") == ["127.0.0.1"]
-    for hosts in ((missing,), ("192.0.2.1", "127.0.0.1")):
+    address = "2001:db8::1"  # for documentation: no machine has it
+    assert _bind(address, "127.0.0.1") == ["127.0.0.1"]
+    for hosts in ((address,), ("192.0.2.1", "127.0.0.1")):
         with pytest.raises(AddressUnavailable, match=r"Cannot assign requested address\Z"):
             _bind(*hosts)
 
@@ -178,16 +178,16 @@ def test_many_clients_may_connect_while_the_broker_is_busy(tmp_path: Path) -> No
     async def connect_at_once() -> None:
         options = Listener(url=Url.parse(f"phpmq+unix://{tmp_path}/p.sock"))
         batch: Any = SimpleNamespace(loop=asyncio.get_running_loop())
-        nothing: Any = None
-        listener = OpenListener(Admission(options, nothing, batch, nothing))
+        unused: Any = None
+        listener = OpenListener(Admission(options, unused, batch, unused))
         await listener.open()
         with ExitStack() as stack:
             clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(500)]
             for client in clients:
                 client.setblocking(False)
-            refused = sum(client.connect_ex(options.url.path) != 0 for client in clients)
+            failures = sum(client.connect_ex(options.url.path) != 0 for client in clients)
             await listener.stop_accepting()
-        assert refused == 0
+        assert failures == 0
 
     uvloop.run(connect_at_once())
 
@@ -195,14 +195,14 @@ def test_many_clients_may_connect_while_the_broker_is_busy(tmp_path: Path) -> No
 def test_a_socket_in_use_and_a_file_that_is_no_socket_are_left_alone(
     start: Start, tmp_path: Path
 ) -> None:
-    used, plain = tmp_path / "used.sock", tmp_path / "notes.txt"
-    plain.write_text("mine")
+    used, file = tmp_path / "used.sock", tmp_path / "notes.txt"
+    file.write_text("mine")
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(used))
         other.listen()
-        for path in (used, plain):
+        for path in (used, file):
             broker = LocalBroker(tmp_path / "second", [f"phpmq+unix://{path}"])
             with pytest.raises(ConnectionLost, match="error: "):
                 broker.start()
-    assert plain.read_text() == "mine"
+    assert file.read_text() == "mine"
     assert used.exists()

@@ -37,9 +37,9 @@ def test_a_consumer_that_does_not_read_does_not_block_others(start: Start) -> No
     port = broker.port("phpmq")
     with (
         BlockingClient(PhpmqClient.connect, port=port) as client,
-        socket.create_connection(("127.0.0.1", port)) as deaf,
+        socket.create_connection(("127.0.0.1", port)) as slow_consumer,
     ):
-        deaf.sendall(encode_consume(b"shared", 1_000_000))
+        slow_consumer.sendall(encode_consume(b"shared", 1_000_000))
         # The deaf consumer gets only what its buffers hold: the rest goes to the other.
         for _ in range(300):
             client.send("shared", bytes(65536))
@@ -51,7 +51,7 @@ def test_a_consumer_that_does_not_read_does_not_block_others(start: Start) -> No
             received += 1
         assert received == 100
         # and none of it is lost: the deaf one's share comes back when it goes
-        deaf.close()
+        slow_consumer.close()
         while received < 300:
             client.receive(30).ack()
             received += 1
@@ -62,11 +62,11 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
     port = broker.port("phpmq")
     with (
         BlockingClient(PhpmqClient.connect, port=port) as client,
-        socket.create_connection(("127.0.0.1", port)) as deaf,
+        socket.create_connection(("127.0.0.1", port)) as slow_consumer,
     ):
         for _ in range(200):
             client.send("a", bytes(65536))
-        deaf.sendall(encode_consume(b"a", 1_000_000))
+        slow_consumer.sendall(encode_consume(b"a", 1_000_000))
         wait_until(
             lambda: broker.status()["listeners"][0]["connections"] == 1,
             "the deaf connection is still there",
@@ -103,8 +103,8 @@ def test_a_frame_over_the_limit_is_refused_by_its_length_alone(start: Start) -> 
 
 def test_silent_connections_are_closed_after_the_idle_time(start: Start) -> None:
     broker = start(f"{PHPMQ}?idle_timeout=0.2")
-    with socket.create_connection(("127.0.0.1", broker.port("phpmq")), timeout=30) as silent:
-        assert closed_by_peer(silent)
+    with socket.create_connection(("127.0.0.1", broker.port("phpmq")), timeout=30) as idle_client:
+        assert closed_by_peer(idle_client)
 
 
 def test_random_bytes_disturb_no_witness(start: Start) -> None:

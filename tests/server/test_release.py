@@ -251,9 +251,9 @@ def no_collector() -> Iterator[None]:
 def parts() -> Counter[str]:
     """Objects of the server and its protocols, by class."""
     return Counter(
-        f"{type(each).__module__}.{type(each).__qualname__}"
-        for each in gc.get_objects()
-        if isinstance(type(each).__module__, str) and type(each).__module__.startswith(MODULES)
+        f"{type(item).__module__}.{type(item).__qualname__}"
+        for item in gc.get_objects()
+        if isinstance(type(item).__module__, str) and type(item).__module__.startswith(MODULES)
     )
 
 
@@ -275,6 +275,6 @@ def test_nothing_of_a_connection_stays(case: str, way: str) -> None:
     server.visit(reads, way == "closed")  # fills caches
     before = parts()
     server.visit(reads, way == "closed")
-    left = parts() - before
-    assert not left
+    remaining = parts() - before
+    assert not remaining
     assert server.budget.used == 0

@@ -28,35 +28,35 @@ def bound(url: str, port: int) -> Bound:
 def rows(asked: int, *opened: Bound) -> list[str]:
     """Return the rows that a client of that listener reads."""
     response = encode_services("x", services(opened, opened[asked].options)).decode()
-    head, *found, dot, end = response.split("\n")
+    head, *lines, dot, end = response.split("\n")
     assert (head, dot, end) == ("101 x 301", ".", "")
-    return found
+    return lines
 
 
 def test_one_listener_leads_to_itself() -> None:
-    found = rows(0, bound("jmq://", 4321))
-    assert found == ["portmapper tcp PORTMAPPER 4321", "jms tcp NORMAL 4321"]
+    lines = rows(0, bound("jmq://", 4321))
+    assert lines == ["portmapper tcp PORTMAPPER 4321", "jms tcp NORMAL 4321"]
 
 
 @pytest.mark.parametrize(("asked", "port"), [(0, 1), (1, 2)])
 def test_one_of_several_listeners_leads_to_itself(asked: int, port: int) -> None:
-    found = rows(asked, bound("jmq://:0", 1), bound("jmq://:0", 2))
-    assert found == [f"portmapper tcp PORTMAPPER {port}", f"jms tcp NORMAL {port}"]
+    lines = rows(asked, bound("jmq://:0", 1), bound("jmq://:0", 2))
+    assert lines == [f"portmapper tcp PORTMAPPER {port}", f"jms tcp NORMAL {port}"]
 
 
 def test_with_tls_both_services_are_listed_at_both_port_mappers() -> None:
-    opened = (
+    listeners = (
         bound("phpmq://:0", 9),
         bound("jmq://:0", 1),
         bound("jmq+tls://:0?certificate=c", 2),
         bound("jmq+tls://:0?certificate=c", 3),
     )
-    assert rows(1, *opened) == [
+    assert rows(1, *listeners) == [
         "portmapper tcp PORTMAPPER 1",
         "jms tcp NORMAL 1",
         "ssljms tls NORMAL 2",
     ]
-    assert rows(3, *opened) == [
+    assert rows(3, *listeners) == [
         "portmapper tls PORTMAPPER 3",
         "jms tcp NORMAL 1",
         "ssljms tls NORMAL 3",
@@ -64,25 +64,25 @@ def test_with_tls_both_services_are_listed_at_both_port_mappers() -> None:
 
 
 def test_only_tls_publishes_no_plain_service() -> None:
-    found = rows(0, bound("jmq+tls://:0?certificate=c", 5))
-    assert found == ["portmapper tls PORTMAPPER 5", "ssljms tls NORMAL 5"]
+    lines = rows(0, bound("jmq+tls://:0?certificate=c", 5))
+    assert lines == ["portmapper tls PORTMAPPER 5", "ssljms tls NORMAL 5"]
 
 
 def test_a_mapper_of_its_own_leads_to_the_other_port() -> None:
-    opened = bound("jmq://:0?services=portmapper", 1), bound("jmq://:0?services=jms", 2)
-    assert rows(0, *opened) == ["portmapper tcp PORTMAPPER 1", "jms tcp NORMAL 2"]
+    listeners = bound("jmq://:0?services=portmapper", 1), bound("jmq://:0?services=jms", 2)
+    assert rows(0, *listeners) == ["portmapper tcp PORTMAPPER 1", "jms tcp NORMAL 2"]
 
 
 def test_an_auto_listener_serves_jms_too_and_other_protocols_do_not() -> None:
-    opened = bound("vibemq://:0", 7), bound("auto://:1", 8)
-    assert rows(1, *opened) == ["portmapper tcp PORTMAPPER 8", "jms tcp NORMAL 8"]
+    listeners = bound("vibemq://:0", 7), bound("auto://:1", 8)
+    assert rows(1, *listeners) == ["portmapper tcp PORTMAPPER 8", "jms tcp NORMAL 8"]
 
 
 def test_the_port_can_be_announced_as_another() -> None:
-    found = rows(0, bound("jmq://:0?advertised_port=32000", 1))
-    assert found == ["portmapper tcp PORTMAPPER 32000", "jms tcp NORMAL 32000"]
+    lines = rows(0, bound("jmq://:0?advertised_port=32000", 1))
+    assert lines == ["portmapper tcp PORTMAPPER 32000", "jms tcp NORMAL 32000"]
 
 
 def test_a_unix_socket_has_no_port_to_list() -> None:
-    opened = bound("jmq+unix:///run/j.sock", 0), bound("jmq://:0", 2)
-    assert rows(0, *opened) == ["jms tcp NORMAL 2"]
+    listeners = bound("jmq+unix:///run/j.sock", 0), bound("jmq://:0", 2)
+    assert rows(0, *listeners) == ["jms tcp NORMAL 2"]

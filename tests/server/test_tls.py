@@ -38,7 +38,7 @@ PAST = datetime(2020, 6, 1, tzinfo=UTC)
 def test_every_protocol(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     schemes = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "auto")
-    broker = start(*(f"{each}+tls://127.0.0.1:0?certificate={pem}" for each in schemes))
+    broker = start(*(f"{name}+tls://127.0.0.1:0?certificate={pem}" for name in schemes))
     trust = authority.trust()
     body = bytes(range(256)) * 4096
     for scheme in ("phpmq+tls", "auto+tls"):
@@ -54,9 +54,9 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
             lite.send("left", b"for the maintenance port", timeout=60)
     with dial(broker.port("phpmq-maintenance+tls"), trust) as person:
         person.sendall(b"monitor\n")
-        seen = b""
-        while b"left" not in seen:
-            seen += person.recv(4096)
+        received = b""
+        while b"left" not in received:
+            received += person.recv(4096)
     with (
         BlockingClient(
             MsgliteClient.connect, "localhost", broker.port("msglite+tls"), ssl_context=trust
@@ -110,13 +110,13 @@ def test_pkcs12_and_encrypted_keys(start: Start, authority: Authority) -> None:
 def test_a_certificate_that_cannot_be_used_stops_the_start(
     tmp_path: Path, authority: Authority
 ) -> None:
-    wrong = authority.file("wrong", b"not it")
+    wrong_password = authority.file("wrong", b"not it")
     bundle = authority.pkcs12(authority.issue())
-    url = f"phpmq+tls://127.0.0.1:0?certificate={bundle}&password_file={wrong}"
+    url = f"phpmq+tls://127.0.0.1:0?certificate={bundle}&password_file={wrong_password}"
     with pytest.raises(ConnectionLost, match="exit code 2") as caught:
         LocalBroker(tmp_path / "b", [url]).start()
     assert "Traceback" not in str(caught.value)
-    assert f"{wrong} does not decrypt it" in str(caught.value)
+    assert f"{wrong_password} does not decrypt it" in str(caught.value)
 
 
 def test_an_expired_certificate_is_served_with_a_warning(
@@ -124,13 +124,13 @@ def test_an_expired_certificate_is_served_with_a_warning(
 ) -> None:
     expired = authority.ca.issue_cert("localhost", not_after=PAST, not_before=LONG_PAST)
     url = f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(expired)}"
-    checked = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "sluicemq.cli", "config", "check", "--listen", url],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "expired on 2020-06-01" in checked.stderr
+    assert "expired on 2020-06-01" in result.stderr
     broker = start(url)
     assert "expired on 2020-06-01" in broker.log.read_text()
     with pytest.raises(ConnectionLost, match="not trusted: certificate has expired"):
@@ -161,7 +161,7 @@ def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
         f"phpmq+tls://127.0.0.1:0?certificate={pem}",
         f"auto+tls://127.0.0.1:0?certificate={pem}&tls_min_version=1.3",
     )
-    usual, strict = broker.port("phpmq+tls"), broker.port("auto+tls")
+    default_port, strict = broker.port("phpmq+tls"), broker.port("auto+tls")
 
     def version(port: int, version: ssl.TLSVersion) -> str | None:
         context = only(authority.trust(), version)
@@ -169,22 +169,25 @@ def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
         with dial(port, context) as client:
             return client.version()
 
-    assert version(usual, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
-    assert version(usual, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    assert version(default_port, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+    assert version(default_port, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
     assert version(strict, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
-    for port, refused in ((usual, ssl.TLSVersion.TLSv1_1), (strict, ssl.TLSVersion.TLSv1_2)):
+    for port, refused_version in (
+        (default_port, ssl.TLSVersion.TLSv1_1),
+        (strict, ssl.TLSVersion.TLSv1_2),
+    ):
         with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
-            version(port, refused)
+            version(port, refused_version)
     says(broker, "unsupported protocol")
 
 
 def test_ciphers_of_tls_1_2(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
-    chosen = "ECDHE-ECDSA-AES256-GCM-SHA384"
-    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&ciphers={chosen}")
+    cipher = "ECDHE-ECDSA-AES256-GCM-SHA384"
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&ciphers={cipher}")
     port = broker.port("phpmq+tls")
     with dial(port, only(authority.trust(), ssl.TLSVersion.TLSv1_2)) as client:
-        assert client.cipher() == (chosen, "TLSv1.2", 256)
+        assert client.cipher() == (cipher, "TLSv1.2", 256)
     other = only(authority.trust(), ssl.TLSVersion.TLSv1_2)
     other.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
     with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
@@ -235,8 +238,8 @@ def test_required_client_certificates(start: Start, authority: Authority, tmp_pa
         says(broker, reason.split(":")[0])
 
     def connected() -> int:
-        seen = [line for line in log_of(broker).splitlines() if "peer=unix" not in line]
-        return "\n".join(seen).count("connected")
+        lines = [line for line in log_of(broker).splitlines() if "peer=unix" not in line]
+        return "\n".join(lines).count("connected")
 
     wait_until(lambda: connected() == 2, "alice's lines are not the only ones")  # she came and went
 
@@ -268,9 +271,9 @@ def test_a_certificate_gives_the_permissions_of_its_user(
     issued = authority.issue("client.example", common_name="alice")
     subject = load_pem_x509_certificate(issued.cert_chain_pems[0].bytes()).subject
     name = {"cn": "alice", "subject": subject.rfc4514_string()}[kind]
-    place = ("--data-dir", str(tmp_path / "broker"))
-    assert main(["users", "add", name, "--no-password", *place]) == 0
-    assert main(["permissions", "grant", name, "jobs.*", "produce", "consume", *place]) == 0
+    options = ("--data-dir", str(tmp_path / "broker"))
+    assert main(["users", "add", name, "--no-password", *options]) == 0
+    assert main(["permissions", "grant", name, "jobs.*", "produce", "consume", *options]) == 0
     broker = start(f"phpmq+tls://0.0.0.0:0?{client_options(authority, 'required', kind)}")
     port = broker.port("phpmq+tls")
     alice = authority.trust(issued)
@@ -284,7 +287,10 @@ def test_a_certificate_gives_the_permissions_of_its_user(
         client.send("jobs.a", b"x")
         with pytest.raises(ConnectionLost):
             client.receive(30)
-    names = {each["name"]: each["published"] for each in broker.status()["destinations"]}
+    names = {
+        destination["name"]: destination["published"]
+        for destination in broker.status()["destinations"]
+    }
     assert names.get("jobs.a") == 1
     assert "other" not in names
 
@@ -395,9 +401,9 @@ def test_settings_that_make_no_sense(authority: Authority) -> None:
     assert "there are 1.2, 1.3" in problems(f"{url}&tls_min_version=1.1")
     assert "ciphers requires TLS" in problems("phpmq://:0?ciphers=ALL")
     assert "tls_min_version requires TLS" in problems("phpmq://:0?tls_min_version=1.3")
-    both = f"{url}&client_certificate=optional&client_ca="
-    assert problems(f"{both}{authority.ca_file}") == ""
-    assert "has no certificate" in problems(f"{both}{authority.password_file()}")
+    base_url = f"{url}&client_certificate=optional&client_ca="
+    assert problems(f"{base_url}{authority.ca_file}") == ""
+    assert "has no certificate" in problems(f"{base_url}{authority.password_file()}")
 
 
 def test_a_version_may_be_a_number_in_a_file(authority: Authority) -> None:

@@ -66,13 +66,13 @@ def test_connections_without_a_handshake_count_and_go(start: Start, authority: A
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with ExitStack() as stack:
         client = stack.enter_context(phpmq(port, trust))
-        silent = [stack.enter_context(dial(port)) for _ in range(2)]
-        silent[1].sendall(b"\x16\x03\x01\x02\x00")  # the header of a record, and no more
+        idle_clients = [stack.enter_context(dial(port)) for _ in range(2)]
+        idle_clients[1].sendall(b"\x16\x03\x01\x02\x00")  # the header of a record, and no more
         with pytest.raises(OSError, match=r"SSL|reset"):
             dial(port, trust)
         before = time.monotonic()
-        assert closed_by_peer(silent[0])
-        assert closed_by_peer(silent[1])
+        assert closed_by_peer(idle_clients[0])
+        assert closed_by_peer(idle_clients[1])
         assert 5 < time.monotonic() - before < 20
         echo(client, "a", b"x")
         with phpmq(port, trust) as other:
@@ -87,21 +87,21 @@ def test_connections_without_a_handshake_count_for_their_address(
     limits = "max_connections=3&max_connections_per_address=2"
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&{limits}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    elsewhere = socket.socket()
-    with elsewhere, dial(port) as silent, dial(port), dial(port) as third:
+    other_client = socket.socket()
+    with other_client, dial(port) as idle_client, dial(port), dial(port) as third:
         assert closed_by_peer(third)
-        elsewhere.settimeout(30)
-        elsewhere.bind(("127.0.0.2", 0))
-        elsewhere.connect(("127.0.0.1", port))
-        trust.wrap_socket(elsewhere, server_hostname="localhost").close()
-        silent.sendall(b"no TLS")
-        assert closed_by_peer(silent)
+        other_client.settimeout(30)
+        other_client.bind(("127.0.0.2", 0))
+        other_client.connect(("127.0.0.1", port))
+        trust.wrap_socket(other_client, server_hostname="localhost").close()
+        idle_client.sendall(b"no TLS")
+        assert closed_by_peer(idle_client)
         with phpmq(port, trust) as client:
             echo(client, "a", b"x")
     for _ in range(3):
-        with phpmq(port, trust) as one, phpmq(port, trust) as two:
-            echo(one, "a", b"x")
-            echo(two, "b", b"x")
+        with phpmq(port, trust) as first, phpmq(port, trust) as second:
+            echo(first, "a", b"x")
+            echo(second, "b", b"x")
         wait_until(lambda: not broker.status()["listeners"][0]["connections"], "still there")
 
 
@@ -111,9 +111,9 @@ def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
     with ExitStack() as stack:
         guests = [stack.enter_context(dial(port)) for _ in range(200)]
         hello = ssl.MemoryBIO(), ssl.MemoryBIO()
-        begun = trust.wrap_bio(*hello, server_hostname="localhost")
+        handshake = trust.wrap_bio(*hello, server_hostname="localhost")
         with suppress(ssl.SSLWantReadError):
-            begun.do_handshake()
+            handshake.do_handshake()
         data = hello[1].read()
         for guest in guests:
             guest.sendall(data)
@@ -129,13 +129,13 @@ def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
     """A handshake that began before the shutdown is not completed during it."""
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with dial(port, trust) as lazy, dial(port) as silent, dial(port) as halfway:
+    with dial(port, trust) as lazy, dial(port) as idle_client, dial(port) as halfway:
         lazy.sendall(encode_consume(b"a", 1))
         halfway.sendall(b"\x16\x03\x01\x02\x00")
         with phpmq(port, trust) as client:
             echo(client, "b", b"everybody above has arrived")
         os.kill(broker.pid, signal.SIGTERM)
-        assert closed_by_peer(silent)
+        assert closed_by_peer(idle_client)
         assert closed_by_peer(halfway)
         wait_until(
             lambda: broker.status()["listeners"][0]["connections"] == 1,
@@ -199,15 +199,15 @@ def test_a_slow_reader_does_not_block_others_and_loses_nothing(
     pem = authority.pem(authority.issue())
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_high_watermark=65536")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with phpmq(port, trust) as client, dial(port, trust) as deaf:
-        deaf.sendall(encode_consume(b"shared", 1_000_000))
+    with phpmq(port, trust) as client, dial(port, trust) as slow_consumer:
+        slow_consumer.sendall(encode_consume(b"shared", 1_000_000))
         for _ in range(300):
             client.send("shared", bytes(65536))
         client.subscribe("shared", 10)
         for _ in range(100):
             client.receive(30).ack()
         assert broker.status()["resident_memory_bytes"] < 1 << 30
-        deaf.close()
+        slow_consumer.close()
         for _ in range(200):
             client.receive(30).ack()
 
@@ -216,10 +216,10 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority
     pem = authority.pem(authority.issue())
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_timeout=2")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with phpmq(port, trust) as client, dial(port, trust) as deaf:
+    with phpmq(port, trust) as client, dial(port, trust) as slow_consumer:
         for _ in range(200):
             client.send("a", bytes(65536))
-        deaf.sendall(encode_consume(b"a", 1_000_000))
+        slow_consumer.sendall(encode_consume(b"a", 1_000_000))
         says(broker, "cut off")
         client.subscribe("a", 4)  # so few that this client, too, is not cut off when it is slow
         for _ in range(200):
@@ -231,7 +231,9 @@ def test_a_stop_says_goodbye(start: Start, authority: Authority) -> None:
     with dial(broker.port("phpmq+tls"), authority.trust()) as client:
         client.sendall(encode_consume(b"a", 1))
         wait_until(  # the broker may have to finish the handshake first
-            lambda: [each["consumers"] for each in broker.status()["destinations"]] == [1],
+            lambda: (
+                [destination["consumers"] for destination in broker.status()["destinations"]] == [1]
+            ),
             "the consumer has not arrived",
         )
         os.kill(broker.pid, signal.SIGTERM)

@@ -56,7 +56,12 @@ class Wire:
         return [self.next() for _ in range(count)]
 
     def publish(self, queue: str, *ids: str) -> None:
-        self.say(*(Frame(wire.PUBLISH, each, queue, b'"%b"' % each.encode()) for each in ids))
+        self.say(
+            *(
+                Frame(wire.PUBLISH, message_id, queue, b'"%b"' % message_id.encode())
+                for message_id in ids
+            )
+        )
         assert [frame.id for frame in self.many(len(ids))] == list(ids)
 
     def subscribe(self, queue: str) -> None:
@@ -147,13 +152,13 @@ def test_auto_recognises_it(start: Start) -> None:
 @pytest.mark.parametrize("offered", ["gzip", "brotli,gzip"])
 def test_compressed_in_both_directions(start: Start, offered: str) -> None:
     port = start(VIBEMQ).port("vibemq")
-    how = wire.Compression[offered.split(",")[0].upper()]
+    compression = wire.Compression[offered.split(",")[0].upper()]
     payload = b'"%b"' % (b"text " * 50_000)
     with Wire(port, **{"supported-compression": offered}) as client:
-        assert client.hello.headers["negotiated-compression"] == how.name.lower()
+        assert client.hello.headers["negotiated-compression"] == compression.name.lower()
         client.subscribe("q")
         publish = wire.encode(Frame(wire.PUBLISH, "m", "q", payload))
-        client.socket.sendall(wire.compressed(publish, how))
+        client.socket.sendall(wire.compressed(publish, compression))
         assert client.next().type == wire.PUBLISH_ACK
         assert client.next().payload == payload
 
@@ -223,10 +228,10 @@ def test_options_of_the_listener_reach_the_session(start: Start) -> None:
         client.say(create, create)
         assert [frame.error_code for frame in client.many(2)] == ["", "QUEUE_EXISTS"]
         client.publish("q", "1", "2", "3")
-        started = time.monotonic()
+        start_time = time.monotonic()
         client.subscribe("q")
         assert [frame.id for frame in client.many(3)] == ["1", "2", "3"]
-        assert time.monotonic() - started >= 0.09  # 3 came when the time of 1 had run out
+        assert time.monotonic() - start_time >= 0.09  # 3 came when the time of 1 had run out
         client.say(*(Frame(wire.QUEUE_INFO, str(n), "q") for n in range(60)))
         assert "RATE_LIMITED" in {frame.error_code for frame in client.many(60)}
 
@@ -331,23 +336,23 @@ def test_a_frozen_client_loses_its_messages_to_another(start: Start) -> None:
         assert frozen.next().id == "m"
         other.subscribe("q")
         # 2 s, then a delay of 2 s: time enough for the other to subscribe
-        again = other.next()
-        assert (again.id, again.headers["deliveryAttempts"]) == ("m", "2")
+        redelivered = other.next()
+        assert (redelivered.id, redelivered.headers["deliveryAttempts"]) == ("m", "2")
 
 
 def test_a_kill_in_the_middle_of_publishing_loses_nothing_that_was_answered(start: Start) -> None:
     broker = start(VIBEMQ)
-    answered: list[str] = []
+    ids: list[str] = []
     with Wire(broker.port("vibemq")) as client:
         client.say(*(Frame(wire.PUBLISH, str(n), "q", b"1") for n in range(5000)))
-        while len(answered) < 1000:
-            answered.append(client.next().id)
+        while len(ids) < 1000:
+            ids.append(client.next().id)
         broker.kill()
-        answered += [frame.id for frame in client.received]
-    assert answered == [str(n) for n in range(len(answered))]
+        ids += [frame.id for frame in client.received]
+    assert ids == [str(n) for n in range(len(ids))]
     with Wire(broker.start().port("vibemq")) as client:
         client.subscribe("q")
-        for identity in answered:
+        for identity in ids:
             frame = client.next()
             assert frame.id == identity
             client.say(Frame(wire.ACK, identity))
@@ -368,25 +373,29 @@ def packed(payload: bytes, identity: str, how: Compression) -> bytes:
 def test_large_list_reaches_who_accepts_compression(start: Start, how: Compression) -> None:
     assert len(ORDERS) > 1_400_000
     port = start(VIBEMQ).port("vibemq")
-    with Wire(port, **BOTH) as publisher, Wire(port) as plain, Wire(port, **BOTH) as able:
-        plain.subscribe("q")
-        able.subscribe("q")
+    with (
+        Wire(port, **BOTH) as publisher,
+        Wire(port) as uncompressed,
+        Wire(port, **BOTH) as consumer,
+    ):
+        uncompressed.subscribe("q")
+        consumer.subscribe("q")
         publisher.socket.sendall(packed(ORDERS, "1", how) + packed(ORDERS, "2", how))
         assert [frame.id for frame in publisher.many(2)] == ["1", "2"]
         for identity in ("1", "2"):
-            frame = able.next()
+            frame = consumer.next()
             assert (frame.type, frame.id) == (wire.DELIVER, identity)
             assert frame.payload == ORDERS
-            able.say(Frame(wire.ACK, frame.id))
-        plain.say(Frame(wire.PING, "p"))
-        assert plain.next().type == wire.PONG
+            consumer.say(Frame(wire.ACK, frame.id))
+        uncompressed.say(Frame(wire.PING, "p"))
+        assert uncompressed.next().type == wire.PONG
         assert publisher.info("q")["messageCount"] == 0
 
 
 def test_large_dead_letter_survives_a_subscriber_that_cannot_take_it(start: Start) -> None:
     port = start(VIBEMQ).port("vibemq")
-    with Wire(port, **BOTH) as publisher, Wire(port) as plain:
-        plain.subscribe("q")
+    with Wire(port, **BOTH) as publisher, Wire(port) as uncompressed:
+        uncompressed.subscribe("q")
         publisher.socket.sendall(packed(ORDERS, "1", Compression.BROTLI))
         assert publisher.next().type == wire.PUBLISH_ACK
         wait_until(
@@ -396,9 +405,9 @@ def test_large_dead_letter_survives_a_subscriber_that_cannot_take_it(start: Star
             reader.subscribe("q.dlq")
             reader.publish("q.dlq", "behind")
             assert reader.next().id == "behind"
-        with Wire(port, **BOTH) as able:
-            able.subscribe("q.dlq")
-            frame = able.next()
+        with Wire(port, **BOTH) as consumer:
+            consumer.subscribe("q.dlq")
+            frame = consumer.next()
             assert frame.payload == ORDERS
             assert frame.headers["deadLetterReason"] == "TooLargeForVibeMQ"
 
@@ -446,7 +455,7 @@ def test_compression_bombs_do_not_block_others(start: Start) -> None:
             assert peer.next().type == wire.PONG
             pings += 1
             highest = max(highest, resident(broker.pid) - before)
-            readable, _, _ = select.select([each.socket for each in waiting], [], [], 0.01)
+            readable, _, _ = select.select([client.socket for client in waiting], [], [], 0.01)
             for bomber in list(waiting):
                 if bomber.socket in readable:
                     assert bomber.next().error_code == "INVALID_MESSAGE"
@@ -470,13 +479,13 @@ def admitted(port: int) -> Wire:
     deadline = time.monotonic() + 30
     while True:
         try:
-            found = Wire(port)
+            client = Wire(port)
         except (AssertionError, ConnectionError):
             pass
         else:
-            if found.hello.type == wire.CONNECT_ACK:
-                return found
-            found.socket.close()
+            if client.hello.type == wire.CONNECT_ACK:
+                return client
+            client.socket.close()
         assert time.monotonic() < deadline, "the connection that was closed still counts"
 
 
@@ -510,11 +519,11 @@ def test_a_publish_that_waits_is_refused_after_the_time_of_the_listener(start: S
     with Wire(port) as client:
         create(client, "q", maxQueueSize=1, overflowStrategy=2)
         client.publish("q", "1")
-        started = time.monotonic()
+        start_time = time.monotonic()
         client.say(Frame(wire.PUBLISH, "2", "q", b"2"))
-        refused = client.next()
-        assert (refused.id, refused.error_code) == ("2", "QUEUE_FULL")
-        assert 0.19 <= time.monotonic() - started < 7
+        answer = client.next()
+        assert (answer.id, answer.error_code) == ("2", "QUEUE_FULL")
+        assert 0.19 <= time.monotonic() - start_time < 7
 
 
 def test_queue_defaults_of_the_listener_stay_with_a_queue_by_use(start: Start) -> None:
@@ -546,8 +555,8 @@ def test_an_operators_limit_on_a_dead_letter_queue(start: Start, tmp_path: Path)
         '[destinations."q.dlq"]\nmax_messages = 1\n'
     )
     # dead letters are read where there is time to acknowledge them
-    patient = "auto://127.0.0.1:0"
-    broker = start(VIBEMQ + "?ack_timeout=50ms", patient, options=("--config", str(file)))
+    other_listener = "auto://127.0.0.1:0"
+    broker = start(VIBEMQ + "?ack_timeout=50ms", other_listener, options=("--config", str(file)))
     with Wire(broker.port("vibemq")) as client, Wire(broker.port("auto")) as dead_letters:
         client.publish("used", "1")
         assert client.info("used")["maxSize"] == 10_000
@@ -563,13 +572,13 @@ def test_an_operators_limit_on_a_dead_letter_queue(start: Start, tmp_path: Path)
         )
         assert client.info("q")["messageCount"] == 2
         dead_letters.subscribe("q.dlq")
-        found = []
+        reasons = []
         for _ in range(3):
             frame = dead_letters.next()
-            found.append((frame.id, frame.headers["deadLetterReason"]))
+            reasons.append((frame.id, frame.headers["deadLetterReason"]))
             dead_letters.say(Frame(wire.ACK, frame.id))
-        assert found[0] == ("3", "QueueFull")
-        assert sorted(found[1:]) == [("1", "MaxRetriesExceeded"), ("2", "MaxRetriesExceeded")]
+        assert reasons[0] == ("3", "QueueFull")
+        assert sorted(reasons[1:]) == [("1", "MaxRetriesExceeded"), ("2", "MaxRetriesExceeded")]
         assert client.info("q")["messageCount"] == 0
 
 
@@ -593,6 +602,6 @@ def test_exhausted_messages_survive_a_kill(start: Start, tmp_path: Path) -> None
         [first] = client.many(1)
         client.say(Frame(wire.ACK, first.id))
         client.subscribe("q")
-        again = client.next()
-        assert {first.id, again.id} == {"1", "2"}
-        assert again.headers["deliveryAttempts"] == "2"
+        second = client.next()
+        assert {first.id, second.id} == {"1", "2"}
+        assert second.headers["deliveryAttempts"] == "2"

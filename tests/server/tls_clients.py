@@ -13,8 +13,12 @@ from tests.support.polling import wait_until
 
 def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 30) -> socket.socket:
     """A connection to the broker, over TLS if there is a context."""
-    plain = socket.create_connection(("127.0.0.1", port), timeout=timeout)
-    return plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+    connection = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+    return (
+        connection
+        if context is None
+        else context.wrap_socket(connection, server_hostname="localhost")
+    )
 
 
 def echo(client: BlockingClient, queue: str, body: bytes) -> None:

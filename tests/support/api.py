@@ -102,15 +102,15 @@ class ApiFixture:
 
     def add(self, name: str, *permissions: str, superuser: bool = False) -> None:
         """Add a user; permissions are like "jobs.*: produce consume"."""
-        granted = []
+        granted_permissions = []
         for text in permissions:
             pattern, _, words = text.partition(": ")
             operations = frozenset(Operation(word) for word in words.split())
-            granted.append(Permission(pattern, operations))
+            granted_permissions.append(Permission(pattern, operations))
         user = UserRecord(
             password=HASH,
             superuser=superuser,
-            permissions=tuple(granted),
+            permissions=tuple(granted_permissions),
             created=1,
             updated=1,
         )
@@ -135,7 +135,7 @@ class ApiFixture:
         """Return the events of the audit log in order, with user and operation."""
         lines = reversed(self.authenticator.audit.recent())
         return [
-            f"{each.event}: {each.user} {each.operation} {each.result}".strip() for each in lines
+            f"{line.event}: {line.user} {line.operation} {line.result}".strip() for line in lines
         ]
 
 
@@ -195,9 +195,11 @@ class HttpClient:
                 watch(event.get("body", b""))
 
         await self._api_fixture.application(scope, receive, send)
-        found = {name.decode(): value.decode("latin-1") for name, value in events[0]["headers"]}
+        response_headers = {
+            name.decode(): value.decode("latin-1") for name, value in events[0]["headers"]
+        }
         content = b"".join(event.get("body", b"") for event in events[1:])
-        return Answer(events[0]["status"], found, content)
+        return Answer(events[0]["status"], response_headers, content)
 
     async def login(self, user: str, password: str = PASSWORD) -> Answer:
         """Create a session, as a page does."""

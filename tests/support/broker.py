@@ -48,8 +48,8 @@ class Reader:
 
     def got(self) -> list[str]:
         """Bodies delivered since the last call, in order."""
-        got, self._got = self._got, []
-        return got
+        bodies, self._got = self._got, []
+        return bodies
 
     def held(self) -> dict[str, int]:
         """Return the sequence numbers of its unacked messages, by body."""
@@ -57,15 +57,15 @@ class Reader:
 
     def settle(self, *bodies: str) -> None:
         """Acknowledge these or all unacked messages, and flush."""
-        held = self.held()
-        for body in bodies or held:
-            assert self.broker.settle(self.consumer, held[body])
+        unacked = self.held()
+        for body in bodies or unacked:
+            assert self.broker.settle(self.consumer, unacked[body])
         self.broker.flush()
 
     def release(self, *bodies: str, attempted: bool = True) -> None:
         """Requeue these or all unacked messages, and flush."""
-        held = self.held()
-        sequences = [held[body] for body in bodies] or None
+        unacked = self.held()
+        sequences = [unacked[body] for body in bodies] or None
         self.broker.release(self.consumer, sequences, attempted=attempted)
         self.broker.flush()
 
@@ -92,15 +92,15 @@ def move_ready(
 ) -> int:
     """Move ready messages in order and return their number; `limit` is the most, 0 = all."""
     cursor = Cursor(source.everything, broker.journal.next_sequence())
-    moved = 0
+    count = 0
     step = cursor.step(1)
-    while step and not (limit and moved >= limit):
+    while step and not (limit and count >= limit):
         [delivery] = step
         if predicate is None or predicate(broker.core.read(delivery)):
             broker.operations.move(delivery, target)
-            moved += 1
+            count += 1
         step = cursor.step(1)
-    return moved
+    return count
 
 
 class BrokerFixture:

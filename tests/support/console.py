@@ -124,8 +124,8 @@ class ConsoleFixture:
         wait_until(lambda: self._dead_letters() == 3, "dead letters")
 
     def _dead_letters(self) -> int:
-        found = self.ask("GET", "/dead-letters")["items"]
-        return sum(item["ready"] for item in found)
+        queues = self.ask("GET", "/dead-letters")["items"]
+        return sum(item["ready"] for item in queues)
 
     def _foreign(self) -> None:
         """Create messages, subscriptions and transactions with other protocols."""

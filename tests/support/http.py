@@ -53,11 +53,11 @@ class Client:
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
         """Send a request; `path` is without the common prefix."""
-        everything = {**self.headers, **headers}
-        self.connection.request(method, f"/api/v1{path}", body, everything)
+        all_headers = {**self.headers, **headers}
+        self.connection.request(method, f"/api/v1{path}", body, all_headers)
         answer = self.connection.getresponse()
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, found, answer.read())
+        response_headers = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, response_headers, answer.read())
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.ask("GET", path, None, **headers)
@@ -74,8 +74,8 @@ class Client:
 
     def write(self, rows: list[RowValues], **query: object) -> Answer:
         """Write a part of a batch; by default its only one."""
-        usual = {"writer": "w", "batch": 0, "partition": 0, "part": 0, "final": "true"}
-        text = "&".join(f"{name}={value}" for name, value in {**usual, **query}.items())
+        defaults = {"writer": "w", "batch": 0, "partition": 0, "part": 0, "final": "true"}
+        text = "&".join(f"{name}={value}" for name, value in {**defaults, **query}.items())
         return self.ask("POST", f"/batches?{text}", b"".join(encode(rows)))
 
     def __enter__(self) -> Self:
@@ -102,5 +102,9 @@ def talk(port: int, data: bytes) -> bytes:
 
 def waiting(broker: LocalBroker) -> dict[str, int]:
     """Return the number of ready messages in each destination that has any."""
-    found = broker.status()["destinations"]
-    return {each["name"]: each["ready"] for each in found if each["ready"]}
+    destinations = broker.status()["destinations"]
+    return {
+        destination["name"]: destination["ready"]
+        for destination in destinations
+        if destination["ready"]
+    }

@@ -32,8 +32,8 @@ class Program(NamedTuple):
     def find(self) -> str | None:
         """Return the path of the program, or None."""
         places = f"{os.environ.get('PATH', '')}:{BIN}"
-        found = (shutil.which(command, path=places) for command in self.commands)
-        return next(filter(None, found), None)
+        paths = (shutil.which(command, path=places) for command in self.commands)
+        return next(filter(None, paths), None)
 
     @property
     def how(self) -> str:
@@ -77,12 +77,12 @@ def _apt(*arguments: str, directory: Path | None = None) -> None:
 def _extract_promtool() -> None:
     """Take promtool out of its package, which starts a server on all addresses when installed."""
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)  # only this user may write there, so not apt's own
-        _apt("-o", "APT::Sandbox::User=root", "download", PROMTOOL.package, directory=place)
-        for package in place.glob("*.deb"):
-            subprocess.run(["dpkg-deb", "--extract", package, place], check=True)
+        path = Path(directory)  # only this user may write there, so not apt's own
+        _apt("-o", "APT::Sandbox::User=root", "download", PROMTOOL.package, directory=path)
+        for package in path.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "--extract", package, path], check=True)
             BIN.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(place / "usr" / "bin" / "promtool", BIN)
+            shutil.copy2(path / "usr" / "bin" / "promtool", BIN)
 
 
 def install() -> None:

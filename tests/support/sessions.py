@@ -62,9 +62,9 @@ class SessionHarness(ABC):
         self.clock.advance(milliseconds)
         self.broker.tick()
         now = self.clock.steady
-        alive = [timer for timer in self.timers if not timer.cancelled]
-        due = sorted((t for t in alive if t.when <= now), key=lambda timer: timer.when)
-        self.timers = [timer for timer in alive if timer.when > now]
+        active = [timer for timer in self.timers if not timer.cancelled]
+        due = sorted((t for t in active if t.when <= now), key=lambda timer: timer.when)
+        self.timers = [timer for timer in active if timer.when > now]
         for timer in due:
             if not timer.cancelled:
                 timer.callback()
@@ -161,8 +161,8 @@ class RecordedTransport:
 
     def taken(self) -> bytes:
         """Return the data written since the last call."""
-        written, self.written = self.written, b""
-        return written
+        output, self.written = self.written, b""
+        return output
 
 
 class SessionPeer:

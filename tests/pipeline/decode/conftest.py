@@ -47,9 +47,11 @@ class Recorded(NamedTuple):
     def sent(self, protocol: str, side: int) -> list[bytes]:
         """All bytes of each connection's side."""
         by_connection: dict[int, bytes] = {}
-        for each in self.heard[protocol]:
-            if each.side == side:
-                by_connection[each.connection] = by_connection.get(each.connection, b"") + each.data
+        for chunk in self.heard[protocol]:
+            if chunk.side == side:
+                by_connection[chunk.connection] = (
+                    by_connection.get(chunk.connection, b"") + chunk.data
+                )
         return [by_connection[number] for number in sorted(by_connection)]
 
 
@@ -102,36 +104,41 @@ def jmq(port: int) -> None:
 
 def segments_of(heard: dict[str, list[Heard]]) -> list[Segment]:
     """Each read of the proxy as one or more packets."""
-    made: list[Segment] = []
-    for protocol, all_heard in heard.items():
+    segments: list[Segment] = []
+    for protocol, chunks in heard.items():
         talks: dict[int, Talk] = {}
-        for each in all_heard:
-            talk = talks.get(each.connection)
+        for chunk in chunks:
+            talk = talks.get(chunk.connection)
             if talk is None:
-                ends = ("10.0.0.1", 50_000 + each.connection), (SERVER[0], PORTS[protocol])
-                talk = talks[each.connection] = Talk(*ends, time=each.time - 3000).open()
-            talk.time = each.time
-            if each.data:
-                for start in range(0, len(each.data), 1460):
-                    talk.say(each.side, each.data[start : start + 1460])
-                    talk.time = each.time
+                ends = ("10.0.0.1", 50_000 + chunk.connection), (SERVER[0], PORTS[protocol])
+                talk = talks[chunk.connection] = Talk(*ends, time=chunk.time - 3000).open()
+            talk.time = chunk.time
+            if chunk.data:
+                for start in range(0, len(chunk.data), 1460):
+                    talk.say(chunk.side, chunk.data[start : start + 1460])
+                    talk.time = chunk.time
             else:
-                talk.say(each.side, b"")
+                talk.say(chunk.side, b"")
         for talk in talks.values():
-            made += talk.close().segments
-    made.sort(key=lambda each: each.time)
-    assert {SYN, ACK | PSH, FIN | ACK} <= {each.flags for each in made}
-    return made
+            segments += talk.close().segments
+    segments.sort(key=lambda segment: segment.time)
+    assert {SYN, ACK | PSH, FIN | ACK} <= {segment.flags for segment in segments}
+    return segments
 
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     directory = tmp_path_factory.mktemp("recorded")
-    heard: dict[str, list[Heard]] = {}
+    chunks: dict[str, list[Heard]] = {}
     with LocalBroker(directory, [f"{name}://127.0.0.1:0" for name in PORTS]) as broker:
-        for name, use in (("phpmq", phpmq), ("msglite", msglite), ("vibemq", vibemq), ("jmq", jmq)):
+        for name, exchange in (
+            ("phpmq", phpmq),
+            ("msglite", msglite),
+            ("vibemq", vibemq),
+            ("jmq", jmq),
+        ):
             with ExitStack() as stack:
                 proxy = stack.enter_context(Proxy(broker.port(name)))
-                use(proxy.port)
-            heard[name] = proxy.heard
-    return Recorded(heard, segments_of(heard))
+                exchange(proxy.port)
+            chunks[name] = proxy.heard
+    return Recorded(chunks, segments_of(chunks))

@@ -73,8 +73,8 @@ class Proxy:
         self._accepting.join()
         for thread in self._threads:
             thread.join()
-        for each in self._sockets:
-            each.close()
+        for connection in self._sockets:
+            connection.close()
 
     def __enter__(self) -> Self:
         return self

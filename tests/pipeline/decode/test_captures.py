@@ -34,10 +34,10 @@ V6 = ("fe80::1", 40_000), ("fe80::2", 9100)
 
 
 def talk(*ends: tuple[str, int]) -> Talk:
-    made = Talk(*ends).open()
-    made.say(0, encode_send(b"orders", b"a" * 2000))
-    made.say(1, encode_dispatch(b"orders", b"b" * 10, b"0" * 32))
-    return made.say(0, encode_acknowledge(b"orders", b"0" * 32)).close()
+    conversation = Talk(*ends).open()
+    conversation.say(0, encode_send(b"orders", b"a" * 2000))
+    conversation.say(1, encode_dispatch(b"orders", b"b" * 10, b"0" * 32))
+    return conversation.say(0, encode_acknowledge(b"orders", b"0" * 32)).close()
 
 
 def check(directory: Path, data: bytes, stream: str = "10.0.0.1:40000 > 10.0.0.2:9100") -> None:
@@ -82,13 +82,13 @@ def test_pcapng_with_all_sorts_of_blocks(tmp_path: Path) -> None:
                 block(0x0BAD, b"something else"),
                 interface(ETHERNET, "<"),
                 interface(RAW, "<", 9),
-                *(enhanced(each, 1, "<", 1_000_000_000) for each in packets[:4]),
+                *(enhanced(packet, 1, "<", 1_000_000_000) for packet in packets[:4]),
                 section(">"),  # interfaces and the order of bytes begin anew
                 interface(RAW, ">", 0x80 | 30),
                 *(
                     # 2^30 units a second are no whole microseconds
-                    enhanced(Captured(each.time + 1, each.data), 0, ">", 1 << 30)
-                    for each in packets[4:]
+                    enhanced(Captured(packet.time + 1, packet.data), 0, ">", 1 << 30)
+                    for packet in packets[4:]
                 ),
             ]
         ),
@@ -97,7 +97,7 @@ def test_pcapng_with_all_sorts_of_blocks(tmp_path: Path) -> None:
 
 def test_packets_without_a_time(tmp_path: Path) -> None:
     packets = captured(talk().segments, RAW)
-    blocks = [block(3, len(each.data).to_bytes(4, "little") + each.data) for each in packets]
+    blocks = [block(3, len(packet.data).to_bytes(4, "little") + packet.data) for packet in packets]
     rows = decoded_bytes(tmp_path, b"".join([section(), interface(RAW), *blocks]))
     assert [(row["frame"], row["time"]) for row in rows] == [
         ("dispatch", None),
@@ -115,16 +115,16 @@ def with_extensions(packet: bytes) -> bytes:
 
 def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
     packets = [
-        Captured(each.time, framed(with_extensions(ip_packet(each)), ETHERNET))
-        for each in talk(*V6).segments
+        Captured(segment.time, framed(with_extensions(ip_packet(segment)), ETHERNET))
+        for segment in talk(*V6).segments
     ]
     check(tmp_path, pcap(packets), "[fe80::1]:40000 > [fe80::2]:9100")
     packets = []
-    for each in talk().segments:
-        plain = ip_packet(each)
-        size = (int.from_bytes(plain[2:4]) + 8).to_bytes(2)
-        longer = b"\x47" + plain[1:2] + size + plain[4:20] + bytes(8) + plain[20:]
-        packets.append(Captured(each.time, framed(longer, ETHERNET)))
+    for segment in talk().segments:
+        packet = ip_packet(segment)
+        size = (int.from_bytes(packet[2:4]) + 8).to_bytes(2)
+        longer = b"\x47" + packet[1:2] + size + packet[4:20] + bytes(8) + packet[20:]
+        packets.append(Captured(segment.time, framed(longer, ETHERNET)))
     check(tmp_path, pcap(packets))
 
 
@@ -135,23 +135,25 @@ def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
 def test_ipv6_fragments_are_counted_and_authenticated_packets_are_not(
     tmp_path: Path, header: int, expected: list[str]
 ) -> None:
-    plain = ip_packet(talk(*V6).segments[3])
-    size = int.from_bytes(plain[4:6]) + 8
-    head = plain[:4] + size.to_bytes(2) + bytes((header,)) + plain[7:40]
-    packet = head + b"\x06" + bytes(7) + plain[40:]
+    original = ip_packet(talk(*V6).segments[3])
+    size = int.from_bytes(original[4:6]) + 8
+    head = original[:4] + size.to_bytes(2) + bytes((header,)) + original[7:40]
+    packet = head + b"\x06" + bytes(7) + original[40:]
     assert errors(tmp_path, pcap([Captured(START, packet)], RAW)) == expected
 
 
 def test_a_length_that_the_network_card_was_to_fill_in(tmp_path: Path) -> None:
     packets = []
-    for each in talk().segments:
-        plain = ip_packet(each)
-        packets.append(Captured(each.time, framed(plain[:2] + b"\0\0" + plain[4:], RAW)))
+    for segment in talk().segments:
+        packet = ip_packet(segment)
+        packets.append(Captured(segment.time, framed(packet[:2] + b"\0\0" + packet[4:], RAW)))
     check(tmp_path, pcap(packets, RAW))
 
 
 def test_padding_of_short_ethernet_packets_is_no_payload(tmp_path: Path) -> None:
-    packets = [Captured(each.time, each.data + bytes(6)) for each in captured(talk().segments)]
+    packets = [
+        Captured(packet.time, packet.data + bytes(6)) for packet in captured(talk().segments)
+    ]
     check(tmp_path, pcap(packets))
 
 
@@ -174,31 +176,29 @@ def test_a_file_that_is_no_capture_is_reported(tmp_path: Path) -> None:
     assert "neither pcap nor pcapng: it begins with 48 30 31 30" in errors(tmp_path, b"H0100102")[0]
     assert "gunzip" in errors(tmp_path, b"\x1f\x8b\x08\0")[0]
     assert errors(tmp_path, pcap([])[:20]) == ["20: the file ends within its header"]
-    missing = decoded(tmp_path / "missing")
-    assert [row["error"] for row in missing] == [
-        "the file cannot be read: No such file or directory"
-    ]
+    rows = decoded(tmp_path / "missing")
+    assert [row["error"] for row in rows] == ["the file cannot be read: No such file or directory"]
 
 
 def test_a_capture_that_is_cut_short_is_decoded_up_to_there(tmp_path: Path) -> None:
-    for data, what in (
+    for data, part in (
         (pcap(captured(talk().segments)), "packet"),
         (pcapng(captured(talk().segments)), "block"),
     ):
         rows = decoded_bytes(tmp_path, data[:-3])
         assert len(rows) == 4
         fault = next(row for row in rows if row["connection"] is None)
-        assert fault["error"] == f"the file ends within a {what}"
+        assert fault["error"] == f"the file ends within a {part}"
         assert 0 < fault["offset"] < len(data)
 
 
 def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
-    good = pcap(captured(talk().segments))
-    lie = good + bytes(8) + b"\xff\xff\xff\x7f" * 2
-    rows = decoded_bytes(tmp_path, lie)
+    intact = pcap(captured(talk().segments))
+    damaged = intact + bytes(8) + b"\xff\xff\xff\x7f" * 2
+    rows = decoded_bytes(tmp_path, damaged)
     assert len(rows) == 4
-    assert f"{len(good)}: a packet of 2147483647 bytes is announced" in errors(tmp_path, lie)
-    good = pcapng(captured(talk().segments))
+    assert f"{len(intact)}: a packet of 2147483647 bytes is announced" in errors(tmp_path, damaged)
+    intact = pcapng(captured(talk().segments))
     for tail, expected in (
         (b"\6\0\0\0\x0d\0\0\0" + bytes(8), "a block of 13 bytes is announced"),
         (block(6, bytes(12) + b"\xff\0\0\0" + bytes(4)), "a packet of 255 bytes is announced in"),
@@ -206,8 +206,8 @@ def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
         (block(1, bytes(4)), "an interface block is too short"),
         (b"\x0a\x0d\x0d\x0a" + bytes(12), "a section does not tell the order of its bytes"),
     ):
-        (fault,) = errors(tmp_path, good + tail)
-        assert fault.startswith(f"{len(good)}: {expected}")
+        (fault,) = errors(tmp_path, intact + tail)
+        assert fault.startswith(f"{len(intact)}: {expected}")
 
 
 def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
@@ -218,9 +218,11 @@ def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
     ]
     fragment = bytearray(packets[3].data)
     fragment[6] = 0x20
-    short = packets[3].data[:30]
-    found = errors(tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short)], RAW))
-    assert sorted(found) == [
+    short_packet = packets[3].data[:30]
+    reasons = errors(
+        tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short_packet)], RAW)
+    )
+    assert sorted(reasons) == [
         "None: 1 packets are fragments of IP, which are not put together",
         "None: 1 packets have headers that are cut or cannot be",
     ]

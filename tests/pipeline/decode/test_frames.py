@@ -23,21 +23,21 @@ def files(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[
     directory = tmp_path_factory.mktemp("files")
     packets = captured(recorded.segments)
     half = len(packets) // 2
-    made = [directory / name for name in ("a.pcap", "b.pcapng", "broken.pcap")]
-    made[0].write_bytes(pcap(packets[: half + 9]))
-    made[1].write_bytes(pcapng(packets[half:]))
-    made[2].write_bytes(b"nothing of that kind")
-    return made
+    paths = [directory / name for name in ("a.pcap", "b.pcapng", "broken.pcap")]
+    paths[0].write_bytes(pcap(packets[: half + 9]))
+    paths[1].write_bytes(pcapng(packets[half:]))
+    paths[2].write_bytes(b"nothing of that kind")
+    return paths
 
 
 def test_the_frame_has_the_rows_that_plain_functions_give(
     spark: SparkSession, files: list[Path]
 ) -> None:
     frame = decode(spark, [files[0].parent])
-    found = frame.toArrow()
-    assert found.column_names == FRAMES.names
+    table = frame.toArrow()
+    assert table.column_names == FRAMES.names
     expected = [row for file in files for row in decoded(file)]
-    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected))
+    assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, expected))
 
 
 def test_run_writes_a_table_and_lines_and_a_summary(
@@ -56,10 +56,10 @@ def test_run_writes_a_table_and_lines_and_a_summary(
     assert f"{summary.errors:,} errors" in text
     assert "broken.pcap, byte 0: this is neither pcap nor pcapng" in text
     assert "TEXT_MESSAGE" in text
-    written = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert len(written) == len(expected)
-    assert [row["file"] for row in written] == sorted(row["file"] for row in written)
-    bodies = {row.get("body") for row in written if row.get("frame") == "TEXT_MESSAGE"}
+    records = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert len(records) == len(expected)
+    assert [row["file"] for row in records] == sorted(row["file"] for row in records)
+    bodies = {row.get("body") for row in records if row.get("frame") == "TEXT_MESSAGE"}
     assert any(body and body.startswith("39 é") for body in bodies)
     assert pq.read_table(tmp_path / "frames").num_rows == len(expected)
 

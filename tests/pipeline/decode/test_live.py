@@ -29,12 +29,12 @@ def test_all_of_it_is_decoded(rows: list[Row], recorded: Recorded) -> None:
     for protocol in PORTS:
         for side, direction in enumerate(("to-server", "to-client")):
             sizes = [len(frame) for frame in recorded.sent(protocol, side)]
-            mine = [
+            frame_rows = [
                 row for row in rows if (row["protocol"], row["direction"]) == (protocol, direction)
             ]
-            assert sum(row["length"] for row in mine) == sum(sizes)
+            assert sum(row["length"] for row in frame_rows) == sum(sizes)
             if len(sizes) == 1:
-                check_tiling(mine, sizes[0])
+                check_tiling(frame_rows, sizes[0])
 
 
 def test_messages_are_those_that_were_sent(rows: list[Row]) -> None:
@@ -45,14 +45,14 @@ def test_messages_are_those_that_were_sent(rows: list[Row]) -> None:
         ("jmq", "TEXT_MESSAGE", "TEXT_MESSAGE", "accounts"),
     ):
         for frame, direction in ((sent, "to-server"), (delivered, "to-client")):
-            carried = [
+            message_rows = [
                 row for row in frames(rows, protocol, frame) if row["direction"] == direction
             ]
-            bodies = [row["body"] for row in carried]
+            bodies = [row["body"] for row in message_rows]
             if protocol == "vibemq":
                 bodies = [msgspec.json.decode(body, type=str).encode() for body in bodies]
             assert bodies == BODIES
-            assert {(row["destination"], row["destination_kind"]) for row in carried} == {
+            assert {(row["destination"], row["destination_kind"]) for row in message_rows} == {
                 (queue, "queue")
             }
 
@@ -62,18 +62,18 @@ def test_conversations_can_be_followed(rows: list[Row]) -> None:
     assert [row["message_id"] for row in frames(rows, "phpmq", "acknowledge")] == dispatched
     assert {row["properties"][0][0] for row in frames(rows, "phpmq", "send")} == {"ttl"}
     assert {row["reply_to"] for row in frames(rows, "msglite", "message")} == {"answers"}
-    published = {row["message_id"] for row in frames(rows, "vibemq", "PUBLISH")}
-    assert len(published) == len(BODIES)
+    message_ids = {row["message_id"] for row in frames(rows, "vibemq", "PUBLISH")}
+    assert len(message_ids) == len(BODIES)
     for frame in ("PUBLISH_ACK", "DELIVER", "ACK"):
-        assert {row["message_id"] for row in frames(rows, "vibemq", frame)} == published
+        assert {row["message_id"] for row in frames(rows, "vibemq", frame)} == message_ids
     assert {row["correlation_id"] for row in frames(rows, "vibemq", "PUBLISH")} == {"c"}
     sent = [row for row in frames(rows, "jmq", "TEXT_MESSAGE") if row["direction"] == "to-server"]
     assert [row["correlation_id"] for row in sent] == [f"c{n}" for n in range(len(BODIES))]
     assert dict(sent[1]["properties"]) == {"n": "1", "ok": "true"}
     acknowledged = " ".join(row["message_id"] for row in frames(rows, "jmq", "ACKNOWLEDGE"))
     assert set(acknowledged.split()) == {row["message_id"] for row in sent}
-    asked = {row["request_id"] for row in frames(rows, "jmq", "HELLO")}
-    assert {row["request_id"] for row in frames(rows, "jmq", "HELLO_REPLY")} == asked
+    request_ids = {row["request_id"] for row in frames(rows, "jmq", "HELLO")}
+    assert {row["request_id"] for row in frames(rows, "jmq", "HELLO_REPLY")} == request_ids
 
 
 def test_passwords_are_masked(recorded: Recorded, tmp_path: Path, rows: list[Row]) -> None:
@@ -89,31 +89,31 @@ def test_passwords_are_masked(recorded: Recorded, tmp_path: Path, rows: list[Row
 def test_it_is_the_same_however_it_was_captured(
     recorded: Recorded, rows: list[Row], tmp_path: Path
 ) -> None:
-    plain = [without_time(row) for row in rows]
+    expected = [without_time(row) for row in rows]
     chance = Random(11)
-    for make in (pcap, pcapng):
-        again = decoded_bytes(tmp_path, make(captured(disturbed(chance, recorded.segments))))
-        assert len(again) == len(plain)
+    for encode in (pcap, pcapng):
+        decoded = decoded_bytes(tmp_path, encode(captured(disturbed(chance, recorded.segments))))
+        assert len(decoded) == len(expected)
         drop = ("file", "connection")
         key = ("stream", "direction", "offset")
-        for one, other in zip(
-            sorted(plain, key=lambda row: [row[name] for name in key]),
-            sorted((without_time(row) for row in again), key=lambda row: [row[n] for n in key]),
+        for original, other in zip(
+            sorted(expected, key=lambda row: [row[name] for name in key]),
+            sorted((without_time(row) for row in decoded), key=lambda row: [row[n] for n in key]),
             strict=True,
         ):
-            assert {n: v for n, v in one.items() if n not in drop} == {
+            assert {n: v for n, v in original.items() if n not in drop} == {
                 n: v for n, v in other.items() if n not in drop
             }
 
 
 def test_times_are_those_of_the_witness(recorded: Recorded, rows: list[Row]) -> None:
-    place = 0
+    position = 0
     ends = []
-    for each in recorded.heard["phpmq"]:
-        if each.side == 0:
-            place += len(each.data)
-            ends.append((place, each.time))
+    for chunk in recorded.heard["phpmq"]:
+        if chunk.side == 0:
+            position += len(chunk.data)
+            ends.append((position, chunk.time))
     for row in frames(rows, "phpmq", "send"):
         end = row["offset"] + row["length"]
-        heard = next(time for place, time in ends if place >= end)
-        assert round(row["time"].timestamp() * 1e6) == heard
+        arrival = next(time for position, time in ends if position >= end)
+        assert round(row["time"].timestamp() * 1e6) == arrival

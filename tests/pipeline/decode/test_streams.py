@@ -46,7 +46,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def conversation(chance: Random, protocol: str) -> tuple[list[bytes], list[bytes], Talk]:
     """Return the frames of both sides, and how they went over the wire."""
-    sides = [make(chance) for make in PROTOCOLS[protocol]]
+    sides = [make_frames(chance) for make_frames in PROTOCOLS[protocol]]
     numbers = tuple(chance.choice((0, 7, WRAP - 1, WRAP - 300)) for _ in range(2))
     talk = Talk(
         server=(SERVER[0], PORTS[protocol]), numbers=numbers, mss=chance.choice((5, 100, 1460))
@@ -54,33 +54,35 @@ def conversation(chance: Random, protocol: str) -> tuple[list[bytes], list[bytes
     waiting = [list(side) for side in sides]
     while any(waiting):
         side = chance.choice([number for number in (0, 1) if waiting[number]])
-        many = chance.randint(1, 3)
-        talk.say(side, b"".join(waiting[side][:many]))
-        del waiting[side][:many]
+        count = chance.randint(1, 3)
+        talk.say(side, b"".join(waiting[side][:count]))
+        del waiting[side][:count]
     return sides[0], sides[1], talk.close()
 
 
 def disturbed(chance: Random, segments: Sequence[Segment]) -> list[Segment]:
     """The same bytes: packets twice, in other pieces, and a little later than others."""
-    made: list[tuple[float, Segment]] = []
-    for number, each in enumerate(segments):
-        made.append((number + chance.choice((0, 0, 0, 4, 9)), each))
-        if each.payload and chance.random() < 0.3:
-            first = chance.randrange(len(each.payload))
-            last = chance.randint(first, len(each.payload))
-            again = each._replace(sequence=each.sequence + first, payload=each.payload[first:last])
-            made.append((number + chance.choice((-3, 1, 30)), again))
-    return [each for _, each in sorted(made, key=lambda pair: pair[0])]
+    ordered: list[tuple[float, Segment]] = []
+    for number, segment in enumerate(segments):
+        ordered.append((number + chance.choice((0, 0, 0, 4, 9)), segment))
+        if segment.payload and chance.random() < 0.3:
+            first = chance.randrange(len(segment.payload))
+            last = chance.randint(first, len(segment.payload))
+            repeated = segment._replace(
+                sequence=segment.sequence + first, payload=segment.payload[first:last]
+            )
+            ordered.append((number + chance.choice((-3, 1, 30)), repeated))
+    return [segment for _, segment in sorted(ordered, key=lambda pair: pair[0])]
 
 
 def check_tiling(rows: list[Row], size: int) -> None:
     """Each byte stands in one row."""
-    place = 0
+    position = 0
     for row in rows:
-        assert row["offset"] == place
+        assert row["offset"] == position
         assert row["length"] > 0
-        place += row["length"]
-    assert place == size
+        position += row["length"]
+    assert position == size
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -90,20 +92,20 @@ def test_every_frame_is_found_where_it_stands(
     directory: Path, protocol: str, chance: Random
 ) -> None:
     client, server, talk = conversation(chance, protocol)
-    plain = decoded_bytes(directory, pcap(captured(talk.segments)))
-    assert {row["protocol"] for row in plain} == {protocol}
-    assert [row["error"] for row in plain if row["frame"] is None] == []
+    expected = decoded_bytes(directory, pcap(captured(talk.segments)))
+    assert {row["protocol"] for row in expected} == {protocol}
+    assert [row["error"] for row in expected if row["frame"] is None] == []
     for direction, sent in (("to-server", client), ("to-client", server)):
-        rows = of(plain, direction)
+        rows = of(expected, direction)
         check_tiling(rows, sum(map(len, sent)))
         assert [row["length"] for row in rows] == [len(frame) for frame in sent if frame]
         codec = CODECS[protocol](direction == "to-server", DecodeOptions())
         frames = codec.decoder.feed(b"".join(sent))
         for row, frame in zip(rows, frames, strict=True):
-            described = codec.describe(frame)
-            assert {name: row[name] for name in COLUMNS} == dict.fromkeys(COLUMNS) | described
-    again = decoded_bytes(directory, pcap(captured(disturbed(chance, talk.segments))))
-    assert [without_time(row) for row in again] == [without_time(row) for row in plain]
+            fields = codec.describe(frame)
+            assert {name: row[name] for name in COLUMNS} == dict.fromkeys(COLUMNS) | fields
+    disturbed_rows = decoded_bytes(directory, pcap(captured(disturbed(chance, talk.segments))))
+    assert [without_time(row) for row in disturbed_rows] == [without_time(row) for row in expected]
 
 
 def places_of(sent: Sequence[bytes]) -> set[tuple[int, int]]:
@@ -124,28 +126,48 @@ def test_exactly_the_lost_bytes_are_reported(
 ) -> None:
     client, server, talk = conversation(chance, protocol)
     loss = chance.choice((0.02, 0.2, 0.6))
-    kept = [each for each in talk.segments if not each.payload or chance.random() > loss]
+    captured_segments = [
+        segment for segment in talk.segments if not segment.payload or chance.random() > loss
+    ]
     snaplen = chance.choice((1 << 18, 1 << 18, 300, 100, 54))
-    rows = decoded_bytes(directory, pcap(captured(disturbed(chance, kept), snaplen=snaplen)))
-    if len(kept) == len(talk.segments) and snaplen == 1 << 18:
+    rows = decoded_bytes(
+        directory, pcap(captured(disturbed(chance, captured_segments), snaplen=snaplen))
+    )
+    if len(captured_segments) == len(talk.segments) and snaplen == 1 << 18:
         assert all(row["frame"] for row in rows)
     for side, (direction, sent) in enumerate((("to-server", client), ("to-client", server))):
-        mine = of(rows, direction)
+        direction_rows = of(rows, direction)
         last = max(
-            (each.sequence + len(each.payload) for each in kept if each.source == talk.ends[side]),
+            (
+                segment.sequence + len(segment.payload)
+                for segment in captured_segments
+                if segment.source == talk.ends[side]
+            ),
             default=0,
         )
-        first = next(each.sequence for each in talk.segments if each.source == talk.ends[side]) + 1
-        lost = [each for each in talk.segments if each.payload and each not in kept]
-        if any(each.source == talk.ends[side] and each.sequence < last for each in lost):
+        first = (
+            next(segment.sequence for segment in talk.segments if segment.source == talk.ends[side])
+            + 1
+        )
+        lost_segments = [
+            segment
+            for segment in talk.segments
+            if segment.payload and segment not in captured_segments
+        ]
+        if any(
+            segment.source == talk.ends[side] and segment.sequence < last
+            for segment in lost_segments
+        ):
             # bytes that are lost behind the last captured ones are not known to exist
-            assert not mine or not all(row["frame"] for row in mine)
+            assert not direction_rows or not all(row["frame"] for row in direction_rows)
         if protocol == "msglite":
             continue  # what is in a body may look like a command, and be taken for one
-        if mine:
-            check_tiling(mine, last - first)
-        good = {(row["offset"], row["length"]) for row in mine if row["error"] is None}
-        assert good <= places_of(sent)
+        if direction_rows:
+            check_tiling(direction_rows, last - first)
+        intact_ranges = {
+            (row["offset"], row["length"]) for row in direction_rows if row["error"] is None
+        }
+        assert intact_ranges <= places_of(sent)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -157,39 +179,41 @@ def test_a_capture_that_begins_late_finds_the_next_frame(
     sent = PROTOCOLS[protocol][0](chance) * 2
     talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((11, 300)))
     talk.say(0, b"".join(sent))
-    rest = [each for each in talk.segments if each.payload]
+    rest = [segment for segment in talk.segments if segment.payload]
     rest = rest[chance.randrange(len(rest)) :]
     rows = decoded_bytes(directory, pcap(captured(rest)))
-    left = b"".join(each.payload for each in rest)
-    size = len(left)
+    data = b"".join(segment.payload for segment in rest)
+    size = len(data)
     if protocol == "msglite":
         return  # what is in a body may look like a command, and be taken for one
     if {row["protocol"] for row in rows} == {"msglite"}:
-        assert CODECS["msglite"].signature.search(left)
+        assert CODECS["msglite"].signature.search(data)
         return
     check_tiling(rows, size)
     shift = sum(map(len, sent)) - size
-    good = {(row["offset"] + shift, row["length"]) for row in rows if row["error"] is None}
-    assert good <= places_of(sent)
+    intact_ranges = {(row["offset"] + shift, row["length"]) for row in rows if row["error"] is None}
+    assert intact_ranges <= places_of(sent)
     # what is in a frame may be wrong, and it is found all the same
-    found = {(row["offset"] + shift, row["length"]) for row in rows if row["frame"] is not None}
+    frame_ranges = {
+        (row["offset"] + shift, row["length"]) for row in rows if row["frame"] is not None
+    }
     last = (sum(map(len, sent)) - len(sent[-1]), len(sent[-1]))
-    assert last in found or last[0] < shift or protocol == "vibemq"
+    assert last in frame_ranges or last[0] < shift or protocol == "vibemq"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @SOME
 @given(chance=seeds)
 def test_damage_is_reported_where_it_is(directory: Path, protocol: str, chance: Random) -> None:
-    sent = [b"".join(mutate(chance, make(chance))) for make in PROTOCOLS[protocol]]
+    sent = [b"".join(mutate(chance, make_frames(chance))) for make_frames in PROTOCOLS[protocol]]
     talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((5, 1460))).open()
     talk.say(0, sent[0]).say(1, sent[1]).close()
     options = DecodeOptions(max_frame_bytes=5000)
     rows = decoded_bytes(directory, pcap(captured(talk.segments)), options)
     for direction, data in zip(("to-server", "to-client"), sent, strict=True):
-        mine = of(rows, direction)
-        assert sum(row["length"] for row in mine) <= len(data)
-        assert all(row["offset"] + row["length"] <= len(data) for row in mine)
+        direction_rows = of(rows, direction)
+        assert sum(row["length"] for row in direction_rows) <= len(data)
+        assert all(row["offset"] + row["length"] <= len(data) for row in direction_rows)
 
 
 @SOME
@@ -211,8 +235,8 @@ def test_noise_gives_rows(directory: Path, data: bytes, chance: Random) -> None:
     talk.say(0, data).say(1, data[::-1])
     rows = decoded_bytes(directory, pcap(captured(talk.segments)))
     for direction in ("to-server", "to-client"):
-        mine = of(rows, direction)
-        assert mine or not data
+        direction_rows = of(rows, direction)
+        assert direction_rows or not data
     for protocol in CODECS:
         decoded_bytes(directory, data, DecodeOptions(raw=Raw(protocol, "server")))
 
@@ -250,10 +274,12 @@ def test_a_syn_that_was_captured_late_begins_nothing_new(directory: Path) -> Non
 
 def test_many_connections_at_a_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     talks = [Talk(client=("10.0.0.9", 1024 + number)).open() for number in range(300)]
-    for turn in range(4):
+    for index in range(4):
         for talk in talks:
-            talk.say(0, frames(4)[turn]).say(1, b"")
-    segments = [each for group in zip(*(t.segments for t in talks), strict=True) for each in group]
+            talk.say(0, frames(4)[index]).say(1, b"")
+    segments = [
+        segment for group in zip(*(t.segments for t in talks), strict=True) for segment in group
+    ]
     rows = decoded_bytes(directory, pcap(captured(segments)))
     assert len(rows) == 1200
     assert len({row["connection"] for row in rows}) == 300
@@ -277,9 +303,9 @@ def test_packets_that_overlap(directory: Path) -> None:
 def test_a_lost_packet_costs_one_frame(directory: Path) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(3)))
     size = len(frames(1)[0])
-    lost = next(each for each in talk.segments if each.sequence == 1001 + 700)
-    kept = [each for each in talk.segments if each is not lost]
-    rows = decoded_bytes(directory, pcap(captured(kept)))
+    lost_segment = next(segment for segment in talk.segments if segment.sequence == 1001 + 700)
+    captured_segments = [segment for segment in talk.segments if segment is not lost_segment]
+    rows = decoded_bytes(directory, pcap(captured(captured_segments)))
     assert [(row["frame"], row["offset"], row["length"]) for row in rows] == [
         ("send", 0, size),
         (None, size, size),
@@ -294,21 +320,25 @@ def test_commands_of_msglite_are_found_again(directory: Path) -> None:
     sent = [encode_message(5, b"orders", b"%d" % number + b"x" * 300) for number in range(9)]
     sent += [b". \r\n", b"< 5 orders\r\n"]
     talk = Talk(server=(SERVER[0], 9813), mss=100).open().say(0, b"".join(sent))
-    kept = [each for each in talk.segments if each.sequence != 1001 + 1400]
-    for packets in (kept, kept[9:]):
+    captured_segments = [segment for segment in talk.segments if segment.sequence != 1001 + 1400]
+    for packets in (captured_segments, captured_segments[9:]):
         rows = decoded_bytes(directory, pcap(captured(packets)))
         assert [row["frame"] for row in rows[-2:]] == ["quit", "ready"]
-        assert [row["error"] is None for row in rows].count(False) == 1 + (packets is not kept)
-        assert [row["frame"] for row in rows].count("message") == (8 if packets is kept else 7)
+        assert [row["error"] is None for row in rows].count(False) == 1 + (
+            packets is not captured_segments
+        )
+        assert [row["frame"] for row in rows].count("message") == (
+            8 if packets is captured_segments else 7
+        )
 
 
 def test_waiting_for_a_lost_packet_has_an_end(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(60)))
-    kept = [each for each in talk.segments if each.sequence != 1001 + 700]
+    captured_segments = [segment for segment in talk.segments if segment.sequence != 1001 + 700]
     monkeypatch.setattr(streams, "_MAX_WAITING", 1000)
-    rows = decoded_bytes(directory, pcap(captured(kept)))
+    rows = decoded_bytes(directory, pcap(captured(captured_segments)))
     assert [row["frame"] for row in rows].count("send") == 59
     # what came while it was waited for has the times at which it came
     times = [row["time"] for row in rows]
@@ -318,12 +348,12 @@ def test_waiting_for_a_lost_packet_has_an_end(
 
 def test_the_time_is_that_of_the_packet_which_completes_the_frame(directory: Path) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(2)))
-    data = [each for each in talk.segments if each.payload]
-    late = data[2]._replace(time=data[-1].time + 5_000_000)
+    data = [segment for segment in talk.segments if segment.payload]
+    late_segment = data[2]._replace(time=data[-1].time + 5_000_000)
     rows = decoded_bytes(
-        directory, pcap(captured([*talk.segments[:3], *data[:2], *data[3:], late]))
+        directory, pcap(captured([*talk.segments[:3], *data[:2], *data[3:], late_segment]))
     )
-    assert [round(row["time"].timestamp() * 1e6) for row in rows] == [late.time] * 2
+    assert [round(row["time"].timestamp() * 1e6) for row in rows] == [late_segment.time] * 2
 
 
 def test_packets_captured_in_part(directory: Path) -> None:
@@ -344,8 +374,8 @@ def test_packets_captured_in_part(directory: Path) -> None:
 
 def test_packets_of_another_world_are_left_out_and_counted(directory: Path) -> None:
     talk = Talk().open().say(0, b"".join(frames(2)))
-    stray = talk.segments[-2]._replace(sequence=1001 + (1 << 31), payload=b"stray")
-    rows = decoded_bytes(directory, pcap(captured([*talk.segments, stray])))
+    stray_segment = talk.segments[-2]._replace(sequence=1001 + (1 << 31), payload=b"stray")
+    rows = decoded_bytes(directory, pcap(captured([*talk.segments, stray_segment])))
     assert [row["frame"] for row in rows].count("send") == 2
     assert [row["error"] for row in rows if row["error"]] == [
         "1 packets have sequence numbers that do not belong to the connection, and were left out"
@@ -380,14 +410,14 @@ def test_a_packet_of_jmq_above_the_limit_does_not_hide_the_next_ones(
 ) -> None:
     chance = Random(3)
     sent = jmq_corpus.client(chance)
-    large = bytearray(sent[0][:200])
-    large[8:12] = announced.to_bytes(4)
+    oversized = bytearray(sent[0][:200])
+    oversized[8:12] = announced.to_bytes(4)
     talk = Talk(server=(SERVER[0], 7676), mss=mss).open()
-    talk.say(0, b"".join([sent[0], large, *sent[1:3]])).close()
+    talk.say(0, b"".join([sent[0], oversized, *sent[1:3]])).close()
     rows = decoded_bytes(
         directory, pcap(captured(talk.segments)), DecodeOptions(max_frame_bytes=5000)
     )
-    check_tiling(rows, len(sent[0]) + len(large) + len(sent[1]) + len(sent[2]))
+    check_tiling(rows, len(sent[0]) + len(oversized) + len(sent[1]) + len(sent[2]))
     assert [row["frame"] is None for row in rows] == [False, True, False, False]
     assert f"a packet of {announced} bytes, or one of its headers, is above" in rows[1]["error"]
 
@@ -429,7 +459,7 @@ def test_other_protocols_are_reported(directory: Path) -> None:
 @pytest.mark.parametrize("opened", [True, False])
 def test_protocols_are_recognised_on_any_port(directory: Path, protocol: str, opened: bool) -> None:
     chance = Random(7)
-    client, server = (make(chance) for make in PROTOCOLS[protocol])
+    client, server = (make_frames(chance) for make_frames in PROTOCOLS[protocol])
     # without the beginning, the higher port is taken for the client's
     talk = Talk(client=("10.0.0.7", 30_000), server=(SERVER[0], 20_000))
     if opened:
@@ -442,11 +472,11 @@ def test_protocols_are_recognised_on_any_port(directory: Path, protocol: str, op
 
 
 def test_the_port_mapper_and_the_http_gateway_are_reported(directory: Path) -> None:
-    asks = Talk(server=(SERVER[0], 7676)).open().say(0, b"101\n")
-    asks.say(1, b"101 sluicemq 301\njms tcp NORMAL 7677\n.\n").close()
-    gets = Talk(client=("10.0.0.4", 999), server=(SERVER[0], 9814)).open()
-    gets.say(0, b"POST /a/b HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi").close()
-    rows = decoded_bytes(directory, pcap(captured([*asks.segments, *gets.segments])))
+    port_mapper = Talk(server=(SERVER[0], 7676)).open().say(0, b"101\n")
+    port_mapper.say(1, b"101 sluicemq 301\njms tcp NORMAL 7677\n.\n").close()
+    gateway = Talk(client=("10.0.0.4", 999), server=(SERVER[0], 9814)).open()
+    gateway.say(0, b"POST /a/b HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi").close()
+    rows = decoded_bytes(directory, pcap(captured([*port_mapper.segments, *gateway.segments])))
     assert [(row["protocol"], row["direction"], row["length"]) for row in rows] == [
         ("jmq-portmapper", "to-client", 39),
         ("jmq-portmapper", "to-server", 4),
@@ -471,10 +501,10 @@ def test_a_log_of_raw_bytes(directory: Path) -> None:
 
 
 def test_hosts_that_talk_to_themselves(directory: Path) -> None:
-    same = ("10.0.0.1", 9100)
+    endpoint = ("10.0.0.1", 9100)
     segments = [
-        Segment(same, same, 1, flags=SYN),
-        Segment(same, same, 2, encode_send(b"a", b"b"), ACK),
+        Segment(endpoint, endpoint, 1, flags=SYN),
+        Segment(endpoint, endpoint, 2, encode_send(b"a", b"b"), ACK),
     ]
     rows = decoded_bytes(directory, pcap(captured(segments)))
     assert [row["frame"] for row in rows if row["frame"]] in ([], ["send"])

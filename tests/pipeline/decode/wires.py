@@ -86,8 +86,10 @@ def pcap(
         seconds, fraction = divmod(time, 1_000_000)
         if nano:
             fraction = fraction * 1000 + 999
-        kept = data[:snaplen]
-        parts.append(struct.pack(order + "IIII", seconds, fraction, len(kept), len(data)) + kept)
+        content = data[:snaplen]
+        parts.append(
+            struct.pack(order + "IIII", seconds, fraction, len(content), len(data)) + content
+        )
     return b"".join(parts)
 
 
@@ -111,16 +113,20 @@ def interface(link: int, order: str = "<", resolution: int | None = None) -> byt
 
 def enhanced(packet: Captured, number: int = 0, order: str = "<", units: int = 1_000_000) -> bytes:
     time = packet.time * units // 1_000_000
-    kept = packet.data[: packet.snaplen]
+    content = packet.data[: packet.snaplen]
     head = struct.pack(
-        order + "IIIII", number, time >> 32, time & 0xFFFF_FFFF, len(kept), len(packet.data)
+        order + "IIIII", number, time >> 32, time & 0xFFFF_FFFF, len(content), len(packet.data)
     )
-    return block(6, head + kept, order)
+    return block(6, head + content, order)
 
 
 def pcapng(packets: Iterable[Captured], link: int = ETHERNET, order: str = "<") -> bytes:
     return b"".join(
-        [section(order), interface(link, order), *(enhanced(each, 0, order) for each in packets)]
+        [
+            section(order),
+            interface(link, order),
+            *(enhanced(packet, 0, order) for packet in packets),
+        ]
     )
 
 
@@ -174,7 +180,10 @@ class Talk:
 def captured(
     segments: Sequence[Segment], link: int = ETHERNET, snaplen: int = 1 << 18, tags: int = 0
 ) -> list[Captured]:
-    return [Captured(each.time, framed(ip_packet(each), link, tags), snaplen) for each in segments]
+    return [
+        Captured(segment.time, framed(ip_packet(segment), link, tags), snaplen)
+        for segment in segments
+    ]
 
 
 def is_v6(endpoint: Endpoint) -> bool:

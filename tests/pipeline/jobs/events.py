@@ -58,30 +58,30 @@ class Journal:
 
     def event(self, seconds: float, event: Event, message: int, **fields: Any) -> int:
         """Add an event of a message; of an unknown message it has only the number."""
-        known = self._messages.get(message)
+        original = self._messages.get(message)
         row = self._row(seconds, event, "orders", "queue")
         row["message_sequence"] = message
-        if known:
+        if original:
             for name in ("destination", "destination_kind", "published", "protocol"):
-                row[name] = known[name]
+                row[name] = original[name]
         row |= fields
         return row["sequence"]
 
     def dead_letter(self, seconds: float, message: int, reason: str, attempts: int = 1) -> int:
         """The letter and the event, as the broker writes them: one after the other. Returns the
         number of the letter."""
-        known = self._messages[message]
+        original = self._messages[message]
         history = {
             "deadLetterReason": reason,
-            "originalQueue": known["destination"],
+            "originalQueue": original["destination"],
             "deliveryAttempts": str(attempts),
         }
         copy = self.message(
             seconds,
-            known["body"],
-            known["body_kind"],
-            destination=known["destination"] + ".dlq",
-            protocol=known["protocol"],
+            original["body"],
+            original["body_kind"],
+            destination=original["destination"] + ".dlq",
+            protocol=original["protocol"],
             properties=history,
         )
         self.event(seconds, Event.DEAD_LETTERED, message, properties=list(history.items()))
@@ -112,11 +112,11 @@ def sorted_rows(table: pa.Table, schema: pa.Schema, keys: Iterable[str]) -> list
     """The same of an Arrow table."""
     assert table.schema.names == schema.names
     table = table.cast(schema)
-    found = table.to_pylist()
+    table_rows = table.to_pylist()
     for name in (field.name for field in table.schema if pa.types.is_map(field.type)):
-        for row in found:  # maps come as lists of pairs, in no certain order
+        for row in table_rows:  # maps come as lists of pairs, in no certain order
             row[name] = None if row[name] is None else dict(row[name])
-    return sorted(found, key=lambda row: [str(row[key]) for key in keys])
+    return sorted(table_rows, key=lambda row: [str(row[key]) for key in keys])
 
 
 def merged(

@@ -26,8 +26,8 @@ def made(
 ) -> tuple[DataFrame, DataFrame]:
     """Return gold and silver."""
     events = frame(spark, journal.rows)
-    golden = [gold(events, "b").toArrow().cast(GOLD), pa.Table.from_pylist(more or [], GOLD)]
-    gold_rows = spark.createDataFrame(pa.concat_tables(golden))
+    gold_tables = [gold(events, "b").toArrow().cast(GOLD), pa.Table.from_pylist(more or [], GOLD)]
+    gold_rows = spark.createDataFrame(pa.concat_tables(gold_tables))
     return gold_rows, spark.createDataFrame(silver(events, "b").toArrow())
 
 
@@ -46,9 +46,11 @@ def found_in_lake(
     lake.silver.append(silver_rows, Tag("test", 1))
     number = find_anomalies(spark, lake)
     assert find_anomalies(spark, lake) == number  # it updates the rows
-    found = sorted_rows(lake.anomalies.read(spark).toArrow(), ANOMALIES, ("kind", "destination"))
-    assert len(found) == number
-    return found
+    anomaly_rows = sorted_rows(
+        lake.anomalies.read(spark).toArrow(), ANOMALIES, ("kind", "destination")
+    )
+    assert len(anomaly_rows) == number
+    return anomaly_rows
 
 
 def test_a_queue_where_nothing_moves(spark: SparkSession, tmp_path: Path) -> None:
@@ -80,9 +82,9 @@ def test_a_queue_where_nothing_moves(spark: SparkSession, tmp_path: Path) -> Non
         "critical",
     )
     assert (row["minute"], row["detected"]) == (at(600), at(39 * 60))
-    figures = json.loads(row["details"])
-    assert figures.pop("oldest") == waits[:5]
-    assert figures == {
+    details = json.loads(row["details"])
+    assert details.pop("oldest") == waits[:5]
+    assert details == {
         "minutes": 29,
         "ready": 30,
         "ready_at_first": 1,
@@ -102,23 +104,26 @@ def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> Non
             journal.event(attempt, Event.REDELIVERED, message, attempts=attempt)
         return message
 
-    again = tried(7)
-    buried = tried(5)
-    dead_letter = journal.dead_letter(100, buried, "max-attempts", 5)
-    cured = tried(9)
-    journal.event(100, Event.ACKNOWLEDGED, cured)
+    redelivered = tried(7)
+    dead_lettered = tried(5)
+    dead_letter = journal.dead_letter(100, dead_lettered, "max-attempts", 5)
+    acknowledged = tried(9)
+    journal.event(100, Event.ACKNOWLEDGED, acknowledged)
     tried(4)
     expired = journal.message(0)
     journal.dead_letter(101, expired, "expired", 0)
-    got = {row["message_sequence"]: row for row in found(spark, journal)}
-    assert set(got) == {again, buried}
-    assert {row["kind"] for row in got.values()} == {"poison-message"}
-    assert (got[again]["severity"], got[buried]["severity"]) == ("critical", "warning")
-    assert got[buried]["evidence"] == (
-        f"message {buried} was delivered 5 times and is dead-lettered: max-attempts"
+    anomaly_rows = {row["message_sequence"]: row for row in found(spark, journal)}
+    assert set(anomaly_rows) == {redelivered, dead_lettered}
+    assert {row["kind"] for row in anomaly_rows.values()} == {"poison-message"}
+    assert (anomaly_rows[redelivered]["severity"], anomaly_rows[dead_lettered]["severity"]) == (
+        "critical",
+        "warning",
     )
-    assert json.loads(got[buried]["details"])["moved_to_sequence"] == dead_letter
-    assert len({row["id"] for row in got.values()}) == 2
+    assert anomaly_rows[dead_lettered]["evidence"] == (
+        f"message {dead_lettered} was delivered 5 times and is dead-lettered: max-attempts"
+    )
+    assert json.loads(anomaly_rows[dead_lettered]["details"])["moved_to_sequence"] == dead_letter
+    assert len({row["id"] for row in anomaly_rows.values()}) == 2
 
 
 def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession, tmp_path: Path) -> None:
@@ -131,32 +136,32 @@ def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession, tmp_path: P
         row |= {"day": row["minute"].date(), "dead_letter_reasons": []}
         return row | {"end_to_end": list(histogram.items())}
 
-    usual, slow = {10.0: 900, 20.0: 100}, {10.0: 100, 40.0: 900}
-    more = [
-        minute("slow", 0, usual),
+    fast, slow = {10.0: 900, 20.0: 100}, {10.0: 100, 40.0: 900}
+    minutes = [
+        minute("slow", 0, fast),
         minute("slow", 7, slow),
         # as always
-        minute("steady", 0, usual),
+        minute("steady", 0, fast),
         minute("steady", 7, {10.0: 890, 20.0: 110}),
         # too few to tell
         minute("rare", 0, {10.0: 9, 20.0: 1}),
         minute("rare", 7, {10.0: 1, 40.0: 9}),
         # another weekday
-        minute("other", 0, usual),
+        minute("other", 0, fast),
         minute("other", 6, slow),
         # faster
         minute("better", 0, slow),
-        minute("better", 7, usual),
+        minute("better", 7, fast),
         # a few stragglers more: the percentile leaps, the distribution is the same
         minute("tail", 0, {10.0: 960, 100.0: 40}),
         minute("tail", 7, {10.0: 940, 100.0: 60}),
     ]
     journal = Journal()
     journal.depth(0, 0, 1)
-    (row,) = found_in_lake(spark, tmp_path, journal, more)
+    (row,) = found_in_lake(spark, tmp_path, journal, minutes)
     assert (row["kind"], row["destination"]) == ("latency-regression", "slow")
     assert (row["minute"], row["severity"]) == (START + timedelta(days=7), "warning")
-    figures = json.loads(row["details"])
-    assert (figures["samples"], figures["samples_before"]) == (1000, 1000)
-    assert figures["distance"] == 0.9
+    details = json.loads(row["details"])
+    assert (details["samples"], details["samples_before"]) == (1000, 1000)
+    assert details["distance"] == 0.9
     assert "a week ago within" in row["evidence"]

@@ -50,7 +50,7 @@ def contents(spark: SparkSession, lake: Lake) -> tuple[list[Row], list[Row], lis
 
 def reached(spark: SparkSession, lake: Lake, *layers: str) -> int:
     """Return the last record that all these layers have; -1 if one of them has none."""
-    return min(lake.layer(each).reached(spark, lake.application(JOURNAL)) for each in layers)
+    return min(lake.layer(layer).reached(spark, lake.application(JOURNAL)) for layer in layers)
 
 
 class Broken(Exception):
@@ -88,34 +88,35 @@ def test_what_is_repeated_or_broken_off_counts_once(
     with pytest.raises(Broken):
         write(LakeWriter(spark, lake, JOURNAL), 50, 90)
     monkeypatch.undo()
-    replayed = write(LakeWriter(spark, lake, JOURNAL), 50, 90)
-    assert set(replayed.seconds) == {"silver"}
-    assert replayed.rows == 40
+    result = write(LakeWriter(spark, lake, JOURNAL), 50, 90)
+    assert set(result.seconds) == {"silver"}
+    assert result.rows == 40
 
     # without a checkpoint, batches are cut otherwise
     writer = LakeWriter(spark, lake, JOURNAL)
     write(writer, 30, 120)
-    done = write(writer, 100, last)
-    assert (done.rows, done.last) == (last - 120, last)
-    done = write(writer, 100, last)
-    assert (done.rows, done.seconds, done.gold_committed) == (0, {}, None)
+    batch = write(writer, 100, last)
+    assert (batch.rows, batch.last) == (last - 120, last)
+    batch = write(writer, 100, last)
+    assert (batch.rows, batch.seconds, batch.gold_committed) == (0, {}, None)
 
-    whole = frame(spark, events)
-    found = contents(spark, lake)
-    assert found == (
-        rows(gold(whole, "b"), GOLD, GOLD_KEYS),
-        rows(silver_job.silver(whole, "b"), SILVER, SILVER_KEYS),
-        rows(bronze(whole, "b"), BRONZE, ("sequence",)),
+    all_events = frame(spark, events)
+    tables = contents(spark, lake)
+    assert tables == (
+        rows(gold(all_events, "b"), GOLD, GOLD_KEYS),
+        rows(silver_job.silver(all_events, "b"), SILVER, SILVER_KEYS),
+        rows(bronze(all_events, "b"), BRONZE, ("sequence",)),
     )
 
     maintained: list[str] = []
     maintain(spark, lake, lambda name, before, after: maintained.append(name), timedelta(0))
     assert maintained == ["bronze.events", "silver.messages", "gold.traffic"]
-    assert contents(spark, lake) == found
+    assert contents(spark, lake) == tables
     # other programs read the tables without Spark
     other = DeltaTable(lake.silver.location).to_pyarrow_table(columns=["message_sequence"])
     assert sorted(other["message_sequence"].to_pylist()) == [
-        row["message_sequence"] for row in sorted(found[1], key=lambda row: row["message_sequence"])
+        row["message_sequence"]
+        for row in sorted(tables[1], key=lambda row: row["message_sequence"])
     ]
 
     reports: list[tuple[int, int]] = []
@@ -124,7 +125,7 @@ def test_what_is_repeated_or_broken_off_counts_once(
     )
     assert count == len(events)
     assert reports[-1] == (len(events), len(events))
-    assert contents(spark, lake) == found
+    assert contents(spark, lake) == tables
     assert reached(spark, lake, *NAMES) == last
 
 
@@ -181,8 +182,8 @@ def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
     interrupt(102, 130)
     write(LakeWriter(spark, lake, JOURNAL, layers), 102, 130)
     write(LakeWriter(spark, lake, JOURNAL, layers), 130, last)
-    whole = rows(silver_job.silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
-    assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == whole
+    expected = rows(silver_job.silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
+    assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == expected
 
 
 def test_a_merge_does_not_rewrite_messages_with_an_outcome(
@@ -295,8 +296,8 @@ def test_the_zone_of_the_machine_does_not_matter(spark: SparkSession, tmp_path: 
     writer = LakeWriter(spark, lake, JOURNAL, ["gold"])
     for start in (0, 20):
         writer.write(frame(spark, events[start : start + 20]), start + 1, start + 20)
-    whole = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
-    assert rows(lake.gold.read(spark), GOLD, GOLD_KEYS) == whole
+    expected = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
+    assert rows(lake.gold.read(spark), GOLD, GOLD_KEYS) == expected
 
 
 def test_a_repeated_commit_has_no_effect(spark: SparkSession, tmp_path: Path) -> None:
@@ -306,11 +307,11 @@ def test_a_repeated_commit_has_no_effect(spark: SparkSession, tmp_path: Path) ->
     writers = [LakeWriter(spark, lake, JOURNAL) for _ in range(2)]
     for writer in writers:
         writer.write(frame(spark, events), 1, 30)
-    whole = frame(spark, events)
+    all_events = frame(spark, events)
     assert contents(spark, lake) == (
-        rows(gold(whole, "b"), GOLD, GOLD_KEYS),
-        rows(silver_job.silver(whole, "b"), SILVER, SILVER_KEYS),
-        rows(bronze(whole, "b"), BRONZE, ("sequence",)),
+        rows(gold(all_events, "b"), GOLD, GOLD_KEYS),
+        rows(silver_job.silver(all_events, "b"), SILVER, SILVER_KEYS),
+        rows(bronze(all_events, "b"), BRONZE, ("sequence",)),
     )
 
 

@@ -32,10 +32,10 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
 
 def names(spark: SparkSession) -> list[str]:
     """Return the tables of the layers; Spark lists the session's temporary views with each."""
-    found = [(layer, spark.sql(f"SHOW TABLES IN {layer}").collect()) for layer in LAYERS]
+    tables = [(layer, spark.sql(f"SHOW TABLES IN {layer}").collect()) for layer in LAYERS]
     return sorted(
         f"{layer}.{row['tableName']}"
-        for layer, rows in found
+        for layer, rows in tables
         for row in rows
         if not row["isTemporary"]
     )
@@ -52,8 +52,8 @@ def test_all_tables_are_found_by_name(spark: SparkSession, tmp_path: Path, catal
     ]
     wider = replace(DEFINITION, tables=(replace(ORDERS, schema="id BIGINT, note STRING"),))
     process(spark, batch(spark, [b'{"id": 2, "note": "n"}'], 3), wider, lake)
-    found = spark.table("spark_catalog.silver.orders").select("id", "note").collect()
-    assert sorted(map(tuple, found)) == [(1, None), (2, "n")]
+    table_rows = spark.table("spark_catalog.silver.orders").select("id", "note").collect()
+    assert sorted(map(tuple, table_rows)) == [(1, None), (2, "n")]
     assert spark.table("gold.ids").collect() == lake.read(spark, "gold.ids").collect()
 
 
@@ -62,8 +62,8 @@ def test_a_catalog_has_the_tables_of_one_lake(
 ) -> None:
     first, second = (LakeDirectory(tmp_path / name, catalog=catalog) for name in "12")
     process(spark, batch(spark, [b'{"id": 1}'], 1), DEFINITION, first)
-    known = first.table("silver.orders").location
-    text = f"silver.orders is file:{known} already, not {second.location}"
+    location = first.table("silver.orders").location
+    text = f"silver.orders is file:{location} already, not {second.location}"
     with pytest.raises(ConfigurationError, match=text):
         process(spark, batch(spark, [b'{"id": 2}'], 1), DEFINITION, second)
     assert not second.table("silver.orders").exists(spark)

@@ -21,8 +21,8 @@ from tests.pipeline.latencies import ERROR, bucket_of
 
 
 def made(spark: SparkSession, journal: Journal, **options: Any) -> dict[tuple[Any, ...], Row]:
-    found = rows(gold(frame(spark, journal.rows), "b", **options), GOLD, GOLD_KEYS)
-    return {(row["destination"], row["protocol"], row["minute"]): row for row in found}
+    gold_rows = rows(gold(frame(spark, journal.rows), "b", **options), GOLD, GOLD_KEYS)
+    return {(row["destination"], row["protocol"], row["minute"]): row for row in gold_rows}
 
 
 def test_counts_of_a_minute(spark: SparkSession) -> None:
@@ -38,9 +38,9 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
     journal.depth(5, 11, 2)
     journal.depth(15, 7, 3)
     journal.event(61, Event.ACKNOWLEDGED, 999_999)
-    found = made(spark, journal)
+    gold_rows = made(spark, journal)
 
-    row = found["orders", "phpmq", START]
+    row = gold_rows["orders", "phpmq", START]
     assert (row["published"], row["published_bytes"]) == (100, sum(range(100)))
     assert (row["delivered"], row["redelivered"], row["acknowledged"]) == (100, 10, 90)
     assert (row["dead_lettered"], row["expired"], row["late_events"]) == (10, 0, 0)
@@ -49,29 +49,29 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
     assert row["dead_letter_reasons"] == {"expired": 3, "overflow": 7}
     assert row["queueing"] == {bucket_of(500): 100}
     assert (row["queueing_max"], row["end_to_end_max"]) == (500, 589)
-    exact = sorted(500.0 + number for number in range(90))
+    latencies = sorted(500.0 + number for number in range(90))
     for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-        expected = exact[int(share * 90 + 0.999999) - 1]
+        expected = latencies[int(share * 90 + 0.999999) - 1]
         assert row[f"end_to_end_{name}"] == pytest.approx(expected, rel=ERROR)
         assert row[f"end_to_end_{name}"] == histogram.percentile(row["end_to_end"], share)
     assert (row["backlog"], row["consumers"]) == (None, None)
-    depths = found["orders", "any", START]
+    depths = gold_rows["orders", "any", START]
     assert (depths["backlog"], depths["consumers"], depths["depth_time"]) == (7, 3, at(15))
     assert depths["published"] == 0
     assert depths["queueing_p50"] is None
-    assert found["orders.dlq", "phpmq", START]["published"] == 10
-    unknown = found["orders", "unknown", at(60)]
-    assert (unknown["acknowledged"], unknown["end_to_end"]) == (1, {})
-    assert len(found) == 4
+    assert gold_rows["orders.dlq", "phpmq", START]["published"] == 10
+    unknown_row = gold_rows["orders", "unknown", at(60)]
+    assert (unknown_row["acknowledged"], unknown_row["end_to_end"]) == (1, {})
+    assert len(gold_rows) == 4
 
 
 def test_late_events_count_and_are_reported(spark: SparkSession) -> None:
     journal = Journal()
     for seconds in (-3601, -3600, 0):
         journal.message(seconds)
-    found = made(spark, journal, newest=START)
-    assert sum(row["published"] for row in found.values()) == 3
-    assert {key[2]: row["late_events"] for key, row in found.items()} == {
+    gold_rows = made(spark, journal, newest=START)
+    assert sum(row["published"] for row in gold_rows.values()) == 3
+    assert {key[2]: row["late_events"] for key, row in gold_rows.items()} == {
         at(-3660): 1,
         at(-3600): 0,
         at(0): 0,
@@ -86,12 +86,12 @@ def test_any_batches_in_any_order_give_the_same_rows(
     events = data.draw(stories())
     parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
     frames = [
-        gold(frame(spark, [row for row, at in zip(events, parts, strict=True) if at == n]), "b")
+        gold(frame(spark, [row for row, part in zip(events, parts, strict=True) if part == n]), "b")
         for n in data.draw(st.permutations(range(3)))
     ]
     table = Lake(tmp_path_factory.mktemp("lake")).gold
-    whole = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
-    assert merged(frames, table, GOLD, COMBINED) == whole
+    expected = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
+    assert merged(frames, table, GOLD, COMBINED) == expected
 
 
 def test_the_later_of_two_depths_counts(spark: SparkSession, tmp_path: Path) -> None:
@@ -99,6 +99,6 @@ def test_the_later_of_two_depths_counts(spark: SparkSession, tmp_path: Path) -> 
     earlier.depth(5, 100, 1)
     earlier.depth(5, 90, 1)
     later.depth(5, 80, 1)
-    parts = [gold(frame(spark, each.rows), "b") for each in (earlier, later)]
+    parts = [gold(frame(spark, journal.rows), "b") for journal in (earlier, later)]
     table = Lake(tmp_path).gold
     assert merged(parts, table, GOLD, COMBINED)[0]["backlog"] == 80

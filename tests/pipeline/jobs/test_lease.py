@@ -23,11 +23,11 @@ S3 = Lake("s3a://bucket/lake")
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[FileJournal]:
-    made = FileJournal.open(tmp_path / "journal", SMALL)
-    put(made, message(b"1"))
-    made.sync()
-    yield made
-    made.close()
+    journal = FileJournal.open(tmp_path / "journal", SMALL)
+    put(journal, message(b"1"))
+    journal.sync()
+    yield journal
+    journal.close()
 
 
 @pytest.fixture
@@ -62,17 +62,17 @@ def test_lease_of_a_killed_writer_ends(
     storage.claim(name, "killed", run.LEASE_MS)
     with pytest.raises(JournalError, match="killed"):
         use(storage)
-    later = time.time_ns() // 1_000_000 + run.LEASE_MS
-    monkeypatch.setattr("sluicemq.journal.slots.wall", lambda: later)
+    lease_end = time.time_ns() // 1_000_000 + run.LEASE_MS
+    monkeypatch.setattr("sluicemq.journal.slots.wall", lambda: lease_end)
     use(storage)
 
 
 def test_only_stores_without_atomic_creation_need_it(tmp_path: Path) -> None:
-    nothing: dict[str, str] = {}
-    assert needs_lease(S3, nothing.get)
+    environment: dict[str, str] = {}
+    assert needs_lease(S3, environment.get)
     assert not needs_lease(S3, {"spark.delta.logStore.s3a.impl": "S3DynamoDBLogStore"}.get)
-    assert not needs_lease(Lake("gs://bucket/lake"), nothing.get)
-    assert not needs_lease(Lake(tmp_path / "lake"), nothing.get)
+    assert not needs_lease(Lake("gs://bucket/lake"), environment.get)
+    assert not needs_lease(Lake(tmp_path / "lake"), environment.get)
 
 
 def test_lease_is_renewed_and_its_loss_stops_the_writer(

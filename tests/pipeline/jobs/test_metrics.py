@@ -114,8 +114,8 @@ def test_metrics_of_a_running_pipeline(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_port_in_use_is_an_error(spark: SparkSession) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        host, port = taken.getsockname()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
         error = f"--metrics-port: 127.0.0.1:{port}: Address already in use"
         with (
             pytest.raises(ConfigurationError, match=error),

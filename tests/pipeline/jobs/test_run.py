@@ -62,19 +62,19 @@ class Traffic:
             spark.read.format("sluicemq").option("events", "*").option("includeHeaders", "true")
         )
         events = source.load(str(self.directory))
-        found = rows(self.lake.silver.read(spark), SILVER, SILVER_KEYS)
-        assert found == rows(silver.silver(events, "b"), SILVER, SILVER_KEYS)
-        found = rows(self.lake.gold.read(spark), GOLD, GOLD_KEYS)
-        assert found == rows(gold(events, "b"), GOLD, GOLD_KEYS)
+        actual = rows(self.lake.silver.read(spark), SILVER, SILVER_KEYS)
+        assert actual == rows(silver.silver(events, "b"), SILVER, SILVER_KEYS)
+        actual = rows(self.lake.gold.read(spark), GOLD, GOLD_KEYS)
+        assert actual == rows(gold(events, "b"), GOLD, GOLD_KEYS)
         assert self.lake.bronze.read(spark).count() == events.count()
 
 
 @pytest.fixture
 def traffic(tmp_path: Path) -> Iterator[Traffic]:
-    made = Traffic(tmp_path)
-    made.go_on()
-    yield made
-    made.journal.close()
+    traffic = Traffic(tmp_path)
+    traffic.go_on()
+    yield traffic
+    traffic.journal.close()
 
 
 def test_backfill_goes_on_where_the_tables_are(
@@ -86,8 +86,8 @@ def test_backfill_goes_on_where_the_tables_are(
         assert main(["pipeline", *arguments, *options]) == 0
         return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
 
-    where = ("--journal", str(traffic.directory), "--max-rows", "30", "--slot", "lake")
-    reports = backfill(*where)
+    journal_options = ("--journal", str(traffic.directory), "--max-rows", "30", "--slot", "lake")
+    reports = backfill(*journal_options)
     assert len(reports) > 2  # several batches
     assert reports[-1]["rows"] == 33
     assert reports[-2]["lag"] == 0
@@ -99,12 +99,12 @@ def test_backfill_goes_on_where_the_tables_are(
         row for row in rows(traffic.lake.gold.read(spark), GOLD, GOLD_KEYS) if row["dead_lettered"]
     )
     assert row["dead_letter_reasons"] == {"overflow": 1}
-    dead = traffic.lake.silver.read(spark).where("dead_lettered IS NOT NULL").collect()
-    assert [row["reason"] for row in dead] == ["overflow"]
+    dead_letters = traffic.lake.silver.read(spark).where("dead_lettered IS NOT NULL").collect()
+    assert [row["reason"] for row in dead_letters] == ["overflow"]
 
     shutil.rmtree(f"{traffic.lake.location}/_checkpoints")
     traffic.go_on()
-    assert backfill(*where)[-1]["rows"] == 33
+    assert backfill(*journal_options)[-1]["rows"] == 33
     traffic.check(spark)
 
     assert backfill("--from-bronze")[-1]["rows"] == 66
@@ -113,7 +113,7 @@ def test_backfill_goes_on_where_the_tables_are(
     # the checkpoint remains, the tables do not
     for table in (traffic.lake.bronze, traffic.lake.silver, traffic.lake.gold):
         shutil.rmtree(table.location)
-    assert backfill(*where)[-1]["rows"] == 66
+    assert backfill(*journal_options)[-1]["rows"] == 66
     traffic.check(spark)
 
 
@@ -211,8 +211,8 @@ def test_what_passes_by_itself_is_tried_again(
         if step.lag == 0:
             stop.set()
 
-    written = Supervisor(spark, traffic.job(), report, stop).run(0.05)
-    assert written == 33
+    row_count = Supervisor(spark, traffic.job(), report, stop).run(0.05)
+    assert row_count == 33
     troubles = [step.trouble for step in reports if step.trouble]
     assert troubles == ["a worker has died; again in 0.01 s"] * 2
     traffic.check(spark)
@@ -245,10 +245,10 @@ def test_other_tables_wait_for_their_interval_or_a_full_batch(
             stop.set()
 
     job = replace(traffic.job(), tables_interval=3600)
-    written = Supervisor(spark, job, report, stop).run(0.05)
+    row_count = Supervisor(spark, job, report, stop).run(0.05)
     # the first batch does not wait, and the second is full; the rest waits
-    assert written == sum(rows for names, rows in batches if "gold" not in names)
-    assert 50 <= written < 66
+    assert row_count == sum(rows for names, rows in batches if "gold" not in names)
+    assert 50 <= row_count < 66
 
 
 def test_permanent_errors_are_raised_at_once(

@@ -18,13 +18,13 @@ from tests.pipeline.jobs.events import Journal, Row, at, frame, merged, rows
 
 
 def made(spark: SparkSession, journal: Journal) -> dict[int, Row]:
-    found = rows(silver(frame(spark, journal.rows), "b"), SILVER, SILVER_KEYS)
-    return {row["message_sequence"]: row for row in found}
+    messages = rows(silver(frame(spark, journal.rows), "b"), SILVER, SILVER_KEYS)
+    return {row["message_sequence"]: row for row in messages}
 
 
 def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
     journal = Journal()
-    everything = {
+    entries = {
         "flag": True,
         "byte": Byte(-1),
         "short": Short(2),
@@ -40,28 +40,33 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
     }
     text = journal.message(0, "grün".encode(), "text", protocol="jmq")
     json = journal.message(0, b'{"order": {"id": 7}}', "json", protocol="vibemq")
-    plain = journal.message(0, b'{"order": {"id": 8}}', "bytes", protocol="phpmq")
+    plain_bytes = journal.message(0, b'{"order": {"id": 8}}', "bytes", protocol="phpmq")
     binary = journal.message(0, b"\xff\x00", "bytes", protocol="phpmq")
     opaque = journal.message(0, b"text of an undeclared kind", "bytes", protocol="jmq")
-    map_ = journal.message(0, dumps_map(everything), "map", protocol="jmq")
+    map_ = journal.message(0, dumps_map(entries), "map", protocol="jmq")
     stream = journal.message(0, dumps_stream([1, "two", None, b"3"]), "stream", protocol="jmq")
     object_ = journal.message(0, dumps("an object"), "object", protocol="jmq")
     none = journal.message(0, b"", "none", protocol="vibemq")
     packed = zlib.compress(b"compressed " * 100)
     sizes = {"JMS_SUN_COMPRESSED_SIZE": str(len(packed)), "JMS_SUN_UNCOMPRESSED_SIZE": "1100"}
     small = journal.message(0, packed, "text", protocol="jmq", properties=sizes)
-    again = journal.message(0, b"sent on, not compressed", "text", protocol="jmq", properties=sizes)
-    found = made(spark, journal)
+    forwarded = journal.message(
+        0, b"sent on, not compressed", "text", protocol="jmq", properties=sizes
+    )
+    messages = made(spark, journal)
 
-    assert {row["decode_error"] for row in found.values()} == {None}
-    assert found[text]["text"] == "grün"
-    assert found[json]["json"] == '{"order": {"id": 7}}'
-    assert found[json]["text"] is None
-    assert found[plain]["text"] == '{"order": {"id": 8}}'
-    assert [found[each]["body"] for each in (text, json, plain, none)] == [None] * 4
-    assert (found[binary]["body"], found[binary]["text"]) == (b"\xff\x00", None)
-    assert (found[opaque]["body"], found[opaque]["text"]) == (b"text of an undeclared kind", None)
-    assert found[map_]["map"] == {
+    assert {row["decode_error"] for row in messages.values()} == {None}
+    assert messages[text]["text"] == "grün"
+    assert messages[json]["json"] == '{"order": {"id": 7}}'
+    assert messages[json]["text"] is None
+    assert messages[plain_bytes]["text"] == '{"order": {"id": 8}}'
+    assert [messages[number]["body"] for number in (text, json, plain_bytes, none)] == [None] * 4
+    assert (messages[binary]["body"], messages[binary]["text"]) == (b"\xff\x00", None)
+    assert (messages[opaque]["body"], messages[opaque]["text"]) == (
+        b"text of an undeclared kind",
+        None,
+    )
+    assert messages[map_]["map"] == {
         "flag": "true",
         "byte": "-1",
         "short": "2",
@@ -75,7 +80,7 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
         "nothing": None,
         "inner": '{"a":1}',
     }
-    assert found[map_]["map_types"] == {
+    assert messages[map_]["map_types"] == {
         "flag": "boolean",
         "byte": "byte",
         "short": "short",
@@ -89,19 +94,19 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
         "nothing": "null",
         "inner": "map",
     }
-    assert found[map_]["body"] == dumps_map(everything)
-    assert found[stream]["values"] == ["1", "two", None, "Mw=="]
-    assert found[stream]["value_types"] == ["integer", "text", "null", "bytes"]
-    assert found[stream]["json"] == '[1,"two",null,"Mw=="]'
-    assert found[object_]["body"] == dumps("an object")
-    assert (found[small]["text"], found[small]["body"]) == ("compressed " * 100, packed)
-    assert found[again]["text"] == "sent on, not compressed"
+    assert messages[map_]["body"] == dumps_map(entries)
+    assert messages[stream]["values"] == ["1", "two", None, "Mw=="]
+    assert messages[stream]["value_types"] == ["integer", "text", "null", "bytes"]
+    assert messages[stream]["json"] == '[1,"two",null,"Mw=="]'
+    assert messages[object_]["body"] == dumps("an object")
+    assert (messages[small]["text"], messages[small]["body"]) == ("compressed " * 100, packed)
+    assert messages[forwarded]["text"] == "sent on, not compressed"
 
 
 def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSession) -> None:
     journal = Journal()
     properties = {"JMS_SUN_COMPRESSED_SIZE": "9"}
-    lies = {
+    cases = {
         (b"\xfftext", "text"): "the body is not UTF-8",
         (b"\xff{}", "json"): "the body is not UTF-8",
         (b"no map at all", "map"): "the bytes are not a Java serialisation stream",
@@ -112,57 +117,58 @@ def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSes
         "Error -3 while decompressing data: incorrect header check",
     }
     numbers = [
-        journal.message(0, body, kind, protocol="jmq", properties=properties) for body, kind in lies
+        journal.message(0, body, kind, protocol="jmq", properties=properties)
+        for body, kind in cases
     ]
     malformed = journal.message(0, b'{"half": ', "json", protocol="vibemq")
-    found = made(spark, journal)
+    messages = made(spark, journal)
 
-    for number, ((body, kind), error) in zip(numbers, lies.items(), strict=True):
-        row = found[number]
+    for number, ((body, kind), error) in zip(numbers, cases.items(), strict=True):
+        row = messages[number]
         assert (row["body"], row["decode_error"], row["body_kind"]) == (body, error, kind)
         assert (row["text"], row["json"], row["map"], row["values"]) == (None,) * 4
-    assert found[malformed]["decode_error"] == "the body is not JSON"
-    assert (found[malformed]["text"], found[malformed]["json"]) == ('{"half": ', None)
+    assert messages[malformed]["decode_error"] == "the body is not JSON"
+    assert (messages[malformed]["text"], messages[malformed]["json"]) == ('{"half": ', None)
 
 
 def test_the_life_of_a_message(spark: SparkSession) -> None:
     journal = Journal()
-    done = journal.message(0, b"a")
-    journal.event(1.5, Event.DELIVERED, done, attempts=1)
-    journal.event(2, Event.ACKNOWLEDGED, done)
+    acknowledged = journal.message(0, b"a")
+    journal.event(1.5, Event.DELIVERED, acknowledged, attempts=1)
+    journal.event(2, Event.ACKNOWLEDGED, acknowledged)
     dead = journal.message(3, b"b")
     journal.event(4, Event.DELIVERED, dead, attempts=1)
     journal.event(5, Event.REDELIVERED, dead, attempts=2)
     dead_letter = journal.dead_letter(6, dead, "max-attempts", 2)
     waits = journal.message(7, b"c")
-    held = journal.message(8, b"d")
-    journal.event(9, Event.DELIVERED, held, attempts=1)
-    back = journal.message(10, b"e")
-    journal.event(11, Event.DELIVERED, back, attempts=1)
-    journal.event(12, Event.REQUEUED, back, attempts=1)
+    unacked = journal.message(8, b"d")
+    journal.event(9, Event.DELIVERED, unacked, attempts=1)
+    requeued = journal.message(10, b"e")
+    journal.event(11, Event.DELIVERED, requeued, attempts=1)
+    journal.event(12, Event.REQUEUED, requeued, attempts=1)
     journal.depth(13, 3, 1)
     journal.event(14, Event.ACKNOWLEDGED, 999_999)
     moved = journal.message(15, b"f")
     target = journal.message(16, b"f", destination="elsewhere")
     journal.event(16, Event.MOVED, moved)
-    found = made(spark, journal)
+    messages = made(spark, journal)
 
-    states = {number: row["state"] for number, row in found.items()}
+    states = {number: row["state"] for number, row in messages.items()}
     assert states == {
-        done: "acknowledged",
+        acknowledged: "acknowledged",
         dead: "dead-lettered",
         dead_letter: "ready",
         waits: "ready",
-        held: "unacked",
-        back: "ready",
+        unacked: "unacked",
+        requeued: "ready",
         999_999: "acknowledged",
         moved: "moved",
         target: "ready",
     }
-    assert found[done]["queueing_ms"] == 1500
-    assert found[done]["end_to_end_ms"] == 2000
-    assert found[done]["events"] == 3
-    row = found[dead]
+    assert messages[acknowledged]["queueing_ms"] == 1500
+    assert messages[acknowledged]["end_to_end_ms"] == 2000
+    assert messages[acknowledged]["events"] == 3
+    row = messages[dead]
     assert (
         row["deliveries"],
         row["redeliveries"],
@@ -175,12 +181,12 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
         "max-attempts",
         dead_letter,
     )
-    assert (found[dead_letter]["original_destination"], found[dead_letter]["reason"]) == (
+    assert (messages[dead_letter]["original_destination"], messages[dead_letter]["reason"]) == (
         "orders",
         None,
     )
-    assert found[moved]["moved_to_sequence"] == target
-    assert (found[999_999]["published"], found[999_999]["destination"]) == (None, "orders")
+    assert messages[moved]["moved_to_sequence"] == target
+    assert (messages[999_999]["published"], messages[999_999]["destination"]) == (None, "orders")
 
 
 def test_a_relocated_message_is_one_row(spark: SparkSession) -> None:
@@ -188,15 +194,15 @@ def test_a_relocated_message_is_one_row(spark: SparkSession) -> None:
     journal = Journal()
     for number in range(2):
         journal.message(0, b"%d" % number)
-    again = [
+    events = [
         {**row, "sequence": row["sequence"] + 10, "event": "relocated"} for row in journal.rows
     ]
-    journal.rows += again
+    journal.rows += events
     del journal.rows[0]
     journal.event(1, Event.DELIVERED, 1)
-    found = made(spark, journal)
+    messages = made(spark, journal)
     assert {
-        number: (row["text"], row["deliveries"], row["events"]) for number, row in found.items()
+        number: (row["text"], row["deliveries"], row["events"]) for number, row in messages.items()
     } == {1: ("0", 1, 2), 2: ("1", 0, 2)}
 
 
@@ -226,7 +232,7 @@ def test_columns_for_queries(spark: SparkSession) -> None:
     journal.message(3, b"no JSON", protocol="phpmq")
     rows = silver(frame(spark, journal.rows), "b")
     # the expressions of docs/pipeline/jobs.md
-    found = rows.selectExpr(
+    selected = rows.selectExpr(
         "coalesce(body, encode(coalesce(text, json), 'UTF-8')) AS body",
         "try_cast(properties['weight'] AS DOUBLE) AS weight",
         "try_cast(properties['word'] AS BIGINT) AS word",
@@ -236,7 +242,7 @@ def test_columns_for_queries(spark: SparkSession) -> None:
         "variant_get(try_parse_json(coalesce(json, text)), '$.id', 'long') AS id",
     )
     assert sorted(map(tuple, ids.collect())) == [(1, 7), (2, 8), (3, 9), (4, None)]
-    assert {bytes(row.body): (row.weight, row.word) for row in found.collect()} == {
+    assert {bytes(row.body): (row.weight, row.word) for row in selected.collect()} == {
         b'{"id": 7}': (2.5, None),
         b'{"id": 8}': (None, None),
         dumps_map({"id": 9}): (None, None),
@@ -248,7 +254,7 @@ def test_columns_for_queries(spark: SparkSession) -> None:
 def stories(draw: st.DrawFn) -> list[Row]:
     """Events of a few messages of a queue and of a topic; some of unknown messages."""
     journal = Journal()
-    known = [-1, -2]
+    sequences = [-1, -2]
     ends = (Event.ACKNOWLEDGED, Event.EXPIRED, Event.DROPPED, Event.REQUEUED)
     lives = (Event.DELIVERED, Event.REDELIVERED, *ends)
     for number in range(draw(st.integers(1, 25))):
@@ -256,13 +262,15 @@ def stories(draw: st.DrawFn) -> list[Row]:
         kind = draw(st.sampled_from(("queue", "topic")))
         step = draw(st.sampled_from(("message", "event", "event", "dead-letter")))
         if step == "event":
-            message = draw(st.sampled_from(known))
+            message = draw(st.sampled_from(sequences))
             fields = {"subscription": draw(st.integers(1, 3)), "attempts": draw(st.integers(1, 9))}
             journal.event(seconds, draw(st.sampled_from(lives)), message, **fields)
-        elif step == "dead-letter" and len(known) > 2:
-            journal.dead_letter(seconds, known[-1], draw(st.sampled_from(("expired", "overflow"))))
+        elif step == "dead-letter" and len(sequences) > 2:
+            journal.dead_letter(
+                seconds, sequences[-1], draw(st.sampled_from(("expired", "overflow")))
+            )
         else:
-            known.append(journal.message(seconds, b"%d" % number, destination_kind=kind))
+            sequences.append(journal.message(seconds, b"%d" % number, destination_kind=kind))
     return journal.rows
 
 
@@ -274,9 +282,11 @@ def test_any_batches_in_any_order_give_the_same_rows(
     events = data.draw(stories())
     parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
     frames = [
-        silver(frame(spark, [row for row, at in zip(events, parts, strict=True) if at == n]), "b")
+        silver(
+            frame(spark, [row for row, part in zip(events, parts, strict=True) if part == n]), "b"
+        )
         for n in data.draw(st.permutations(range(3)))
     ]
     table = Lake(tmp_path_factory.mktemp("lake")).silver
-    whole = rows(silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
-    assert merged(frames, table, SILVER, COMBINED) == whole
+    expected = rows(silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
+    assert merged(frames, table, SILVER, COMBINED) == expected

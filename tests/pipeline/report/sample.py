@@ -31,11 +31,11 @@ def table(schema: pa.Schema, rows: list[dict[str, Any]]) -> pa.Table:
     """What a row leaves out is null, or nothing of its kind if it must not be null."""
     full = []
     for row in rows:
-        made = {}
+        complete = {}
         for field in schema:
             empty = None if field.nullable else _ZERO.get(field.type, {})
-            made[field.name] = row.get(field.name, empty)
-        full.append(made)
+            complete[field.name] = row.get(field.name, empty)
+        full.append(complete)
     return pa.Table.from_pylist(full, schema=schema)
 
 
@@ -45,21 +45,21 @@ def gold(*rows: dict[str, Any]) -> pa.Table:
 
 def row(minute: int = 0, destination: str = "orders", **values: Any) -> dict[str, Any]:
     """`minute` counts from START; `end_to_end` may be given as latencies in ms."""
-    when = START + timedelta(minutes=minute)
-    made = {
+    time = START + timedelta(minutes=minute)
+    fields = {
         "broker": "b1",
         "destination_kind": "queue",
         "protocol": "phpmq",
         **values,
-        "minute": when,
-        "day": when.date(),
+        "minute": time,
+        "day": time.date(),
         "destination": destination,
     }
-    if isinstance(made.get("end_to_end"), list):
-        made["end_to_end"] = list(Counter(map(bucket_of, made["end_to_end"])).items())
-    if isinstance(made.get("dead_letter_reasons"), dict):
-        made["dead_letter_reasons"] = list(made["dead_letter_reasons"].items())
-    return made
+    if isinstance(fields.get("end_to_end"), list):
+        fields["end_to_end"] = list(Counter(map(bucket_of, fields["end_to_end"])).items())
+    if isinstance(fields.get("dead_letter_reasons"), dict):
+        fields["dead_letter_reasons"] = list(fields["dead_letter_reasons"].items())
+    return fields
 
 
 def anomalies(*rows: dict[str, Any]) -> pa.Table:
@@ -107,14 +107,14 @@ def examples(*rows: dict[str, Any]) -> pa.Table:
 def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:
     """A row per queue and `step` minutes: days and nights, slow hours, queues of unlike size."""
     random = np.random.default_rng(seed)
-    at = np.arange(0, minutes, step)
+    starts = np.arange(0, minutes, step)
     share = 1 / np.arange(1, queues + 1) ** 1.1
-    wave = 0.35 + 0.65 * np.clip(np.sin((at / 60 + 2) / 24 * 2 * np.pi), 0, 1) ** 0.8
+    wave = 0.35 + 0.65 * np.clip(np.sin((starts / 60 + 2) / 24 * 2 * np.pi), 0, 1) ** 0.8
     rates = 4000 * step * share[None, :] * wave[:, None]
     messages = random.poisson(rates)
     rows = messages.size
-    minute = np.repeat(at, queues)
-    queue = np.tile(np.arange(queues), len(at))
+    minute = np.repeat(starts, queues)
+    queue = np.tile(np.arange(queues), len(starts))
     flat = messages.ravel()
     slow = (minute > minutes * 0.55) & (minute < minutes * 0.62) & (queue % 3 == 0)
     middle = np.where(slow, 900.0, 6.0 + 5 * (queue % 4))
@@ -125,7 +125,7 @@ def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:
     counts = random.poisson(flat[:, None] * spread)
     keep = counts > 0
     offsets = np.concatenate(([0], np.cumsum(keep.sum(axis=1)))).astype(np.int32)
-    dead = np.where((queue == 3) & (flat > 40), flat // 40, 0)
+    dead_letters = np.where((queue == 3) & (flat > 40), flat // 40, 0)
     none = pa.array(np.zeros(rows, np.int64))
     protocols = np.array(["phpmq", "jmq", "vibemq", "msglite", "unknown"])
     waiting = np.where(queue == 3, 40 * (minute - minutes // 3).clip(0), flat // 20)
@@ -141,7 +141,7 @@ def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:
         "published_bytes": pa.array(flat * 812),
         "acknowledged": pa.array(counts.sum(axis=1)),
         "redelivered": pa.array(flat // 150),
-        "dead_lettered": pa.array(dead),
+        "dead_lettered": pa.array(dead_letters),
         "expired": pa.array(flat // 900),
         "end_to_end": pa.MapArray.from_arrays(
             offsets, pa.array(buckets[keep].astype(np.int32)), pa.array(counts[keep])
@@ -150,9 +150,9 @@ def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:
         "unacked": pa.array(flat // 60),
         "consumers": pa.array(queue % 7),
         "dead_letter_reasons": pa.MapArray.from_arrays(
-            np.concatenate(([0], np.cumsum(dead > 0))).astype(np.int32),
-            pa.array(["too many deliveries"] * int((dead > 0).sum()), pa.string()),
-            pa.array(dead[dead > 0]),
+            np.concatenate(([0], np.cumsum(dead_letters > 0))).astype(np.int32),
+            pa.array(["too many deliveries"] * int((dead_letters > 0).sum()), pa.string()),
+            pa.array(dead_letters[dead_letters > 0]),
         ),
     }
     values["day"] = values["minute"].cast(pa.date32())

@@ -69,23 +69,23 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
     assert violations(page) == []
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width == LOOKS[look]["viewport"]["width"]
-    shown = page.locator(".chart").evaluate_all(
+    classes = page.locator(".chart").evaluate_all(
         "charts => charts.filter(chart => chart.offsetParent).map(chart => chart.className)"
     )
-    assert shown == [f"chart {'narrow' if look == 'phone' else 'wide'}"] * 4
+    assert classes == [f"chart {'narrow' if look == 'phone' else 'wide'}"] * 4
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_charts_follow_the_theme(browser: Browser, day: Path, theme: str) -> None:
     page = opened(browser, day, theme)
-    painted = page.locator(".chart.wide path").evaluate_all(
+    colours = page.locator(".chart.wide path").evaluate_all(
         "paths => paths.flatMap(path => [getComputedStyle(path).fill,"
         " getComputedStyle(path).stroke])"
     )
     for name in ("phpmq", "jmq", "ink", "heat-0", "heat-6", "bad"):
         colour = COLOURS[name][theme == "dark"]
-        red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-        assert f"rgb({red}, {green}, {blue})" in painted, name
+        red, green, blue = (int(colour[index : index + 2], 16) for index in (1, 3, 5))
+        assert f"rgb({red}, {green}, {blue})" in colours, name
 
 
 def test_the_keyboard_and_the_pointer_show_the_values_of_a_period(

@@ -64,29 +64,29 @@ def test_bars_are_as_high_as_their_rates_and_stacked() -> None:
         )
     )
     axes = axes_of(report, "traffic")
-    drawn = steps(axes)
-    assert {label: values(patch) for label, patch in drawn.items()} == {
+    patches = steps(axes)
+    assert {label: values(patch) for label, patch in patches.items()} == {
         "in by PHPMQ": [1.0, 2.0],
         "in by JMS": [1.0, 0.0],
         "out": [0.5, 0.0],
     }
-    assert drawn["in by JMS"].get_data().values[0] == 2.0
+    assert patches["in by JMS"].get_data().values[0] == 2.0
     assert axes.get_ylabel() == "messages/s"
     assert axes.get_ylim()[0] == 0
     assert axes.get_ylim()[1] >= 2
-    assert drawn["in by JMS"].get_facecolor() != drawn["in by PHPMQ"].get_facecolor()
-    begin, _, end = num2date(drawn["out"].get_data().edges)
+    assert patches["in by JMS"].get_facecolor() != patches["in by PHPMQ"].get_facecolor()
+    begin, _, end = num2date(patches["out"].get_data().edges)
     assert (begin, end) == (START, START + timedelta(minutes=2))
     legend = axes.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == list(drawn)
+    assert [text.get_text() for text in legend.get_texts()] == list(patches)
 
 
 def test_an_empty_bar_has_no_outline() -> None:
     report = build(gold(row(0, published=6000), row(1, protocol="jmq", published=1)))
-    drawn = steps(axes_of(report, "traffic"))
-    assert np.isnan(drawn["in by PHPMQ"].get_data().values).tolist() == [False, True]
-    assert np.isnan(drawn["in by JMS"].get_data().values).tolist() == [True, False]
+    patches = steps(axes_of(report, "traffic"))
+    assert np.isnan(patches["in by PHPMQ"].get_data().values).tolist() == [False, True]
+    assert np.isnan(patches["in by JMS"].get_data().values).tolist() == [True, False]
 
 
 def test_little_traffic_is_shown_per_minute() -> None:
@@ -104,17 +104,17 @@ def test_backlog_and_failures_are_counts() -> None:
         )
     )
     assert list(charts(report)) == ["traffic", "backlog", "troubles"]
-    drawn = {name: axes_of(report, name) for name in ("backlog", "troubles")}
-    assert {label: values(patch) for label, patch in steps(drawn["backlog"]).items()} == {
+    axes_by_name = {name: axes_of(report, name) for name in ("backlog", "troubles")}
+    assert {label: values(patch) for label, patch in steps(axes_by_name["backlog"]).items()} == {
         "ready": [9, 7],
         "unacknowledged": [4, 0],
     }
-    assert {label: values(patch) for label, patch in steps(drawn["troubles"]).items()} == {
+    assert {label: values(patch) for label, patch in steps(axes_by_name["troubles"]).items()} == {
         "dead letters": [0, 5],
         "expired": [2, 0],
         "redelivered": [3, 0],
     }
-    for axes in drawn.values():
+    for axes in axes_by_name.values():
         assert axes.get_ylabel() == "messages"
         # there is no half message
         assert all(tick == int(tick) for tick in axes.get_yticks())
@@ -185,7 +185,7 @@ def test_more_messages_have_a_stronger_colour() -> None:
     assert counts.count() == 3
     shades = [list(mesh.to_rgba(count, bytes=True)[:3]) for count in (1, 30, 1000)]
     assert shades == [
-        [int(LIGHT[name][at : at + 2], 16) for at in (1, 3, 5)]
+        [int(LIGHT[name][index : index + 2], 16) for index in (1, 3, 5)]
         for name in (HEAT[0], HEAT[3], HEAT[-1])
     ]
     bar = figure.axes[1]
@@ -197,9 +197,9 @@ def test_percentiles_are_interrupted_where_nothing_was_acknowledged() -> None:
     report = build(gold(*(row(minute, end_to_end=[10.0] * 9 + [500.0]) for minute in (0, 1, 3))))
     lines = steps(axes_of(report, "latency"))
     for label, expected in (("p50", 10.0), ("p95", 500.0)):
-        found = lines[label].get_data().values
-        assert np.isnan(found).tolist() == [False, False, True, False]
-        assert found[0] == pytest.approx(expected, rel=ERROR)
+        percentiles = lines[label].get_data().values
+        assert np.isnan(percentiles).tolist() == [False, False, True, False]
+        assert percentiles[0] == pytest.approx(expected, rel=ERROR)
 
 
 @pytest.mark.parametrize("size", [(1020, 290), (370, 290)])

@@ -147,7 +147,7 @@ def test_equal_names_are_distinguished() -> None:
             row(0, "x", broker="b2", published=1),
         )
     )
-    assert [(each.broker, each.kind, each.published) for each in report.queues] == [
+    assert [(queue.broker, queue.kind, queue.published) for queue in report.queues] == [
         ("b1", "queue", 3),
         ("b1", "topic", 2),
         ("b2", "queue", 1),
@@ -185,16 +185,16 @@ def test_an_empty_table() -> None:
 def test_parts_of_a_table_make_the_same_report() -> None:
     """As a lake's files are read; pieces are slices, whose maps do not begin at their start."""
     table = busy(300, 40)
-    made = datetime(2026, 11, 21, tzinfo=UTC)
+    created = datetime(2026, 11, 21, tzinfo=UTC)
 
     parts = pa.concat_tables([table.slice(start, 997) for start in range(0, table.num_rows, 997)])
-    whole, in_parts = build(table, made=made, top=7), build(parts, made=made, top=7)
+    from_table, from_parts = build(table, made=created, top=7), build(parts, made=created, top=7)
     assert parts["minute"].num_chunks > 1
-    assert figures(whole) == figures(in_parts)
-    assert whole.published == sum(table["published"].to_pylist())
-    assert whole.timeline is not None
-    assert whole.timeline.latency.sum() == sum(table["acknowledged"].to_pylist())
-    assert sum(reason.count for reason in whole.reasons) == whole.dead_lettered > 0
+    assert figures(from_table) == figures(from_parts)
+    assert from_table.published == sum(table["published"].to_pylist())
+    assert from_table.timeline is not None
+    assert from_table.timeline.latency.sum() == sum(table["acknowledged"].to_pylist())
+    assert sum(reason.count for reason in from_table.reasons) == from_table.dead_lettered > 0
 
 
 def figures(report: ReportFigures) -> object:
@@ -202,8 +202,8 @@ def figures(report: ReportFigures) -> object:
     assert line is not None
     assert "backlog" in line.counts
     queues = [
-        (each.name, each.published, each.backlog, each.latency, each.arrivals.tolist())
-        for each in report.queues
+        (queue.name, queue.published, queue.backlog, queue.latency, queue.arrivals.tolist())
+        for queue in report.queues
     ]
     return (
         report.published,
@@ -236,17 +236,17 @@ def test_reasons_have_their_newest_examples() -> None:
 
 
 def test_the_most_severe_anomalies_come_first() -> None:
-    later = START + timedelta(hours=1)
+    next_hour = START + timedelta(hours=1)
     report = build(
         gold(row(0, published=1)),
         anomalies(
-            anomaly(id="1", severity="warning", minute=later),
+            anomaly(id="1", severity="warning", minute=next_hour),
             anomaly(id="2", severity="critical", minute=START),
-            anomaly(id="3", severity="critical", minute=later),
+            anomaly(id="3", severity="critical", minute=next_hour),
         ),
     )
-    assert [(each["severity"], each["minute"]) for each in report.anomalies] == [
-        ("critical", later),
+    assert [(item["severity"], item["minute"]) for item in report.anomalies] == [
+        ("critical", next_hour),
         ("critical", START),
-        ("warning", later),
+        ("warning", next_hour),
     ]

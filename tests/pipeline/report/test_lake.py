@@ -51,11 +51,11 @@ def test_of_all_tables(spark: SparkSession, tmp_path: Path) -> None:
     )
     assert report.title == "broker one"
     assert (report.published, report.backlog, report.anomaly_count) == (3, 1500, 1)
-    newest, unknown = report.reasons
+    newest, unknown_reason = report.reasons
     assert [example["message_sequence"] for example in newest.examples] == [19, 19, 18]
-    assert [example["message_sequence"] for example in unknown.examples] == [500]
+    assert [example["message_sequence"] for example in unknown_reason.examples] == [500]
     assert report.state is not None
-    assert {each["name"]: each["rows"] for each in report.state.tables} == {
+    assert {table["name"]: table["rows"] for table in report.state.tables} == {
         "silver.messages": 42,
         "gold.traffic": 3,
         "gold.anomalies": 1,

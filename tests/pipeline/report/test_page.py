@@ -169,12 +169,12 @@ def test_the_policy_allows_this_page_only() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_text(name: str) -> None:
-    plain, hostile = page(full(["plain"])), page(full([name]))
+    harmless, hostile = page(full(["plain"])), page(full([name]))
 
     def frame(tree: ElementTree.Element) -> list[tuple[str, list[str]]]:
         return [(element.tag, sorted(element.attrib)) for element in tree.iter()]
 
-    assert frame(hostile) == frame(plain)
+    assert frame(hostile) == frame(harmless)
 
 
 def test_invisible_characters_are_escaped() -> None:
@@ -210,7 +210,9 @@ def test_the_figures_are_there() -> None:
 
 
 def values(tree: ElementTree.Element, kind: str) -> list[list[str]]:
-    (table,) = [each for each in tree.iter("table") if kind in each.attrib.get("class", "")]
+    (table,) = [
+        element for element in tree.iter("table") if kind in element.attrib.get("class", "")
+    ]
     body = table.find("tbody")
     assert body is not None
     return [
@@ -264,7 +266,7 @@ def test_writing_replaces_the_old_page_at_once(tmp_path: Path) -> None:
     write(build(gold(row(published=1))), path)
     assert path.read_text() != first
     assert path.stat().st_mode & 0o777 == 0o644
-    assert [each.name for each in path.parent.iterdir()] == ["report.html"]
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
 
 
 def test_a_page_that_cannot_be_made_leaves_the_old_one(
@@ -281,7 +283,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(
     with pytest.raises(ValueError, match="no page"):
         write(build(gold()), path)
     assert path.read_text() == first
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_rendering_needs_no_spark_session(tmp_path: Path) -> None:
@@ -295,5 +297,5 @@ def test_rendering_needs_no_spark_session(tmp_path: Path) -> None:
 def test_columns_beyond_those_it_knows_do_no_harm() -> None:
     table = gold(row(published=2))
     wider = table.append_column("new", pa.array(["x"]))
-    made: Any = datetime(2026, 1, 1, tzinfo=UTC)
-    assert render(build(wider, made=made)) == render(build(table, made=made))
+    created: Any = datetime(2026, 1, 1, tzinfo=UTC)
+    assert render(build(wider, made=created)) == render(build(table, made=created))

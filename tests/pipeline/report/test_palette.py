@@ -46,7 +46,7 @@ DISTANCE: Final = 12.0
 
 
 def linear(colour: str) -> Rgb:
-    parts = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    parts = np.array([int(colour[index : index + 2], 16) for index in (1, 3, 5)]) / 255
     return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
 
@@ -71,7 +71,9 @@ def oklab(rgb: Rgb) -> Rgb:
 
 def contrast(one: str, other: str) -> float:
     """As WCAG 2 counts it."""
-    dark, light = sorted(float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (one, other))
+    dark, light = sorted(
+        float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)
+    )
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -82,9 +84,9 @@ def shade(name: str, theme: str) -> str:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("eyes", SEEN_BY)
 def test_protocols_differ(theme: str, eyes: str) -> None:
-    for one, other in itertools.combinations(PROTOCOLS, 2):
-        seen = [oklab(SEEN_BY[eyes] @ linear(shade(each, theme))) for each in (one, other)]
-        assert 100 * np.linalg.norm(seen[0] - seen[1]) >= DISTANCE, (one, other)
+    for protocol, other in itertools.combinations(PROTOCOLS, 2):
+        colours = [oklab(SEEN_BY[eyes] @ linear(shade(name, theme))) for name in (protocol, other)]
+        assert 100 * np.linalg.norm(colours[0] - colours[1]) >= DISTANCE, (protocol, other)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -120,7 +122,7 @@ def test_more_messages_stand_out_more(theme: str) -> None:
 
 
 def test_paper_is_light() -> None:
-    dark = render(build(gold())).split("@media screen and (prefers-color-scheme:dark)")
-    assert len(dark) == 2
-    assert COLOURS["card"][0] in dark[0]
-    assert COLOURS["card"][1] in dark[1]
+    parts = render(build(gold())).split("@media screen and (prefers-color-scheme:dark)")
+    assert len(parts) == 2
+    assert COLOURS["card"][0] in parts[0]
+    assert COLOURS["card"][1] in parts[1]

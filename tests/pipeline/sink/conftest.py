@@ -14,8 +14,8 @@ LISTEN = ("http://127.0.0.1:0",)
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    with LocalBroker(tmp_path_factory.mktemp("broker"), LISTEN) as started:
-        yield started
+    with LocalBroker(tmp_path_factory.mktemp("broker"), LISTEN) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")

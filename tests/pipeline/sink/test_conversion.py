@@ -55,7 +55,7 @@ def convert(
     """A batch of these columns; `types` are other ones than usual."""
     arrays = [pa.array(values, {**TYPES, **types}[name]) for name, values in columns.items()]
     batch = pa.RecordBatch.from_arrays(arrays, list(columns))
-    places = {name: place for place, name in enumerate(columns)}
+    places = {name: index for index, name in enumerate(columns)}
     return Converter(places, read({**URL, **(options or {})})).convert(batch)
 
 
@@ -67,29 +67,29 @@ def received(rows: list[Values]) -> list[Row]:
 
 def faults(rows: list[Values]) -> dict[int, str]:
     """The reasons of the rows that are no messages."""
-    found = {}
+    reasons = {}
     for number, row in enumerate(received(rows)):
         try:
             name_of(row.destination)
         except UnusableRow as fault:
-            found[number] = str(fault)
-    return found
+            reasons[number] = str(fault)
+    return reasons
 
 
 def only(values: dict[str, Any], **types: pa.DataType) -> Row:
     """The one row of these values, which has no fault."""
     row = {"destination": "q", "body": b"x", **values}
-    converted = convert({name: [value] for name, value in row.items()}, **types)
-    assert not faults(converted)
-    return received(converted)[0]
+    batch = convert({name: [value] for name, value in row.items()}, **types)
+    assert not faults(batch)
+    return received(batch)[0]
 
 
 def fault(values: dict[str, Any], **types: pa.DataType) -> str:
     """Why the one row of these values is no message."""
     row = {"destination": "q", "body": b"x", **values}
-    converted = convert({name: [value] for name, value in row.items()}, **types)
-    assert list(faults(converted)) == [0]
-    return faults(converted)[0]
+    batch = convert({name: [value] for name, value in row.items()}, **types)
+    assert list(faults(batch)) == [0]
+    return faults(batch)[0]
 
 
 def test_everything_that_a_row_can_say() -> None:
@@ -136,7 +136,7 @@ def test_rows_are_as_short_as_their_columns() -> None:
 
 
 def test_mixed_batch_keeps_rows_apart() -> None:
-    converted = convert(
+    batch = convert(
         {
             "destination": ["a", None, "b", "a"],
             "destination_kind": ["topic", "queue", None, "queue"],
@@ -146,22 +146,22 @@ def test_mixed_batch_keeps_rows_apart() -> None:
         },
         {"destination": "usual"},
     )
-    assert not faults(converted)
-    assert [(name_of(row.destination), row.topic, row.body) for row in received(converted)] == [
+    assert not faults(batch)
+    assert [(name_of(row.destination), row.topic, row.body) for row in received(batch)] == [
         ("a", True, b"1"),
         ("usual", False, b""),
         ("b", False, b"\xff"),
         ("a", False, b"[4]"),
     ]
-    assert [row.body_kind for row in received(converted)] == [3, 0, 3, 2]
-    assert [row.priority for row in received(converted)] == [4, 0, 9, 4]
+    assert [row.body_kind for row in received(batch)] == [3, 0, 3, 2]
+    assert [row.priority for row in received(batch)] == [4, 0, 9, 4]
 
 
 def test_the_option_destination_may_be_a_topic() -> None:
     rows = received(convert({"body": [b"x"]}, {"destination": "topic:news"}))
     assert [(name_of(row.destination), row.topic) for row in rows] == [("news", True)]
-    named = convert({"destination": ["q", None], "body": [b"", b""]}, {"destination": "topic:n"})
-    assert [(name_of(row.destination), row.topic) for row in received(named)] == [
+    batch = convert({"destination": ["q", None], "body": [b"", b""]}, {"destination": "topic:n"})
+    assert [(name_of(row.destination), row.topic) for row in received(batch)] == [
         ("q", False),
         ("n", True),
     ]
@@ -299,7 +299,7 @@ def test_any_properties_come_back(properties: dict[str, Any]) -> None:
 
 def test_maps_of_a_slice_are_its_own() -> None:
     """Arrow's slices share the values of the whole."""
-    whole = pa.RecordBatch.from_arrays(
+    complete = pa.RecordBatch.from_arrays(
         [
             pa.array(["a", "b"]),
             pa.array([b"", b""]),
@@ -308,28 +308,28 @@ def test_maps_of_a_slice_are_its_own() -> None:
         ],
         ["destination", "body", "properties", "property_types"],
     )
-    places = {name: place for place, name in enumerate(whole.schema.names)}
-    converted = Converter(places, read(URL)).convert(whole.slice(1))
-    assert properties_of(received(converted)[0].properties) == {"q": "2"}
+    places = {name: index for index, name in enumerate(complete.schema.names)}
+    batch = Converter(places, read(URL)).convert(complete.slice(1))
+    assert properties_of(received(batch)[0].properties) == {"q": "2"}
 
 
 def test_what_a_jmq_client_had_compressed_becomes_plain() -> None:
     """The mark in the frame, by which a client would know, is not written back."""
-    small = zlib.compress(b"long " * 50)
+    packed = zlib.compress(b"long " * 50)
     compressed = {
         "JMS_SUN_COMPRESS": ("true", "boolean"),
         "JMS_SUN_UNCOMPRESSED_SIZE": ("250", "integer"),
-        "JMS_SUN_COMPRESSED_SIZE": (str(len(small)), "integer"),
+        "JMS_SUN_COMPRESSED_SIZE": (str(len(packed)), "integer"),
         "mine": ("x", "text"),
     }
     properties = {
         "properties": [(name, text) for name, (text, _) in compressed.items()],
         "property_types": [(name, kind) for name, (_, kind) in compressed.items()],
     }
-    row = only({"body": small, **properties})
+    row = only({"body": packed, **properties})
     assert row.body == b"long " * 50
     assert properties_of(row.properties) == {"mine": "x"}
-    lying = b"x" * len(small)
+    lying = b"x" * len(packed)
     row = only({"body": lying, **properties})
     assert row.body == lying
     assert len(properties_of(row.properties) or {}) == 4

@@ -88,7 +88,7 @@ def test_columns(spark: SparkSession) -> None:
     schema = StructType.fromDDL("Body string, x void, priority smallint, destination varchar(9)")
     schema = StructType([field for field in schema if field.name != "x"])
     assert places(schema, "") == {"body": 0, "priority": 1, "destination": 2}
-    everything = {
+    types = {
         "body": "map<string,string>",
         "properties": "map<string,string>",
         "property_types": "map<string,string>",
@@ -97,7 +97,7 @@ def test_columns(spark: SparkSession) -> None:
         "expiration": "timestamp",
         "deliver_at": "timestamp",
     }
-    ddl = ", ".join(f"{name} {everything.get(name, 'string')}" for name in COLUMNS)
+    ddl = ", ".join(f"{name} {types.get(name, 'string')}" for name in COLUMNS)
     assert list(places(StructType.fromDDL(ddl), "")) == list(COLUMNS)
     # a column of nothing but null is no column
     assert places(StructType.fromDDL("body void, type void"), "q") == {}

@@ -16,19 +16,21 @@ def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> 
     """The parts of rows with bodies of these sizes, that arrive in batches which end at `cuts`."""
     parts = Parts(rows, size)
     values = [row("q", bytes(length), message_id=str(n)) for n, length in enumerate(sizes)]
-    found: list[EncodedPart] = []
+    encoded: list[EncodedPart] = []
     start = 0
     for end in [*cuts, len(values)]:
-        found += parts.add(values[start:end])
+        encoded += parts.add(values[start:end])
         start = end
     last = parts.last()
-    return [*found, last] if last else found
+    return [*encoded, last] if last else encoded
 
 
 def numbers(part: EncodedPart) -> list[int]:
     """Return the numbers of the rows in it."""
     data = b"".join(part.frames)
-    return [int(each.message_id) for frame in frames(memoryview(data)) for each in decode(frame)]
+    return [
+        int(message.message_id) for frame in frames(memoryview(data)) for message in decode(frame)
+    ]
 
 
 def test_no_rows_are_no_part() -> None:
@@ -67,8 +69,8 @@ def test_a_huge_row_is_a_part_by_itself() -> None:
 def test_batches_do_not_matter(sizes: list[int], cuts: list[int], rows: int, size: int) -> None:
     """A partition that is written again has the same bytes in the same parts."""
     once = collect(sizes, [], rows, size)
-    again = collect(sizes, sorted(min(cut, len(sizes)) for cut in cuts), rows, size)
-    assert [part.frames for part in again] == [part.frames for part in once]
+    repeated = collect(sizes, sorted(min(cut, len(sizes)) for cut in cuts), rows, size)
+    assert [part.frames for part in repeated] == [part.frames for part in once]
     assert [number for part in once for number in numbers(part)] == list(range(len(sizes)))
     assert all(part.rows <= rows for part in once)
     totals = [sum(sizes[number] + ROW_BYTES for number in numbers(part)) for part in once]

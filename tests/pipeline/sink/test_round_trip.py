@@ -50,8 +50,8 @@ def messages() -> list[Any]:
         (BodyKind.STREAM, b""),
         (BodyKind.OBJECT, b"\xac\xed\0\5whatever"),
     ]
-    found = [row("was", body, body_kind=int(kind)) for kind, body in bodies]
-    found.append(
+    rows = [row("was", body, body_kind=int(kind)) for kind, body in bodies]
+    rows.append(
         row(
             "was",
             b"all",
@@ -65,10 +65,10 @@ def messages() -> list[Any]:
             properties=PROPERTIES,
         )
     )
-    found.append(row("was", b"reply", reply_to="topic", reply_topic=True))
-    found.append(row("was", b"topic", topic=True))
-    found.append(row(NAME.encode("utf-8", "surrogateescape"), b"name"))
-    return found
+    rows.append(row("was", b"reply", reply_to="topic", reply_topic=True))
+    rows.append(row("was", b"topic", topic=True))
+    rows.append(row(NAME.encode("utf-8", "surrogateescape"), b"name"))
+    return rows
 
 
 def fields_of(message: Message) -> tuple[Any, ...]:
@@ -90,17 +90,17 @@ def fields_of(message: Message) -> tuple[Any, ...]:
 
 def test_rows_are_written_back_unchanged(spark: SparkSession, url: str, data: Path) -> None:
     with HttpClient(target({"url": url})) as remote:
-        where = "/api/v1/batches?writer=first&batch=0&partition=0&part=0&final=true"
-        remote.request("POST", where, list(encode(messages())))
+        path = "/api/v1/batches?writer=first&batch=0&partition=0&part=0&final=true"
+        remote.request("POST", path, list(encode(messages())))
     reader = spark.read.format("sluicemq").option("includeHeaders", "true")
     rows = reader.load(str(data)).orderBy("sequence").coalesce(1)
-    kept = rows.select(*(name for name in COLUMNS if name in rows.columns))
+    selected = rows.select(*(name for name in COLUMNS if name in rows.columns))
     before = published(data)
-    assert len(before) == kept.count() == len(messages())
-    kept.write.format("sluicemq").mode("append").option("url", url).save()
-    again = published(data)[len(before) :]
-    assert [message.destination for message in again] == [m.destination for m in before]
-    for first, second in zip(before, again, strict=True):
+    assert len(before) == selected.count() == len(messages())
+    selected.write.format("sluicemq").mode("append").option("url", url).save()
+    rewritten = published(data)[len(before) :]
+    assert [message.destination for message in rewritten] == [m.destination for m in before]
+    for first, second in zip(before, rewritten, strict=True):
         assert fields_of(second) == fields_of(first)
 
 

@@ -90,21 +90,21 @@ def test_every_column(spark: SparkSession, url: str, data: Path, queue: str) -> 
 def test_bodies_of_each_type(spark: SparkSession, url: str, data: Path, queue: str) -> None:
     for expression in ("'é'", "X'ff00'", "map('name', 'wert', 'none', null)", "null"):
         write(spark.sql(f"select {expression} as body"), url, destination=queue)
-    text, raw, entries, nothing = published(data, queue)
+    text, raw, entries, empty = published(data, queue)
     assert (text.kind, text.body) == (BodyKind.TEXT, "é".encode())
     assert (raw.kind, raw.body) == (BodyKind.BYTES, b"\xff\0")
     assert entries.kind is BodyKind.MAP
     assert loads_map(entries.body) == {"name": "wert", "none": None}
-    assert (nothing.kind, nothing.body) == (BodyKind.NONE, b"")
+    assert (empty.kind, empty.body) == (BodyKind.NONE, b"")
 
 
 def test_a_partition_stays_in_order(spark: SparkSession, url: str, data: Path, queue: str) -> None:
     frame = spark.range(0, 9000, 1, 2).selectExpr("string(id) as body")
     write(frame, url, destination=queue, transactionRows="1000")
-    found = numbers(published(data, queue))
-    assert sorted(found) == list(range(9000))
-    assert [n for n in found if n < 4500] == list(range(4500))
-    assert [n for n in found if n >= 4500] == list(range(4500, 9000))
+    sequence = numbers(published(data, queue))
+    assert sorted(sequence) == list(range(9000))
+    assert [n for n in sequence if n < 4500] == list(range(4500))
+    assert [n for n in sequence if n >= 4500] == list(range(4500, 9000))
 
 
 def test_a_write_id_is_written_once(spark: SparkSession, url: str, data: Path, queue: str) -> None:
@@ -123,9 +123,9 @@ def test_other_rows_of_a_write_id_differ(
     frame = spark.range(0, 100, 1, 2).selectExpr("string(id) as body")
     write(frame, url, destination=queue, writeId=queue)
     write(frame.sortWithinPartitions(frame.body.desc()), url, destination=queue, writeId=queue)
-    others = spark.range(100, 200, 1, 2).selectExpr("string(id) as body")
+    other_rows = spark.range(100, 200, 1, 2).selectExpr("string(id) as body")
     with pytest.raises(PySparkException, match="written with other rows before"):
-        write(others, url, destination=queue, writeId=queue)
+        write(other_rows, url, destination=queue, writeId=queue)
     assert sorted(numbers(published(data, queue))) == list(range(100))
 
 
@@ -146,10 +146,10 @@ def test_views_and_tables_in_sql(
             f"CREATE TABLE tables.events USING sluicemq OPTIONS (url '{url}', destinations 'x') "
             "COMMENT 'what happened' TBLPROPERTIES ('team' = 'warehouse')"
         )
-        (counted,) = spark.sql(
+        (result,) = spark.sql(
             f"SELECT count(*) FROM tables.events WITH (url = '{url}', destinations = '{queue}')"
         ).collect()
-        assert tuple(counted) == (2,)
+        assert tuple(result) == (2,)
         reader = spark.read.option("url", url).option("destinations", queue)
         events = reader.table("tables.events")
         assert [events.count(), events.where("priority = 7").count(), events.count()] == [2, 1, 2]
@@ -181,8 +181,8 @@ def test_a_task_that_is_repeated(spark: SparkSession, url: str, data: Path, queu
     """What its first attempt has written is not written again, and nothing is missing; what is
     cut off in the middle of a part, which a writer cannot tell from the end, is not the end."""
     frame = spark.range(0, 30_000, 1, 2).selectExpr("string(id) as body")
-    broken = frame.mapInArrow(failing_once(2), "body string")
-    write(broken, url, destination=queue, transactionRows="1000")
+    failing = frame.mapInArrow(failing_once(2), "body string")
+    write(failing, url, destination=queue, transactionRows="1000")
     assert sorted(numbers(published(data, queue))) == list(range(30_000))
 
 
@@ -252,12 +252,12 @@ def test_bad_rows_become_dead_letters(
     """Those that the sink finds, and those that only the broker knows, once however often."""
     long = "x" * 2000  # longer than names may be with this broker
     frame = spark.sql(BAD).selectExpr("*", f"if(body = '{{}}', '{long}', '{queue}') as destination")
-    dead = f"{queue}.dlq"
+    dead_letter_queue = f"{queue}.dlq"
     for _ in range(2):
-        write(frame, url, badRows="dead-letter", deadLetterQueue=dead, writeId=queue)
+        write(frame, url, badRows="dead-letter", deadLetterQueue=dead_letter_queue, writeId=queue)
     assert [message.body for message in published(data, queue)] == [b"good"]
-    dead_letters = {m.body: m.properties or {} for m in published(data, dead)}
-    assert len(published(data, dead)) == 3
+    dead_letters = {m.body: m.properties or {} for m in published(data, dead_letter_queue)}
+    assert len(published(data, dead_letter_queue)) == 3
     assert set(dead_letters) == {b"{", b"good", b"{}"}
     assert str(dead_letters[b"{"]["deadLetterReason"]).startswith("the body is not JSON")
     assert dead_letters[b"good"]["deadLetterReason"] == "the priority must be 0 to 9, not 12"
@@ -294,24 +294,24 @@ def test_a_broker_that_restarts_meanwhile(spark: SparkSession, tmp_path: Path) -
     port = unused_port()
     listen = [f"http://127.0.0.1:{port}"]
     with LocalBroker(tmp_path, listen) as broker:
-        again = LocalBroker(tmp_path, listen)
+        restarted = LocalBroker(tmp_path, listen)
 
         def restart() -> None:
-            while len(published(tmp_path)) < 5000 and not written.is_set():
+            while len(published(tmp_path)) < 5000 and not done.is_set():
                 pass
             broker.kill()
-            again.start()
+            restarted.start()
 
-        written = threading.Event()
+        done = threading.Event()
         restarter = threading.Thread(target=restart)
         restarter.start()
         frame = spark.range(0, 60_000, 1, 2).selectExpr("string(id) as body")
         try:
             write(frame, f"http://127.0.0.1:{port}", destination="q", transactionRows="500")
         finally:
-            written.set()
+            done.set()
             restarter.join()
-            again.stop()
+            restarted.stop()
     assert sorted(numbers(published(tmp_path))) == list(range(60_000))
 
 

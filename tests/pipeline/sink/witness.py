@@ -13,12 +13,12 @@ from sluicemq.model.message import Message
 def published(data: Path, destination: str = "") -> list[Message]:
     """All messages in order, or those to one destination ("topic:NAME" for a topic)."""
     addresses: dict[int, Address] = {}
-    found = []
+    messages = []
     for _, _, record in read_records(data / "journal"):
         if record.type == RecordType.DESTINATION_CREATED:
             addresses[record.destination] = record.address
         elif record.type == RecordType.MESSAGE:
             message = decode_message(record, addresses[record.destination])
             if destination in ("", str(message.destination)):
-                found.append(message)
-    return found
+                messages.append(message)
+    return messages

@@ -50,11 +50,11 @@ ORDERS = Address(Kind.QUEUE, "orders")
 
 def message(body: bytes = b"hello", address: Address = ORDERS, **fields: object) -> Message:
     """One that came by PHPMQ; `fields` set the others."""
-    made = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, T0, 0, 4)
+    result = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, T0, 0, 4)
     for name, value in fields.items():
-        setattr(made, name, value)
-    made.arrival = made.arrival or made.timestamp
-    return made
+        setattr(result, name, value)
+    result.arrival = result.arrival or result.timestamp
+    return result
 
 
 def put(journal: FileJournal, made: Message | None = None) -> int:
@@ -115,9 +115,9 @@ def depth(journal: FileJournal, waiting: int, address: Address = ORDERS) -> int:
 
 def options_of(place: Path | str, **given: str) -> SourceOptions:
     """Everything there is to read, unless told otherwise; names as Spark hands them over."""
-    where = {"url": place} if isinstance(place, str) else {"path": str(place)}
-    asked = {"events": "*", "includeheaders": "true", **where, **given}
-    return parse_options({name: text for name, text in asked.items() if text})
+    location = {"url": place} if isinstance(place, str) else {"path": str(place)}
+    texts = {"events": "*", "includeheaders": "true", **location, **given}
+    return parse_options({name: text for name, text in texts.items() if text})
 
 
 def reader_of(place: Path | str, **given: str) -> BatchReader:
@@ -201,50 +201,50 @@ def naive_rows(directory: Path, selects: Callable[[Row], bool] = lambda row: Tru
     rows = []
     before: Record | None = None
     for record in records:
-        made = _rows(record, names, published)
+        record_rows = _rows(record, names, published)
         after_message = before is not None and before.type == RecordType.MESSAGE
         if before is not None and after_message and record.kind == Cause.DEAD_LETTERED:
             dead_letter = _fields(before, names[before.destination])
-            for row in made if record.type == RecordType.COMPLETED else ():
+            for row in record_rows if record.type == RecordType.COMPLETED else ():
                 row["properties"] = dead_letter.get("properties")
                 row["property_types"] = dead_letter.get("property_types")
-        rows += made
+        rows += record_rows
         before = record
     return [row for row in rows if selects(row)]
 
 
 def _rows(record: Record, names: dict[int, Address], published: dict[int, Record]) -> list[Row]:
-    about: list[tuple[int | None, int | None]]
-    more: Row = {}
+    messages: list[tuple[int | None, int | None]]
+    fields: Row = {}
     event = RecordType(record.type).name.lower()
     if record.type == RecordType.MESSAGE:
         event = Event.PUBLISHED
     if record.is_message:
-        about = [(record.identity, None)]
-        more = _fields(record, names[record.destination])
+        messages = [(record.identity, None)]
+        fields = _fields(record, names[record.destination])
     elif record.type == RecordType.COMPLETED:
         event = Cause(record.kind).name.lower().replace("_", "-")
-        about = [(sequence, None) for sequence in record.sequences]
-        more = {"subscription": record.subscription}
+        messages = [(sequence, None) for sequence in record.sequences]
+        fields = {"subscription": record.subscription}
     elif record.type == RecordType.DELIVERED:
-        about = [(sequence, 1) for sequence in record.sequences]
-        more = {"subscription": record.subscription}
+        messages = [(sequence, 1) for sequence in record.sequences]
+        fields = {"subscription": record.subscription}
     elif record.type == RecordType.REDELIVERED:
         subscription, sequences, attempts = decode_deliveries(record.body)
-        about = list(zip(sequences, attempts, strict=True))
-        more = {"subscription": subscription}
+        messages = list(zip(sequences, attempts, strict=True))
+        fields = {"subscription": subscription}
     elif record.type == RecordType.REQUEUED:
         requeued = decode_requeue(record.body)
-        about = [(record.reference, requeued.attempts)]
-        more = {"subscription": requeued.subscription}
+        messages = [(record.reference, requeued.attempts)]
+        fields = {"subscription": requeued.subscription}
     elif record.type == RecordType.DEPTH:
-        about = [(None, None)]
+        messages = [(None, None)]
         waiting, unacked, consumers = decode_depth(record.body)
-        more = {"ready": waiting, "unacked": unacked, "consumers": consumers}
+        fields = {"ready": waiting, "unacked": unacked, "consumers": consumers}
     else:
         return []
     rows = []
-    for item, (number, attempts_made) in enumerate(about):
+    for item, (number, attempts_made) in enumerate(messages):
         row: Row = dict.fromkeys(EVENTS.names)
         address = names[record.destination]
         row |= {
@@ -256,7 +256,7 @@ def _rows(record: Record, names: dict[int, Address], published: dict[int, Record
             "destination_kind": address.kind.name.lower(),
             "message_sequence": number,
             "attempts": attempts_made,
-            **more,
+            **fields,
         }
         origin = published.get(number) if number is not None else None
         if origin is not None:
@@ -267,24 +267,30 @@ def _rows(record: Record, names: dict[int, Address], published: dict[int, Record
 
 
 def _fields(record: Record, address: Address) -> Row:
-    made = decode_message(record, address)
+    decoded = decode_message(record, address)
     row: Row = {
-        "priority": made.priority,
-        "durability": made.durability.name.lower(),
-        "expiration": moment(min(made.expiration, MAX_TIME) * 1000) if made.expiration else None,
-        "size": len(made.body),
-        "body_kind": made.kind.name.lower(),
-        "body": None if made.kind is BodyKind.NONE and not made.body else made.body,
-        "message_id": _name(made.message_id) or None,
-        "correlation_id": _name(made.correlation_id) or None,
-        "type": _name(made.type) or None,
-        "deliver_at": moment(min(made.deliver_at, MAX_TIME) * 1000) if made.deliver_at else None,
-        "client_timestamp": moment(made.timestamp * 1000) if has_client_timestamp(made) else None,
+        "priority": decoded.priority,
+        "durability": decoded.durability.name.lower(),
+        "expiration": moment(min(decoded.expiration, MAX_TIME) * 1000)
+        if decoded.expiration
+        else None,
+        "size": len(decoded.body),
+        "body_kind": decoded.kind.name.lower(),
+        "body": None if decoded.kind is BodyKind.NONE and not decoded.body else decoded.body,
+        "message_id": _name(decoded.message_id) or None,
+        "correlation_id": _name(decoded.correlation_id) or None,
+        "type": _name(decoded.type) or None,
+        "deliver_at": moment(min(decoded.deliver_at, MAX_TIME) * 1000)
+        if decoded.deliver_at
+        else None,
+        "client_timestamp": moment(decoded.timestamp * 1000)
+        if has_client_timestamp(decoded)
+        else None,
     }
-    if made.reply_to is not None:
-        row["reply_to"] = _name(str(made.reply_to))
-    if made.properties:
-        pairs = {_name(name): _property(value) for name, value in made.properties.items()}
+    if decoded.reply_to is not None:
+        row["reply_to"] = _name(str(decoded.reply_to))
+    if decoded.properties:
+        pairs = {_name(name): _property(value) for name, value in decoded.properties.items()}
         row["properties"] = {name: text for name, (text, _) in pairs.items()}
         row["property_types"] = {name: kind for name, (_, kind) in pairs.items()}
     return row

@@ -59,64 +59,64 @@ def last_segment(directory: Path) -> Path:
 def test_a_damaged_record(
     directory: Path, sealed: bool, part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    everything = numbers(read(directory, events="published"))
-    inside = [
+    sequences = numbers(read(directory, events="published"))
+    candidates = [
         number
-        for number in everything
+        for number in sequences
         if (place_of(directory, number)[0] == last_segment(directory)) != sealed
     ]
-    victim = inside[1]
+    victim = candidates[1]
     path, offset = place_of(directory, victim)
     flip(path, offset + {"body": 90, "size": 1, "sequence": 8}[part])
 
     with pytest.raises(JournalDamaged, match=f"{path.name}.*offset {offset}"):
         read(directory, events="published")
     with caplog.at_level(logging.WARNING):
-        left = numbers(read(directory, events="published", failondataloss="false"))
-    assert left == [number for number in everything if number != victim]
+        remaining = numbers(read(directory, events="published", failondataloss="false"))
+    assert remaining == [number for number in sequences if number != victim]
     assert f"offset {offset}" in caplog.text
 
 
 def test_damage_outside_the_read_is_reported_too(directory: Path) -> None:
-    everything = numbers(read(directory, events="published"))
-    path, offset = place_of(directory, everything[0])
+    sequences = numbers(read(directory, events="published"))
+    path, offset = place_of(directory, sequences[0])
     flip(path, offset + 90)
     with pytest.raises(JournalDamaged, match=f"offset {offset}"):
-        read(directory, events="published", startingoffsets=str(everything[1]))
+        read(directory, events="published", startingoffsets=str(sequences[1]))
     # what needs no bodies is in the index, which has a CRC of its own
-    assert numbers(read(directory, events="published", columns="sequence")) == everything
+    assert numbers(read(directory, events="published", columns="sequence")) == sequences
 
 
 def test_a_few_records_are_checked_one_by_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "FEW", 0)
-    everything = numbers(read(directory, events="published"))
-    path, offset = place_of(directory, everything[2])
+    sequences = numbers(read(directory, events="published"))
+    path, offset = place_of(directory, sequences[2])
     flip(path, offset + 90)
-    assert numbers(read(directory, startingoffsets="1", endingoffsets=str(everything[2])))
+    assert numbers(read(directory, startingoffsets="1", endingoffsets=str(sequences[2])))
     with pytest.raises(JournalDamaged, match=f"offset {offset}"):
         read(directory, events="published")
 
 
 def test_a_damaged_index_is_done_without(directory: Path) -> None:
-    everything = read(directory)
+    expected = read(directory)
     path = segment_path(directory, list_segments(directory)[0])
     flip(path, path.stat().st_size - TRAILER_BYTES - 8)
-    assert read(directory) == everything
+    assert read(directory) == expected
 
 
 def test_a_segment_that_lost_its_end(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    everything = numbers(read(directory, events="published"))
-    path, offset = place_of(directory, everything[3])
+    sequences = numbers(read(directory, events="published"))
+    path, offset = place_of(directory, sequences[3])
     with path.open("r+b") as file:
         file.truncate(offset)
     with pytest.raises(JournalDamaged, match=path.name):
         read(directory, events="published")
     with caplog.at_level(logging.WARNING):
-        left = numbers(read(directory, events="published", failondataloss="false"))
-    assert set(left) < set(everything)
-    assert left[-1] == everything[-1]
+        remaining = numbers(read(directory, events="published", failondataloss="false"))
+    assert set(remaining) < set(sequences)
+    assert remaining[-1] == sequences[-1]
     assert path.name in caplog.text
 
 
@@ -127,16 +127,16 @@ def test_a_segment_removed_before_it_is_read(
     reader = reader_of(directory, events="published", failondataloss=strict)
     (share,) = reader.partitions()
     assert isinstance(share, Share)
-    gone = share.segment_ranges[0]
-    segment_path(directory, gone.first).unlink()
+    removed = share.segment_ranges[0]
+    segment_path(directory, removed.first).unlink()
     if strict == "true":
-        with pytest.raises(RecordNotFound, match=f"{gone.low} to {gone.high - 1} are gone"):
+        with pytest.raises(RecordNotFound, match=f"{removed.low} to {removed.high - 1} are gone"):
             list(reader.read(share))
     else:
         with caplog.at_level(logging.WARNING):
             rows = sum(batch.num_rows for batch in reader.read(share))
         assert 0 < rows < COUNT
-        assert f"{gone.low} to {gone.high - 1} are gone" in caplog.text
+        assert f"{removed.low} to {removed.high - 1} are gone" in caplog.text
 
 
 def test_a_segment_removed_while_it_is_read(directory: Path) -> None:

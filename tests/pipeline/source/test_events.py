@@ -79,8 +79,8 @@ steps = st.one_of(
 def take_step(journal: FileJournal, step: str, argument: object, known: list[int]) -> None:
     recent = known[-3:]
     match step, argument:
-        case "published", made:
-            known.append(put(journal, made))  # type: ignore[arg-type]
+        case "published", new_message:
+            known.append(put(journal, new_message))  # type: ignore[arg-type]
         case "settle", Cause() as cause:
             support.settle(journal, recent, cause)
         case "deliver", int(count):
@@ -108,7 +108,7 @@ def test_like_the_reader_of_single_records(taken: list[tuple[str, object]], plac
         journal = FileJournal.open(directory, SMALL)
         try:
             journal.recovery.done()
-            known: list[int] = []
+            sequences: list[int] = []
             for step, argument in taken:
                 if step == "restart":
                     journal.close()
@@ -117,16 +117,16 @@ def test_like_the_reader_of_single_records(taken: list[tuple[str, object]], plac
                 elif step == "compact":
                     journal.compact()
                 else:
-                    take_step(journal, step, argument, known)
+                    take_step(journal, step, argument, sequences)
             journal.sync()
             expected = naive_rows(directory)
             assert read(directory) == expected
             # a part of it, and without what would need bodies
-            sequence = known[place % len(known)] if known else 5
-            some = read(
+            sequence = sequences[place % len(sequences)] if sequences else 5
+            selected = read(
                 directory, startingoffsets=str(sequence), columns="sequence,record_index,event"
             )
-            assert [row["sequence"] for row in some] == [
+            assert [row["sequence"] for row in selected] == [
                 row["sequence"] for row in expected if row["sequence"] >= sequence
             ]
         finally:
@@ -205,26 +205,26 @@ def test_a_million_destinations_need_no_more_than_their_names(tmp_path: Path) ->
 def test_what_was_moved(tmp_path: Path) -> None:
     with journal_in(tmp_path, JournalOptions()) as journal:
         journal.snapshot_from(lambda: b"")
-        kept = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))
+        kept_sequence = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))
         # a prepared transaction is moved, too, and is no message
         journal.append_entry(RecordType.TRANSACTION_PREPARED, b"transaction", T0, references=1)
-        gone = [put(journal) for _ in range(50)]
-        support.settle(journal, gone)
+        settled = [put(journal) for _ in range(50)]
+        support.settle(journal, settled)
         journal.seal()
         journal.sync()
         journal.compact()
-        support.deliver(journal, [kept, gone[0]])
+        support.deliver(journal, [kept_sequence, settled[0]])
         journal.sync()
-        moved, kept_row, gone_row = read(tmp_path)
-        assert (moved["event"], moved["message_sequence"], moved["body"]) == (
+        moved_row, kept_row, gone_row = read(tmp_path)
+        assert (moved_row["event"], moved_row["message_sequence"], moved_row["body"]) == (
             "relocated",
-            kept,
+            kept_sequence,
             b"kept",
         )
-        assert (kept_row["message_sequence"], kept_row["protocol"]) == (kept, "jmq")
-        assert kept_row["published"] == moved["time"] == support.moment((T0 + 5) * 1000)
+        assert (kept_row["message_sequence"], kept_row["protocol"]) == (kept_sequence, "jmq")
+        assert kept_row["published"] == moved_row["time"] == support.moment((T0 + 5) * 1000)
         assert (gone_row["message_sequence"], gone_row["protocol"], gone_row["published"]) == (
-            gone[0],
+            settled[0],
             None,
             None,
         )

@@ -35,19 +35,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     """One whose journal has sealed segments, some of several ranges, and one being written."""
     directory = tmp_path_factory.mktemp("remote")
     with journal_in(directory / "journal", JournalOptions(segment_bytes=1 << 20)) as journal:
-        known = []
+        sequences = []
         for number in range(3000):
             address = NAMELESS if number % 100 == 7 else support.ORDERS
             body = bytes(1000 if number % 500 else 100_000)
-            known.append(put(journal, message(body, address, message_id=f"m{number}")))
+            sequences.append(put(journal, message(body, address, message_id=f"m{number}")))
             if number % 100 == 99:
-                support.deliver(journal, known[-100:])
-                support.redeliver(journal, known[-3:], [2, 3, 4])
-                support.requeue(journal, known[-1], 5)
+                support.deliver(journal, sequences[-100:])
+                support.redeliver(journal, sequences[-3:], [2, 3, 4])
+                support.requeue(journal, sequences[-1], 5)
                 support.depth(journal, number)
                 journal.sync()
-    with LocalBroker(directory, LISTEN) as started:
-        yield started
+    with LocalBroker(directory, LISTEN) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -103,44 +103,44 @@ def test_only_selected_bytes_are_fetched(url: str, monkeypatch: pytest.MonkeyPat
         return fetch(self, first, start, stop)
 
     monkeypatch.setattr(HttpStorage, "range", counting)
-    everything = table_of(reader_of(url, events="published"))
-    whole = sum(fetched)
+    all_rows = table_of(reader_of(url, events="published"))
+    total = sum(fetched)
     assert max(fetched) <= http_storage.RANGE_BYTES
     fetched.clear()
-    some = table_of(reader_of(url, events="published", destinations="caf*"))
-    assert 0 < some.num_rows < everything.num_rows / 50
-    assert sum(fetched) < whole / 3  # nearly all that is left is of the one without an index
+    selected = table_of(reader_of(url, events="published", destinations="caf*"))
+    assert 0 < selected.num_rows < all_rows.num_rows / 50
+    assert sum(fetched) < total / 3  # nearly all that is left is of the one without an index
 
 
 def test_credentials_are_printed_nowhere(url: str) -> None:
-    inside = url.replace("//", "//somebody:s3cret@")
+    url_with_credentials = url.replace("//", "//somebody:s3cret@")
     for reader in (
         reader_of(url, user="somebody", password="s3cret"),
         reader_of(url, token="s3cret"),
-        reader_of(inside),
+        reader_of(url_with_credentials),
     ):
         assert "s3cret" not in repr(reader._options) + repr(reader._reading)
 
 
 def test_slots(broker: LocalBroker, url: str) -> None:
-    place = place_at(url)
-    assert place.hold("remote", 5, 1 << 20).position == 5
-    assert place.hold("remote", 9, None).position == 5
-    place.advance("remote", 12)
-    place.advance("remote", 3)
+    storage = place_at(url)
+    assert storage.hold("remote", 5, 1 << 20).position == 5
+    assert storage.hold("remote", 9, None).position == 5
+    storage.advance("remote", 12)
+    storage.advance("remote", 3)
     slot = DirectoryStorage(broker.directory).hold("remote", 0, None)
     assert (slot.position, slot.limit_bytes, slot.lost) == (12, 1 << 20, False)
 
 
 def test_claimed_slot_has_one_holder(broker: LocalBroker, url: str) -> None:
-    here, remote = DirectoryStorage(broker.directory), place_at(url)
+    local, remote = DirectoryStorage(broker.directory), place_at(url)
     for _ in range(2):
         remote.claim("writer", "first", 60_000)
-    for place in (here, remote):
+    for storage in (local, remote):
         with pytest.raises(JournalError, match="the slot writer is held by first until"):
-            place.claim("writer", "second", 60_000)
+            storage.claim("writer", "second", 60_000)
     remote.claim("writer", "first", 0)
-    here.claim("writer", "second", 60_000)
+    local.claim("writer", "second", 60_000)
 
 
 @pytest.mark.parametrize("url", ["localhost:7680", "ftp://localhost", "http://localhost:99999"])
@@ -177,12 +177,12 @@ def test_the_same_lag(broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "time", lambda: 2_000_000_000.0)
     local = DirectoryStorage(broker.directory)
     state = local.state()
-    place = place_at(url)
-    remote, here, remote_state = LagCounter(place), LagCounter(local), place.state()
+    storage = place_at(url)
+    remote, local_counter, remote_state = LagCounter(storage), LagCounter(local), storage.state()
     for sequence in (state.firsts[0], state.firsts[1] - 5, state.firsts[-1], state.next):
         fetched.clear()
         lag = remote.lag(Offset(state.identity, sequence), remote_state)
-        assert lag == here.lag(Offset(state.identity, sequence), state)
+        assert lag == local_counter.lag(Offset(state.identity, sequence), state)
         assert (lag.bytes > 0) == (sequence < state.next)
         if sequence < state.firsts[-1]:
             assert sum(fetched) < 10_000  # neither bodies nor, a second time, an index
@@ -194,12 +194,12 @@ def test_a_broker_that_is_started_again(tmp_path: Path) -> None:
         put(journal)
     broker = LocalBroker(tmp_path, (f"http://127.0.0.1:{port}",))
     with broker:
-        place = place_at(f"http://127.0.0.1:{port}")
-        before = place.state()
+        storage = place_at(f"http://127.0.0.1:{port}")
+        before = storage.state()
         broker.kill()
         starter = threading.Thread(target=broker.start)
         starter.start()
-        after = place.state()  # asked while nobody listens
+        after = storage.state()  # asked while nobody listens
         starter.join()
         assert after.identity == before.identity
         assert after.next > before.next

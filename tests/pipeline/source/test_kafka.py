@@ -63,11 +63,11 @@ def journal(tmp_path: Path) -> Iterator[FileJournal]:
 @pytest.fixture
 def numbers(journal: FileJournal, tmp_path: Path) -> dict[str, list[int]]:
     """Sequence numbers of the messages of each destination."""
-    found: dict[str, list[int]] = {}
+    sequences: dict[str, list[int]] = {}
     for row in naive_rows(tmp_path):
         prefix = "topic:" if row["destination_kind"] == "topic" else ""
-        found.setdefault(prefix + row["destination"], []).append(row["sequence"])
-    return found
+        sequences.setdefault(prefix + row["destination"], []).append(row["sequence"])
+    return sequences
 
 
 def parsed(**given: str) -> SourceOptions:
@@ -132,8 +132,8 @@ def test_destinations_that_a_pattern_adds(tmp_path: Path, numbers: dict[str, lis
         startingoffsets=offsets(orders=orders[10]),
         endingoffsets=offsets(orders=orders[20]),
     )
-    others = numbers["invoices.eu"] + numbers["topic:news"]
-    assert sequences(rows) == sorted(orders[10:20] + others)
+    matching = numbers["invoices.eu"] + numbers["topic:news"]
+    assert sequences(rows) == sorted(orders[10:20] + matching)
 
 
 def test_times_by_destination(tmp_path: Path, numbers: dict[str, list[int]]) -> None:
@@ -157,15 +157,15 @@ def test_a_stream_remembers_where_destinations_start(
     start = first.initialOffset()
     assert start["sequence"] == orders[3]
     end = first.latestOffset(start, ReadMaxRows(10))
-    found = batch(first, start, end)
-    assert sequences(found) == orders[3:13]
+    first_rows = batch(first, start, end)
+    assert sequences(first_rows) == orders[3:13]
     # the options of a query that goes on do not move it, as in Spark's Kafka source
-    again = stream_of(tmp_path, **destinations, startingoffsets="earliest")
-    later = put(journal, message(address=NEWS))
+    restarted = stream_of(tmp_path, **destinations, startingoffsets="earliest")
+    added = put(journal, message(address=NEWS))
     journal.sync()
-    rest = [row for part in batches(again, ReadMaxRows(10), end) for row in part]
-    assert sequences(rest) == [*sorted(orders[13:] + news[20:]), later]
-    last = again.latestOffset(end, ReadAllAvailable())
+    rest = [row for part in batches(restarted, ReadMaxRows(10), end) for row in part]
+    assert sequences(rest) == [*sorted(orders[13:] + news[20:]), added]
+    last = restarted.latestOffset(end, ReadAllAvailable())
     assert "starts" in end
     assert "starts" not in last
 
@@ -176,10 +176,10 @@ def test_a_stream_that_starts_with_the_latest_of_one_destination(
     stream = stream_of(tmp_path, subscribe="orders", startingoffsets=offsets(orders=-1))
     start = stream.initialOffset()
     assert stream.latestOffset(start, ReadAllAvailable()) == start
-    later = put(journal)
+    sequence = put(journal)
     journal.sync()
     assert sequences(batch(stream, start, stream.latestOffset(start, ReadAllAvailable()))) == [
-        later
+        sequence
     ]
 
 
@@ -382,8 +382,8 @@ def test_kafka_columns(tmp_path: Path, journal: FileJournal) -> None:
         journal, message(b"\xff", NEWS, properties=properties, correlation_id="c-1", timestamp=T0)
     )
     journal.sync()
-    *others, row = kafka_rows(tmp_path)
-    assert len(others) == 90
+    *preceding, row = kafka_rows(tmp_path)
+    assert len(preceding) == 90
     assert row["headers"] == [
         {"key": "tall", "value": b"true"},
         {"key": "n", "value": b"5"},
@@ -401,7 +401,7 @@ def test_kafka_columns(tmp_path: Path, journal: FileJournal) -> None:
         "timestamp": expected["time"],
         "timestampType": 1,
     }
-    assert (others[0]["key"], others[0]["headers"]) == (None, None)
+    assert (preceding[0]["key"], preceding[0]["headers"]) == (None, None)
     assert "headers" not in kafka_rows(tmp_path, includeheaders="")[0]
     assert list(kafka_rows(tmp_path, columns="value,offset")[0]) == ["value", "offset"]
 
@@ -453,23 +453,23 @@ def test_code_for_kafka_runs_unchanged(
     expected = []
     for number, region in enumerate(["eu", "us", "eu"]):
         body = b'{"amount": %d}' % (number + 1)
-        made = message(body, ORDERS, properties={"region": region}, correlation_id=f"k{number}")
-        expected.append((f"k{number}".encode(), body, put(journal, made), region))
+        order = message(body, ORDERS, properties={"region": region}, correlation_id=f"k{number}")
+        expected.append((f"k{number}".encode(), body, put(journal, order), region))
     journal.sync()
     source = spark.read.format("sluicemq").option("shape", "kafka").option("subscribe", "orders")
     source = source.option("startingOffsets", offsets(orders=expected[0][2]))
     ours = source.option("includeHeaders", "true").load(str(tmp_path))
-    at = naive_rows(tmp_path)[-1]["time"].replace(tzinfo=None)
-    theirs = spark.createDataFrame(
+    time = naive_rows(tmp_path)[-1]["time"].replace(tzinfo=None)
+    kafka_frame = spark.createDataFrame(
         [
-            (key, body, "orders", 0, number, at, 1, [("region", region.encode())])
+            (key, body, "orders", 0, number, time, 1, [("region", region.encode())])
             for key, body, number, region in expected
         ],
         KAFKA_SCHEMA,
     )
-    assert ours.schema.simpleString() == theirs.schema.simpleString()
+    assert ours.schema.simpleString() == kafka_frame.schema.simpleString()
     rows = [tuple(row) for row in orders_by_topic(ours).collect()]
-    assert rows == [tuple(row) for row in orders_by_topic(theirs).collect()]
+    assert rows == [tuple(row) for row in orders_by_topic(kafka_frame).collect()]
     assert [(row[1], row[3]) for row in rows] == [("eu", 4), ("us", 2)]
 
 

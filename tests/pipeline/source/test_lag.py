@@ -60,18 +60,18 @@ def test_restarts_add_nothing_to_the_lag(
 
 
 def check(journal: FileJournal, storage: DirectoryStorage) -> None:
-    found = [record.sequence for record in read_from(journal, 0)]
+    sequences = [record.sequence for record in read_from(journal, 0)]
     state = storage.state()
     counter = LagCounter(storage)
-    for sequence in (*found, state.next):
+    for sequence in (*sequences, state.next):
         lag = counter.lag(Offset(state.identity, sequence), state)
-        expected = sum(1 for each in found if each >= sequence)
+        expected = sum(1 for number in sequences if number >= sequence)
         if sequence in (*state.firsts, state.next) or sequence > state.durable.segment:
             assert lag.records == expected, sequence
         else:  # a part of a sealed segment
             following = min(first for first in state.firsts if first > sequence)
-            whole = max(first for first in state.firsts if first <= sequence)
-            records = sum(1 for each in found if whole <= each < following)
+            segment_start = max(first for first in state.firsts if first <= sequence)
+            records = sum(1 for number in sequences if segment_start <= number < following)
             assert expected <= lag.records <= expected + records
         assert lag.bytes == unread_bytes(storage.path, sequence)
 
@@ -138,8 +138,8 @@ def test_lag_is_unknown_if_the_records_were_removed(tmp_path: Path) -> None:
 
 def progress(name: str | None, latest: object, run: str = "r1") -> QueryProgressEvent:
     source = SimpleNamespace(latestOffset=latest)
-    made = SimpleNamespace(id="q-id", runId=run, name=name, sources=[source])
-    return cast("QueryProgressEvent", SimpleNamespace(progress=made))
+    fields = SimpleNamespace(id="q-id", runId=run, name=name, sources=[source])
+    return cast("QueryProgressEvent", SimpleNamespace(progress=fields))
 
 
 def test_metrics_of_the_listener() -> None:
@@ -157,8 +157,8 @@ def test_metrics_of_the_listener() -> None:
         f"sluicemq_source_lag_bytes{labels} 700.0",
         f"sluicemq_source_lag_seconds{labels} 1.5",
     ]
-    ended = cast("QueryTerminatedEvent", SimpleNamespace(runId="r1"))
-    listener.onQueryTerminated(ended)
+    event = cast("QueryTerminatedEvent", SimpleNamespace(runId="r1"))
+    listener.onQueryTerminated(event)
     assert listener.lags() == []
 
 

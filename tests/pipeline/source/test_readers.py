@@ -104,22 +104,22 @@ def scalar(view: MappedSegment, end: int, start: int = SEGMENT_HEADER_BYTES) -> 
 
 def scalar_skipping(view: MappedSegment, end: int) -> Found:
     """Return all intact records, also those after damage."""
-    found: Found = []
+    records: Found = []
     start = SEGMENT_HEADER_BYTES
     while start < end:
-        found += scalar(view, end, start)
-        if found and found[-1][0] >= start:
-            offset = found[-1][0]
+        records += scalar(view, end, start)
+        if records and records[-1][0] >= start:
+            offset = records[-1][0]
             start = offset + (record_size(view.view, offset) + 7 & -8)
         start += 8
         while start < end and not record_size(view.view[:end], start):
             start += 8
-    return found
+    return records
 
 
 def records_of(heads: Heads, data: memoryview, base: int) -> Found:
     """Return the records as the vectorised reader presents them: columns and bodies."""
-    found = []
+    records = []
     for row in range(heads.count):
         offset, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
         start = offset - base
@@ -130,8 +130,8 @@ def records_of(heads: Heads, data: memoryview, base: int) -> Found:
         }
         meta = bytes(data[start + HEADER_BYTES : start + body])
         content = bytes(data[start + body : start + size])
-        found.append((offset, Record(**fields, meta=meta, body=content)))
-    return found
+        records.append((offset, Record(**fields, meta=meta, body=content)))
+    return records
 
 
 class InParts(Mapped):
@@ -147,13 +147,13 @@ def vectorised(
     report: Callable[[int, int], None] | None,
     kind: type[Mapped] = Mapped,
 ) -> tuple[Found, JournalDamaged | None]:
-    found: Found = []
+    records: Found = []
     try:
         for stretch in scan_segment(kind(view, end), 0, end, report):
-            found += records_of(stretch.heads, memoryview(stretch.data), stretch.base)
+            records += records_of(stretch.heads, memoryview(stretch.data), stretch.base)
     except JournalDamaged as error:
-        return found, error
-    return found, None
+        return records, error
+    return records, None
 
 
 def end_of(view: MappedSegment) -> int:
@@ -165,8 +165,8 @@ def compare(path: Path, end: int | None = None) -> None:
     view = MappedSegment(path)
     end = end_of(view) if end is None else end
     expected = scalar(view, end)
-    found, error = vectorised(view, end, None)
-    assert found == expected
+    records, error = vectorised(view, end, None)
+    assert records == expected
     stop = SEGMENT_HEADER_BYTES
     if expected:
         offset = expected[-1][0]
@@ -175,27 +175,27 @@ def compare(path: Path, end: int | None = None) -> None:
     if error is not None:
         assert f"offset {stop}:" in str(error)
     for kind in (Mapped, InParts):
-        found, error = vectorised(view, end, lambda start, stop: None, kind)
-        assert (found, error) == (scalar_skipping(view, end), None)
+        records, error = vectorised(view, end, lambda start, stop: None, kind)
+        assert (records, error) == (scalar_skipping(view, end), None)
 
 
 def copies(directory: Path) -> list[tuple[Path, bytearray, int]]:
     """Return path, content and end of the records of each segment."""
-    found = []
+    segments = []
     for first in list_segments(directory):
         path = segment_path(directory, first)
         view = MappedSegment(path)
-        found.append((path, bytearray(view.view), end_of(view)))
+        segments.append((path, bytearray(view.view), end_of(view)))
         view.close()
-    return found
+    return segments
 
 
 def test_fields_describe_the_header() -> None:
-    place = 0
+    position = 0
     for _, code, offset in FIELDS:
-        assert offset == place
-        place += calcsize("<" + code)
-    assert place == HEADER_BYTES == HEADER.size == REST.size + 8
+        assert offset == position
+        position += calcsize("<" + code)
+    assert position == HEADER_BYTES == HEADER.size == REST.size + 8
 
 
 @pytest.mark.parametrize("make", [intact, rewritten, restored])
@@ -246,7 +246,7 @@ def test_both_readers_reject_records_that_match_their_crc(tmp_path: Path, damage
     fill(tmp_path)
     path, data, end = copies(tmp_path)[0]
     view = memoryview(bytes(data))
-    offsets = [(at, size) for at, size in record_offsets(view, end) if size % 8]
+    offsets = [(start, size) for start, size in record_offsets(view, end) if size % 8]
     offset, size = offsets[3]
     if damage == "padding":
         data[offset + size] = 1

@@ -47,8 +47,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     address = Address(Kind.QUEUE, "rare")
                 elif number == 5:
                     address = TOPIC
-                at = T0 + hour * 3_600_000 + number
-                numbers.append(put(journal, message(b"b", address, timestamp=at)))
+                time = T0 + hour * 3_600_000 + number
+                numbers.append(put(journal, message(b"b", address, timestamp=time)))
             if hour == 4:
                 support.settle(journal, numbers[:5])
                 support.requeue(journal, numbers[6], 2)
@@ -60,15 +60,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Segments that tasks have opened."""
-    found: list[int] = []
-    before = DirectoryStorage.open
+    segments: list[int] = []
+    original = DirectoryStorage.open
 
     def counting(self: DirectoryStorage, first: int, end: int = 0) -> object:
-        found.append(first)
-        return before(self, first, end)
+        segments.append(first)
+        return original(self, first, end)
 
     monkeypatch.setattr(DirectoryStorage, "open", counting)
-    return found
+    return segments
 
 
 def tasks_open(reader: BatchReader, opened: list[int]) -> tuple[list[Row], int]:
@@ -107,7 +107,7 @@ def test_segments_are_skipped(
 
 
 def test_destinations(directory: Path) -> None:
-    everything = naive_rows(directory)
+    rows = naive_rows(directory)
 
     def selected(pattern: str) -> set[tuple[str, str]]:
         return {
@@ -117,18 +117,18 @@ def test_destinations(directory: Path) -> None:
 
     assert selected("topic:*") == {("topic", "news")}
     assert selected("q1,q2") == {("queue", "q1"), ("queue", "q2")}
-    assert selected("*") == {(row["destination_kind"], row["destination"]) for row in everything}
+    assert selected("*") == {(row["destination_kind"], row["destination"]) for row in rows}
     assert selected("news") == set()
 
 
 def test_tasks_share_the_journal(directory: Path) -> None:
-    everything = naive_rows(directory)
-    for least in (1, 2, 7, 50):
-        reader = reader_of(directory, minpartitions=str(least))
+    rows = naive_rows(directory)
+    for minimum in (1, 2, 7, 50):
+        reader = reader_of(directory, minpartitions=str(minimum))
         shares = reader.partitions()
-        assert len(shares) <= least
-        assert len(shares) >= min(least, 5)
-        assert rows_of(table_of(reader)) == everything
+        assert len(shares) <= minimum
+        assert len(shares) >= min(minimum, 5)
+        assert rows_of(table_of(reader)) == rows
 
 
 @pytest.mark.parametrize("samples", [1, 3, 7])
@@ -136,39 +136,39 @@ def test_tasks_share_a_journal_that_is_weighed_by_samples(
     directory: Path, monkeypatch: pytest.MonkeyPatch, samples: int
 ) -> None:
     monkeypatch.setattr(plan, "SAMPLES", samples)
-    everything = naive_rows(directory)
-    for least in (1, 2, 7):
-        reader = reader_of(directory, minpartitions=str(least))
-        assert len(reader.partitions()) > 1 or least == 1
-        assert rows_of(table_of(reader)) == everything
+    rows = naive_rows(directory)
+    for minimum in (1, 2, 7):
+        reader = reader_of(directory, minpartitions=str(minimum))
+        assert len(reader.partitions()) > 1 or minimum == 1
+        assert rows_of(table_of(reader)) == rows
     # the sample lacks it
-    (rare,) = read(directory, destinations="rare", events="published")
-    assert rare in everything
+    (rare_row,) = read(directory, destinations="rare", events="published")
+    assert rare_row in rows
 
 
 def test_names_of_small_and_large_numbers() -> None:
     addresses = [Address(Kind.QUEUE, "a"), Address(Kind.TOPIC, "b")]
     for numbers in ([3, 7], [3, heads.TABLE_NUMBERS], [heads.TABLE_NUMBERS, 1 << 31]):
-        known = heads.Names(dict(zip(numbers, addresses, strict=True)))
+        lookup = heads.Names(dict(zip(numbers, addresses, strict=True)))
         column = np.array([numbers[1], 0, numbers[0], numbers[1] + 1, 5], np.uint32)
         for text, expected in (
             (heads.name_of, ["b", None, "a", None, None]),
             (heads.kind_of, ["topic", None, "queue", None, None]),
             (heads.full_name, ["topic:b", None, "a", None, None]),
         ):
-            assert known.texts(column, text).to_pylist() == expected
-        assert known.missing(column) == {numbers[1] + 1, 5}
-        bounds = known.bounds(column, {"topic:b": 9}, 1)
+            assert lookup.texts(column, text).to_pylist() == expected
+        assert lookup.missing(column) == {numbers[1] + 1, 5}
+        bounds = lookup.bounds(column, {"topic:b": 9}, 1)
         assert bounds.tolist() == [9, 1, 1, 1, 1]
 
 
 def test_columns_that_are_asked_for(directory: Path) -> None:
-    everything = naive_rows(directory)
+    rows = naive_rows(directory)
     schema = StructType().add("body", "binary").add("sequence", "long")
     schema = schema.add("published", "timestamp")
     reader = BatchReader(options_of(directory), arrow_columns(schema))
     assert table_of(reader).to_pylist() == [
-        {name: row[name] for name in ("body", "sequence", "published")} for row in everything
+        {name: row[name] for name in ("body", "sequence", "published")} for row in rows
     ]
     assert list(read(directory, columns="size,event")[0]) == ["event", "size"]
 
@@ -197,9 +197,9 @@ def test_columns_that_there_are_not(column: str, type: str) -> None:
     ids=str,
 )
 def test_options_that_make_no_sense(given: dict[str, str], says: str) -> None:
-    where = {} if not given or "path" in given else {"path": "/x"}
+    location = {} if not given or "path" in given else {"path": "/x"}
     with pytest.raises(ConfigurationError, match=says):
-        parse_options({**where, **given})
+        parse_options({**location, **given})
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
@@ -208,13 +208,13 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
 
 
 def test_times(directory: Path) -> None:
-    everything = naive_rows(directory)
+    rows = naive_rows(directory)
     times = [(T0 + 3_600_000 + 7) * 1000, (T0 + 2 * 3_600_000) * 1000]
     start, end = (
-        next(row["sequence"] for row in everything if row["time"] >= moment(time)) for time in times
+        next(row["sequence"] for row in rows if row["time"] >= moment(time)) for time in times
     )
-    given = {"startingtimestamp": str(times[0] // 1000), "endingtimestamp": str(times[1] // 1000)}
-    assert read(directory, startingtimestamp=given["startingtimestamp"]) == [
-        row for row in everything if row["sequence"] >= start
+    options = {"startingtimestamp": str(times[0] // 1000), "endingtimestamp": str(times[1] // 1000)}
+    assert read(directory, startingtimestamp=options["startingtimestamp"]) == [
+        row for row in rows if row["sequence"] >= start
     ]
-    assert read(directory, **given) == [row for row in everything if start <= row["sequence"] < end]
+    assert read(directory, **options) == [row for row in rows if start <= row["sequence"] < end]

@@ -30,8 +30,8 @@ def journal(tmp_path: Path) -> Iterator[FileJournal]:
 
 def fill(journal: FileJournal) -> None:
     """Ten messages, five of them delivered."""
-    made = message(b"\xff" * 200, properties={"tall": True, "n": 5}, reply_to=support.ORDERS)
-    numbers = [put(journal, made) for _ in range(10)]
+    content = message(b"\xff" * 200, properties={"tall": True, "n": 5}, reply_to=support.ORDERS)
+    numbers = [put(journal, content) for _ in range(10)]
     support.deliver(journal, numbers[:5])
     journal.sync()
 
@@ -52,9 +52,9 @@ def test_batch(spark: SparkSession, data: str) -> None:
     # without a zone, in the session's, which is UTC
     assert rows[0]["time"] == expected[0]["time"].replace(tzinfo=None)
 
-    some = frame.where("destination = 'orders' and event = 'delivered' and sequence > 20")
+    filtered = frame.where("destination = 'orders' and event = 'delivered' and sequence > 20")
     selected = [r for r in expected if r["event"] == "delivered" and r["sequence"] > 20]
-    assert some.count() == len(selected)
+    assert filtered.count() == len(selected)
     narrow = spark.read.format("sluicemq").schema("body binary, sequence bigint").load(data)
     assert narrow.selectExpr("sum(length(body))").first()[0] == ROUNDS * 10 * 200
 
@@ -72,9 +72,9 @@ def push_down(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[N
 @pytest.mark.usefixtures("push_down")
 def test_filter_leaves_the_dataframe_and_the_view_whole(spark: SparkSession, data: str) -> None:
     frame = spark.read.format("sluicemq").option("events", "*").load(data)
-    delivered = frame.where("event = 'delivered' and destination = 'orders'")
-    everything, some = ROUNDS * 15, ROUNDS * 5
-    assert [frame.count(), delivered.count(), frame.count()] == [everything, some, everything]
+    filtered = frame.where("event = 'delivered' and destination = 'orders'")
+    total, matching = ROUNDS * 15, ROUNDS * 5
+    assert [frame.count(), filtered.count(), frame.count()] == [total, matching, total]
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW events USING sluicemq "
         f"OPTIONS (path '{data}', events '*')"
@@ -135,12 +135,12 @@ def collecting(
 def test_stream(spark: SparkSession, data: str, journal: FileJournal, tmp_path: Path) -> None:
     options = {"path": data, "events": "*", "slot": "lake", "startingOffsets": "earliest"}
     source = spark.readStream.format("sluicemq").options(**options, maxOffsetsPerTrigger="40")
-    found: list[tuple[int, int]] = []
-    start = collecting(source.load(), tmp_path / "checkpoint", found)
+    rows: list[tuple[int, int]] = []
+    start = collecting(source.load(), tmp_path / "checkpoint", rows)
     query = start()
     query.awaitTermination()
     expected = only(naive_rows(Path(data) / "journal"), "sequence", "record_index")
-    assert found == expected
+    assert rows == expected
     progress = query.recentProgress
     assert [batch.numInputRows for batch in progress if batch.numInputRows] == [40, 40, 10]
     assert '"sequence"' in progress[-1].sources[0].latestOffset
@@ -150,5 +150,5 @@ def test_stream(spark: SparkSession, data: str, journal: FileJournal, tmp_path: 
     fill(journal)
     query = start()
     query.awaitTermination()
-    assert found == only(naive_rows(Path(data) / "journal"), "sequence", "record_index")
-    assert slots.get("lake").position >= found[-1][0]
+    assert rows == only(naive_rows(Path(data) / "journal"), "sequence", "record_index")
+    assert slots.get("lake").position >= rows[-1][0]

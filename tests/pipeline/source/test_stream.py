@@ -63,8 +63,8 @@ def batch(stream: StreamReader, start: Offset, end: Offset) -> list[Row]:
     start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
     rows = []
     for task in stream.partitions(start, end):
-        reader, there = pickle.loads(pickle.dumps((stream, task)))
-        for part in reader.read(there):
+        reader, remote_task = pickle.loads(pickle.dumps((stream, task)))
+        for part in reader.read(remote_task):
             rows += rows_of(part)
     return rows
 
@@ -114,28 +114,28 @@ def test_batch_after_batch(tmp_path: Path, journal: FileJournal) -> None:
 def test_rows_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal, rows: int) -> None:
     stream = stream_of(tmp_path, maxoffsetspertrigger=str(rows))
     assert stream.getDefaultReadLimit() == ReadMaxRows(rows)
-    found = list(batches(stream, ReadMaxRows(rows)))
-    assert [row for part in found for row in part] == naive_rows(tmp_path)
-    assert all(len(part) <= max(rows, 7) for part in found)  # a list of 7 is not divided
-    assert rows > 25 or sum(map(len, found)) / len(found) > rows / 2
+    parts = list(batches(stream, ReadMaxRows(rows)))
+    assert [row for part in parts for row in part] == naive_rows(tmp_path)
+    assert all(len(part) <= max(rows, 7) for part in parts)  # a list of 7 is not divided
+    assert rows > 25 or sum(map(len, parts)) / len(parts) > rows / 2
 
 
 def test_only_selected_events_count(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, events="acknowledged")
-    found = list(batches(stream, ReadMaxRows(9)))
-    assert [len(part) for part in found if part] == [9, 9, 6]
+    parts = list(batches(stream, ReadMaxRows(9)))
+    assert [len(part) for part in parts if part] == [9, 9, 6]
 
 
 def test_bytes_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, events="published", maxbytespertrigger="1500")
     assert stream.getDefaultReadLimit() == ReadMaxBytes(1500)
-    found = list(batches(stream, ReadMaxBytes(1500)))
-    assert [len(part) for part in found] == [5] * 16  # 256 bytes each
+    parts = list(batches(stream, ReadMaxBytes(1500)))
+    assert [len(part) for part in parts] == [5] * 16  # 256 bytes each
     assert stream_of(tmp_path).getDefaultReadLimit() == ALL
-    both = stream_of(tmp_path, events="published", maxbytespertrigger="1500")
-    assert len(next(batches(both, ReadMaxRows(9)))) == 5
+    limited = stream_of(tmp_path, events="published", maxbytespertrigger="1500")
+    assert len(next(batches(limited, ReadMaxRows(9)))) == 5
     # a trigger that wants everything gets it
-    assert len(next(batches(both, ALL))) == 80
+    assert len(next(batches(limited, ALL))) == 80
 
 
 def test_a_record_above_the_limit_comes_alone(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_a_record_above_the_limit_comes_alone(tmp_path: Path) -> None:
 def test_available_now(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path)
     stream.prepareForTriggerAvailableNow()
-    there = naive_rows(tmp_path)
+    expected = naive_rows(tmp_path)
     fill(journal, 2)
-    found = [row for part in batches(stream, ReadMaxRows(50)) for row in part]
-    assert found == there
+    rows = [row for part in batches(stream, ReadMaxRows(50)) for row in part]
+    assert rows == expected
     last = naive_rows(tmp_path)[-1]["sequence"]
     assert stream.reportLatestOffset()["sequence"] > last
 
@@ -169,12 +169,12 @@ def test_where_a_stream_begins(tmp_path: Path, journal: FileJournal) -> None:
     assert first(startingoffsets="latest") == durable + 1
     assert first(startingoffsets="") == durable + 1
     assert first(startingoffsets='{"sequence": 17}') == 17
-    written = offsets.Offset("ab", 17, 1, 64, (3,), "lake", {"orders": 20})
-    assert first(startingoffsets=json.dumps(written.as_json())) == 17
-    later = put(journal, message(timestamp=T0 + 60_000))
+    offset = offsets.Offset("ab", 17, 1, 64, (3,), "lake", {"orders": 20})
+    assert first(startingoffsets=json.dumps(offset.as_json())) == 17
+    sequence = put(journal, message(timestamp=T0 + 60_000))
     journal.sync()
-    assert first(startingoffsets="", startingtimestamp=str(T0 + 10_000)) == later
-    assert first(startingoffsets="", startingtimestamp=str(T0 + 70_000)) == later + 1
+    assert first(startingoffsets="", startingtimestamp=str(T0 + 10_000)) == sequence
+    assert first(startingoffsets="", startingtimestamp=str(T0 + 70_000)) == sequence + 1
 
 
 def test_the_tasks_of_a_batch_stay_the_same(
@@ -187,14 +187,14 @@ def test_the_tasks_of_a_batch_stay_the_same(
     end = stream.latestOffset(start, ALL)
 
     def tasks() -> list[list[tuple[int, int]]]:
-        again = stream_of(tmp_path)
+        restarted = stream_of(tmp_path)
         return [
             [
                 (row["sequence"], row["record_index"])
-                for part in again.read(task)
+                for part in restarted.read(task)
                 for row in rows_of(part)
             ]
-            for task in again.partitions(start, end)
+            for task in restarted.partitions(start, end)
         ]
 
     before = tasks()
@@ -210,25 +210,25 @@ def test_an_offset_that_is_none(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path)
     start = stream.initialOffset()
     assert start["version"] == 1
-    for wrong, says in (
+    for invalid, reason in (
         ({**start, "journal": "0" * 16}, "another broker"),
         ({**start, "version": 2}, "newer release"),
         ({"partition": 3}, "another query"),
     ):
-        with pytest.raises(ConfigurationError, match=says):
-            stream.latestOffset(wrong, ALL)
-        with pytest.raises(ConfigurationError, match=says):
-            stream.partitions(wrong, start)
+        with pytest.raises(ConfigurationError, match=reason):
+            stream.latestOffset(invalid, ALL)
+        with pytest.raises(ConfigurationError, match=reason):
+            stream.partitions(invalid, start)
 
 
 def test_an_offset_of_an_older_release(tmp_path: Path, journal: FileJournal) -> None:
     """Without the fields that only save work."""
     stream = stream_of(tmp_path)
-    whole = stream.latestOffset(stream.initialOffset(), ALL)
-    older = {name: whole[name] for name in ("version", "journal", "sequence")}
+    complete = stream.latestOffset(stream.initialOffset(), ALL)
+    older = {name: complete[name] for name in ("version", "journal", "sequence")}
     fill(journal, 1)
     end = stream.latestOffset(older, ALL)
-    assert batch(stream, older, end) == batch(stream, whole, end)
+    assert batch(stream, older, end) == batch(stream, complete, end)
 
 
 def remove_first(directory: Path, count: int = 1) -> None:
@@ -242,17 +242,19 @@ def test_a_stream_that_comes_too_late(
     stream = stream_of(tmp_path)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
-    there = naive_rows(tmp_path)
+    rows_before = naive_rows(tmp_path)
     remove_first(tmp_path, 2)
-    left = list_segments(tmp_path)[0]
+    first_remaining = list_segments(tmp_path)[0]
     for ask in (lambda: stream.latestOffset(start, ALL), lambda: stream.partitions(start, end)):
         with pytest.raises(RecordNotFound, match=r"1 to \d+ are gone.*failOnDataLoss.*slot"):
             ask()
-    tolerant = stream_of(tmp_path, failondataloss="false")
+    tolerant_stream = stream_of(tmp_path, failondataloss="false")
     with caplog.at_level(logging.WARNING):
-        rows = batch(tolerant, start, end)
+        rows = batch(tolerant_stream, start, end)
     assert only(rows, "sequence", "record_index") == only(
-        [row for row in there if row["sequence"] >= left], "sequence", "record_index"
+        [row for row in rows_before if row["sequence"] >= first_remaining],
+        "sequence",
+        "record_index",
     )
     assert {row["destination"] for row in rows} == {"orders"}
     assert "1 to " in caplog.text
@@ -276,8 +278,8 @@ def test_what_was_read_may_go(tmp_path: Path) -> None:
         firsts = list_segments(tmp_path)
         assert firsts[-1] > end["sequence"]
         remove_first(tmp_path, len(firsts) - 1)
-        again = stream_of(tmp_path, events="published")
-        assert len(batch(again, end, again.latestOffset(end, ALL))) == 1
+        restarted = stream_of(tmp_path, events="published")
+        assert len(batch(restarted, end, restarted.latestOffset(end, ALL))) == 1
 
 
 def test_a_slot_is_made_and_moved(tmp_path: Path, journal: FileJournal) -> None:

@@ -20,8 +20,8 @@ class LakeDirectory(Lake):
 
     def rows(self, spark: SparkSession, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """The rows of a table, sorted by their text."""
-        found = self.read(spark, name).selectExpr(*columns).collect()
-        return sorted((tuple(row) for row in found), key=str)
+        rows = self.read(spark, name).selectExpr(*columns).collect()
+        return sorted((tuple(row) for row in rows), key=str)
 
 
 def batch(
@@ -38,5 +38,5 @@ def write(
     spark: SparkSession, events: DataFrame, table: TypedTable, lake: LakeDirectory
 ) -> TableCounts | None:
     definition = Definition(tables=(table,))
-    found = overview(events, definition)
-    return write_typed(spark, events, definition, lake, found).get(table.name)
+    summary = overview(events, definition)
+    return write_typed(spark, events, definition, lake, summary).get(table.name)

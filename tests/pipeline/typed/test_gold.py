@@ -201,8 +201,8 @@ def test_gold_tables_that_read_each_other(spark: SparkSession, tmp_path: Path) -
 
 def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
-    wrong = GoldTable(name="wrong", sql="SELECT nothing FROM silver.orders", keys=(), line=9)
-    definition = Definition(tables=(ORDERS,), gold=(wrong,))
+    invalid = GoldTable(name="wrong", sql="SELECT nothing FROM silver.orders", keys=(), line=9)
+    definition = Definition(tables=(ORDERS,), gold=(invalid,))
     with pytest.raises(
         ConfigurationError, match=r"pipeline\.toml:9: gold table 'wrong': .*nothing"
     ):

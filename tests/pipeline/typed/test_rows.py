@@ -46,9 +46,9 @@ def outcomes(
     """All rows; the good ones, and the quarantined ones."""
     columns = StructType.fromDDL(of.schema)
     rows = typed_rows(published(frame(spark, journal.rows), of), of, columns, "main", java)
-    good = [row.asDict(True) for row in good_rows(rows, columns).orderBy("_sequence").collect()]
-    bad = quarantined_rows(rows).orderBy("sequence").collect()
-    return rows, good, [row.asDict() for row in bad]
+    accepted = [row.asDict(True) for row in good_rows(rows, columns).orderBy("_sequence").collect()]
+    quarantined = quarantined_rows(rows).orderBy("sequence").collect()
+    return rows, accepted, [row.asDict() for row in quarantined]
 
 
 def counted(rows: DataFrame, of: TypedTable) -> TableCounts:
@@ -62,18 +62,18 @@ def reasons(
     journal = Journal()
     for body in bodies:
         journal.message(0, body, kind)
-    _, good, bad = outcomes(spark, journal, of)
-    found = {row["sequence"]: row["reason"] for row in bad}
-    assert len(good) + len(bad) == len(bodies)
-    return [found.get(number + 1) for number in range(len(bodies))]
+    _, accepted, quarantined = outcomes(spark, journal, of)
+    reason_by_sequence = {row["sequence"]: row["reason"] for row in quarantined}
+    assert len(accepted) + len(quarantined) == len(bodies)
+    return [reason_by_sequence.get(number + 1) for number in range(len(bodies))]
 
 
 def test_row_has_declared_columns_and_metadata(spark: SparkSession) -> None:
     journal = Journal()
     body = b'{"id": 7, "amount": 12.5, "customer": "d\xc3\xbcrr", "more": 1}'
     number = journal.message(3, body, "json", message_id="sender's")
-    rows, good, bad = outcomes(spark, journal, table())
-    assert good == [
+    rows, accepted, quarantined = outcomes(spark, journal, table())
+    assert accepted == [
         {
             "id": 7,
             "amount": Decimal("12.50"),
@@ -85,7 +85,7 @@ def test_row_has_declared_columns_and_metadata(spark: SparkSession) -> None:
             "_message_id": "sender's",
         }
     ]
-    assert bad == []
+    assert quarantined == []
     counts = counted(rows, table())
     assert counts == TableCounts(messages=1, written=1, unknown_fields=1)
 
@@ -113,14 +113,14 @@ def test_all_types_of_columns(spark: SparkSession) -> None:
 def test_columns_may_be_named_as_those_of_the_source(spark: SparkSession) -> None:
     journal = Journal()
     journal.message(0, b'{"body": 1, "sequence": 2, "Time": 3, "properties": 4}', "json")
-    of = table(
+    definition = table(
         "body INT, sequence INT, Time INT, properties INT, destination INT",
         expectations=(Expectation(name="a", check="body + sequence + time = 6"),),
         key=("sequence",),
     )
-    rows, (row,), _ = outcomes(spark, journal, of)
+    rows, (row,), _ = outcomes(spark, journal, definition)
     assert [row[name] for name in ("body", "sequence", "Time", "properties")] == [1, 2, 3, 4]
-    counts = counted(rows, of)
+    counts = counted(rows, definition)
     assert (counts.written, counts.failed) == (1, {"a": 0})
 
 
@@ -205,8 +205,11 @@ def test_csv(spark: SparkSession) -> None:
         b"": "the body is empty",
         b"1,2.5,\xff": "the body is not UTF-8",
     }
-    of = table(format=Format.CSV)
-    assert dict(zip(expected, reasons(spark, [*expected], of, "text"), strict=True)) == expected
+    definition = table(format=Format.CSV)
+    assert (
+        dict(zip(expected, reasons(spark, [*expected], definition, "text"), strict=True))
+        == expected
+    )
 
 
 def test_xml(spark: SparkSession) -> None:
@@ -226,8 +229,11 @@ def test_xml(spark: SparkSession) -> None:
             "the body is not one XML document"
         ),
     }
-    of = table(format=Format.XML)
-    assert dict(zip(expected, reasons(spark, [*expected], of, "text"), strict=True)) == expected
+    definition = table(format=Format.XML)
+    assert (
+        dict(zip(expected, reasons(spark, [*expected], definition, "text"), strict=True))
+        == expected
+    )
 
 
 def test_harmful_numbers_for_decimals(spark: SparkSession) -> None:
@@ -281,8 +287,8 @@ def test_long_bodies_take_linear_time(spark: SparkSession) -> None:
     }
     csv = {b"1,2,a" + b"\n" * 1_000_000 + b"x": "the body has more than one line"}
     for format, expected in ((Format.XML, xml), (Format.CSV, csv)):
-        found = reasons(spark, [*expected], table(format=format))
-        assert dict(zip(expected, found, strict=True)) == expected
+        actual = reasons(spark, [*expected], table(format=format))
+        assert dict(zip(expected, actual, strict=True)) == expected
 
 
 def test_attributes_and_elements_of_xml_are_columns(spark: SparkSession) -> None:
@@ -293,8 +299,8 @@ def test_attributes_and_elements_of_xml_are_columns(spark: SparkSession) -> None
 
 
 def test_text(spark: SparkSession) -> None:
-    of = table("body STRING", format=Format.TEXT)
-    assert reasons(spark, [b"any\ntext", b"\xff", b""], of, "text") == [
+    definition = table("body STRING", format=Format.TEXT)
+    assert reasons(spark, [b"any\ntext", b"\xff", b""], definition, "text") == [
         None,
         "the body is not UTF-8",
         "the body is empty",
@@ -310,14 +316,14 @@ def test_json_of_all_kinds_of_bodies_is_alike(spark: SparkSession) -> None:
     packed = zlib.compress(json)
     sizes = {"JMS_SUN_COMPRESSED_SIZE": str(len(packed)), "JMS_SUN_UNCOMPRESSED_SIZE": "41"}
     journal.message(0, packed, "text", protocol="jmq", properties=sizes)
-    broken = journal.message(0, b"no map at all", "map", protocol="jmq")
+    malformed = journal.message(0, b"no map at all", "map", protocol="jmq")
     object_ = journal.message(0, b"\xac\xed", "object", protocol="jmq")
-    _, good, bad = outcomes(spark, journal, table(), java=True)
-    assert [(row["id"], row["amount"], row["customer"]) for row in good] == [
+    _, accepted, quarantined = outcomes(spark, journal, table(), java=True)
+    assert [(row["id"], row["amount"], row["customer"]) for row in accepted] == [
         (1, Decimal("2.50"), "a")
     ] * 5
-    assert {row["sequence"]: row["reason"] for row in bad} == {
-        broken: "the bytes are not a Java serialisation stream",
+    assert {row["sequence"]: row["reason"] for row in quarantined} == {
+        malformed: "the bytes are not a Java serialisation stream",
         object_: "a body of the kind object is not json",
     }
 
@@ -327,25 +333,25 @@ def test_json_of_all_kinds_of_bodies_is_alike(spark: SparkSession) -> None:
 
 def test_pattern_selects_destinations_without_dead_letters(spark: SparkSession) -> None:
     journal = Journal()
-    good = b'{"id": 1}'
+    valid_body = b'{"id": 1}'
     numbers = {
-        name: journal.message(0, good, "json", destination=name)
+        name: journal.message(0, valid_body, "json", destination=name)
         for name in ("orders", "orders.eu", "orders_eu", "other", "orders.dlq")
     }
-    journal.message(0, good, "json", destination="orders", destination_kind="topic")
-    failed = journal.message(0, good, "json", destination="failures")
-    own = journal.dead_letter(0, numbers["orders"], "expired")
+    journal.message(0, valid_body, "json", destination="orders", destination_kind="topic")
+    failed = journal.message(0, valid_body, "json", destination="failures")
+    dead_letter = journal.dead_letter(0, numbers["orders"], "expired")
     journal.rows[-2]["destination"] = "orders-failed"  # a queue configured for dead letters
     journal.event(1, Event.DELIVERED, numbers["orders"])
 
     def selected(pattern: str) -> set[int]:
-        of = table(destination=pattern)
-        return {row["_sequence"] for row in outcomes(spark, journal, of)[1]}
+        definition = table(destination=pattern)
+        return {row["_sequence"] for row in outcomes(spark, journal, definition)[1]}
 
     assert selected("orders*") == {numbers[name] for name in ("orders", "orders.eu", "orders_eu")}
     assert selected("orders_eu") == {numbers["orders_eu"]}
     assert selected("*.dlq") == {numbers["orders.dlq"]}
-    assert selected("orders-failed") == {own}
+    assert selected("orders-failed") == {dead_letter}
     assert selected("fail*") == {failed}
     assert len(selected("topic:orders")) == 1
 
@@ -355,8 +361,8 @@ def test_source_reads_what_patterns_select() -> None:
         options = parse_options({"path": ".", "subscribePattern": subscription(patterns)})
         names = ("orders", "orders, eu", "a.b", "acb")
         addresses = [Address(kind, name) for kind in Kind for name in names]
-        chosen = zip(addresses, Selection.of(options).allows(addresses), strict=True)
-        return [str(address) for address, allowed in chosen if allowed]
+        selection = zip(addresses, Selection.of(options).allows(addresses), strict=True)
+        return [str(address) for address, allowed in selection if allowed]
 
     assert read("orders, eu") == ["orders, eu"]
     assert read("a.b", "topic:orders*") == ["a.b", "topic:orders", "topic:orders, eu"]
@@ -364,7 +370,7 @@ def test_source_reads_what_patterns_select() -> None:
 
 
 def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
-    of = table(
+    definition = table(
         expectations=(
             Expectation(name="positive", check="amount > 0", action=Action.QUARANTINE),
             Expectation(name="small", check="amount < 100", action=Action.QUARANTINE),
@@ -384,9 +390,9 @@ def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
         b'{"id": "x"}',
     ):
         journal.message(0, body, "json")
-    rows, good, bad = outcomes(spark, journal, of)
-    assert [row["id"] for row in good] == [2, 3]
-    assert [(row["reason"], row["expectation"]) for row in bad] == [
+    rows, accepted, quarantined = outcomes(spark, journal, definition)
+    assert [row["id"] for row in accepted] == [2, 3]
+    assert [(row["reason"], row["expectation"]) for row in quarantined] == [
         ("expectation failed: positive, inverse", ["positive", "inverse"]),
         (
             "expectation failed: positive, small, inverse",
@@ -395,8 +401,8 @@ def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
         ("expectation failed: small, known", ["small", "known"]),
         ("id: x is not of type BIGINT", []),
     ]
-    assert bad[0]["body"] == b'{"id": 4, "amount": 0, "customer": "a"}'
-    counts = counted(rows, of)
+    assert quarantined[0]["body"] == b'{"id": 4, "amount": 0, "customer": "a"}'
+    counts = counted(rows, definition)
     assert counts == TableCounts(
         messages=7,
         written=2,
@@ -420,28 +426,30 @@ def test_body_that_is_no_object_has_no_unknown_fields(spark: SparkSession) -> No
 
 
 def test_failed_expectation_stops_the_batch(spark: SparkSession) -> None:
-    of = table(expectations=(Expectation(name="positive", check="amount > 0", action=Action.FAIL),))
+    definition = table(
+        expectations=(Expectation(name="positive", check="amount > 0", action=Action.FAIL),)
+    )
     journal = Journal()
     number = journal.message(0, b'{"id": 1, "amount": -1}', "json")
     with pytest.raises(PySparkException) as raised:
-        outcomes(spark, journal, of)
+        outcomes(spark, journal, definition)
     text = f"{STOPPED} table orders: positive at message {number} of the destination orders"
     assert text in str(raised.value)
 
 
 def test_null_key_is_quarantined(spark: SparkSession) -> None:
-    of = table(key=("id", "customer"))
+    definition = table(key=("id", "customer"))
     assert reasons(
-        spark, [b'{"id": 1, "customer": "a"}', b'{"customer": "a"}', b'{"id": 1}'], of
+        spark, [b'{"id": 1, "customer": "a"}', b'{"customer": "a"}', b'{"id": 1}'], definition
     ) == [None, "the key column id is null", "the key column customer is null"]
     # Delta stores an empty text in a column of partition_by as NULL, which no later key equals
-    of = table(key=("customer", "id"), partition_by=("customer", "id"))
+    definition = table(key=("customer", "id"), partition_by=("customer", "id"))
     bodies = [b'{"id": 1, "customer": ""}', b'{"id": 1, "customer": "a"}']
-    assert reasons(spark, bodies, of) == ["the key column customer is null", None]
+    assert reasons(spark, bodies, definition) == ["the key column customer is null", None]
 
 
 def test_newest_message_of_a_key_and_its_deletion(spark: SparkSession) -> None:
-    of = table(
+    definition = table(
         key=("id",),
         delete="amount IS NULL AND customer = '-'",
         expectations=(Expectation(name="positive", check="amount > 0", action=Action.QUARANTINE),),
@@ -456,12 +464,12 @@ def test_newest_message_of_a_key_and_its_deletion(spark: SparkSession) -> None:
         b'{"id": 2, "amount": -1, "customer": "quarantined"}',
     ):
         journal.message(0, body, "json")
-    rows, _, bad = outcomes(spark, journal, of)
-    newest = newest_rows(rows, of, StructType.fromDDL(ORDER)).orderBy("id").collect()
+    rows, _, quarantined = outcomes(spark, journal, definition)
+    newest = newest_rows(rows, definition, StructType.fromDDL(ORDER)).orderBy("id").collect()
     assert [(row["id"], row["customer"], row["_deleted"]) for row in newest] == [
         (1, "new", False),
         (2, "kept", False),
         (3, "-", True),
     ]
-    assert [row["sequence"] for row in bad] == [6]
-    assert bad[0]["time"].replace(tzinfo=UTC) == at(0)
+    assert [row["sequence"] for row in quarantined] == [6]
+    assert quarantined[0]["time"].replace(tzinfo=UTC) == at(0)

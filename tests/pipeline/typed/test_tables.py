@@ -26,8 +26,8 @@ POSITIVE = Expectation(name="positive", check="amount > 0", action=Action.QUARAN
 
 
 def table(**fields: Any) -> TypedTable:
-    plain = {"name": "orders", "destination": "orders*", "schema": ORDER}
-    return TypedTable(**plain | {"expectations": (POSITIVE,)} | fields)
+    defaults = {"name": "orders", "destination": "orders*", "schema": ORDER}
+    return TypedTable(**defaults | {"expectations": (POSITIVE,)} | fields)
 
 
 def keyed(**fields: Any) -> TypedTable:
@@ -98,12 +98,12 @@ def test_relocated_message_is_one_row(
     for body in (order(1, 1), order(2, -2)):
         journal.message(0, body, "json")
     write(spark, frame(spark, journal.rows), table(key=key), lake)
-    again = Journal(first=50)
+    relocated = Journal(first=50)
     for original, body in ((1, order(1, 1)), (2, order(2, -2)), (7, order(7, 7))):
-        again.message(100, body, "json")
-        again.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
-    again.rows.append({**again.rows[-1], "sequence": 60})
-    write(spark, frame(spark, again.rows), table(key=key), lake)
+        relocated.message(100, body, "json")
+        relocated.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
+    relocated.rows.append({**relocated.rows[-1], "sequence": 60})
+    write(spark, frame(spark, relocated.rows), table(key=key), lake)
     assert lake.rows(spark, "silver.orders", "id", "_sequence") == [(1, 1), (7, 7)]
     assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
 
@@ -185,9 +185,9 @@ def test_kill_between_tombstone_and_merge_is_repaired(
 def test_columns_are_added_and_never_change_their_type(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     write(spark, batch(spark, [order(1, 1)], 1), table(), lake)
-    more = table(schema=f"{ORDER}, note STRING")
+    wider = table(schema=f"{ORDER}, note STRING")
     body = b'{"id": 2, "amount": 1, "note": "x"}'
-    write(spark, batch(spark, [body], 2), more, lake)
+    write(spark, batch(spark, [body], 2), wider, lake)
     assert lake.rows(spark, "silver.orders", "id", "note") == [(1, None), (2, "x")]
     # a column that is no longer declared stays
     write(spark, batch(spark, [order(3, 3)], 3), table(), lake)
@@ -210,12 +210,12 @@ def test_first_batch_creates_the_declared_columns(
 ) -> None:
     """Even if no message of it is good."""
     lake = LakeDirectory(tmp_path)
-    of = table(
+    definition = table(
         schema="note STRING COMMENT 'as typed'", format=Format(kind), key=key, expectations=()
     )
-    write(spark, batch(spark, [b"\xff"], 1), of, lake)
+    write(spark, batch(spark, [b"\xff"], 1), definition, lake)
     columns = lake.read(spark, "silver.orders").schema
-    assert columns == StructType([*declared_columns(of), *METADATA])
+    assert columns == StructType([*declared_columns(definition), *METADATA])
     assert lake.read(spark, "silver.orders").count() == 0
 
 
@@ -236,29 +236,31 @@ def test_usual_and_other_fields_give_the_same_rows(
         b'{"id": 42, "amount": 1, "customer": "a", "more": []} {}',
         b'{"id": "x", "amount": 1, "customer": "a", "more": []}',
     ]
-    found = []
-    for least in (len(bodies) + 1, len(bodies)):
-        monkeypatch.setattr(tables, "LARGE_BATCH", least)
-        lake = LakeDirectory(tmp_path / str(least))
+    results = []
+    for threshold in (len(bodies) + 1, len(bodies)):
+        monkeypatch.setattr(tables, "LARGE_BATCH", threshold)
+        lake = LakeDirectory(tmp_path / str(threshold))
         counts = write(spark, batch(spark, bodies, 1), table(), lake)
         rows = lake.rows(spark, "silver.orders", "*")
-        bad = lake.rows(spark, "silver.orders_quarantine", "sequence", "reason")
-        found.append((counts, rows, bad))
-    assert found[0] == found[1]
-    counts, rows, bad = found[0]
+        quarantined = lake.rows(spark, "silver.orders_quarantine", "sequence", "reason")
+        results.append((counts, rows, quarantined))
+    assert results[0] == results[1]
+    counts, rows, quarantined = results[0]
     assert counts is not None
     assert counts.unknown_fields == 1 + 34 + 2 + 2 + 1
     assert len(rows) == 37
-    assert [sequence for sequence, _ in bad] == [3, 4, 42, 43, 44, 5, 6]
+    assert [sequence for sequence, _ in quarantined] == [3, 4, 42, 43, 44, 5, 6]
 
 
 def test_any_text_may_be_the_value_of_a_partition(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     customers = ["x" * 300, "a/b=c", "NUL: \0", "é"]
-    bodies = [json.dumps({"id": 1, "amount": 1, "customer": each}).encode() for each in customers]
+    bodies = [
+        json.dumps({"id": 1, "amount": 1, "customer": customer}).encode() for customer in customers
+    ]
     write(spark, batch(spark, bodies, 1), table(partition_by=("customer",)), lake)
-    found = lake.rows(spark, "silver.orders", "customer")
-    assert found == sorted((each,) for each in customers)
+    written_customers = lake.rows(spark, "silver.orders", "customer")
+    assert written_customers == sorted((customer,) for customer in customers)
 
 
 def test_counts_when_the_journal_is_read_again_for_another_table(
@@ -288,9 +290,11 @@ def test_counts_when_the_journal_is_read_again_for_another_table(
 def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     stop = Expectation(name="has an id", check="id IS NOT NULL", action=Action.FAIL)
-    for of in (table(expectations=(stop,)), table(expectations=(stop,), key=("customer",))):
+    for definition in (table(expectations=(stop,)), table(expectations=(stop,), key=("customer",))):
         with pytest.raises(ExpectationFailed) as raised:
-            write(spark, batch(spark, [order(1, 1), b'{"customer": "a"}', b"{"], 1), of, lake)
+            write(
+                spark, batch(spark, [order(1, 1), b'{"customer": "a"}', b"{"], 1), definition, lake
+            )
         assert str(raised.value).startswith(
             "pipeline.toml: table orders: has an id at message 2 of the destination orders: the "
             "batch is not written to silver.orders."

@@ -73,7 +73,7 @@ destination = "x"
 format = "text"
 schema = "_a STRING, A INT, a INT"
 """
-    found = problems(spark, text)
+    reported = problems(spark, text)
     starts = [
         "pipeline.toml:1: table 'orders', delete: [PARSE_SYNTAX_ERROR]",
         "pipeline.toml:1: table 'orders': key 'number' is not among the columns "
@@ -88,8 +88,8 @@ schema = "_a STRING, A INT, a INT"
         "pipeline.toml:28: table 'note': the column _a has a name that begins with _, as only",
         "pipeline.toml:28: table 'note': the column a is declared twice",
     ]
-    assert len(found) == len(starts), found
-    for problem, start in zip(found, starts, strict=True):
+    assert len(reported) == len(starts), reported
+    for problem, start in zip(reported, starts, strict=True):
         assert problem.startswith(start)
 
 

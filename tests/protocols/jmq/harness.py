@@ -93,14 +93,14 @@ class Harness(SessionHarness):
         return peer
 
     def queue(self, name: str) -> Destination:
-        found = self.broker.destinations.find(Address(Kind.QUEUE, name))
-        assert found is not None
-        return found
+        destination = self.broker.destinations.find(Address(Kind.QUEUE, name))
+        assert destination is not None
+        return destination
 
     def topic(self, name: str) -> Destination:
-        found = self.broker.destinations.find(Address(Kind.TOPIC, name))
-        assert found is not None
-        return found
+        destination = self.broker.destinations.find(Address(Kind.TOPIC, name))
+        assert destination is not None
+        return destination
 
     def next_sysid(self) -> bytes:
         """An id that no other message has."""
@@ -220,16 +220,20 @@ class Peer(SessionPeer):
 
     def refusal(self, kind: int, properties: Properties | None = None, body: bytes = b"") -> int:
         """The status of the answer to a request."""
-        found = status(self.ask(kind, properties, body))
-        assert isinstance(found, int)
-        return found
+        result = status(self.ask(kind, properties, body))
+        assert isinstance(result, int)
+        return result
 
     # --- connections and sessions ------------------------------------------------------------
 
     def hello(self, **properties: object) -> Packet:
         """HELLO and the answer to it; AUTHENTICATE_REQUEST is taken, too."""
-        given: dict[str, object] = {"JMQProtocolLevel": 500, "JMQVersion": "1", **properties}
-        answer = self.ask(PacketType.HELLO, given)
+        request_properties: dict[str, object] = {
+            "JMQProtocolLevel": 500,
+            "JMQVersion": "1",
+            **properties,
+        }
+        answer = self.ask(PacketType.HELLO, request_properties)
         self.challenge = [p for p in self.inbox if p.type == PacketType.AUTHENTICATE_REQUEST]
         self.inbox = [p for p in self.inbox if p.type != PacketType.AUTHENTICATE_REQUEST]
         return answer
@@ -249,10 +253,10 @@ class Peer(SessionPeer):
 
     def create(self, name: str, topic: bool = False, temporary: bool = False) -> int:
         """The status of the answer."""
-        where = self.place(name, topic, temporary)
-        found = status(self.ask(PacketType.CREATE_DESTINATION, where))
-        assert isinstance(found, int)
-        return found
+        destination = self.place(name, topic, temporary)
+        result = status(self.ask(PacketType.CREATE_DESTINATION, destination))
+        assert isinstance(result, int)
+        return result
 
     # --- sending -----------------------------------------------------------------------------
 

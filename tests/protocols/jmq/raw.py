@@ -65,9 +65,11 @@ class RawJmq:
         self, port: int, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1"
     ) -> None:
         """Connect from the address `source`, and send nothing yet."""
-        plain = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket = tls.wrap_socket(plain, server_hostname="localhost") if tls else plain
+        connection = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = (
+            tls.wrap_socket(connection, server_hostname="localhost") if tls else connection
+        )
         self.messages: deque[Packet] = deque()
         self.others: deque[Packet] = deque()
         """Other packets that have arrived and that no call waited for."""
@@ -126,9 +128,9 @@ class RawJmq:
 
     def reply_to(self, number: int) -> Packet:
         """Wait for the reply with that consumer id."""
-        until = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while number not in self._replies:
-            self.read(until)
+            self.read(deadline)
         waiting = self._replies[number]
         reply = waiting.popleft()
         if not waiting:
@@ -137,9 +139,9 @@ class RawJmq:
 
     def read(self, until: float) -> None:
         """Take what comes, waiting for it no longer than that (monotonic seconds)."""
-        left = until - time.monotonic()
+        remaining = until - time.monotonic()
         try:
-            self.socket.settimeout(max(0.0001, left))
+            self.socket.settimeout(max(0.0001, remaining))
             data = self.socket.recv(1 << 18)
         except TimeoutError:
             raise RequestTimeout("nothing came") from None
@@ -202,20 +204,22 @@ class RawJmq:
 
     def produce(self, name: str, kind: int = DestType.QUEUE) -> Packet:
         """CREATE_DESTINATION and ADD_PRODUCER, as the Java client does; the last reply."""
-        where = {"JMQDestination": name, "JMQDestType": kind}
-        reply = self.ask(PacketType.CREATE_DESTINATION, where)
+        destination = {"JMQDestination": name, "JMQDestType": kind}
+        reply = self.ask(PacketType.CREATE_DESTINATION, destination)
         if status_of(reply) not in (Status.OK, Status.CONFLICT):
             return reply
-        return self.ask(PacketType.ADD_PRODUCER, {**where, "JMQSessionID": Long(self.session)})
+        return self.ask(
+            PacketType.ADD_PRODUCER, {**destination, "JMQSessionID": Long(self.session)}
+        )
 
     def consume(self, name: str, kind: int = DestType.QUEUE, **more: object) -> Packet:
         """CREATE_DESTINATION, ADD_CONSUMER and START; the reply to the second."""
-        where = {"JMQDestination": name, "JMQDestType": kind}
-        reply = self.ask(PacketType.CREATE_DESTINATION, where)
+        destination = {"JMQDestination": name, "JMQDestType": kind}
+        reply = self.ask(PacketType.CREATE_DESTINATION, destination)
         if status_of(reply) not in (Status.OK, Status.CONFLICT):
             return reply
         properties = {
-            **where,
+            **destination,
             "JMQSessionID": Long(self.session),
             "JMQNoLocal": False,
             "JMQReconnect": False,
@@ -275,9 +279,9 @@ class RawJmq:
     def receive(self, seconds: float = PATIENCE) -> Packet:
         """The next message; the broker may go on if it has paused with it. RequestTimeout when none
         comes."""
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not self.messages:
-            self.read(until)
+            self.read(deadline)
         message = self.messages.popleft()
         if message.flags & packets.C:
             flow = {"JMQConsumerID": Long(message.consumer_id), "JMQSize": PREFETCH}

@@ -290,8 +290,8 @@ def _() -> Packet:
 
 def durable() -> Peer:
     peer = connected(client_id="me")
-    where = {**peer.place("t", True), "JMQDurableName": "d"}
-    peer.ask(H.ADD_CONSUMER, where, expect=Status.OK)
+    properties = {**peer.place("t", True), "JMQDurableName": "d"}
+    peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
     return peer
 
 
@@ -395,8 +395,8 @@ def _() -> Packet:
 
 @provokes(H.HELLO_REPLY, 415)
 def _() -> Packet:
-    own = Harness().arrive().hello(JMQDestinationProvider="GLASSFISH_MQ")
-    assert status(own) == Status.OK
+    answer = Harness().arrive().hello(JMQDestinationProvider="GLASSFISH_MQ")
+    assert status(answer) == Status.OK
     return Harness().arrive().hello(JMQDestinationProvider="COHERENCE_MESSAGE_PATTERN")
 
 
@@ -438,9 +438,9 @@ def _() -> Packet:
 @provokes(H.CREATE_DESTINATION_REPLY, 409)
 def _() -> Packet:
     peer = connected()
-    where = peer.place("temporary_destination://queue/1", temporary=True)
-    peer.ask(H.CREATE_DESTINATION, where)
-    return peer.ask(H.CREATE_DESTINATION, where)
+    properties = peer.place("temporary_destination://queue/1", temporary=True)
+    peer.ask(H.CREATE_DESTINATION, properties)
+    return peer.ask(H.CREATE_DESTINATION, properties)
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 200)

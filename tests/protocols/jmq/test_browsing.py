@@ -42,7 +42,9 @@ def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes
     answer = peer.ask(H.BROWSE, {**peer.place(name), **more}, expect=Status.OK)
     number = answer.properties["JMQConsumerID"]
     assert isinstance(number, int)
-    return number, [answer.body[at : at + 32] for at in range(0, len(answer.body), 32)]
+    return number, [
+        answer.body[position : position + 32] for position in range(0, len(answer.body), 32)
+    ]
 
 
 def fetch(peer: Peer, number: int, ids: list[bytes]) -> list[Packet]:
@@ -98,8 +100,8 @@ def test_selectors(peer: Peer) -> None:
     number, ids = browse(peer, JMQSelector="n > 2")
     assert [m.body for m in fetch(peer, number, ids)] == [b"3", b"4"]
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        broken = {**peer.place("q"), "JMQSelector": "n >"}
-        assert peer.refusal(kind, broken) == Status.BAD_REQUEST
+        properties = {**peer.place("q"), "JMQSelector": "n >"}
+        assert peer.refusal(kind, properties) == Status.BAD_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -122,19 +124,19 @@ def test_selectors_on_properties_of_dead_messages(
     harness: Harness, peer: Peer, selector: str, matches: bool
 ) -> None:
     """For browsers, and for consumers that are there before or come after the message."""
-    early = harness.connect()
-    early.consume("mq.sys.dmq", early.session_of(), size=1, JMQSelector=selector)
+    consumer = harness.connect()
+    consumer.consume("mq.sys.dmq", consumer.session_of(), size=1, JMQSelector=selector)
     for body in ("early", "browsed"):
         peer.send("q", body, expiration=harness.clock.wall + 1)
         harness.turn(2000)
     expected = ["early", "browsed"] if matches else []
-    assert early.texts() == expected[:1]
+    assert consumer.texts() == expected[:1]
     number, ids = browse(peer, "mq.sys.dmq", JMQSelector=selector)
     bodies = [m.body.decode() for m in fetch(peer, number, ids)] if ids else []
     assert bodies == expected
-    late = harness.connect()
-    late.consume("mq.sys.dmq", late.session_of(), JMQSelector=selector)
-    assert late.texts() == expected[1:]
+    late_consumer = harness.connect()
+    late_consumer.consume("mq.sys.dmq", late_consumer.session_of(), JMQSelector=selector)
+    assert late_consumer.texts() == expected[1:]
 
 
 def test_selectors_on_properties_of_dead_messages_match_no_others(peer: Peer) -> None:
@@ -203,9 +205,9 @@ def test_figures(peer: Peer) -> None:
     peer.send("q", "abc")
     answer = peer.ask(H.BROWSE, {**peer.place("q"), "JMQMetrics": True}, expect=Status.OK)
     assert answer.properties["JMQMetrics"] is True
-    figures = loads_map(answer.body)
-    assert figures["numMsgsIn"] == 1
-    assert figures["totalMsgBytes"] == 3
+    statistics = loads_map(answer.body)
+    assert statistics["numMsgsIn"] == 1
+    assert statistics["totalMsgBytes"] == 3
 
 
 def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
@@ -229,8 +231,8 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     [answer] = peer.receive()
     ids = answer.body
     assert len(ids) == 95 * 32
-    asked = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
-    peer.session.receive(peer.request(H.DELIVER, asked, ids)[1])
+    properties = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
+    peer.session.receive(peer.request(H.DELIVER, properties, ids)[1])
     for _ in range(20):
         harness.turn()
     reply, *messages = peer.receive()
@@ -295,8 +297,8 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
     number, ids = browse(peer)
     properties = {"JMQConsumerID": Long(number)}
     peer.session.pause_delivery()  # the client does not read
-    for chosen in (ids[:1], ids[1:], ids[:1]):
-        peer.put(peer.request(H.DELIVER, properties, b"".join(chosen))[1])
+    for selected in (ids[:1], ids[1:], ids[:1]):
+        peer.put(peer.request(H.DELIVER, properties, b"".join(selected))[1])
     assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
     peer.session.resume_delivery()
     peer.harness.turn()
@@ -334,7 +336,9 @@ def test_a_view_keeps_no_body_of_a_message_that_has_ended(harness: Harness, peer
     peer.consume("q", peer.session_of())
     peer.acknowledge(*peer.delivered())
     del delivery
-    assert not [each for each in gc.get_referrers(message) if isinstance(each, (dict, list))]
+    assert not [
+        referrer for referrer in gc.get_referrers(message) if isinstance(referrer, (dict, list))
+    ]
     assert peer.refusal(H.DELIVER, {"JMQConsumerID": Long(number)}, ids[0]) == Status.NOT_FOUND
 
 
@@ -353,12 +357,12 @@ def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> N
     for number in numbers:
         view.add(number.to_bytes(16, "big") * 2, number, transient(broker, number))
     for number in requested:
-        found = view.find(broker, number.to_bytes(16, "big") * 2)
+        message = view.find(broker, number.to_bytes(16, "big") * 2)
         if number in numbers:
-            assert found is not None
-            assert found.body == b"%d" % number
+            assert message is not None
+            assert message.body == b"%d" % number
         else:
-            assert found is None
+            assert message is None
 
 
 def test_an_id_that_begins_within_another_is_not_found() -> None:
@@ -367,7 +371,7 @@ def test_an_id_that_begins_within_another_is_not_found() -> None:
     low, high = b"a" * 16, b"b" * 16
     for number, sysid in enumerate((low + high, low + high, high + low)):
         view.add(sysid, number, transient(broker, number))
-    found = view.find(broker, high + low)
-    assert found is not None
-    assert found.body == b"2"
+    message = view.find(broker, high + low)
+    assert message is not None
+    assert message.body == b"2"
     assert view.find(broker, high + high) is None

@@ -33,9 +33,9 @@ def peer(harness: Harness) -> Peer:
 
 def prepared_with(peer: Peer, text: str) -> None:
     """A prepared transaction `x` that sends `text` to `q`."""
-    begun = step(peer, START).properties["JMQTransactionID"]
-    assert isinstance(begun, int)
-    peer.send("q", text, transaction_id=begun)
+    transaction = step(peer, START).properties["JMQTransactionID"]
+    assert isinstance(transaction, int)
+    peer.send("q", text, transaction_id=transaction)
     step(peer, END, flags=XaFlag.SUCCESS)
     step(peer, PREPARE)
 
@@ -77,8 +77,8 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a")
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     peer.send("r", "b", transaction_id=transaction)
-    [open_one] = harness.broker.transactions.open.values()
-    harness.broker.transactions.rollback(open_one)
+    [open_transaction] = harness.broker.transactions.open.values()
+    harness.broker.transactions.rollback(open_transaction)
     harness.turn()
     assert harness.queue("q").unacked == 1  # delivered once more
     peer.delivered()
@@ -112,18 +112,18 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
     harness = harness.restart()
     peer = harness.connect()
     transactions = harness.broker.transactions
-    found = transactions.prepared[xid("x")]
-    assert found.created == before.created
+    branch = transactions.prepared[xid("x")]
+    assert branch.created == before.created
     if asked:
         recovered = peer.ask(
             PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": XaFlag.STARTRSCAN}, expect=Status.OK
         )
         assert recovered.body == xid("x")
-    transactions.commit(found)
+    transactions.commit(branch)
     harness.turn()
     assert harness.bodies("q") == [b"a"]
-    known = Status.OK if asked else Status.NOT_FOUND
-    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=known)
+    expected = Status.OK if asked else Status.NOT_FOUND
+    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=expected)
     harness = harness.restart()
     assert not harness.broker.transactions.prepared
     reader = harness.connect()
@@ -134,5 +134,5 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
 def test_a_rollback_of_its_own_is_no_time_out(peer: Peer) -> None:
     transaction = peer.begin()
     peer.ask(PacketType.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
-    wish = {"JMQTransactionID": Long(transaction)}
-    peer.ask(PacketType.COMMIT_TRANSACTION, wish, expect=Status.NOT_FOUND)
+    properties = {"JMQTransactionID": Long(transaction)}
+    peer.ask(PacketType.COMMIT_TRANSACTION, properties, expect=Status.NOT_FOUND)

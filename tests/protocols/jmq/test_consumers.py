@@ -85,10 +85,10 @@ def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
     harness.broker.destinations.declare(Address(Kind.TOPIC, "t"))
     peer = harness.connect()
     session = peer.session_of()
-    plain = {"JMQConsumerID": Long(peer.consume("t", session, topic=True))}
+    properties = {"JMQConsumerID": Long(peer.consume("t", session, topic=True))}
     wildcard = {"JMQConsumerID": Long(peer.consume("*", session, topic=True))}
     harness.broker.remove(harness.topic("t"), force=True)
-    assert peer.refusal(H.DELETE_CONSUMER, plain) == Status.PRECONDITION_FAILED
+    assert peer.refusal(H.DELETE_CONSUMER, properties) == Status.PRECONDITION_FAILED
     assert peer.refusal(H.DELETE_CONSUMER, wildcard) == Status.OK
 
 
@@ -128,16 +128,16 @@ def test_stop_and_start_of_the_connection(peer: Peer) -> None:
 
 
 def test_stop_and_start_of_a_session(peer: Peer) -> None:
-    one, two = peer.session_of(), peer.session_of()
-    peer.consume("a", one)
-    peer.consume("b", two)
-    peer.ask(H.STOP, {"JMQSessionID": Long(one)}, expect=Status.OK)
+    first, second = peer.session_of(), peer.session_of()
+    peer.consume("a", first)
+    peer.consume("b", second)
+    peer.ask(H.STOP, {"JMQSessionID": Long(first)}, expect=Status.OK)
     peer.send("a", "held")
     peer.send("b", "through")
     assert peer.texts() == ["through"]
     # both have to be started
     peer.ask(H.STOP, expect=Status.OK)
-    peer.say(H.START, {"JMQSessionID": Long(one)})
+    peer.say(H.START, {"JMQSessionID": Long(first)})
     assert peer.texts() == []
     peer.say(H.START)
     assert peer.texts() == ["held"]
@@ -156,7 +156,7 @@ def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
 
 def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.session_of())
-    how: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kind": PacketType.MAP_MESSAGE,
         "properties": {"a": Long(1), "b": True, "c": 1.5},
         "priority": 7,
@@ -166,13 +166,13 @@ def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> No
         "producer_id": 99,
         "sysid": encode_sysid(5, -1 & 0xFFFF_FFFF),
     }
-    peer.put(peer.message("q", b"\1\2", **how))
+    peer.put(peer.message("q", b"\1\2", **fields))
     [message] = peer.delivered()
     assert message.body == b"\1\2"
     assert message.type == PacketType.MAP_MESSAGE
     assert message.properties == {"a": 1, "b": True, "c": 1.5}
     assert message.priority == 7
-    assert message.sysid == how["sysid"]
+    assert message.sysid == fields["sysid"]
     header = message.variable
     assert (header.correlation_id, header.reply_to, header.type) == ("corr", "answers", "T")
     assert header.producer_id == 99
@@ -226,20 +226,23 @@ def test_old_clients_name_consumers_with_32_bits(harness: Harness, peer: Peer) -
 
 def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, peer: Peer) -> None:
     """The acknowledgement is ignored; only an unknown consumer is an error."""
-    mine = peer.consume("q", peer.session_of())
+    consumer = peer.consume("q", peer.session_of())
     other = harness.connect()
-    theirs = other.consume("q", other.session_of())
+    other_consumer = other.consume("q", other.session_of())
     peer.send("q", "a", "b")
-    [at_peer], [at_other] = peer.delivered(), other.delivered()
-    sysid = at_other.sysid
-    forged = encode_blocks([(mine, sysid), (mine, encode_sysid(1, 1))])
-    assert peer.refusal(H.ACKNOWLEDGE, None, forged) == Status.OK
-    assert peer.refusal(H.ACKNOWLEDGE, None, encode_blocks([(theirs, sysid)])) == Status.NOT_FOUND
+    [message], [other_message] = peer.delivered(), other.delivered()
+    sysid = other_message.sysid
+    forged_blocks = encode_blocks([(consumer, sysid), (consumer, encode_sysid(1, 1))])
+    assert peer.refusal(H.ACKNOWLEDGE, None, forged_blocks) == Status.OK
+    assert (
+        peer.refusal(H.ACKNOWLEDGE, None, encode_blocks([(other_consumer, sysid)]))
+        == Status.NOT_FOUND
+    )
     assert peer.refusal(H.ACKNOWLEDGE, None, b"x" * 39) == Status.ERROR
     assert harness.queue("q").unacked == 2
-    peer.acknowledge(at_peer)
-    peer.acknowledge(at_peer)
-    other.acknowledge(at_other)
+    peer.acknowledge(message)
+    peer.acknowledge(message)
+    other.acknowledge(other_message)
     assert harness.bodies("q") == []
 
 
@@ -289,10 +292,10 @@ def test_without_acknowledgements_a_message_is_gone_when_it_has_left(harness: Ha
 def test_two_messages_of_one_id(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.session_of())
     peer.send("q", "a", "b", sysid=encode_sysid(1, 1))
-    one, two = peer.delivered()
-    peer.acknowledge(one)
+    first, second = peer.delivered()
+    peer.acknowledge(first)
     assert harness.queue("q").unacked == 1
-    peer.acknowledge(two)
+    peer.acknowledge(second)
     assert harness.queue("q").unacked == 0
 
 
@@ -310,12 +313,12 @@ def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str
     assert harness.bodies("q") == []
     assert harness.queue("q").statistics.expired == reason
     peer.consume("mq.sys.dmq", session)
-    [dead] = peer.delivered()
-    assert dead.sysid == message.sysid
-    assert dead.variable.destination == "q"
-    assert dead.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
-    assert dead.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 1
-    assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
+    [dead_letter] = peer.delivered()
+    assert dead_letter.sysid == message.sysid
+    assert dead_letter.variable.destination == "q"
+    assert dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
+    assert dead_letter.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 1
+    assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
 
 
 def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> None:
@@ -324,21 +327,24 @@ def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> N
     peer.send("q", "b", properties={"JMS_SUN_TRUNCATE_MSG_BODY": True})
     peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
     peer.consume("mq.sys.dmq", peer.session_of())
-    [dead] = peer.delivered()
-    assert dead.body == b""
-    assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
+    [dead_letter] = peer.delivered()
+    assert dead_letter.body == b""
+    assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
 
 
 def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:
     peer.consume("q", peer.session_of())
-    old = {"JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED", "JMS_SUN_DMQ_BODY_TRUNCATED": True}
-    peer.send("q", "a", properties=old)
+    old_properties = {
+        "JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED",
+        "JMS_SUN_DMQ_BODY_TRUNCATED": True,
+    }
+    peer.send("q", "a", properties=old_properties)
     peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
     selector = "JMS_SUN_DMQ_UNDELIVERED_REASON = 'UNDELIVERABLE'"
     peer.consume("mq.sys.dmq", peer.session_of(), JMQSelector=selector)
-    [dead] = peer.delivered()
-    assert dead.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "UNDELIVERABLE"
-    assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
+    [dead_letter] = peer.delivered()
+    assert dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "UNDELIVERABLE"
+    assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
 
 
 def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, peer: Peer) -> None:
@@ -352,9 +358,9 @@ def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, pee
         other.resume(number, 1)
     peer.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
     harness.turn()
-    [again] = other.delivered()
-    assert again.sysid == message.sysid
-    assert again.flags & R
+    [redelivered] = other.delivered()
+    assert redelivered.sysid == message.sysid
+    assert redelivered.flags & R
 
 
 def test_an_undeliverable_message_does_not_come_for_ever(harness: Harness, peer: Peer) -> None:
@@ -431,9 +437,9 @@ def test_unwritten_deliveries_are_not_counted(harness: Harness) -> None:
 def test_a_queue_that_is_removed_and_comes_back(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.session_of())
     peer.send("q", "a")
-    [lost] = peer.delivered()
+    [delivered] = peer.delivered()
     harness.broker.remove(harness.queue("q"), force=True)
-    peer.acknowledge(lost)
+    peer.acknowledge(delivered)
     peer.send("q", "b")
     [message] = peer.delivered()
     peer.acknowledge(message)
@@ -458,8 +464,8 @@ def test_delayed_messages_wait(harness: Harness, peer: Peer) -> None:
 
 
 def test_unknown_and_lost_sessions(peer: Peer) -> None:
-    where = {**peer.place("q"), "JMQSessionID": Long(5)}
-    assert peer.refusal(H.ADD_CONSUMER, where) == Status.NOT_FOUND
+    properties = {**peer.place("q"), "JMQSessionID": Long(5)}
+    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.NOT_FOUND
     assert peer.refusal(H.DESTROY_SESSION, {"JMQSessionID": Long(5)}) == Status.NOT_FOUND
     assert peer.refusal(H.CREATE_SESSION, {"JMQAckMode": 4}) == Status.BAD_REQUEST
 

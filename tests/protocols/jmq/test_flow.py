@@ -102,8 +102,8 @@ def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) ->
 
 @pytest.mark.parametrize("name", ["JMQSize", "JMQRBufferSize"])
 def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
-    wish: dict[str, Any] = {name: 3}
-    peer = harness.connect(**wish)
+    settings: dict[str, Any] = {name: 3}
+    peer = harness.connect(**settings)
     session = peer.session_of()
     peer.consume("a", session)
     peer.consume("b", session, size=2)
@@ -133,15 +133,15 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
     peer = harness.connect(JMQSize=3)
     peer.send("q", *"abcdefgh")
     peer.consume("q", peer.session_of())
-    got = []
+    received = []
     for size in (3, 3, 2):
         messages = peer.delivered()
         assert len(messages) == size
         assert bool(messages[-1].flags & F) == (size == 3)
-        got += messages
+        received += messages
         peer.say(H.RESUME_FLOW)
-    assert b"".join(m.body for m in got) == b"abcdefgh"
-    peer.acknowledge(*got)
+    assert b"".join(m.body for m in received) == b"abcdefgh"
+    peer.acknowledge(*received)
     assert harness.queue("q").unacked == 0
 
 
@@ -202,17 +202,17 @@ def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
     peer.send("b", "3")
     peer.consume("a", session)
     peer.consume("b", session)
-    got = []
+    bodies = []
     for _ in range(3):
         [message] = peer.delivered()
-        got.append(message.body)
+        bodies.append(message.body)
         peer.acknowledge(message)
-    assert sorted(got) == [b"1", b"2", b"3"]
+    assert sorted(bodies) == [b"1", b"2", b"3"]
     peer.send("a", "4", "5")
     [message] = peer.delivered()
     peer.redeliver(message, attempted=True)
-    [again] = peer.delivered()
-    assert again.sysid == message.sysid
+    [redelivered] = peer.delivered()
+    assert redelivered.sysid == message.sysid
 
 
 def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: Harness) -> None:
@@ -285,8 +285,8 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
     peer = harness.connect()
     peer.send("q", *"abcdefgh")
     session = peer.session_of()
-    where = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 1000}
-    answer = peer.ask(H.ADD_CONSUMER, {**where, "JMQBytes": Long(300)}, expect=Status.OK)
+    properties = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 1000}
+    answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQBytes": Long(300)}, expect=Status.OK)
     assert answer.properties["JMQBytes"] == 300
     consumer = answer.properties["JMQConsumerID"]
     messages = peer.delivered()
@@ -298,15 +298,15 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
     assert peer.texts() == []
     resume: dict[str, object] = {"JMQConsumerID": consumer, "JMQSize": 1000}
     peer.say(H.RESUME_FLOW, resume)  # as many bytes again
-    again = peer.delivered()
-    assert len(again) == len(messages)
+    redelivered = peer.delivered()
+    assert len(redelivered) == len(messages)
     peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(1)})
     assert marks(peer.delivered(), C) == [True]
     peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(0)})
     assert peer.delivered() == []
     peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(-1)})
     rest = peer.delivered()
-    assert len(messages) + len(again) + 1 + len(rest) == 8
+    assert len(messages) + len(redelivered) + 1 + len(rest) == 8
     assert not any(marks(rest, C))
 
 
@@ -369,28 +369,28 @@ def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
 
 
 def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, size: int) -> None:
-    small = harness.connect()
-    small.consume("q", small.session_of())
-    small.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
-    large = harness.connect()
-    large.consume("q", large.session_of())
+    small_consumer = harness.connect()
+    small_consumer.consume("q", small_consumer.session_of())
+    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
+    consumer = harness.connect()
+    consumer.consume("q", consumer.session_of())
     sender = harness.connect()
     for number in range(4):
         sender.send("q", f"{number}" * 100)
         harness.turn()
-    assert small.texts() == []
-    assert large.texts() == [f"{number}" * 100 for number in range(4)]
-    small.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
-    large.drop()
+    assert small_consumer.texts() == []
+    assert consumer.texts() == [f"{number}" * 100 for number in range(4)]
+    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
+    consumer.drop()
     sender.send("q", "x" * 100)
     harness.turn()
-    assert "x" * 100 in small.texts()
+    assert "x" * 100 in small_consumer.texts()
 
 
 def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None:
     peer = harness.connect()
-    where = {**peer.place("q"), "JMQSize": 10}
-    assert peer.refusal(H.ADD_CONSUMER, {**where, "JMQBytes": "many"}) == Status.BAD_REQUEST
+    properties = {**peer.place("q"), "JMQSize": 10}
+    assert peer.refusal(H.ADD_CONSUMER, {**properties, "JMQBytes": "many"}) == Status.BAD_REQUEST
     assert harness.connect().transport.open
     arriving = harness.arrive()
     assert status(arriving.hello(JMQMaxMsgBytes="all")) == Status.BAD_REQUEST

@@ -72,11 +72,11 @@ numbers = st.integers(-(2**63), 2**63 - 1)
 def test_what_is_written_is_read(names: dict[str, str], given: dict[str, int]) -> None:
     raw = encode_header(**names, **given)  # type: ignore[arg-type]
     assert len(raw) % 4 == 0
-    read = decode_header(raw)
+    header = decode_header(raw)
     for name in NAMES:
-        assert getattr(read, name) == names.get(name)
+        assert getattr(header, name) == names.get(name)
     for name in NUMBERS:
-        assert getattr(read, name) == given.get(name, 0)
+        assert getattr(header, name) == given.get(name, 0)
     if not names and not any(given.values()) and "delivery_count" not in given:
         assert raw == b""
     else:
@@ -89,25 +89,25 @@ def test_the_stored_header_begins_with_the_count_and_says_the_same(
 ) -> None:
     raw = b"".join(record(number, value) for number, value in records) + bytes(4 * ended)
     try:
-        read = decode_header(raw)
+        header = decode_header(raw)
     except ProtocolError:
         return
-    stored = read.stored
-    assert stored.startswith(b"\0\x0b\0\4\0\0\0\0")
-    assert len(stored) % 4 == 0
-    again = decode_header(stored)
+    stored_header = header.stored
+    assert stored_header.startswith(b"\0\x0b\0\4\0\0\0\0")
+    assert len(stored_header) % 4 == 0
+    reread = decode_header(stored_header)
     for name in NAMES:
-        assert getattr(again, name) == getattr(read, name)
-    assert (again.producer_id, again.delivery_time) == (read.producer_id, read.delivery_time)
-    assert (again.transaction_id, again.delivery_count) == (0, 0)
-    assert again.stored == stored
+        assert getattr(reread, name) == getattr(header, name)
+    assert (reread.producer_id, reread.delivery_time) == (header.producer_id, header.delivery_time)
+    assert (reread.transaction_id, reread.delivery_count) == (0, 0)
+    assert reread.stored == stored_header
 
 
 def test_records_without_a_meaning_are_passed_on() -> None:
     raw = record(12, b"new") + record(-5, b"") + record(8, bytes(8)) + record(1, b"q")
-    read = decode_header(raw)
-    assert read.destination == "q"
-    assert record(12, b"new") + record(-5, b"") + record(1, b"q") in read.stored
+    header = decode_header(raw)
+    assert header.destination == "q"
+    assert record(12, b"new") + record(-5, b"") + record(1, b"q") in header.stored
 
 
 def test_data_after_the_end_is_ignored() -> None:
@@ -182,8 +182,8 @@ TOPIC = Address(Kind.TOPIC, "a")
 def test_where_answers_go(
     name: str | None, hint: str | None, in_queue: bool, address: Address | None
 ) -> None:
-    read = decode_header(encode_header("q", reply_to=name, reply_to_class=hint))
-    assert read.reply_address(in_queue) == address
+    header = decode_header(encode_header("q", reply_to=name, reply_to_class=hint))
+    assert header.reply_address(in_queue) == address
 
 
 def test_the_name_of_a_temporary_destination_has_its_kind() -> None:
@@ -191,6 +191,6 @@ def test_the_name_of_a_temporary_destination_has_its_kind() -> None:
         (fields.TEMPORARY_QUEUE, Kind.QUEUE),
         (fields.TEMPORARY_TOPIC, Kind.TOPIC),
     ):
-        read = decode_header(encode_header("q", reply_to=f"{prefix}1.2.3.4/5/6"))
+        header = decode_header(encode_header("q", reply_to=f"{prefix}1.2.3.4/5/6"))
         for in_queue in (True, False):
-            assert read.reply_address(in_queue) == Address(kind, f"{prefix}1.2.3.4/5/6")
+            assert header.reply_address(in_queue) == Address(kind, f"{prefix}1.2.3.4/5/6")

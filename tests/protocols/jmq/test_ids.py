@@ -67,7 +67,7 @@ def test_ids_that_are_made_differ_in_what_they_are_made_of(
     made: list[tuple[bytes, int, int]],
 ) -> None:
     # the first bit of an identity is given up
-    made = [(bytes([one[0] | 0x80]) + one[1:], two, three) for one, two, three in made]
+    made = [(bytes([first[0] | 0x80]) + first[1:], second, third) for first, second, third in made]
     ids = {make_sysid(*parts) for parts in made}
     assert len(ids) == len(set(made))
     assert len({sysid_text(sysid) for sysid in ids}) == len(ids)

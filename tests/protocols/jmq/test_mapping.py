@@ -198,12 +198,12 @@ def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
         7,
         8,
     )
-    there = delivered(message_of(packet), packets.R | packets.C, 3)
-    assert there.flags == CLASSIC | packets.Z | packets.R | packets.C
-    assert there.block == packet.block
-    assert there.body == packet.body
-    assert there.sysid == packet.sysid
-    assert (there.type, there.priority, there.expiration) == (2, 7, 8)
+    delivery = delivered(message_of(packet), packets.R | packets.C, 3)
+    assert delivery.flags == CLASSIC | packets.Z | packets.R | packets.C
+    assert delivery.block == packet.block
+    assert delivery.body == packet.body
+    assert delivery.sysid == packet.sysid
+    assert (delivery.type, delivery.priority, delivery.expiration) == (2, 7, 8)
     for name in (
         "destination",
         "message_id",
@@ -215,11 +215,11 @@ def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
         "producer_id",
         "delivery_time",
     ):
-        assert getattr(there.variable, name) == getattr(packet.variable, name) is not None
-    assert there.variable.transaction_id == 0
-    assert len(there.header) % 4 == 0
+        assert getattr(delivery.variable, name) == getattr(packet.variable, name) is not None
+    assert delivery.variable.transaction_id == 0
+    assert len(delivery.header) % 4 == 0
     # the header of the client is kept byte for byte
-    assert packet.header[12:].rstrip(b"\0") in there.header
+    assert packet.header[12:].rstrip(b"\0") in delivery.header
 
 
 def test_flags_are_those_of_each_delivery() -> None:
@@ -232,10 +232,10 @@ def test_flags_are_those_of_each_delivery() -> None:
 
 def test_a_delivery_can_be_sent_on() -> None:
     first = delivered(message_of(sent(properties={"a": 1})), packets.R | packets.C, 5)
-    again = delivered(message_of(first), 0, 1)
-    assert again.header.count(b"\0\x0b\0\4") == 1
-    assert again.flags == CLASSIC | packets.R  # the sender sets the flag
-    assert again.properties == {"a": 1}
+    second = delivered(message_of(first), 0, 1)
+    assert second.header.count(b"\0\x0b\0\4") == 1
+    assert second.flags == CLASSIC | packets.R  # the sender sets the flag
+    assert second.properties == {"a": 1}
 
 
 def test_old_packets_become_new_ones() -> None:
@@ -261,15 +261,15 @@ def test_old_packets_become_new_ones() -> None:
         message = message_of(packet)
         assert message.properties == {"n": 5, "s": "text"}
         assert message.message_id == sysid_text(SYSID)
-        there = delivered(message)
-        assert there.properties == message.properties
-        assert b"\0\1n\0\5" in there.block
-        assert there.sysid == SYSID
-        assert there.body == b"body"
-        assert there.flags == CLASSIC
-        assert there.priority == 9
-        assert there.variable.destination == "q"
-        assert there.variable.correlation_id == "c"
+        delivery = delivered(message)
+        assert delivery.properties == message.properties
+        assert b"\0\1n\0\5" in delivery.block
+        assert delivery.sysid == SYSID
+        assert delivery.body == b"body"
+        assert delivery.flags == CLASSIC
+        assert delivery.priority == 9
+        assert delivery.variable.destination == "q"
+        assert delivery.variable.correlation_id == "c"
 
 
 # --- dead letters --------------------------------------------------------------------------------
@@ -298,13 +298,13 @@ def dead(message: Message, reason: str = "expired") -> Message:
 
 def test_a_dead_letter_has_its_history() -> None:
     packet = sent(flags=packets.P, properties={"b": Byte(1), "n": Long(5)}, expiration=88)
-    there = delivered(dead(message_of(packet)))
-    assert there.sysid == SYSID
-    assert there.flags == packets.Q | packets.P
-    assert there.expiration == 88
-    assert there.variable.destination == "dq"
-    assert there.body == b"later"
-    assert there.properties == {
+    delivery = delivered(dead(message_of(packet)))
+    assert delivery.sysid == SYSID
+    assert delivery.flags == packets.Q | packets.P
+    assert delivery.expiration == 88
+    assert delivery.variable.destination == "dq"
+    assert delivery.body == b"later"
+    assert delivery.properties == {
         "b": 1,
         "n": 5,
         "deadLetterReason": "expired",
@@ -320,8 +320,8 @@ def test_a_dead_letter_has_its_history() -> None:
         "JMS_SUN_DMQ_DEAD_BROKER": "SluiceMQ",
     }
     # the sender's own as they were, a Long as a Long
-    assert packet.block[8:] in there.block
-    assert b"UNDELIVERED_TIMESTAMP\0\5" in there.block
+    assert packet.block[8:] in delivery.block
+    assert b"UNDELIVERED_TIMESTAMP\0\5" in delivery.block
 
 
 @pytest.mark.parametrize(
@@ -335,8 +335,8 @@ def test_a_dead_letter_has_its_history() -> None:
     ],
 )
 def test_reasons(reason: str, expected: str) -> None:
-    there = delivered(dead(message_of(sent()), reason))
-    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
+    delivery = delivered(dead(message_of(sent()), reason))
+    assert delivery.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
 
 
 def test_a_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
@@ -346,11 +346,11 @@ def test_a_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
     dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] = True
     dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] = "LOW_PRIORITY"
     dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] = "why"
-    there = delivered(dead_letter)
-    assert there.body == b""
-    assert there.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
-    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "LOW_PRIORITY"
-    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] == "why"
+    delivery = delivered(dead_letter)
+    assert delivery.body == b""
+    assert delivery.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
+    assert delivery.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "LOW_PRIORITY"
+    assert delivery.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] == "why"
 
 
 def test_a_message_dead_lettered_again_has_the_new_reason() -> None:
@@ -363,10 +363,10 @@ def test_a_message_dead_lettered_again_has_the_new_reason() -> None:
 def test_a_dead_letter_of_another_protocol() -> None:
     dead_letter = dead(foreign(b"text"))
     dead_letter.sequence = 5
-    there = delivered(dead_letter)
-    assert there.variable.destination == "mq.sys.dmq"
-    assert there.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 2
-    assert there.properties["originalQueue"] == "dq"
+    delivery = delivered(dead_letter)
+    assert delivery.variable.destination == "mq.sys.dmq"
+    assert delivery.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 2
+    assert delivery.properties["originalQueue"] == "dq"
 
 
 # --- messages of other protocols -----------------------------------------------------------------
@@ -407,9 +407,9 @@ def foreign(
 def test_bodies_of_others(
     kind: BodyKind, body: bytes, origin: Origin, expected: PacketType
 ) -> None:
-    there = delivered(foreign(body, kind, origin))
-    assert there.type == expected
-    assert there.body == body
+    delivery = delivered(foreign(body, kind, origin))
+    assert delivery.type == expected
+    assert delivery.body == body
 
 
 def test_headers_of_others() -> None:
@@ -420,26 +420,31 @@ def test_headers_of_others() -> None:
     message.priority = 8
     message.expiration = 77
     message.deliver_at = 66
-    there = delivered(message, packets.R | packets.C, 2)
-    assert there.flags == packets.P | packets.R | packets.C
-    assert there.priority == 8
-    assert there.expiration == 77
-    assert there.timestamp == message.timestamp
-    assert there.sysid == make_sysid(IDENTITY, 12, message.timestamp)
-    header = there.variable
+    delivery = delivered(message, packets.R | packets.C, 2)
+    assert delivery.flags == packets.P | packets.R | packets.C
+    assert delivery.priority == 8
+    assert delivery.expiration == 77
+    assert delivery.timestamp == message.timestamp
+    assert delivery.sysid == make_sysid(IDENTITY, 12, message.timestamp)
+    header = delivery.variable
     assert (header.destination, header.destination_class) == ("t", TOPIC_CLASS)
     assert (header.reply_to, header.reply_to_class) == ("answers", QUEUE_CLASS)
     assert (header.correlation_id, header.type, header.delivery_time) == ("c", "type", 66)
     message = foreign(b"x")
     message.durability = Durability.NONE
-    there = delivered(message)
-    assert there.flags == packets.Q
-    assert there.variable.destination_class == QUEUE_CLASS
-    assert there.variable.reply_to is there.variable.correlation_id is there.variable.type is None
+    delivery = delivered(message)
+    assert delivery.flags == packets.Q
+    assert delivery.variable.destination_class == QUEUE_CLASS
+    assert (
+        delivery.variable.reply_to
+        is delivery.variable.correlation_id
+        is delivery.variable.type
+        is None
+    )
 
 
 def test_properties_of_others() -> None:
-    there = delivered(
+    delivery = delivered(
         foreign(
             b"x",
             properties={
@@ -459,7 +464,7 @@ def test_properties_of_others() -> None:
             },
         )
     )
-    assert there.properties == {
+    assert delivery.properties == {
         "content_HYPHEN_type": "a/b",
         "n": 5,
         "long": 2**40,
@@ -471,16 +476,19 @@ def test_properties_of_others() -> None:
 
 
 def test_an_integer_of_others_that_java_has_no_type_for() -> None:
-    given: dict[str, Property] = {"huge": 2**64, "most": 2**63 - 1, "least": -(2**63)}
-    assert delivered(foreign(b"x", properties=given)).properties == {**given, "huge": hex(2**64)}
+    properties: dict[str, Property] = {"huge": 2**64, "most": 2**63 - 1, "least": -(2**63)}
+    assert delivered(foreign(b"x", properties=properties)).properties == {
+        **properties,
+        "huge": hex(2**64),
+    }
     assert delivered(foreign(b"x", properties={"huge": 1 << 400_000})).properties == {}
 
 
 def test_values_too_long_for_a_header_are_omitted() -> None:
     message = foreign(b"x")
     message.correlation_id = message.type = "x" * 40_000
-    there = delivered(message)
-    assert there.variable.correlation_id is there.variable.type is None
+    delivery = delivered(message)
+    assert delivery.variable.correlation_id is delivery.variable.type is None
     with pytest.raises(ProtocolError):
         deliver_chunks(foreign(b"", address=Address(Kind.QUEUE, "q" * 40_000)), 1, 0, 1, IDENTITY)
 
@@ -506,9 +514,9 @@ def test_a_compressed_body_stays_compressed() -> None:
     packet = sent(flags=CLASSIC | packets.Z, properties=properties, body=body)
     message = message_of(packet)
     assert java.expanded(message) == b"a" * 100
-    there = delivered(message)
-    assert there.body == body
-    assert there.flags == CLASSIC | packets.Z
+    delivery = delivered(message)
+    assert delivery.body == body
+    assert delivery.flags == CLASSIC | packets.Z
 
 
 def test_offset_of_the_delivery_count_in_a_stored_head() -> None:

@@ -51,12 +51,12 @@ class Monitor:
         """Return the packets that have arrived since the last call."""
         self.fixture.broker.flush()
         decoder = Decoder()
-        found = []
+        packets = []
         for message in self.messages:
             chunks = deliver_chunks(message, 7, 0, 1, self.fixture.broker.identity)
-            found += decoder.feed(b"".join(chunks))
+            packets += decoder.feed(b"".join(chunks))
         self.messages.clear()
-        return found
+        return packets
 
     def values(self) -> dict[str, Any]:
         """Return the content of the only message that has arrived."""
@@ -122,9 +122,9 @@ def test_nothing_is_sent_without_subscriptions(fixture: MetricsFixture) -> None:
     fixture.broker.detach(monitor.consumer)
     fixture.seconds(5)
     assert topic.statistics.published == 1
-    again = Monitor(fixture, "mq.metrics.broker", "another")
+    second = Monitor(fixture, "mq.metrics.broker", "another")
     fixture.seconds(1)
-    assert len(again.packets()) == 1, "at once for who comes later, too"
+    assert len(second.packets()) == 1, "at once for who comes later, too"
 
 
 def test_each_message_says_what_it_is_and_where_it_comes_from(fixture: MetricsFixture) -> None:

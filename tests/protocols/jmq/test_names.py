@@ -52,9 +52,9 @@ def test_every_name_survives_a_header(name: str, kind: Kind, prefix: str) -> Non
 
 
 def test_classes() -> None:
-    for kind, plain, prefix, temporary in (
+    for kind, permanent, prefix, temporary in (
         (Kind.QUEUE, QUEUE_CLASS, TEMPORARY_QUEUE, TEMPORARY_QUEUE_CLASS),
         (Kind.TOPIC, TOPIC_CLASS, TEMPORARY_TOPIC, TEMPORARY_TOPIC_CLASS),
     ):
-        assert class_of(Address(kind, "a")) == plain
+        assert class_of(Address(kind, "a")) == permanent
         assert class_of(Address(kind, f"{prefix}1")) == temporary

@@ -80,13 +80,13 @@ def test_branches_of_another_user_look_unknown(
     for flags in (XaFlag.JOIN, XaFlag.RESUME):
         assert step(other, H.START_TRANSACTION, flags=flags) == Status.NOT_FOUND
     for kind in (H.END_TRANSACTION, H.PREPARE_TRANSACTION, *ENDINGS, H.VERIFY_TRANSACTION):
-        unknown = other.ask(kind, {}, xid("unknown"))
+        unknown_answer = other.ask(kind, {}, xid("unknown"))
         answer = other.ask(kind, {}, xid("x"))
-        assert answer.properties == unknown.properties
+        assert answer.properties == unknown_answer.properties
         assert status(answer) == Status.NOT_FOUND
     for kind in (H.RECOVER_TRANSACTION, H.VERIFY_TRANSACTION, *ENDINGS):
-        about = {"JMQTransactionID": Long(number)}
-        assert other.refusal(kind, about) == Status.NOT_FOUND
+        properties = {"JMQTransactionID": Long(number)}
+        assert other.refusal(kind, properties) == Status.NOT_FOUND
     assert step(other, H.START_TRANSACTION) == Status.ERROR  # there cannot be two
     assert harness.broker.transactions.prepared.keys() == {xid("x")}
 
@@ -97,8 +97,8 @@ def test_a_branch_that_is_not_prepared_is_joined_by_its_user_only(harness: Harne
     other = connect(harness, "mallory", ALL_RIGHTS)
     assert step(other, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.NOT_FOUND
     assert step(other, H.END_TRANSACTION, flags=XaFlag.FAIL) == Status.NOT_FOUND
-    again = connect(harness, "anna")
-    assert step(again, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.OK
+    reconnected = connect(harness, "anna")
+    assert step(reconnected, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.OK
 
 
 def test_a_branch_that_has_ended_is_known_to_its_user_only(harness: Harness) -> None:
@@ -113,9 +113,9 @@ def test_a_branch_that_has_ended_is_known_to_its_user_only(harness: Harness) -> 
 
 @pytest.mark.parametrize("superuser", [False, True])
 def test_the_owner_and_superusers_end_it_after_a_restart(tmp_path: Path, superuser: bool) -> None:
-    before = DiskHarness(tmp_path)
-    prepare(connect(before, "anna", ALL_RIGHTS))
-    harness = before.restart()
+    first_harness = DiskHarness(tmp_path)
+    prepare(connect(first_harness, "anna", ALL_RIGHTS))
+    harness = first_harness.restart()
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     assert recovered(mallory) == b""
     assert step(mallory, H.COMMIT_TRANSACTION) == Status.NOT_FOUND
@@ -201,8 +201,8 @@ def test_a_local_transaction_that_lost_its_connection_is_its_owners(harness: Har
     bert = connect(harness, "bert", ALL_RIGHTS)
     bert.send("q", "b", transaction_id=number, expect=Status.GONE)
     bert.commit(number, expect=Status.NOT_FOUND)
-    again = connect(harness, "anna", ALL_RIGHTS)
-    again.commit(number)
+    reconnected = connect(harness, "anna", ALL_RIGHTS)
+    reconnected.commit(number)
     assert harness.bodies("q") == [b"a"]
 
 
@@ -238,9 +238,9 @@ def subscribe(peer: Peer, topic: str = "t", name: str = "d", **how: object) -> i
     consumer = answer.properties.get("JMQConsumerID")
     if isinstance(consumer, int):
         peer.close_consumer(consumer)
-    found = status(answer)
-    assert isinstance(found, int)
-    return found
+    result = status(answer)
+    assert isinstance(result, int)
+    return result
 
 
 def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> N
     assert subscribe(anna) == Status.OK
     anna.send("t", "hers", topic=True)
     anna.drop()
-    for again in (harness, harness.restart()):
-        mallory = connect(again, "mallory", ALL_RIGHTS)
+    for current in (harness, harness.restart()):
+        mallory = connect(current, "mallory", ALL_RIGHTS)
         for shared in (False, True):
             assert set_client_id(mallory, JMQShare=shared) == Status.CONFLICT
         unsubscribed = mallory.refusal(
@@ -258,7 +258,7 @@ def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> N
         )
         assert unsubscribed == Status.FORBIDDEN
         assert set_client_id(mallory, "another") == Status.OK
-        harness = again
+        harness = current
     anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
     anna.consume("t", anna.session_of(), topic=True, JMQDurableName="d")
     assert anna.texts() == ["hers"]
@@ -296,31 +296,31 @@ def test_a_superuser_may_have_any_client_id_and_leaves_the_owner(harness: Harnes
     assert set_client_id(root) == Status.OK
     assert subscribe(root, "t2") == Status.OK  # replaces it
     assert subscribe(root, "t", "another") == Status.OK
-    owners = {each.owner for each in harness.broker.durable_subscriptions.values()}
+    owners = {subscription.owner for subscription in harness.broker.durable_subscriptions.values()}
     assert owners == {"anna"}
     root.drop()
     assert set_client_id(connect(harness, "anna")) == Status.OK
 
 
 def test_a_durable_subscription_without_client_id_has_an_owner(harness: Harness) -> None:
-    how = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
+    options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
     anna = connect(harness, "anna", ALL_RIGHTS)
-    assert subscribe(anna, **how) == Status.OK
+    assert subscribe(anna, **options) == Status.OK
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     for topic in ("t", "t2", "t.*"):
-        assert subscribe(mallory, topic, **how) == Status.CONFLICT
+        assert subscribe(mallory, topic, **options) == Status.CONFLICT
     unsubscribed = mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
     assert unsubscribed == Status.FORBIDDEN
     [durable] = harness.broker.durable_subscriptions.values()
     assert (durable.owner, durable.destination.name) == ("anna", "t")
-    assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t2", **how) == Status.OK
+    assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t2", **options) == Status.OK
 
 
 def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harness) -> None:
-    how = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
-    assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t.*", **how) == Status.OK
+    options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
+    assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t.*", **options) == Status.OK
     mallory = connect(harness, "mallory", ALL_RIGHTS)
-    assert subscribe(mallory, "t.*", **how) == Status.CONFLICT
+    assert subscribe(mallory, "t.*", **options) == Status.CONFLICT
     assert mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.FORBIDDEN
     connect(harness).send("t.new", "x", topic=True)
     [durable] = harness.broker.durable_subscriptions.values()
@@ -328,28 +328,31 @@ def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harne
 
 
 def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> None:
-    how = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
+    options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
     anna = connect(harness, "anna", ALL_RIGHTS)
-    anna.consume("t", anna.session_of(), topic=True, **how)
+    anna.consume("t", anna.session_of(), topic=True, **options)
     mallory = connect(harness, "mallory", ALL_RIGHTS)
-    properties = {**mallory.place("t", True), "JMQSessionID": Long(mallory.session_of()), **how}
+    properties = {**mallory.place("t", True), "JMQSessionID": Long(mallory.session_of()), **options}
     assert mallory.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
 
 
 def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
-    before = connect(harness, client_id="c")
-    assert subscribe(before, "t", "d") == Status.OK
-    assert subscribe(before, "t2", "d2") == Status.OK
+    first_peer = connect(harness, client_id="c")
+    assert subscribe(first_peer, "t", "d") == Status.OK
+    assert subscribe(first_peer, "t2", "d2") == Status.OK
     harness = harness.restart()
     stranger = connect(harness, "stranger", "t: produce browse")
     assert set_client_id(stranger) == Status.CONFLICT
-    refused = stranger.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
-    assert refused == Status.FORBIDDEN
+    result = stranger.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
+    assert result == Status.FORBIDDEN
     assert set_client_id(connect(harness, "anna", "t: consume")) == Status.OK
     harness.turn()
     harness = harness.restart()
-    owners = {each.name: each.owner for each in harness.broker.durable_subscriptions.values()}
+    owners = {
+        subscription.name: subscription.owner
+        for subscription in harness.broker.durable_subscriptions.values()
+    }
     assert owners == {"durable:c/d": "anna", "durable:c/d2": ""}
     assert set_client_id(connect(harness, "bert", ALL_RIGHTS)) == Status.CONFLICT
     take_snapshot(harness)
@@ -359,15 +362,17 @@ def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path)
 
 
 def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
-    one, two = connect(harness, client_id="c"), connect(harness)
-    assert subscribe(one) == Status.OK
-    prepare(one)
-    assert recovered(two) == xid("x")
-    one.drop()
-    assert set_client_id(two) == Status.OK
-    assert subscribe(two, "t2") == Status.OK
-    assert step(two, H.COMMIT_TRANSACTION) == Status.OK
-    assert {each.owner for each in harness.broker.durable_subscriptions.values()} == {""}
+    first, second = connect(harness, client_id="c"), connect(harness)
+    assert subscribe(first) == Status.OK
+    prepare(first)
+    assert recovered(second) == xid("x")
+    first.drop()
+    assert set_client_id(second) == Status.OK
+    assert subscribe(second, "t2") == Status.OK
+    assert step(second, H.COMMIT_TRANSACTION) == Status.OK
+    assert {
+        subscription.owner for subscription in harness.broker.durable_subscriptions.values()
+    } == {""}
 
 
 # --- temporary destinations ----------------------------------------------------------------------
@@ -381,12 +386,12 @@ def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness
     for other in (connect(harness, "anna"), connect(harness, "bert", ALL_RIGHTS)):
         assert other.ask(H.ADD_PRODUCER, other.place(NAME), expect=Status.OK)
         other.send(NAME, "reply")
-        missing = other.ask(H.VERIFY_DESTINATION, other.place(NAME + "1")).properties
+        unknown_properties = other.ask(H.VERIFY_DESTINATION, other.place(NAME + "1")).properties
         for kind in (H.VERIFY_DESTINATION, H.BROWSE):
             for selector in ({}, {"JMQSelector": "x ="}):
                 answer = other.ask(kind, {**other.place(NAME), **selector})
                 assert status(answer) == Status.NOT_FOUND
-                assert answer.properties.keys() == missing.keys()
+                assert answer.properties.keys() == unknown_properties.keys()
                 assert answer.properties["JMQCanCreate"] is False
         metrics = {**other.place(NAME), "JMQMetrics": True}
         assert other.refusal(H.BROWSE, metrics) == Status.NOT_FOUND
@@ -452,9 +457,9 @@ def test_a_selector_is_compiled_for_who_may_use_it(
 
     monkeypatch.setattr(harness.broker, "compile_selector", recording)
     for name in ("q.>", "q.*") if topic else ("q",):
-        where = {**connect(harness).place(name, topic), "JMQSelector": "x = 1"}
-        assert connect(harness, "mallory").refusal(kind, where) == Status.FORBIDDEN
+        properties = {**connect(harness).place(name, topic), "JMQSelector": "x = 1"}
+        assert connect(harness, "mallory").refusal(kind, properties) == Status.FORBIDDEN
     assert compiled == []
     if not topic:
-        connect(harness, "anna", "q: consume browse").refusal(kind, where)
+        connect(harness, "anna", "q: consume browse").refusal(kind, properties)
         assert compiled == ["x = 1"]

@@ -94,12 +94,12 @@ def test_no_reply_is_sent_unless_requested(harness: Harness, peer: Peer) -> None
 
 def test_durability(harness: Harness, peer: Peer) -> None:
     peer.put(peer.message("q", b"x", flags=P) + peer.message("q", b"y", flags=0))
-    found = [d.message for d in harness.queue("q").queue.browse()]
-    assert [m.durability for m in found if m] == [Durability.SYNC, Durability.NONE]
-    eager = harness.connect(SessionOptions(durability=Durability.LAZY))
-    eager.put(eager.message("r", b"x", flags=P) + eager.message("r", b"y", flags=0))
-    found = [d.message for d in harness.queue("r").queue.browse()]
-    assert [m.durability for m in found if m] == [Durability.LAZY, Durability.LAZY]
+    messages = [d.message for d in harness.queue("q").queue.browse()]
+    assert [m.durability for m in messages if m] == [Durability.SYNC, Durability.NONE]
+    lazy_peer = harness.connect(SessionOptions(durability=Durability.LAZY))
+    lazy_peer.put(lazy_peer.message("r", b"x", flags=P) + lazy_peer.message("r", b"y", flags=0))
+    messages = [d.message for d in harness.queue("r").queue.browse()]
+    assert [m.durability for m in messages if m] == [Durability.LAZY, Durability.LAZY]
 
 
 def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
@@ -129,8 +129,8 @@ def test_destinations_that_refuse_all_producers(peer: Peer) -> None:
 
 @pytest.mark.parametrize("bits", [0, 3, DestType.TEMP])
 def test_neither_queue_nor_topic(peer: Peer, bits: int) -> None:
-    where = {"JMQDestination": "q", "JMQDestType": bits}
-    assert peer.refusal(H.ADD_PRODUCER, where) == Status.BAD_REQUEST
+    properties = {"JMQDestination": "q", "JMQDestType": bits}
+    assert peer.refusal(H.ADD_PRODUCER, properties) == Status.BAD_REQUEST
 
 
 def test_a_queue_that_may_not_be_created() -> None:
@@ -171,8 +171,8 @@ def test_while_the_broker_stops(harness: Harness, peer: Peer) -> None:
 
 
 def test_a_broken_header_is_refused(harness: Harness, peer: Peer) -> None:
-    good = peer.message("q", b"x", flags=P | A, consumer_id=3)
-    peer.put(good.replace(b"\0\x01\0\x01q", b"\0\x01\x7fNq"))
+    packet = peer.message("q", b"x", flags=P | A, consumer_id=3)
+    peer.put(packet.replace(b"\0\x01\0\x01q", b"\0\x01\x7fNq"))
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.BAD_REQUEST)
     assert harness.find("q") is None
@@ -209,8 +209,8 @@ def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
     peer.put(peer.message("q", b"a", flags=0, producer_id=producer))
     assert peer.receive() == []
     peer.put(peer.message("q", b"b", flags=C, producer_id=producer))
-    [go] = resumed(peer.receive())
-    assert (go["JMQProducerID"], go["JMQSize"]) == (producer, 2)
+    [resumption] = resumed(peer.receive())
+    assert (resumption["JMQProducerID"], resumption["JMQSize"]) == (producer, 2)
 
 
 def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) -> None:
@@ -227,9 +227,9 @@ def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "one")
     peer.put(peer.message("q", b"two", flags=C, producer_id=producer))
-    assert [go["JMQProducerID"] for go in resumed(peer.receive())] == [producer]
+    assert [resumption["JMQProducerID"] for resumption in resumed(peer.receive())] == [producer]
     peer.put(peer.message("q", b"x" * 9_000, flags=C, producer_id=producer))
-    assert [go["JMQProducerID"] for go in resumed(peer.receive())] == [producer]
+    assert [resumption["JMQProducerID"] for resumption in resumed(peer.receive())] == [producer]
 
 
 def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
@@ -345,8 +345,12 @@ def test_a_long_search_leaves_time_for_other_clients(harness: Harness, peer: Pee
     peer.send("q", "x", sysid=sysid)
     peer.send("q", *map(str, range(30)))
     harness.scan_time.limit = 4
-    for number, name, given in ((71, "q", sysid), (72, "q", encode_sysid(1, 2)), (73, "r", b"")):
-        data = peer.message(name, b"y", flags=P | A | I, consumer_id=number, sysid=given)
+    for number, name, message_id in (
+        (71, "q", sysid),
+        (72, "q", encode_sysid(1, 2)),
+        (73, "r", b""),
+    ):
+        data = peer.message(name, b"y", flags=P | A | I, consumer_id=number, sysid=message_id)
         peer.session.receive(data)
     flushes = 0
     answers: list[tuple[int, object]] = []

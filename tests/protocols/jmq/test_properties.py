@@ -70,11 +70,11 @@ def test_every_type_on_the_wire() -> None:
 @given(properties)
 def test_what_is_written_is_read(sent: dict[str, object]) -> None:
     raw = encode_properties(sent)
-    read = decode_properties(raw)
-    assert read == sent
-    assert list(read) == list(sent)
+    decoded = decode_properties(raw)
+    assert decoded == sent
+    assert list(decoded) == list(sent)
     # the journal's encoder accepts no subclasses
-    assert {type(value) for value in read.values()} <= {bool, int, float, str, bytes}
+    assert {type(value) for value in decoded.values()} <= {bool, int, float, str, bytes}
 
 
 def test_no_properties_are_no_block() -> None:
@@ -116,9 +116,9 @@ def test_modified_utf_8_and_proper_utf_8_are_read() -> None:
     ],
 )
 def test_other_types(stream: bytes, value: object) -> None:
-    read = decode_properties(block(entry(b"a", 9, pack(">i", len(stream)) + stream)))
-    assert read == {"a": value}
-    assert type(read["a"]) is type(value)
+    decoded = decode_properties(block(entry(b"a", 9, pack(">i", len(stream)) + stream)))
+    assert decoded == {"a": value}
+    assert type(decoded["a"]) is type(value)
 
 
 _ONE = entry(b"a", 4, b"\0\0\0\1")

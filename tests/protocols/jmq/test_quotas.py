@@ -88,10 +88,10 @@ def subscribe(peer: Peer, name: str, topic: str) -> int:
 
 
 def test_user_has_so_many_durable_subscriptions(harness: Harness) -> None:
-    one = harness.connect(client_id="one", access=user("ann"))
-    assert subscribe(one, "a", "t") == subscribe(one, "b", "t") == Status.OK
-    two = harness.connect(client_id="two", access=user("ann"))
-    assert subscribe(two, "c", "t") == Status.RESOURCE_FULL
+    first = harness.connect(client_id="one", access=user("ann"))
+    assert subscribe(first, "a", "t") == subscribe(first, "b", "t") == Status.OK
+    second = harness.connect(client_id="two", access=user("ann"))
+    assert subscribe(second, "c", "t") == Status.RESOURCE_FULL
     assert subscribe(harness.connect(client_id="3", access=user("bob")), "a", "t") == Status.OK
     root = harness.connect(client_id="4", access=user("root", superuser=True))
     assert [subscribe(root, name, "t") for name in "abc"] == [Status.OK] * 3

@@ -57,20 +57,20 @@ def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> Non
     consumer = peer.consume("q", session, size=4)
     peer.send("q", *"abcdef")
     messages = peer.delivered()
-    where = {"JMQSessionID": Long(session)}
-    peer.ask(H.STOP, where, expect=Status.OK)
+    properties = {"JMQSessionID": Long(session)}
+    peer.ask(H.STOP, properties, expect=Status.OK)
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True)
     assert peer.receive() == []
-    peer.say(H.START, where)
+    peer.say(H.START, properties)
     assert peer.receive() == []  # its flow is paused: the client has to ask
     peer.resume(consumer, 4)
-    again = peer.delivered()
-    assert [m.body for m in again] == [b"a", b"b", b"c", b"d"]
-    assert [bool(m.flags & R) for m in again] == [True, True, False, False]
-    assert [m.variable.delivery_count for m in again] == [2, 2, 1, 1]
-    assert again[3].flags & C
-    peer.acknowledge(*again)
+    redelivered = peer.delivered()
+    assert [m.body for m in redelivered] == [b"a", b"b", b"c", b"d"]
+    assert [bool(m.flags & R) for m in redelivered] == [True, True, False, False]
+    assert [m.variable.delivery_count for m in redelivered] == [2, 2, 1, 1]
+    assert redelivered[3].flags & C
+    peer.acknowledge(*redelivered)
     peer.resume(consumer, 4)
     assert peer.texts() == ["e", "f"]
 
@@ -114,12 +114,12 @@ def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness
     messages = peer.delivered()
     peer.ask(H.STOP)
     elapsed: list[float] = []
-    for some in (messages[:50], messages[50:-50], messages[-50:]):
+    for batch in (messages[:50], messages[50:-50], messages[-50:]):
         with processor_time(elapsed):
-            if len(some) > 50:
-                peer.redeliver(*some, attempted=False)
+            if len(batch) > 50:
+                peer.redeliver(*batch, attempted=False)
             else:
-                for message in some:
+                for message in batch:
                     peer.redeliver(message, attempted=False)
     assert elapsed[2] < 4 * elapsed[0] + 0.02
 
@@ -166,12 +166,12 @@ def test_redelivery_of_what_is_not_held(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     other.consume("q", other.session_of())
     peer.send("q", "a", "b")
-    mine, theirs = peer.delivered(), other.delivered()
-    peer.redeliver(*theirs, attempted=True)
+    messages, other_messages = peer.delivered(), other.delivered()
+    peer.redeliver(*other_messages, attempted=True)
     assert peer.receive() == other.receive() == []
     peer.say(H.REDELIVER, None, b"x")
-    peer.acknowledge(*mine)
-    other.acknowledge(*theirs)
+    peer.acknowledge(*messages)
+    other.acknowledge(*other_messages)
     assert harness.bodies("q") == []
 
 
@@ -244,9 +244,9 @@ def test_destroying_a_session_marks_delivered_messages_as_redelivered(
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     other = harness.connect()
     other.consume("q", other.session_of())
-    [again] = other.delivered()
-    assert again.flags & R
-    assert again.variable.delivery_count == 2
+    [redelivered] = other.delivered()
+    assert redelivered.flags & R
+    assert redelivered.variable.delivery_count == 2
     assert peer.refusal(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_FOUND
 
 
@@ -256,8 +256,8 @@ def test_a_closed_consumer_is_none_for_the_queue(harness: Harness, peer: Peer) -
     consumer = peer.consume("q", session)
     peer.send("q", "a")
     [message] = peer.delivered()
-    where = {**peer.place("q"), "JMQSessionID": Long(session)}
-    assert peer.refusal(H.ADD_CONSUMER, where) == Status.CONFLICT
+    properties = {**peer.place("q"), "JMQSessionID": Long(session)}
+    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
     peer.close_consumer(consumer, message)
     peer.consume("q", session)
     assert harness.queue("q").unacked == 1
@@ -282,8 +282,8 @@ def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> 
     messages = peer.delivered()
     peer.redeliver(messages[0], attempted=True)
     peer.resume(consumer, 3)
-    [again] = peer.delivered()
-    peer.close_consumer(consumer, again)
+    [redelivered] = peer.delivered()
+    peer.close_consumer(consumer, redelivered)
     assert harness.queue("q").unacked == 3
 
 
@@ -302,7 +302,7 @@ def test_closed_consumers_are_forgotten(
         messages.append(message)
     [jmq] = harness.coordinator.connections.values()
     assert jmq._connection.consumers == {}
-    assert all(not each.consumers for each in jmq._connection.sessions.values())
+    assert all(not jmq_session.consumers for jmq_session in jmq._connection.sessions.values())
     peer.acknowledge(*messages[-10:])
     peer.acknowledge(messages[-11], expect=Status.NOT_FOUND)
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(sessions[1])}, expect=Status.OK)
@@ -315,9 +315,9 @@ def test_a_late_acknowledgement_costs_the_same_with_many_sessions(peer: Peer) ->
         session = peer.session_of()
         number = peer.consume("q", session)
         peer.close_consumer(number)
-        late = encode_blocks([(number, bytes(32))] * 3000)
+        late_blocks = encode_blocks([(number, bytes(32))] * 3000)
         with processor_time(elapsed):
-            peer.ask(H.ACKNOWLEDGE, {}, late, expect=Status.OK)
+            peer.ask(H.ACKNOWLEDGE, {}, late_blocks, expect=Status.OK)
         for _ in range(2000):
             peer.session_of()
     assert elapsed[1] < 4 * elapsed[0] + 0.02

@@ -98,10 +98,10 @@ def test_packets_behind_a_long_selector_wait_for_it(harness: ThreadHarness, kind
     peer = harness.connect()
     peer.create("q")
     data = request(peer, kind, JMQSelector=long_selector())
-    more = request(peer, H.CREATE_DESTINATION)
-    peer.put(data + more + more[:20])
+    second_request = request(peer, H.CREATE_DESTINATION)
+    peer.put(data + second_request + second_request[:20])
     assert peer.transport.paused
-    peer.put(more[20:])
+    peer.put(second_request[20:])
     assert peer.receive() == []
     harness.finish()
     assert not peer.transport.paused
@@ -130,8 +130,8 @@ def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) 
 def test_a_mistake_is_answered_in_its_place(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
-    broken = request(peer, H.BROWSE, JMQSelector=long_selector() + " AND")
-    peer.put(broken + request(peer, H.BROWSE))
+    invalid_request = request(peer, H.BROWSE, JMQSelector=long_selector() + " AND")
+    peer.put(invalid_request + request(peer, H.BROWSE))
     harness.finish()
     assert [status(packet) for packet in peer.receive()] == [400, 200]
 

@@ -147,8 +147,8 @@ class Users(Access):
         return self.error
 
     def answer(self) -> None:
-        credentials, admitted = self.waiting.pop(0)
-        admitted(self.verdict(credentials))
+        credentials, callback = self.waiting.pop(0)
+        callback(self.verdict(credentials))
 
 
 def test_a_wrong_password_is_413_and_the_end() -> None:
@@ -290,14 +290,14 @@ def test_packets_behind_a_login_wait_for_its_outcome() -> None:
         peer.request(H.CREATE_SESSION, {"JMQAckMode": 1}),
     ]
     peer.put(b"".join(data for _, data in requests))
-    late = peer.request(H.PING)
-    peer.put(late[1])
+    late_request = peer.request(H.PING)
+    peer.put(late_request[1])
     assert peer.receive() == []
     assert peer.transport.paused
     users.answer()
     harness.turn()
     answers = peer.receive()
-    assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late[0]]
+    assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late_request[0]]
     assert [status(p) for p in answers] == [200, 200, 200]
     assert not peer.transport.paused
 
@@ -321,15 +321,15 @@ def test_who_comes_back_ends_the_connection_that_lingers() -> None:
     session = old.session_of()
     old.consume("q", session)
     old.send("q", "x")
-    [held] = old.delivered()
+    [unacked] = old.delivered()
     [number] = harness.coordinator.connections
     new = harness.connect(JMQConnectionID=Long(number), JMQReconnectable=True, client_id="me")
     assert not old.transport.open
     new.consume("q", new.session_of())
     assert new.delivered() == []  # it may not be able to acknowledge yet
     harness.turn(100)
-    [again] = new.delivered()
-    assert again.sysid == held.sysid
+    [redelivered] = new.delivered()
+    assert redelivered.sysid == unacked.sysid
     new.ask(H.STOP, expect=Status.OK)
     new.say(H.START)
     new.send("q", "y")
@@ -429,8 +429,8 @@ def test_a_connection_has_only_so_much_of_everything() -> None:
 
 def test_a_broken_property_block_is_400() -> None:
     peer = Harness().connect()
-    good = encode_packet(H.CREATE_SESSION, A, 77, {"JMQAckMode": 1})
-    peer.put(good.replace(b"\0\x0aJMQAckMode\0\x04", b"\0\x0aJMQAckMode\0\x44"))
+    packet = encode_packet(H.CREATE_SESSION, A, 77, {"JMQAckMode": 1})
+    peer.put(packet.replace(b"\0\x0aJMQAckMode\0\x04", b"\0\x0aJMQAckMode\0\x44"))
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (77, Status.BAD_REQUEST)
     assert peer.transport.open
@@ -440,10 +440,10 @@ def test_generate_uid() -> None:
     peer = Harness().connect()
     answer = peer.ask(H.GENERATE_UID, expect=Status.OK)
     assert answer.properties["JMQQuantity"] == 1
-    many = peer.ask(H.GENERATE_UID, {"JMQQuantity": 100}, expect=Status.OK)
-    ids = [many.body[at : at + 8] for at in range(0, 800, 8)] + [answer.body]
+    response = peer.ask(H.GENERATE_UID, {"JMQQuantity": 100}, expect=Status.OK)
+    ids = [response.body[position : position + 8] for position in range(0, 800, 8)] + [answer.body]
     assert len(set(ids)) == 101
-    assert all(int.from_bytes(each, "big", signed=True) > 0 for each in ids)
+    assert all(int.from_bytes(identifier, "big", signed=True) > 0 for identifier in ids)
     for quantity in (0, -1, 10_001):
         assert peer.refusal(H.GENERATE_UID, {"JMQQuantity": quantity}) == Status.BAD_REQUEST
 
@@ -454,11 +454,11 @@ def test_get_license_and_info() -> None:
     answer = peer.ask(H.INFO_REQUEST, {"JMQRequestType": 1}, expect=Status.OK)
     assert answer.type == H.INFO
     assert answer.properties["JMQBrokerList"] == "mq://here:7676/"
-    about = loads_map(answer.body)
-    assert about["State"] == 1
-    assert about["brokerURL"] == "mq://here:7676/"
+    info = loads_map(answer.body)
+    assert info["State"] == 1
+    assert info["brokerURL"] == "mq://here:7676/"
     cluster = loads_map(peer.ask(H.INFO_REQUEST, {"JMQRequestType": 2}, expect=Status.OK).body)
-    assert cluster[str(cluster["BrokerIDs"])] == about
+    assert cluster[str(cluster["BrokerIDs"])] == info
     assert peer.refusal(H.INFO_REQUEST, {"JMQRequestType": 3}) == Status.NOT_IMPLEMENTED
     assert peer.refusal(H.INFO_REQUEST, {"JMQRequestType": 4}) == Status.BAD_REQUEST
     assert peer.refusal(H.INFO_REQUEST) == Status.BAD_REQUEST
@@ -640,10 +640,10 @@ def test_little_is_kept_before_the_login() -> None:
     assert peer.session.login is Login.DUE
     assert peer.refusal(H.AUTHENTICATE, {}, bytes(5000)) == Status.ENTITY_TOO_LARGE
     # also of a header that is large
-    large = encode_packet(H.AUTHENTICATE, A, 7, body=b"", header=bytes(200_000))
-    peer.session.receive(large[:100_000])
+    packet = encode_packet(H.AUTHENTICATE, A, 7, body=b"", header=bytes(200_000))
+    peer.session.receive(packet[:100_000])
     assert peer.session.buffered < 4096
-    peer.session.receive(large[100_000:])
+    peer.session.receive(packet[100_000:])
     assert peer.session.buffered == 0
     assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.OK
     assert peer.session.login is Login.DONE
@@ -687,13 +687,13 @@ def test_long_requests_leave_time_for_other_clients() -> None:
     requests.append(peer.request(H.GOODBYE))
     peer.session.receive(b"".join(data for _, data in requests))
     peer.session.receive(peer.request(H.PING)[1])  # behind GOODBYE
-    answered = []
+    numbers = []
     for _ in range(10):
         packets = peer.receive()
         assert len(packets) <= 4
-        answered += [packet.consumer_id for packet in packets]
+        numbers += [packet.consumer_id for packet in packets]
         harness.broker.flush()
-    assert answered == [number for number, _ in requests]
+    assert numbers == [number for number, _ in requests]
 
 
 def test_long_requests_wait_while_the_client_does_not_read() -> None:
@@ -701,11 +701,11 @@ def test_long_requests_wait_while_the_client_does_not_read() -> None:
     peer = harness.connect()
     harness.scan_time.limit = 1
     peer.session.receive(b"".join([peer.request(H.STOP)[1] for _ in range(3)]))
-    answered = len(peer.receive())
-    assert answered < 3
+    answer_count = len(peer.receive())
+    assert answer_count < 3
     peer.session.pause_delivery()
     harness.turn()
     assert peer.receive() == []
     peer.session.resume_delivery()
     harness.turn()
-    assert len(peer.receive()) == 3 - answered
+    assert len(peer.receive()) == 3 - answer_count

@@ -86,9 +86,9 @@ class Model(RuleBasedStateMachine):
         self.count = 0
         self.places = 0
         self.clients: list[Client] = []
-        for which in range(PEERS):
+        for index in range(PEERS):
             self.clients.append(self.connect())
-            self.add_consumer(which, PREFETCH)
+            self.add_consumer(index, PREFETCH)
 
     def connect(self) -> Client:
         return Client(self.harness.connect(SessionOptions(prefetch=PREFETCH), JMQSize=FLOW))
@@ -111,7 +111,7 @@ class Model(RuleBasedStateMachine):
                 number = int(packet.body)
                 if reader.again:
                     message = reader.again.pop(number)
-                    places = [each.place for each in reader.again.values()]
+                    places = [other.place for other in reader.again.values()]
                     assert message.place < min(places, default=self.places + 1)
                 else:
                     message = self.waiting.pop(number)
@@ -126,9 +126,9 @@ class Model(RuleBasedStateMachine):
     def check_order(self) -> None:
         """Nothing that waits has been passed over: it could have been delivered before."""
         fresh = [m.place for m in self.newly if m.number in self.waited]
-        left = [m.place for m in self.left()]
-        if fresh and left:
-            assert max(fresh) < min(left), (fresh, left)
+        remaining = [m.place for m in self.left()]
+        if fresh and remaining:
+            assert max(fresh) < min(remaining), (fresh, remaining)
 
     def left(self) -> list[Message]:
         """Return the ready messages, without those pending at a connection without credit."""
@@ -211,14 +211,14 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def everybody_goes_on(self) -> None:
-        for which, client in enumerate(self.clients):
+        for index, client in enumerate(self.clients):
             client.started, client.stopped = True, False
             self.put(client, encode_packet(H.START))
             properties: dict[str, object] = {"JMQSessionID": Long(client.session)}
             self.put(client, encode_packet(H.START, properties=properties))
             for place in range(len(client.readers)):
-                self.resume(which, place, PREFETCH)
-            self.resume_connection(which)
+                self.resume(index, place, PREFETCH)
+            self.resume_connection(index)
 
     @rule(which=peers)
     def resume_connection(self, which: int) -> None:
@@ -243,14 +243,14 @@ class Model(RuleBasedStateMachine):
         if not client.readers:
             return
         reader = client.readers.pop(place % len(client.readers))
-        kept: list[Message] = []
+        unacked: list[Message] = []
         packet = None
         if reader.held and not nothing:
-            kept = reader.held[: last % len(reader.held) + 1]
-            packet = kept[-1].packet
-        self.give_back([m for m in reader.held if m not in kept], uncounted=True)
+            unacked = reader.held[: last % len(reader.held) + 1]
+            packet = unacked[-1].packet
+        self.give_back([m for m in reader.held if m not in unacked], uncounted=True)
         self.give_back(list(reader.again.values()), uncounted=True)
-        reader.held = kept
+        reader.held = unacked
         reader.again = {}
         client.closed.append(reader)
         self.begin()
@@ -261,36 +261,36 @@ class Model(RuleBasedStateMachine):
 
     def choose(self, client: Client, places: list[int]) -> list[tuple[Reader, Message]]:
         """The first so many of each consumer, as applications acknowledge."""
-        chosen = []
+        selected = []
         for reader in client.readers + client.closed:
             for message in reader.held[: places[0] % 3]:
-                chosen.append((reader, message))
-        return chosen
+                selected.append((reader, message))
+        return selected
 
     @rule(which=peers, places=numbers)
     def acknowledge(self, which: int, places: list[int]) -> None:
         client = self.clients[which]
-        chosen = self.choose(client, places)
-        for reader, message in chosen:
+        selected = self.choose(client, places)
+        for reader, message in selected:
             reader.held.remove(message)
-        self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(chosen)))
+        self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
 
     @rule(which=peers, places=numbers)
     def acknowledge_in_transaction(self, which: int, places: list[int]) -> None:
         client = self.clients[which]
-        chosen = self.choose(client, places)
-        for reader, message in chosen:
+        selected = self.choose(client, places)
+        for reader, message in selected:
             reader.held.remove(message)
-        client.acked += chosen
+        client.acked += selected
         header = encode_header(transaction_id=client.transaction)
-        self.put(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(chosen)))
+        self.put(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(selected)))
 
     @rule(which=peers, other=peers, places=numbers)
     def acknowledge_what_others_hold(self, which: int, other: int, places: list[int]) -> None:
         client = self.clients[which]
         if which != other:
-            chosen = self.choose(self.clients[other], places)
-            self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(chosen)))
+            selected = self.choose(self.clients[other], places)
+            self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
 
     @rule(which=peers, commit=st.booleans())
     def end_transaction(self, which: int, commit: bool) -> None:
@@ -314,21 +314,21 @@ class Model(RuleBasedStateMachine):
     def redeliver(self, which: int, places: list[int], attempted: bool, acked: bool) -> None:
         """Redeliver unacked messages, and perhaps messages acknowledged in the transaction."""
         client = self.clients[which]
-        chosen = [
+        selected = [
             (reader, message)
             for reader in client.readers + client.closed
             for message in reader.held
             if message.number % 8 in places
         ]
-        for reader, message in chosen:
+        for reader, message in selected:
             reader.held.remove(message)
         transaction = 0
         if acked:
             transaction = client.transaction
-            taken = [each for each in client.acked if each[1].number % 8 in places]
-            client.acked = [each for each in client.acked if each not in taken]
-            chosen += taken
-        for reader, message in chosen:
+            acknowledged = [item for item in client.acked if item[1].number % 8 in places]
+            client.acked = [item for item in client.acked if item not in acknowledged]
+            selected += acknowledged
+        for reader, message in selected:
             if reader in client.closed:
                 self.give_back([message], uncounted=not attempted)
             else:
@@ -338,7 +338,7 @@ class Model(RuleBasedStateMachine):
         header = encode_header(transaction_id=transaction)
         self.begin()
         client.peer.put(
-            encode_packet(H.REDELIVER, properties=properties, header=header, body=packets(chosen))
+            encode_packet(H.REDELIVER, properties=properties, header=header, body=packets(selected))
         )
         self.collect()
 
@@ -354,8 +354,8 @@ class Model(RuleBasedStateMachine):
         self.begin()
         session = client.peer.session
         if how == "session":
-            wish = {"JMQSessionID": Long(client.session)}
-            client.peer.ask(H.DESTROY_SESSION, wish, expect=Status.OK)
+            properties = {"JMQSessionID": Long(client.session)}
+            client.peer.ask(H.DESTROY_SESSION, properties, expect=Status.OK)
         elif how == "eof":
             session.end_of_input()
         elif how == "garbage":
@@ -382,14 +382,14 @@ class Model(RuleBasedStateMachine):
         queue = self.harness.find("q")
         if queue is None:
             return
-        held = sum(
+        unacked = sum(
             len(reader.held) + len(reader.again)
             for client in self.clients
             for reader in client.readers + client.closed
         )
         acked = sum(len(client.acked) for client in self.clients)
         # deliveries that the connection has not written yet are unknown here
-        assert queue.waiting + queue.unacked == len(self.waiting) + held + acked
+        assert queue.waiting + queue.unacked == len(self.waiting) + unacked + acked
 
 
 def packets(chosen: list[tuple[Reader, Message]]) -> bytes:
@@ -465,13 +465,15 @@ def test_a_client_that_says_anything(
     reader = other.consume("safe", other.session_of())
     peer = harness.connect()
     given_numbers = [0] * KNOWN
-    for number, (kind, properties, body, flags, known) in enumerate(script, 1):
+    for number, (kind, properties, body, flags, number_index) in enumerate(script, 1):
         if kind in (H.GOODBYE, H.HELLO):
             continue
         for name in ("JMQSessionID", "JMQConsumerID", "JMQProducerID", "JMQTransactionID"):
-            if name in properties and given_numbers[known]:
-                properties[name] = Long(given_numbers[known])
-        header = encode_header("q", transaction_id=given_numbers[known]) if flags & 1 else b""
+            if name in properties and given_numbers[number_index]:
+                properties[name] = Long(given_numbers[number_index])
+        header = (
+            encode_header("q", transaction_id=given_numbers[number_index]) if flags & 1 else b""
+        )
         peer.put(encode_packet(kind, flags, number, properties, header, body))
         assert peer.transport.open
         for packet in peer.receive():

@@ -79,8 +79,8 @@ def test_status(case: tuple[PacketType, int]) -> None:
 
 
 def test_no_status_is_left_out() -> None:
-    every = {(kind, status) for kind, statuses in TABLE.items() for status in statuses}
-    assert set(SCENARIOS) | set(IMPOSSIBLE) == every
+    pairs = {(kind, status) for kind, statuses in TABLE.items() for status in statuses}
+    assert set(SCENARIOS) | set(IMPOSSIBLE) == pairs
     assert not set(SCENARIOS) & set(IMPOSSIBLE)
 
 

@@ -29,8 +29,8 @@ def subscribe(peer: Peer, topic: str, size: int = 1000, **how: Any) -> int:
 
 
 def refused(peer: Peer, topic: str, **how: object) -> int:
-    where = {**peer.place(topic, True), "JMQSessionID": Long(peer.session_of()), **how}
-    return peer.refusal(H.ADD_CONSUMER, where)
+    properties = {**peer.place(topic, True), "JMQSessionID": Long(peer.session_of()), **how}
+    return peer.refusal(H.ADD_CONSUMER, properties)
 
 
 def publish(peer: Peer, topic: str, *texts: str, **how: Any) -> None:
@@ -86,15 +86,15 @@ def test_no_local_is_of_this_connection(harness: Harness) -> None:
     publish(peer, "t", "mine")
     publish(other, "t", "theirs")
     assert peer.texts() == ["theirs"]
-    where = {**peer.place("q"), "JMQNoLocal": True}
-    assert peer.refusal(H.ADD_CONSUMER, where) == Status.ERROR
+    properties = {**peer.place("q"), "JMQNoLocal": True}
+    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
 def test_no_local_of_connections_that_share_a_client_id(harness: Harness) -> None:
     peers = [harness.connect() for _ in range(3)]
     for peer in peers:
-        where = {"JMQClientID": "us", "JMQShare": True}
-        peer.ask(H.SET_CLIENTID, where, expect=Status.OK)
+        properties = {"JMQClientID": "us", "JMQShare": True}
+        peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
     subscribe(peers[0], "t", JMQNoLocal=True)
     subscribe(peers[1], "t", JMQDurableName="d", JMQNoLocal=True)
     publish(peers[2], "t", "a")
@@ -108,11 +108,11 @@ def test_no_local_of_a_durable_subscription_is_of_this_client_id(harness: Harnes
     publish(peer, "t", "mine")
     peer.close_consumer(consumer)
     peer.drop()
-    again = harness.connect(client_id="me")
-    publish(again, "t", "mine too")
+    reconnected = harness.connect(client_id="me")
+    publish(reconnected, "t", "mine too")
     publish(harness.connect(client_id="other"), "t", "theirs")
-    subscribe(again, "t", JMQDurableName="d", JMQNoLocal=True)
-    assert again.texts() == ["theirs"]
+    subscribe(reconnected, "t", JMQDurableName="d", JMQNoLocal=True)
+    assert reconnected.texts() == ["theirs"]
 
 
 def test_selectors(harness: Harness) -> None:
@@ -145,15 +145,15 @@ def test_a_durable_subscription_waits_for_its_consumer(harness: Harness) -> None
     publish(peer, "t", "b")
     peer.drop()
     publish(harness.connect(), "t", "c")
-    again = harness.connect(client_id="me")
-    subscribe(again, "t", JMQDurableName="d")
-    assert again.texts() == ["b", "c"]
+    reconnected = harness.connect(client_id="me")
+    subscribe(reconnected, "t", JMQDurableName="d")
+    assert reconnected.texts() == ["b", "c"]
 
 
 def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    where = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
-    peer.session.receive(peer.request(H.ADD_CONSUMER, where)[1])
+    properties = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
     peer.session.receive(peer.request(H.STOP)[1])
     peer.session.receive(peer.request(H.PING)[1])
@@ -168,8 +168,8 @@ def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
 
 def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    where = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
-    peer.session.receive(peer.request(H.ADD_CONSUMER, where)[1])
+    properties = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
     for kind in (H.STOP, H.START):
         peer.session.receive(peer.request(kind)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
@@ -208,12 +208,12 @@ def test_other_terms_make_another_subscription(harness: Harness) -> None:
 def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     peer = harness.connect()
     assert refused(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
-    named = harness.connect(client_id="me")
+    client = harness.connect(client_id="me")
     temporary = "temporary_destination://topic/x/1/1"
-    named.create(temporary, topic=True, temporary=True)
-    assert refused(named, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
-    where = {**named.place("q"), "JMQDurableName": "d"}
-    assert named.refusal(H.ADD_CONSUMER, where) == Status.ERROR
+    client.create(temporary, topic=True, temporary=True)
+    assert refused(client, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
+    properties = {**client.place("q"), "JMQDurableName": "d"}
+    assert client.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
 def test_unsubscribing(harness: Harness) -> None:
@@ -230,8 +230,8 @@ def test_unsubscribing(harness: Harness) -> None:
     consumer = subscribe(peer, "t", JMQDurableName="d")
     peer.close_consumer(consumer)
     without_client_id = harness.connect()
-    given = {"JMQDurableName": "d", "JMQClientID": "me"}
-    assert without_client_id.refusal(H.DELETE_CONSUMER, given) == Status.OK
+    properties = {"JMQDurableName": "d", "JMQClientID": "me"}
+    assert without_client_id.refusal(H.DELETE_CONSUMER, properties) == Status.OK
 
 
 def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness) -> None:
@@ -258,8 +258,8 @@ def test_closing_a_consumer_and_unsubscribing_at_once(harness: Harness, topic: s
     assert answer.properties["JMQConsumerID"] == consumer
     assert not harness.broker.durable_subscriptions
     assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
-    gone = {"JMQConsumerID": Long(consumer)}
-    assert peer.refusal(H.DELETE_CONSUMER, gone) == Status.NOT_FOUND
+    properties = {"JMQConsumerID": Long(consumer)}
+    assert peer.refusal(H.DELETE_CONSUMER, properties) == Status.NOT_FOUND
 
 
 def test_closing_and_unsubscribing_happen_both_or_not_at_all(harness: Harness) -> None:
@@ -296,13 +296,13 @@ def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None
     publish(harness.connect(), "t", "a", properties={"n": 1})
     publish(harness.connect(), "t", "b", properties={"n": 2})
     publish(harness.connect(), "w.b", "y")
-    again = harness.connect(client_id="me/too")
-    publish(again, "t", "c", properties={"n": 1})
-    assert refused(again, "t", JMQJMSShare=True, JMQDurableName="d 1") == Status.CONFLICT
-    subscribe(again, "t", JMQDurableName="d 1", JMQSelector="n = 1", JMQNoLocal=True)
-    assert again.texts() == ["a"]
-    subscribe(again, "w.*", JMQDurableName="w")
-    assert sorted(again.texts()) == ["x", "y"]
+    reconnected = harness.connect(client_id="me/too")
+    publish(reconnected, "t", "c", properties={"n": 1})
+    assert refused(reconnected, "t", JMQJMSShare=True, JMQDurableName="d 1") == Status.CONFLICT
+    subscribe(reconnected, "t", JMQDurableName="d 1", JMQSelector="n = 1", JMQNoLocal=True)
+    assert reconnected.texts() == ["a"]
+    subscribe(reconnected, "w.*", JMQDurableName="w")
+    assert sorted(reconnected.texts()) == ["x", "y"]
 
 
 # --- shared --------------------------------------------------------------------------------------
@@ -311,8 +311,8 @@ def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None
 def test_a_durable_subscription_may_be_shared(harness: Harness) -> None:
     peers = [harness.connect(), harness.connect()]
     for peer in peers:
-        where = {"JMQClientID": "us", "JMQShare": True}
-        peer.ask(H.SET_CLIENTID, where, expect=Status.OK)
+        properties = {"JMQClientID": "us", "JMQShare": True}
+        peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
         subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
     assert refused(peers[0], "t", JMQDurableName="d") == Status.CONFLICT
     publish(harness.connect(), "t", *"abcd")
@@ -324,8 +324,8 @@ def test_a_durable_subscription_may_be_shared(harness: Harness) -> None:
 def test_consumers_of_one_client_id_may_share(harness: Harness) -> None:
     peers = [harness.connect() for _ in range(3)]
     for peer in peers:
-        where = {"JMQClientID": "us", "JMQShare": True}
-        peer.ask(H.SET_CLIENTID, where, expect=Status.OK)
+        properties = {"JMQClientID": "us", "JMQShare": True}
+        peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
     subscribe(peers[0], "t", JMQShare=True)
     subscribe(peers[1], "t", JMQShare=True)
     subscribe(peers[2], "t", JMQShare=True, JMQSelector="a IS NULL")
@@ -341,7 +341,7 @@ def test_consumers_of_one_client_id_may_share(harness: Harness) -> None:
 def test_shared_consumers_of_jms_2(harness: Harness, client_id: str) -> None:
     peers = [harness.connect(client_id=client_id), harness.connect()]
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
-    mine = subscribe(peers[0], "t", **share)
+    consumer = subscribe(peers[0], "t", **share)
     subscribe(peers[1], "t", **share)
     publish(harness.connect(), "t", *"abcd")
     texts = [peer.texts() for peer in peers]
@@ -351,7 +351,7 @@ def test_shared_consumers_of_jms_2(harness: Harness, client_id: str) -> None:
         assert sorted(texts[0] + texts[1]) == ["a", "b", "c", "d"]
     assert refused(peers[0], "t", JMQJMSShare=True) == Status.BAD_REQUEST
     assert refused(peers[0], "t", JMQSelector="a = 1", **share) == Status.CONFLICT
-    peers[0].close_consumer(mine)
+    peers[0].close_consumer(consumer)
     publish(harness.connect(), "t", "e")
     assert peers[1].texts()[-1] == "e"
     peers[1].drop()
@@ -382,17 +382,17 @@ def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
     other = subscribe(harness.connect(), "t", **share)
     assert other != consumer
     peer.close_consumer(consumer)
-    named = harness.connect(client_id="me")
-    subscribe(named, "t", JMQDurableName="s")
-    assert refused(named, "t", **share) == Status.CONFLICT
+    client = harness.connect(client_id="me")
+    subscribe(client, "t", JMQDurableName="s")
+    assert refused(client, "t", **share) == Status.CONFLICT
     assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
 
 
 def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(shared_prefetch=2))
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s", "JMQSize": 100}
-    where = {**peer.place("t", True), **share}
-    answer = peer.ask(H.ADD_CONSUMER, where, expect=Status.OK)
+    properties = {**peer.place("t", True), **share}
+    answer = peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
 
 
@@ -412,9 +412,9 @@ def test_a_wildcard_is_of_topics_that_are_there_and_that_come(harness: Harness) 
     assert [m.variable.destination for m in messages] == ["a.x", "a.y"]
     assert {m.consumer_id for m in messages} == {consumer}
     peer.redeliver(*messages, attempted=True)
-    again = peer.delivered()
-    assert [m.variable.delivery_count for m in again] == [2, 2]
-    peer.acknowledge(*again)
+    redelivered = peer.delivered()
+    assert [m.variable.delivery_count for m in redelivered] == [2, 2]
+    peer.acknowledge(*redelivered)
     peer.close_consumer(consumer)
     assert len(harness.broker.destinations.creations) == 1
     assert all(not t.subscriptions for t in harness.broker.destinations.values())
@@ -476,8 +476,8 @@ def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) 
     harness.broker.destinations.topic("mq.metrics.jvm")
     assert harness.topic("mq.metrics.jvm").subscriptions == {}
     assert peer.texts() == []
-    where = peer.place("a.*")
-    assert peer.refusal(H.ADD_CONSUMER, where) == Status.UNSUPPORTED_TYPE
+    properties = peer.place("a.*")
+    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.UNSUPPORTED_TYPE
 
 
 def test_wildcards_are_marked(harness: Harness) -> None:
@@ -513,9 +513,9 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
         assert other.create(name, topic) == Status.OK
         peer.consume(name, peer.session_of(), topic=topic)
         assert other.refusal(H.ADD_CONSUMER, other.place(name, topic)) == Status.NOT_ALLOWED
-        where = peer.place(name, topic, temporary=True)
-        assert other.refusal(H.DESTROY_DESTINATION, where) == Status.FORBIDDEN
-        assert peer.refusal(H.DESTROY_DESTINATION, where) == Status.CONFLICT  # in use
+        properties = peer.place(name, topic, temporary=True)
+        assert other.refusal(H.DESTROY_DESTINATION, properties) == Status.FORBIDDEN
+        assert peer.refusal(H.DESTROY_DESTINATION, properties) == Status.CONFLICT  # in use
     peer.drop()
     assert other.refusal(H.ADD_CONSUMER, other.place(name, True)) == Status.NOT_FOUND
     assert other.create(name, topic) == Status.NOT_FOUND

@@ -80,8 +80,8 @@ def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -
 
 def test_the_next_one_can_be_had_at_once(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
-    wish = {**about(transaction), "JMQStartNextTransaction": True}
-    answer = peer.ask(H.COMMIT_TRANSACTION, wish, expect=Status.OK)
+    properties = {**about(transaction), "JMQStartNextTransaction": True}
+    answer = peer.ask(H.COMMIT_TRANSACTION, properties, expect=Status.OK)
     following = answer.properties["JMQNextTransactionID"]
     assert isinstance(following, int)
     peer.send("q", "a", transaction_id=following)
@@ -137,20 +137,20 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
     messages = peer.delivered()
     for message in messages[:2]:
         peer.acknowledge(message, transaction=transaction)
-    where = {"JMQSessionID": Long(session)}
-    peer.ask(H.STOP, where, expect=Status.OK)
+    properties = {"JMQSessionID": Long(session)}
+    peer.ask(H.STOP, properties, expect=Status.OK)
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True, transaction=transaction)
-    peer.say(H.START, where)
+    peer.say(H.START, properties)
     peer.say(H.ROLLBACK_TRANSACTION, about(transaction))
     assert peer.receive() == []
     following = peer.begin(session)
     peer.resume(consumer, 4)
-    again = peer.delivered()
-    assert [m.body for m in again] == [b"a", b"b", b"c", b"d"]
-    assert [bool(m.flags & R) for m in again] == [True, True, False, False]
+    redelivered = peer.delivered()
+    assert [m.body for m in redelivered] == [b"a", b"b", b"c", b"d"]
+    assert [bool(m.flags & R) for m in redelivered] == [True, True, False, False]
     assert harness.bodies("out") == []
-    peer.acknowledge(*again, transaction=following)
+    peer.acknowledge(*redelivered, transaction=following)
     peer.commit(following)
     peer.resume(consumer, 4)
     peer.acknowledge(*peer.delivered())
@@ -168,8 +168,8 @@ def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
     peer.acknowledge(message, transaction=transaction)
     header = encode_header(transaction_id=transaction)
     peer.say(H.REDELIVER, {"JMQSetRedelivered": True}, blocks(message), header=header)
-    [again] = peer.delivered()
-    assert again.variable.delivery_count == 2
+    [redelivered] = peer.delivered()
+    assert redelivered.variable.delivery_count == 2
 
 
 def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
@@ -197,8 +197,8 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
     other = harness.connect()
     other.consume("q", other.session_of())
     assert other.texts() == ["c"]
-    wish = {**about(transaction), "JMQRedeliver": True}
-    peer.ask(H.ROLLBACK_TRANSACTION, wish, expect=Status.OK)
+    properties = {**about(transaction), "JMQRedeliver": True}
+    peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     assert other.texts() == []
     peer.resume(consumer, 2)
     messages = peer.delivered()
@@ -206,8 +206,8 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
     assert [m.variable.delivery_count for m in messages] == [2, 2]
     following = peer.begin(session)
     peer.acknowledge(*messages, transaction=following)
-    wish = {**about(following), "JMQRedeliver": True, "JMQSetRedelivered": False}
-    peer.ask(H.ROLLBACK_TRANSACTION, wish, expect=Status.OK)
+    properties = {**about(following), "JMQRedeliver": True, "JMQSetRedelivered": False}
+    peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     peer.resume(consumer, 2)
     assert [m.variable.delivery_count for m in peer.delivered()] == [2, 2]
 
@@ -232,13 +232,13 @@ def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer)
 def test_a_transaction_ends_with_its_session(harness: Harness, peer: Peer) -> None:
     session = peer.session_of(AckMode.NONE)
     peer.consume("q", session)
-    mine, other = peer.begin(session), peer.begin()
+    transaction, other = peer.begin(session), peer.begin()
     peer.send("q", "a")
-    peer.acknowledge(*peer.delivered(), transaction=mine)
+    peer.acknowledge(*peer.delivered(), transaction=transaction)
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     assert harness.queue("q").unacked == 0
     assert harness.queue("q").waiting == 1
-    peer.commit(mine, expect=Status.NOT_FOUND)
+    peer.commit(transaction, expect=Status.NOT_FOUND)
     peer.commit(other)
 
 
@@ -254,9 +254,9 @@ def test_a_transaction_ends_with_its_connection(harness: Harness, peer: Peer) ->
     assert harness.bodies("out") == []
     other = harness.connect()
     other.consume("q", other.session_of())
-    again = other.delivered()
-    assert [m.body for m in again] == [b"a", b"b", b"c"]
-    assert [m.variable.delivery_count for m in again] == [2, 2, 2]
+    redelivered = other.delivered()
+    assert [m.body for m in redelivered] == [b"a", b"b", b"c"]
+    assert [m.variable.delivery_count for m in redelivered] == [2, 2, 2]
 
 
 def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: Peer) -> None:
@@ -264,18 +264,18 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
     consumer = peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a", "b")
-    one, two = peer.delivered()
-    peer.acknowledge(one, transaction=transaction)
-    peer.close_consumer(consumer, two)
-    peer.acknowledge(two, transaction=transaction)
-    peer.redeliver(one, two, attempted=True, transaction=transaction)
+    first, second = peer.delivered()
+    peer.acknowledge(first, transaction=transaction)
+    peer.close_consumer(consumer, second)
+    peer.acknowledge(second, transaction=transaction)
+    peer.redeliver(first, second, attempted=True, transaction=transaction)
     peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
     other.consume("q", other.session_of())
-    again = other.delivered()
-    assert [m.body for m in again] == [b"a", b"b"]
-    assert all(m.flags & R for m in again)
+    redelivered = other.delivered()
+    assert [m.body for m in redelivered] == [b"a", b"b"]
+    assert all(m.flags & R for m in redelivered)
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -284,23 +284,23 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
 def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     other.consume("q", other.session_of())
-    theirs = other.begin()
+    other_transaction = other.begin()
     other.send("q", "a")
     [message] = other.delivered()
-    other.acknowledge(message, transaction=theirs)
-    other.send("out", "x", transaction_id=theirs)
-    mine = peer.begin()
-    for forged in (theirs, 1, -1, mine + 1000):
-        peer.send("q", "x", transaction_id=forged, expect=Status.GONE)
+    other.acknowledge(message, transaction=other_transaction)
+    other.send("out", "x", transaction_id=other_transaction)
+    transaction = peer.begin()
+    for number in (other_transaction, 1, -1, transaction + 1000):
+        peer.send("q", "x", transaction_id=number, expect=Status.GONE)
         body = blocks(message)
-        header = encode_header(transaction_id=forged)
+        header = encode_header(transaction_id=number)
         answer = peer.ask(H.ACKNOWLEDGE, None, body, header=header)
         assert status(answer) == Status.GONE
-        peer.redeliver(message, attempted=True, transaction=forged)
-        peer.commit(forged, expect=Status.NOT_FOUND)
-        assert peer.refusal(H.ROLLBACK_TRANSACTION, about(forged)) == Status.NOT_FOUND
-        assert peer.refusal(H.PREPARE_TRANSACTION, about(forged)) == Status.NOT_FOUND
-    other.commit(theirs)
+        peer.redeliver(message, attempted=True, transaction=number)
+        peer.commit(number, expect=Status.NOT_FOUND)
+        assert peer.refusal(H.ROLLBACK_TRANSACTION, about(number)) == Status.NOT_FOUND
+        assert peer.refusal(H.PREPARE_TRANSACTION, about(number)) == Status.NOT_FOUND
+    other.commit(other_transaction)
     assert harness.bodies("out") == [b"x"]
     assert harness.bodies("q") == []
 
@@ -341,12 +341,12 @@ def test_was_it_part_of_the_transaction(peer: Peer) -> None:
     peer.consume("q", peer.session_of())
     transaction = peer.begin()
     peer.send("q", "a", "b")
-    one, two = peer.delivered()
-    peer.acknowledge(one, transaction=transaction)
+    first, second = peer.delivered()
+    peer.acknowledge(first, transaction=transaction)
     validate = {"JMQValidate": True}
-    peer.acknowledge(one, transaction=transaction, expect=Status.OK, **validate)
-    peer.acknowledge(one, two, transaction=transaction, expect=Status.NOT_FOUND, **validate)
-    peer.acknowledge(one, expect=Status.BAD_REQUEST, **validate)
+    peer.acknowledge(first, transaction=transaction, expect=Status.OK, **validate)
+    peer.acknowledge(first, second, transaction=transaction, expect=Status.NOT_FOUND, **validate)
+    peer.acknowledge(first, expect=Status.BAD_REQUEST, **validate)
 
 
 def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) -> None:
@@ -354,9 +354,9 @@ def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) 
     transaction = peer.begin()
     peer.send("q", "a")
     [message] = peer.delivered()
-    forged = message.consumer_id.to_bytes(8, "big") + encode_sysid(9, 9)
+    body = message.consumer_id.to_bytes(8, "big") + encode_sysid(9, 9)
     header = encode_header(transaction_id=transaction)
-    assert status(peer.ask(H.ACKNOWLEDGE, None, forged, header=header)) == Status.OK
+    assert status(peer.ask(H.ACKNOWLEDGE, None, body, header=header)) == Status.OK
     peer.acknowledge(message, transaction=transaction)
     peer.acknowledge(message, transaction=transaction)
     peer.commit(transaction)
@@ -389,11 +389,11 @@ def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
     harness.turn(900)
     peer.send("out", "x", transaction_id=transaction)
     harness.turn(100)
-    [again] = peer.delivered()
-    assert again.flags & R
+    [redelivered] = peer.delivered()
+    assert redelivered.flags & R
     peer.send("out", "x", transaction_id=transaction, expect=Status.TIMEOUT)
     peer.commit(transaction, expect=Status.TIMEOUT)
-    peer.acknowledge(again, transaction=transaction, expect=Status.TIMEOUT)
+    peer.acknowledge(redelivered, transaction=transaction, expect=Status.TIMEOUT)
     assert harness.bodies("out") == []
 
 
@@ -413,7 +413,7 @@ def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def branches() -> int:
-        return sum(type(each) is transactions.Branch for each in gc.get_objects())
+        return sum(type(item) is transactions.Branch for item in gc.get_objects())
 
     monkeypatch.setattr(transactions, "MOST_REMEMBERED", 5)
     options = SessionOptions(authentication="basic", transaction_timeout=1000, most=10)
@@ -666,9 +666,9 @@ def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, 
     transaction = begin_large_commit(harness, peer)
     harness.broker.flush()
     rollback = peer.request(H.ROLLBACK_TRANSACTION, about(transaction))[1]
-    late = peer.request(H.COMMIT_TRANSACTION, about(transaction))[1]
+    commit_request = peer.request(H.COMMIT_TRANSACTION, about(transaction))[1]
     peer.session.receive(rollback)
-    peer.session.receive(late)
+    peer.session.receive(commit_request)
     answers: list[int] = []
     for _ in range(30):
         harness.turn()

@@ -108,11 +108,11 @@ def test_packets_however_they_are_cut() -> None:
     stream = MESSAGE + encode_reply(9, 5, Status.OK) + MESSAGE
     for step in (1, 3, 71, 72, 73, 100, len(MESSAGE), len(stream)):
         decoder = Decoder()
-        read = []
+        received = []
         for start in range(0, len(stream), step):
-            read += decoder.feed(stream[start : start + step])
+            received += decoder.feed(stream[start : start + step])
             assert decoder.error is None
-        assert [packet.type for packet in read] == [1, 9, 1]
+        assert [packet.type for packet in received] == [1, 9, 1]
         assert not decoder.incomplete
     decoder = Decoder()
     decoder.feed(stream[:-1])
@@ -175,10 +175,10 @@ def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
 def test_a_malformed_packet_ends_decoding(data: bytes) -> None:
     for step in (len(data), 1):
         decoder = Decoder()
-        read = decoder.feed(MESSAGE)
+        received = decoder.feed(MESSAGE)
         for start in range(0, len(data), step):
-            read += decoder.feed(data[start : start + step])
-        assert len(read) == 1
+            received += decoder.feed(data[start : start + step])
+        assert len(received) == 1
         assert isinstance(decoder.error, ProtocolError)
         assert decoder.feed(MESSAGE) == []
 
@@ -207,9 +207,9 @@ def test_every_boundary_of_the_sizes() -> None:
 def test_a_fault_in_a_header_or_block_is_raised_where_it_is_asked_for() -> None:
     packet = only(encode_head(1, 0, 0, b"\0\1\0\7", b"\0\0\0\7", 4) + b"body")
     assert packet.body == b"body"
-    for read in ("properties", "variable", "transaction_id"):
+    for attribute in ("properties", "variable", "transaction_id"):
         with pytest.raises(ProtocolError):
-            getattr(packet, read)
+            getattr(packet, attribute)
 
 
 def test_an_unknown_type_is_no_fault() -> None:
@@ -278,55 +278,64 @@ def test_version_103_has_everything_four_bytes_later() -> None:
 
 def test_a_packet_above_the_limit_is_skipped_and_reported() -> None:
     small = encode_packet(1, body=b"x" * 28)
-    large = encode_packet(
+    oversized_packet = encode_packet(
         1, packets.A | packets.C, 6, header=encode_header("q", producer_id=8), body=b"y" * 200
     )
-    limits = Limits(packet=len(large) - 1)
-    stream = small + large + small + large + small
+    limits = Limits(packet=len(oversized_packet) - 1)
+    stream = small + oversized_packet + small + oversized_packet + small
     for step in (1, 7, 100, 150, 290, 450, len(stream)):
         decoder = Decoder(limits)
-        read = []
+        items = []
         for start in range(0, len(stream), step):
-            read += decoder.feed(stream[start : start + step])
+            items += decoder.feed(stream[start : start + step])
         assert decoder.error is None
         assert not decoder.incomplete
-        assert [type(item) for item in read] == [Packet, Oversized, Packet, Oversized, Packet]
-        over = read[1]
-        assert isinstance(over, Oversized)
-        assert (over.type, over.flags, over.consumer_id) == (1, packets.A | packets.C, 6)
-        assert over.size == len(large)
-        assert over.variable.producer_id == 8
-    assert type(Decoder(Limits(packet=len(large))).feed(large)[0]) is Packet
+        assert [type(item) for item in items] == [Packet, Oversized, Packet, Oversized, Packet]
+        oversized = items[1]
+        assert isinstance(oversized, Oversized)
+        assert (oversized.type, oversized.flags, oversized.consumer_id) == (
+            1,
+            packets.A | packets.C,
+            6,
+        )
+        assert oversized.size == len(oversized_packet)
+        assert oversized.variable.producer_id == 8
+    assert type(Decoder(Limits(packet=len(oversized_packet))).feed(oversized_packet)[0]) is Packet
 
 
 def test_skipped_data_is_not_buffered() -> None:
     decoder = Decoder(Limits(packet=1000))
-    [over] = decoder.feed(fixed(size=0x7FFF_FFFF))
-    assert isinstance(over, Oversized)
-    assert over.size == 0x7FFF_FFFF
+    [oversized] = decoder.feed(fixed(size=0x7FFF_FFFF))
+    assert isinstance(oversized, Oversized)
+    assert oversized.size == 0x7FFF_FFFF
     assert decoder.incomplete
     for _ in range(5):
         assert decoder.feed(MESSAGE) == []
-    left = 0x7FFF_FFFF - 72 - 5 * len(MESSAGE)
+    remaining = 0x7FFF_FFFF - 72 - 5 * len(MESSAGE)
     chunk = bytes(1 << 24)
-    while left > len(chunk):
+    while remaining > len(chunk):
         assert decoder.feed(chunk) == []
-        left -= len(chunk)
-    assert len(decoder.feed(chunk[:left] + MESSAGE)) == 1
+        remaining -= len(chunk)
+    assert len(decoder.feed(chunk[:remaining] + MESSAGE)) == 1
     assert not decoder.incomplete
 
 
 def test_headers_and_blocks_have_limits_too() -> None:
     limits = Limits(packet=10_000, header=100, properties=50)
-    fits = encode_head(1, 0, 0, bytes(100), bytes(50), 5) + b"abcde"
-    assert only(fits, limits).body == b"abcde"
-    for header, block, kept in ((101, 0, 0), (100, 51, 100), (9000, 51, 0)):
+    largest = encode_head(1, 0, 0, bytes(100), bytes(50), 5) + b"abcde"
+    assert only(largest, limits).body == b"abcde"
+    for header, block, header_size in ((101, 0, 0), (100, 51, 100), (9000, 51, 0)):
         decoder = Decoder(limits)
         data = encode_head(1, packets.A, 4, bytes(header), bytes(block), 5) + b"abcde"
-        [over, packet] = decoder.feed(data + fits)
-        assert isinstance(over, Oversized)
-        assert (over.type, over.flags, over.consumer_id) == (1, packets.A, 4)
-        assert (over.size, over.header, over.block, over.body) == (len(data), bytes(kept), b"", b"")
+        [oversized, packet] = decoder.feed(data + largest)
+        assert isinstance(oversized, Oversized)
+        assert (oversized.type, oversized.flags, oversized.consumer_id) == (1, packets.A, 4)
+        assert (oversized.size, oversized.header, oversized.block, oversized.body) == (
+            len(data),
+            bytes(header_size),
+            b"",
+            b"",
+        )
         assert type(packet) is Packet
 
 

@@ -42,27 +42,27 @@ cuts = st.lists(st.integers(1, 90), min_size=1, max_size=5)
 
 def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packet]:
     """Feed in pieces whose lengths are `cuts`, over and over."""
-    read: list[Packet] = []
-    position = turn = 0
+    packets: list[Packet] = []
+    position = index = 0
     while position < len(data):
-        step = cuts[turn % len(cuts)]
-        read += decoder.feed(data[position : position + step])
+        step = cuts[index % len(cuts)]
+        packets += decoder.feed(data[position : position + step])
         position += step
-        turn += 1
-    return read
+        index += 1
+    return packets
 
 
 @given(st.lists(written, max_size=6), cuts)
 def test_what_is_written_is_read_however_it_is_cut(sent: list[bytes], cuts: list[int]) -> None:
     decoder = Decoder()
-    read = fed(decoder, b"".join(sent), cuts)
+    received = fed(decoder, b"".join(sent), cuts)
     assert decoder.error is None
     assert not decoder.incomplete
-    again = []
-    for packet in read:
+    decoded = []
+    for packet in received:
         assert type(packet) is Packet
-        assert packet.head + packet.body == sent[len(again)]
-        again.append(
+        assert packet.head + packet.body == sent[len(decoded)]
+        decoded.append(
             encode_packet(
                 packet.type,
                 packet.flags,
@@ -75,7 +75,7 @@ def test_what_is_written_is_read_however_it_is_cut(sent: list[bytes], cuts: list
                 packet.sysid,
             )
         )
-    assert again == sent
+    assert decoded == sent
 
 
 edges = st.sampled_from(
@@ -102,15 +102,17 @@ def damaged(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         if not packet:
             break
-        at = draw(st.sampled_from([4, 6, 8, 52, 56, 62, 72, 74]) | st.integers(0, len(packet) - 1))
+        position = draw(
+            st.sampled_from([4, 6, 8, 52, 56, 62, 72, 74]) | st.integers(0, len(packet) - 1)
+        )
         piece = draw(chunks)
         match draw(st.integers(0, 2)):
             case 0:
-                packet[at : at + len(piece)] = piece
+                packet[position : position + len(piece)] = piece
             case 1:
-                packet[at:at] = piece
+                packet[position:position] = piece
             case _:
-                del packet[at : at + draw(st.integers(1, 8))]
+                del packet[position : position + draw(st.integers(1, 8))]
     return bytes(packet)
 
 
@@ -119,12 +121,12 @@ def test_any_bytes_are_packets_or_an_error(sent: list[bytes], cuts: list[int]) -
     data = b"".join(sent)
     for limits in (Limits(), Limits(packet=150, header=40, properties=40)):
         decoder = Decoder(limits)
-        read = fed(decoder, data, cuts)
-        whole = Decoder(limits)
-        at_once = whole.feed(data)
-        assert [item.type for item in at_once] == [item.type for item in read]
-        assert (whole.error is None) == (decoder.error is None)
-        for packet in read:
+        items = fed(decoder, data, cuts)
+        reference = Decoder(limits)
+        at_once = reference.feed(data)
+        assert [item.type for item in at_once] == [item.type for item in items]
+        assert (reference.error is None) == (decoder.error is None)
+        for packet in items:
             for name in ("variable", "properties", "transaction_id"):
                 with suppress(ProtocolError):
                     getattr(packet, name)
@@ -144,6 +146,6 @@ def forwarded(packet: Packet) -> None:
     assert arrived.body == packet.body
     assert arrived.sysid == packet.sysid
     assert arrived.variable.delivery_count == 1
-    again = message_of(arrived)
+    returned = message_of(arrived)
     for name in ("destination", "kind", "priority", "message_id", "correlation_id", "reply_to"):
-        assert getattr(again, name) == getattr(message, name)
+        assert getattr(returned, name) == getattr(message, name)

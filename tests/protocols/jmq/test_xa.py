@@ -56,9 +56,9 @@ def step(
 
 def number_of(answer: Packet) -> int:
     assert status(answer) == Status.OK, answer.properties
-    found = answer.properties["JMQTransactionID"]
-    assert isinstance(found, int)
-    return found
+    number = answer.properties["JMQTransactionID"]
+    assert isinstance(number, int)
+    return number
 
 
 def to_state(peer: Peer, state: ReportedTransactionState, name: str = "x") -> int:
@@ -176,23 +176,23 @@ def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
 def test_malformed_xids_are_refused(peer: Peer) -> None:
     for kind in (START, END, PREPARE, COMMIT, ROLLBACK):
         assert peer.refusal(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
-    lies = bytearray(xid("x"))
-    lies[4:6] = b"\0\x41"
-    assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(lies)) == Status.BAD_REQUEST
+    invalid_xid = bytearray(xid("x"))
+    invalid_xid[4:6] = b"\0\x41"
+    assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(invalid_xid)) == Status.BAD_REQUEST
 
 
 def test_the_padding_of_a_xid_is_ignored(peer: Peer) -> None:
     number = number_of(step(peer, START))
-    padded = xid("x")[:-1] + b"!"
-    answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded)
+    padded_xid = xid("x")[:-1] + b"!"
+    answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded_xid)
     assert number_of(answer) == number
 
 
 def test_the_number_and_the_xid_must_agree(peer: Peer) -> None:
-    one, two = number_of(step(peer, START, "1")), number_of(step(peer, START, "2"))
-    answer = step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(two))
+    first, second = number_of(step(peer, START, "1")), number_of(step(peer, START, "2"))
+    answer = step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(second))
     assert status(answer) == Status.BAD_REQUEST
-    number_of(step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(one)))
+    number_of(step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(first)))
     # a number from before a restart is no fault
     number_of(step(peer, PREPARE, "1", JMQTransactionID=Long(5)))
 
@@ -238,9 +238,9 @@ def test_rollback(harness: Harness, peer: Peer, prepared: bool) -> None:
     if prepared:
         number_of(step(peer, PREPARE))
     number_of(step(peer, ROLLBACK))
-    [again] = peer.delivered()
-    assert again.sysid == message.sysid
-    assert again.flags & R
+    [redelivered] = peer.delivered()
+    assert redelivered.sysid == message.sysid
+    assert redelivered.flags & R
     assert harness.bodies("out") == []
 
 
@@ -248,8 +248,8 @@ def test_rollback_with_redelivery(harness: Harness, peer: Peer) -> None:
     message = work(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.FAIL)
     number_of(step(peer, ROLLBACK, JMQRedeliver=True))
-    [again] = peer.delivered()
-    assert (again.sysid, again.consumer_id) == (message.sysid, message.consumer_id)
+    [redelivered] = peer.delivered()
+    assert (redelivered.sysid, redelivered.consumer_id) == (message.sysid, message.consumer_id)
 
 
 def test_nothing_is_done_in_a_transaction_that_is_not_started(peer: Peer) -> None:
@@ -402,7 +402,7 @@ def recovered(peer: Peer) -> list[bytes]:
     answer = peer.ask(H.RECOVER_TRANSACTION, flags, expect=Status.OK)
     body = answer.body
     assert answer.properties["JMQQuantity"] == len(body) // 136
-    return [body[at : at + 136] for at in range(0, len(body), 136)]
+    return [body[position : position + 136] for position in range(0, len(body), 136)]
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
@@ -412,8 +412,8 @@ def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType
     work(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
-    started = number_of(step(peer, START, "y"))
-    peer.send("out", "no", transaction_id=started)
+    number = number_of(step(peer, START, "y"))
+    peer.send("out", "no", transaction_id=number)
     for _ in range(2):
         harness = harness.restart()
         peer = harness.connect()
@@ -442,8 +442,8 @@ def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) 
 def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) -> None:
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
-    twice = [peer.request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
-    peer.session.receive(b"".join(twice))
+    requests = [peer.request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
+    peer.session.receive(b"".join(requests))
     assert peer.receive() == []
     harness.turn()
     assert [status(answer) for answer in peer.receive()] == [Status.OK, Status.OK]
@@ -455,8 +455,8 @@ def test_only_so_many_xids_are_remembered(
     monkeypatch.setattr(transactions, "MOST_REMEMBERED", 3)
     for number in range(5):
         to_state(peer, S.COMMITTED, str(number))
-    known = [status(step(peer, COMMIT, str(number))) for number in range(5)]
-    assert known == [Status.NOT_FOUND] * 2 + [Status.OK] * 3
+    statuses = [status(step(peer, COMMIT, str(number))) for number in range(5)]
+    assert statuses == [Status.NOT_FOUND] * 2 + [Status.OK] * 3
     assert len(harness.coordinator.branches._by_xid) == 3
 
 

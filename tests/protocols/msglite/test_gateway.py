@@ -362,9 +362,9 @@ def test_a_blocked_request_is_withdrawn_with_its_client(
     harness.limit(ADDRESS, DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client.put(GET)
     for _ in range(3):
-        gone = harness.request()
-        gone.put(GET)
-        gone.drop()
+        requester = harness.request()
+        requester.put(GET)
+        requester.drop()
     destination = harness.find(ADDRESS)
     assert destination is not None
     assert not destination.parked
@@ -442,15 +442,15 @@ def outcome(reader: RequestReader) -> tuple[GatewayRequest | None, str]:
 )
 @example(b"GET / HTTP/1.1\r\n\r\n", [16, 1])
 def test_a_request_is_read_the_same_way_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
-    whole, cut = RequestReader(), RequestReader()
-    whole.feed(data)
-    position = turn = 0
+    reference, cut = RequestReader(), RequestReader()
+    reference.feed(data)
+    position = index = 0
     while position < len(data):
-        step = cuts[turn % len(cuts)]
+        step = cuts[index % len(cuts)]
         cut.feed(data[position : position + step])
         position += step
-        turn += 1
-    assert outcome(cut) == outcome(whole)
+        index += 1
+    assert outcome(cut) == outcome(reference)
 
 
 @given(

@@ -93,7 +93,9 @@ def test_the_gateway_forwards_for_who_may_produce(harness: Harness) -> None:
     assert peer.open
 
 
-@pytest.mark.parametrize("has", [each for each in Operation if each is not Operation.PRODUCE])
+@pytest.mark.parametrize(
+    "has", [operation for operation in Operation if operation is not Operation.PRODUCE]
+)
 def test_the_gateway_answers_403_to_who_may_not(harness: Harness, has: Operation) -> None:
     access = RecordedAccess(f"msglite.*: {has}")
     peer = harness.request(access)

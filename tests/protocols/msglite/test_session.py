@@ -267,12 +267,12 @@ def test_a_query_and_its_reply(harness: Harness, client: Peer, worker: Peer) -> 
     worker.put(b"< 60 oven\r\n")
     client.put(b"? 4 7 oven\r\nhot?\r\n")
     request = worker.got()
-    to = reply_address(request)
-    assert request == b"> 4 7 oven %b\r\nhot?\r\n" % to
-    assert re.fullmatch(rb"%X\.1[0-9A-F]{24}" % 1_700_000_000, to)
-    worker.put(b"> 3 5 %b\r\n220\r\n< 60 oven\r\n" % to)
-    assert client.got() == b"> 3 5 %b\r\n220\r\n" % to
-    assert harness.find(to.decode()) is None
+    address = reply_address(request)
+    assert request == b"> 4 7 oven %b\r\nhot?\r\n" % address
+    assert re.fullmatch(rb"%X\.1[0-9A-F]{24}" % 1_700_000_000, address)
+    worker.put(b"> 3 5 %b\r\n220\r\n< 60 oven\r\n" % address)
+    assert client.got() == b"> 3 5 %b\r\n220\r\n" % address
+    assert harness.find(address.decode()) is None
 
 
 def test_reply_addresses_cannot_be_guessed_from_earlier_ones(harness: Harness) -> None:
@@ -281,8 +281,8 @@ def test_reply_addresses_cannot_be_guessed_from_earlier_ones(harness: Harness) -
     assert counters == [f"{number:X}" for number in range(1, 32)]
     assert len({name[-24:] for name in names}) == 31
     assert all(is_reply_address(name) for name in names)
-    others = [names[0][:-1], names[0][:-1] + "G", names[0][1:], names[0] + "\n"]
-    assert not any(is_reply_address(name) for name in others)
+    invalid_names = [names[0][:-1], names[0][:-1] + "G", names[0][1:], names[0] + "\n"]
+    assert not any(is_reply_address(name) for name in invalid_names)
 
 
 def test_a_query_without_body_needs_no_line_break_but_may_have_one(
@@ -305,13 +305,13 @@ def test_a_query_times_out_like_a_ready(harness: Harness, client: Peer) -> None:
 def test_surplus_and_late_replies_are_dropped(harness: Harness, client: Peer, worker: Peer) -> None:
     for seconds, replies in ((9, 2), (1, 0)):
         client.put(b"? 0 %d oven\r\n" % seconds)
-        to = reply_address(worker.ask(b"< 0 oven\r\n"))
-        worker.put(b"> 0 60 %b\r\n" % to * replies)
+        address = reply_address(worker.ask(b"< 0 oven\r\n"))
+        worker.put(b"> 0 60 %b\r\n" % address * replies)
         harness.turn(1000)
         client.got()
-        worker.put(b"> 0 60 %b\r\n" % to * 2)
-        assert harness.find(to.decode()) is None
-        assert worker.ask(b"< 0 %b\r\n" % to) == b"*\r\n"
+        worker.put(b"> 0 60 %b\r\n" % address * 2)
+        assert harness.find(address.decode()) is None
+        assert worker.ask(b"< 0 %b\r\n" % address) == b"*\r\n"
 
 
 def test_a_ready_for_a_reply_address_whose_request_is_over_creates_no_queue(
@@ -352,12 +352,12 @@ def test_only_the_requester_may_wait_on_a_reply_address(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     client.put(b"? 0 5 a\r\n")
-    to = reply_address(worker.ask(b"< 0 a\r\n"))
+    address = reply_address(worker.ask(b"< 0 a\r\n"))
     thief = harness.connect()
-    assert thief.ask(b"< 9 %b\r\n" % to).startswith(b"- %b is temporary" % to)
+    assert thief.ask(b"< 9 %b\r\n" % address).startswith(b"- %b is temporary" % address)
     assert not thief.open
-    worker.put(b"> 1 5 %b\r\n1\r\n" % to)
-    assert client.got() == b"> 1 5 %b\r\n1\r\n" % to
+    worker.put(b"> 1 5 %b\r\n1\r\n" % address)
+    assert client.got() == b"> 1 5 %b\r\n1\r\n" % address
 
 
 def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
@@ -365,8 +365,8 @@ def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
 ) -> None:
     client.put(b"? 0 60 a\r\n")
     client.drop()
-    to = reply_address(worker.ask(b"< 0 a\r\n"))
-    worker.put(b"> 0 60 %b\r\n" % to)
+    address = reply_address(worker.ask(b"< 0 a\r\n"))
+    worker.put(b"> 0 60 %b\r\n" % address)
     assert list(map(str, harness.broker.destinations)) == ["a"]
 
 
@@ -408,12 +408,12 @@ def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
 
 def test_a_disconnected_client_waits_at_no_queue(harness: Harness, client: Peer) -> None:
     for leave in ("drop", "end"):
-        gone = harness.connect()
-        gone.put(b"< 60 a b\r\n")
+        consumer = harness.connect()
+        consumer.put(b"< 60 a b\r\n")
         if leave == "drop":
-            gone.drop()
+            consumer.drop()
         else:
-            gone.end()
+            consumer.end()
         client.put(b"> 1 9 b\r\nx\r\n")
         assert harness.bodies("b") == [b"x"], leave
         assert client.ask(b"< 0 b\r\n") == b"> 1 9 b\r\nx\r\n"
@@ -714,11 +714,11 @@ def test_messages_are_as_durable_as_the_listener_says(
     assert harness.broker.journal.stats().live == (2 if durability else 0)
     other = harness.connect(durability)
     other.ask(b"< 0 a\r\n")
-    to = reply_address(other.ask(b"< 0 a\r\n"))
+    address = reply_address(other.ask(b"< 0 a\r\n"))
     assert harness.broker.journal.stats().live == 0, "settled only with the next turn"
-    other.put(b"> 1 9 %b\r\ny\r\n" % to)
-    assert client.got() == b"> 1 9 %b\r\ny\r\n" % to
-    assert Address(Kind.QUEUE, to.decode()) not in harness.broker.journal.addresses.values()
+    other.put(b"> 1 9 %b\r\ny\r\n" % address)
+    assert client.got() == b"> 1 9 %b\r\ny\r\n" % address
+    assert Address(Kind.QUEUE, address.decode()) not in harness.broker.journal.addresses.values()
 
 
 # --- messages of other protocols ------------------------------------------------------------------

@@ -49,8 +49,8 @@ class Model(RuleBasedStateMachine):
 
     def execute(self, client: Client) -> None:
         while client.commands and client.ready is None:
-            what, timeout, names, body = client.commands.popleft()
-            if what == "send":
+            command, timeout, names, body = client.commands.popleft()
+            if command == "send":
                 self.execute_send(names[0], body, timeout)
                 continue
             for name in names:
@@ -83,10 +83,10 @@ class Model(RuleBasedStateMachine):
 
     def execute_all(self) -> None:
         while True:
-            busy = [c for c in self.clients if c.commands and c.ready is None]
-            if not busy:
+            busy_clients = [c for c in self.clients if c.commands and c.ready is None]
+            if not busy_clients:
                 return
-            for client in busy:
+            for client in busy_clients:
                 self.execute(client)
 
     def compare(self) -> None:
@@ -139,8 +139,8 @@ class Model(RuleBasedStateMachine):
         client = self.clients[peer]
         if client in self.line:
             self.leave(client)
-        for what, timeout, names, body in client.commands:
-            if what == "send":
+        for command, timeout, names, body in client.commands:
+            if command == "send":
                 self.execute_send(names[0], body, timeout)
         self.clients[peer] = Client()
         self.peers[peer].drop()
@@ -154,8 +154,8 @@ class Model(RuleBasedStateMachine):
             self.leave(client)
             client.expected += wire.TIMEOUT_LINE
         client.commands = deque(
-            (what, 0 if what == "ready" else timeout, names, body)
-            for what, timeout, names, body in client.commands
+            (command, 0 if command == "ready" else timeout, names, body)
+            for command, timeout, names, body in client.commands
         )
         old.end()
         self.compare()
@@ -169,13 +169,13 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "harness"):
             return
         for name, queue in self.queues.items():
-            alive = [body for until, body, _ in queue if until > self.now]
+            bodies = [body for expiry, body, _ in queue if expiry > self.now]
             now = self.harness.clock.wall
             destination = self.harness.find(name.decode())
             waiting = [] if destination is None else list(destination.queue.browse())
             assert [
                 d.message.body for d in waiting if d.message is not None and d.expiration > now
-            ] == alive
+            ] == bodies
 
 
 Model.TestCase.settings = settings(stateful_step_count=30)
@@ -201,14 +201,14 @@ def test_any_input_raises_nothing_and_leaves_nothing_behind(
 ) -> None:
     harness = Harness()
     peers: list[Peer] = [harness.connect() for _ in range(3)]
-    for (which, parts, then), milliseconds in script:
-        peer = peers[which]
+    for (index, parts, then), milliseconds in script:
+        peer = peers[index]
         peer.put(b"".join(parts))
         if then == "end":
             peer.end()
         elif then == "drop":
             peer.drop()
-            peers[which] = harness.connect()
+            peers[index] = harness.connect()
         harness.turn(milliseconds)
     for peer in peers:
         peer.drop()

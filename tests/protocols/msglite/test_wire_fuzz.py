@@ -46,12 +46,12 @@ def encoded(frame: Frame) -> bytes:
 def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Frame]:
     """Feed in pieces whose lengths are `cuts`, over and over."""
     frames: list[Frame] = []
-    position = turn = 0
+    position = index = 0
     while position < len(data):
-        step = cuts[turn % len(cuts)]
+        step = cuts[index % len(cuts)]
         frames += decoder.feed(data[position : position + step])
         position += step
-        turn += 1
+        index += 1
     return frames
 
 
@@ -91,13 +91,13 @@ chunks = st.one_of(
 @example(b"> " + b"0" * 5000 + b" 1 a\r\n", [9999])
 def test_garbage_is_refused_the_same_way_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
     limits = Limits(line=100, body=30)
-    whole, cut = Decoder(limits), Decoder(limits)
-    frames = whole.feed(data)
+    reference, cut = Decoder(limits), Decoder(limits)
+    frames = reference.feed(data)
     assert fed(cut, data, cuts) == frames
-    assert (whole.error is None) == (cut.error is None)
-    if whole.error is not None:
-        assert isinstance(whole.error, ProtocolError)
-        assert str(whole.error) == str(cut.error)
+    assert (reference.error is None) == (cut.error is None)
+    if reference.error is not None:
+        assert isinstance(reference.error, ProtocolError)
+        assert str(reference.error) == str(cut.error)
     for frame in frames:
         assert len(frame[3]) <= 30
         assert 0 <= frame[1] <= wire.MAX_TIMEOUT

@@ -33,26 +33,26 @@ def send(peer: Peer, body: bytes, dispatch_version: int, ttl: int = 0) -> None:
 
 def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
     """Message header and body of each dispatch since the last call."""
-    written = peer.transport.written
-    found = []
+    output = peer.transport.written
+    received = []
     for frame in peer.frames():
         for header, dispatch_version in ((THREE, 1), (FOUR, 2)):
             expected = encode_dispatch(*frame[1:4], ttl=frame[4], dispatch_version=dispatch_version)
-            if written.startswith(expected):
-                found.append((header, frame[2]))
-                written = written[len(expected) :]
+            if output.startswith(expected):
+                received.append((header, frame[2]))
+                output = output[len(expected) :]
                 break
-    assert not written
-    return found
+    assert not output
+    return received
 
 
 def consume(harness: Harness, queue: bytes = b"q") -> list[tuple[bytes, bytes]]:
     """Consume on a new connection; return the dispatches it gets."""
     peer = harness.connect("auto")
     peer.consume(queue, 10)
-    found = dispatched(peer)
+    received = dispatched(peer)
     peer.drop()
-    return found
+    return received
 
 
 def test_auto_dispatches_each_message_to_a_pure_consumer_as_it_was_sent(harness: Harness) -> None:
@@ -160,23 +160,23 @@ def test_the_form_survives_restart_dead_lettering_and_redrive(tmp_path: Path) ->
     producer = harness.connect("auto")
     send(producer, b"1", 1)
     send(producer, b"2", 2)
-    both = [(THREE, b"1"), (FOUR, b"2")]
+    expected = [(THREE, b"1"), (FOUR, b"2")]
     harness = harness.restart()
-    assert consume(harness) == both
+    assert consume(harness) == expected
     peer = harness.connect("auto")
     peer.consume(b"q", 10)
     for frame in peer.frames():
         peer.put(wire.encode_dead_letter(b"q", frame[3]))
     peer.drop()
-    assert consume(harness, b"q.dlq") == both
+    assert consume(harness, b"q.dlq") == expected
     harness = harness.restart()
-    assert consume(harness, b"q.dlq") == both
-    dead = harness.find("q.dlq")
-    assert dead is not None
-    for delivery in list(dead.queue.browse()):
+    assert consume(harness, b"q.dlq") == expected
+    dead_letters = harness.find("q.dlq")
+    assert dead_letters is not None
+    for delivery in list(dead_letters.queue.browse()):
         harness.broker.operations.redrive(delivery, Home(QUEUE, ""))
     harness.turn()
-    assert consume(harness) == both
+    assert consume(harness) == expected
     harness = harness.restart()
-    assert consume(harness) == both
+    assert consume(harness) == expected
     harness.journal.close()

@@ -27,11 +27,11 @@ def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness
     peer = harness.connect()
     peer.send(b"jobs", b"one", b"two")
     peer.consume(b"jobs", 1)
-    [one] = peer.frames()
+    [frame] = peer.frames()
     set_level(harness, SpaceLevel.LOW)
     peer.put(
         wire.encode_send(b"done", b"first")
-        + wire.encode_acknowledge(one[1], one[3])
+        + wire.encode_acknowledge(frame[1], frame[3])
         + wire.encode_send(b"done", b"second")
     )
     assert peer.bodies() == [b"two"]
@@ -101,10 +101,10 @@ def test_an_answer_is_sent_although_its_request_was_acknowledged_first(harness: 
     peer = harness.connect()
     peer.send(b"jobs", b"one")
     peer.consume(b"jobs", 1)
-    [one] = peer.frames()
+    [frame] = peer.frames()
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"answers", b"result")
-    peer.acknowledge(one)
+    peer.acknowledge(frame)
     assert harness.bodies("jobs") == []
     set_level(harness, SpaceLevel.ENOUGH)
     assert harness.bodies("answers") == [b"result"]
@@ -156,12 +156,12 @@ def test_sends_that_waited_for_space_may_have_to_wait_for_their_queue(harness: H
     peer.put(wire.encode_send(b"queue", b"four"))
     reader = harness.connect()
     reader.consume(b"queue", 1)
-    seen = []
+    bodies = []
     for _ in range(4):
         [frame] = reader.frames()
-        seen.append(frame[2])
+        bodies.append(frame[2])
         reader.acknowledge(frame)
-    assert seen == [b"one", b"two", b"three", b"four"]
+    assert bodies == [b"one", b"two", b"three", b"four"]
     assert peer.transport.open
 
 

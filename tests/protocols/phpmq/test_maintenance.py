@@ -96,9 +96,9 @@ def test_help_lists_all_commands(terminal: Terminal) -> None:
 
 def test_help_for_one_command(terminal: Terminal) -> None:
     assert "Usage: flush QUEUE" in terminal.enter(b"help flush")
-    unknown = terminal.enter(b"help nonsense")
-    assert "no command nonsense" in unknown
-    assert "flushall" in unknown
+    output = terminal.enter(b"help nonsense")
+    assert "no command nonsense" in output
+    assert "flushall" in output
 
 
 def test_clear_shows_the_title_bar_only(terminal: Terminal) -> None:
@@ -199,10 +199,10 @@ def test_monitor_refreshes_until_q(harness: Harness, terminal: Terminal) -> None
     assert "Memory: 50 MB   Uptime: 3d 04:05:06\n" in text
     assert "Queues total:    2  Clients connected:   17 \n" in text
     rows = text.splitlines()
-    long = next(row for row in rows if row.startswith(" long "))
-    short = next(row for row in rows if row.startswith(" short "))
-    assert long.split() == ["long", "10", "10", "KB", "█" * 20]
-    assert short.split() == ["short", "1", "512", "B", "█" * 2]
+    long_row = next(row for row in rows if row.startswith(" long "))
+    short_row = next(row for row in rows if row.startswith(" short "))
+    assert long_row.split() == ["long", "10", "10", "KB", "█" * 20]
+    assert short_row.split() == ["short", "1", "512", "B", "█" * 2]
     peer.send(b"third", b"")
     assert "Queues total:    3" in plain(terminal.refresh())
     stopped = terminal.enter(b"q")

@@ -56,10 +56,10 @@ def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Ope
     holder = harness.connect()
     holder.send(b"q", b"1")
     holder.consume(b"q", 1)
-    (held,) = holder.frames()
+    (frame,) = holder.frames()
     access = RecordedAccess(f"q:{has}")
     peer = harness.connect(access=access)
-    peer.put(frame_for(operation, held[3]))
+    peer.put(frame_for(operation, frame[3]))
     if has is needs:
         assert peer.transport.open
         assert access.refusals == []
@@ -132,8 +132,8 @@ def test_the_matrix_of_the_maintenance_port(harness: Harness, has: Operation) ->
     peer = terminal(harness, access)
     output = ask(peer, "show mine")
     assert ("Not permitted: anna may not browse 'mine'" in output) is (has is not Operation.BROWSE)
-    flushed = ask(peer, "flush mine")
-    assert ("Not permitted: anna may not manage 'mine'" in flushed) is (has is not Operation.MANAGE)
+    answer = ask(peer, "flush mine")
+    assert ("Not permitted: anna may not manage 'mine'" in answer) is (has is not Operation.MANAGE)
     assert bool(harness.bodies("mine")) is (has is not Operation.MANAGE)
     assert peer.transport.open
     assert len(access.refusals) == 2 - (has in (Operation.BROWSE, Operation.MANAGE))

@@ -41,16 +41,16 @@ def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: H
     assert producer.transport.taken() == b""
     harness.turn(300_000)
     consumer.consume(b"Foo", 5)
-    written = consumer.transport.written
+    output = consumer.transport.written
     [frame] = consumer.frames()
     assert frame[:3] == (wire.DISPATCH, b"Foo", b"Hello World")
     assert frame[4] == 3300
-    assert written == encode_dispatch(b"Foo", b"Hello World", frame[3], 3300)
+    assert output == encode_dispatch(b"Foo", b"Hello World", frame[3], 3300)
     consumer.acknowledge(frame)
     consumer.drop()
-    again = harness.connect()
-    again.consume(b"Foo", 5)
-    assert again.frames() == []
+    second = harness.connect()
+    second.consume(b"Foo", 5)
+    assert second.frames() == []
     assert harness.bodies("Foo") == []
 
 
@@ -65,12 +65,12 @@ def test_ids_are_32_lower_case_hex_digits_and_differ(harness: Harness) -> None:
 
 
 def test_strict_order_of_arrival(harness: Harness) -> None:
-    one, two = harness.connect(), harness.connect()
-    one.send(b"q", b"1", b"2")
-    two.send(b"q", b"3")
-    one.send(b"q", b"4")
-    two.consume(b"q", 9)
-    assert two.bodies() == [b"1", b"2", b"3", b"4"]
+    first, second = harness.connect(), harness.connect()
+    first.send(b"q", b"1", b"2")
+    second.send(b"q", b"3")
+    first.send(b"q", b"4")
+    second.consume(b"q", 9)
+    assert second.bodies() == [b"1", b"2", b"3", b"4"]
 
 
 def test_an_empty_body_and_a_name_that_is_no_text(harness: Harness) -> None:
@@ -323,8 +323,8 @@ def test_requeue_puts_at_the_tail_with_the_same_id_and_a_new_time_to_live(harnes
     harness.turn(2000)
     peer.acknowledge(second)
     peer.acknowledge(peer.frames()[0])
-    [again] = peer.frames()
-    assert again[2:] == (b"1", first[3], 98)
+    [requeued] = peer.frames()
+    assert requeued[2:] == (b"1", first[3], 98)
 
 
 def test_requeue_by_another_connection_frees_the_holders_window(harness: Harness) -> None:
@@ -487,16 +487,16 @@ def test_a_time_to_live_beyond_all_clocks(harness: Harness) -> None:
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_input_closes_that_connection_only(harness: Harness, name: str) -> None:
-    bad, good = harness.connect(), harness.connect()
-    good.consume(b"q", 5)
+    malformed_peer, other = harness.connect(), harness.connect()
+    other.consume(b"q", 5)
     lines = MALFORMED[name][8:9] in b"\r\n"
     before = b"" if lines else wire.encode_send(b"q", b"before")
-    bad.put(before + MALFORMED[name] + b"\n" * 64)
-    assert bad.transport.closed_because
-    assert bad.transport.taken() == b""
-    assert good.bodies() == ([] if lines else [b"before"])
-    good.send(b"q", b"after")
-    assert good.bodies() == [b"after"]
+    malformed_peer.put(before + MALFORMED[name] + b"\n" * 64)
+    assert malformed_peer.transport.closed_because
+    assert malformed_peer.transport.taken() == b""
+    assert other.bodies() == ([] if lines else [b"before"])
+    other.send(b"q", b"after")
+    assert other.bodies() == [b"after"]
 
 
 def test_limits_of_a_listener(harness: Harness) -> None:
@@ -526,11 +526,11 @@ def test_a_body_over_the_queues_limit_closes(harness: Harness) -> None:
 
 def test_a_consumer_too_many_closes(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_consumers=1))
-    one, two = harness.connect(), harness.connect()
-    one.consume(b"q", 1)
-    two.consume(b"q", 1)
-    assert one.transport.open
-    assert not two.transport.open
+    first, second = harness.connect(), harness.connect()
+    first.consume(b"q", 1)
+    second.consume(b"q", 1)
+    assert first.transport.open
+    assert not second.transport.open
 
 
 def test_queues_that_may_not_be_created() -> None:
@@ -715,15 +715,15 @@ def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: 
 def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("q", DestinationSettings())
-    consumer, left = harness.connect(), harness.connect()
+    consumer, former_consumer = harness.connect(), harness.connect()
     consumer.consume(b"q", 1)
-    left.consume(b"q", 1)
-    left.drop()
+    former_consumer.consume(b"q", 1)
+    former_consumer.drop()
     destination = harness.find("q")
     assert destination is not None
     harness.broker.remove(destination, force=True)
     assert not consumer.transport.open
-    assert left.transport.open
+    assert former_consumer.transport.open
 
 
 def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_producers() -> None:
@@ -788,9 +788,9 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
 
 def test_user_at_the_quota_is_disconnected() -> None:
     harness = Harness(EngineSettings(max_destinations_per_user=1))
-    one = harness.connect()
-    one.put(wire.encode_send(b"first", b""))
-    assert one.transport.open
+    first = harness.connect()
+    first.put(wire.encode_send(b"first", b""))
+    assert first.transport.open
     for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
         peer = harness.connect()
         peer.put(request)

@@ -29,11 +29,11 @@ class Model(RuleBasedStateMachine):
         self.sent = 0
 
     def collect(self) -> None:
-        for peer, held, (queue, _) in zip(self.peers, self.held, self.windows, strict=True):
+        for peer, unacked, (queue, _) in zip(self.peers, self.held, self.windows, strict=True):
             for frame in peer.frames():
                 assert frame[1] == queue
-                assert frame[3] not in held, "dispatched twice"
-                held[frame[3]] = frame
+                assert frame[3] not in unacked, "dispatched twice"
+                unacked[frame[3]] = frame
 
     @rule(
         peer=peers, queue=queues, count=st.integers(1, 4), dispatch_version=st.sampled_from([1, 2])
@@ -57,11 +57,11 @@ class Model(RuleBasedStateMachine):
 
     @rule(holder=peers, by=peers, which=st.integers(0, 9), how=st.sampled_from("ard"))
     def settle(self, holder: int, by: int, which: int, how: str) -> None:
-        held = self.held[holder]
-        if not held:
+        unacked = self.held[holder]
+        if not unacked:
             return
-        message_id, frame = list(held.items())[which % len(held)]
-        del held[message_id]
+        message_id, frame = list(unacked.items())[which % len(unacked)]
+        del unacked[message_id]
         queue, body = frame[1:3]
         self.alive[queue].remove(body)
         if how == "a":
@@ -105,18 +105,18 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        everywhere = [frame[1:3] for held in self.held for frame in held.values()]
+        everywhere = [frame[1:3] for unacked in self.held for frame in unacked.values()]
         assert len(everywhere) == len(set(everywhere)), "with two connections at once"
-        for held, (_, window) in zip(self.held, self.windows, strict=True):
-            assert len(held) <= window
+        for unacked, (_, window) in zip(self.held, self.windows, strict=True):
+            assert len(unacked) <= window
         for queue, bodies in self.alive.items():
             assert self.harness.bodies(queue.decode()) == bodies
             waiting = len(bodies) - sum(
-                frame[1] == queue for held in self.held for frame in held.values()
+                frame[1] == queue for unacked in self.held for frame in unacked.values()
             )
             has_capacity = any(
-                name == queue and len(held) < window
-                for held, (name, window) in zip(self.held, self.windows, strict=True)
+                name == queue and len(unacked) < window
+                for unacked, (name, window) in zip(self.held, self.windows, strict=True)
             )
             assert not (waiting and has_capacity), (
                 "a message waits although a consumer has capacity"
@@ -143,12 +143,12 @@ def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
     harness = Harness()
     peer: Peer = harness.connect()
     data = b"".join(parts)
-    position = turn = 0
+    position = index = 0
     while position < len(data):
-        step = steps[turn % len(steps)]
+        step = steps[index % len(steps)]
         peer.put(data[position : position + step])
         position += step
-        turn += 1
+        index += 1
     peer.drop()
     other = harness.connect()
     other.send(b"still", b"alive")

@@ -149,9 +149,9 @@ def test_ids_of_other_lengths_than_ours() -> None:
 
 
 def test_names_and_bodies_are_bytes() -> None:
-    everything = bytes(range(256))
-    send = wire.encode_send(everything, everything * 4)
-    assert wire.Decoder().feed(send) == [(wire.SEND, everything, everything * 4, b"", 0)]
+    all_bytes = bytes(range(256))
+    send = wire.encode_send(all_bytes, all_bytes * 4)
+    assert wire.Decoder().feed(send) == [(wire.SEND, all_bytes, all_bytes * 4, b"", 0)]
 
 
 def test_leading_zeros_in_numbers() -> None:
@@ -212,17 +212,20 @@ MALFORMED = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_input_is_an_error_after_the_frames_before_it(name: str) -> None:
-    good = wire.encode_send(b"q", b"before")
+    valid_frame = wire.encode_send(b"q", b"before")
     frame = (wire.SEND, b"q", b"before", b"", 0)
     lines = b"\n" in MALFORMED[name][8:9]
     if not lines:
         decoder = wire.Decoder()
-        assert decoder.feed(good + good + MALFORMED[name] + good) == [frame, frame]
+        assert decoder.feed(valid_frame + valid_frame + MALFORMED[name] + valid_frame) == [
+            frame,
+            frame,
+        ]
         assert isinstance(decoder.error, ProtocolError)
-        assert decoder.feed(good) == []
-    alone = wire.Decoder()
-    assert alone.feed(MALFORMED[name] + b"\n" * 64) == []
-    assert isinstance(alone.error, ProtocolError)
+        assert decoder.feed(valid_frame) == []
+    second_decoder = wire.Decoder()
+    assert second_decoder.feed(MALFORMED[name] + b"\n" * 64) == []
+    assert isinstance(second_decoder.error, ProtocolError)
 
 
 @pytest.mark.parametrize(
@@ -315,13 +318,13 @@ def test_what_one_message_teaches_does_not_excuse_the_next() -> None:
     odd_send = b"H0100102" + packet(b"02", b"abc") + packet(b"01", b"def")
     odd_acknowledge = b"H0100402" + packet(b"03", ID) + packet(b"01", ID)
     line_send = wire.encode_send(b"Foo", b"body", dispatch_version=1, newline=b"\n")
-    for good, bad in (
+    for valid, invalid in (
         (odd_send, b"H0100102" + packet(b"02", b"abc") + packet(b"02", b"def")),
         (odd_acknowledge, b"H0100402" + packet(b"03", ID) * 2),
         (line_send, line_send[:40] + b"???" + packet(b"02", b"body")),
     ):
         decoder = wire.Decoder()
-        assert len(decoder.feed(good + bad + b"\n" * 64)) == 1
+        assert len(decoder.feed(valid + invalid + b"\n" * 64)) == 1
         assert decoder.error is not None
 
 

@@ -118,15 +118,15 @@ def test_garbage_is_a_protocol_error_or_a_wait_and_segmentation_does_not_decide_
 ) -> None:
     garbage = b"".join(parts)
     limits = wire.Limits(body=1000)
-    whole = wire.Decoder(limits)
-    frames = whole.feed(garbage)
-    assert whole.error is None or isinstance(whole.error, ProtocolError)
+    reference = wire.Decoder(limits)
+    frames = reference.feed(garbage)
+    assert reference.error is None or isinstance(reference.error, ProtocolError)
     piecewise = wire.Decoder(limits)
-    again: list[wire.Frame] = []
+    frames_in_parts: list[wire.Frame] = []
     for start in range(0, len(garbage), step):
-        again += piecewise.feed(garbage[start : start + step])
-    assert again == frames
-    assert str(piecewise.error) == str(whole.error)
+        frames_in_parts += piecewise.feed(garbage[start : start + step])
+    assert frames_in_parts == frames
+    assert str(piecewise.error) == str(reference.error)
 
 
 @given(client_messages(), st.integers(0, 400), st.binary(min_size=1, max_size=1))

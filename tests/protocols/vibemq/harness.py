@@ -30,8 +30,8 @@ class ManualBackground:
     def run(self) -> int:
         """Do all work there is. Returns how many jobs that were."""
         jobs, self.jobs = self.jobs, []
-        for work, done in jobs:
-            done(work())
+        for work, callback in jobs:
+            callback(work())
         return len(jobs)
 
 
@@ -85,9 +85,9 @@ class Harness(SessionHarness):
         return peer
 
     def destination(self, name: str) -> Destination:
-        found = queues.find(self.broker, name)
-        assert found is not None
-        return found
+        destination = queues.find(self.broker, name)
+        assert destination is not None
+        return destination
 
 
 class Peer(SessionPeer):
@@ -150,7 +150,8 @@ class Peer(SessionPeer):
     def publish(self, queue: str, *ids: str, **headers: str) -> None:
         """Publish messages whose payload is their id; all must be acknowledged, in order."""
         requests = [
-            Frame(wire.PUBLISH, each, queue, json.dumps(each).encode(), headers) for each in ids
+            Frame(wire.PUBLISH, message_id, queue, json.dumps(message_id).encode(), headers)
+            for message_id in ids
         ]
         responses = self.say(*requests)
         acknowledged = [frame.id for frame in responses if frame.type == wire.PUBLISH_ACK]
@@ -159,7 +160,7 @@ class Peer(SessionPeer):
 
     def acknowledge(self, *ids: str) -> list[Frame]:
         """Acknowledge each message in a frame of its own, like the .NET client."""
-        return self.say(*(Frame(wire.ACK, each) for each in ids))
+        return self.say(*(Frame(wire.ACK, message_id) for message_id in ids))
 
     def create(self, queue: str, **options: Any) -> None:
         answer = self.ask(wire.CREATE_QUEUE, queue, options)

@@ -134,7 +134,7 @@ def test_a_user_comes_and_goes(root: Peer, database: Directory) -> None:
 
 
 def test_permissions_come_and_go(root: Peer, database: Directory) -> None:
-    for operations, expected, granted in (
+    for operations, expected, names in (
         (["subscribe", "Publish", "Fly", "Publish"], ["Subscribe", "Publish"], "Publish Subscribe"),
         (["LISTQUEUES", "PurgeQueue"], ["ListQueues", "PurgeQueue"], "PurgeQueue ListQueues"),
         (["ListQueues"], ["ListQueues"], "ListQueues"),
@@ -144,13 +144,13 @@ def test_permissions_come_and_go(root: Peer, database: Directory) -> None:
         request = {"username": "ann", "queuePattern": "a*", "operations": operations}
         response = done(root, wire.GRANT_PERMISSION, request)
         assert response == {"username": "ann", "queuePattern": "a*", "operations": expected}
-        listed = done(root, wire.GET_USER_PERMISSIONS, {"username": "ann"})
-        assert listed == [{"queuePattern": "a*", "operations": granted.split()}]
+        permissions = done(root, wire.GET_USER_PERMISSIONS, {"username": "ann"})
+        assert permissions == [{"queuePattern": "a*", "operations": names.split()}]
     request = {"username": "ann", "queuePattern": "a*"}
     assert done(root, wire.REVOKE_PERMISSION, request) == request
     assert done(root, wire.REVOKE_PERMISSION, request) == request
-    unknown = {"username": "unknown", "queuePattern": "a*"}
-    assert done(root, wire.REVOKE_PERMISSION, unknown) == unknown
+    unknown_user = {"username": "unknown", "queuePattern": "a*"}
+    assert done(root, wire.REVOKE_PERMISSION, unknown_user) == unknown_user
     assert "unknown" not in database.granted
     assert done(root, wire.GET_USER_PERMISSIONS, {"username": "ann"}) == []
     assert done(root, wire.GET_USER_PERMISSIONS, {"username": "unknown"}) == []

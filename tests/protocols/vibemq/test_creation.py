@@ -88,13 +88,13 @@ def test_a_usual_value_counts_if_it_was_set_on_purpose(name: str, value: object)
 
 
 def test_the_listener_overrules_the_broker() -> None:
-    given = {
+    settings = {
         "max_messages": 9,
         "max_bytes": 100,
         "overflow": Overflow.DROP_LOWEST,
         "max_attempts": 8,
     }
-    assert settings_by_use(given, LISTENER) == changed(
+    assert settings_by_use(settings, LISTENER) == changed(
         max_messages=7,
         max_bytes=100,
         overflow=Overflow.REJECT,
@@ -102,12 +102,12 @@ def test_the_listener_overrules_the_broker() -> None:
         priority_ordering=True,
     )
     explicit = SessionOptions(defaults=WrittenOptions(overflow=Strategy.DROP_OLDEST))
-    assert settings_by_use(given, explicit).overflow is Overflow.DROP_OLDEST
+    assert settings_by_use(settings, explicit).overflow is Overflow.DROP_OLDEST
 
 
 def test_options_of_create_queue_overrule_both() -> None:
-    given = DestinationSettings(max_messages=9, max_bytes=100, max_attempts=8, dead_letter=True)
-    harness = Harness(EngineSettings(default_destination=given))
+    defaults = DestinationSettings(max_messages=9, max_bytes=100, max_attempts=8, dead_letter=True)
+    harness = Harness(EngineSettings(default_destination=defaults))
     peer = harness.connect(LISTENER)
     peer.create("none")
     info = peer.info("none")
@@ -165,16 +165,16 @@ def test_a_dead_letter_queue_is_there_as_soon_as_a_queue_has_one(
     harness: Harness, name: str | None
 ) -> None:
     peer = harness.connect()
-    dead = name or "q.dlq"
-    assert peer.info(dead) is None
+    dead_letter_queue = name or "q.dlq"
+    assert peer.info(dead_letter_queue) is None
     peer.create("q", enableDeadLetterQueue=True, deadLetterQueueName=name)
-    assert listed(peer) == ["q", dead]
-    info = peer.info(dead)
+    assert listed(peer) == ["q", dead_letter_queue]
+    info = peer.info(dead_letter_queue)
     assert (info["maxSize"], info["maxRetryAttempts"]) == (10_000, 3)
     effective = (info["effectiveMaxSize"], info["effectiveMaxRetryAttempts"])
     assert effective == (NO_LIMIT, NO_LIMIT)
-    assert harness.destination(dead).settings == DestinationSettings()
-    assert peer.subscribe(dead) == []
+    assert harness.destination(dead_letter_queue).settings == DestinationSettings()
+    assert peer.subscribe(dead_letter_queue) == []
 
 
 @pytest.mark.parametrize("command", ["info", "declare", "subscribe", "publish", "list"])
@@ -235,8 +235,8 @@ def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness
 
 
 def test_both_queues_count_against_the_quota() -> None:
-    everything = frozenset(Operation)
-    ann = Identity("ann", (Permission("*", everything),))
+    operations = frozenset(Operation)
+    ann = Identity("ann", (Permission("*", operations),))
     harness = Harness(EngineSettings(max_destinations_per_user=3), Access(ann))
     peer = harness.connect()
     peer.create("a", enableDeadLetterQueue=True)
@@ -268,9 +268,9 @@ def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Har
     harness.turn(2_499)
     assert peer.frames() == []
     harness.turn(1)
-    [refused] = peer.frames()
-    assert (refused.id, refused.error_code) == ("2", "QUEUE_FULL")
-    assert "2.5 s" in refused.error_message
+    [answer] = peer.frames()
+    assert (answer.id, answer.error_code) == ("2", "QUEUE_FULL")
+    assert "2.5 s" in answer.error_message
 
 
 def test_or_that_it_does_not_wait(harness: Harness) -> None:

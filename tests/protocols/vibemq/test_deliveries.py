@@ -38,8 +38,14 @@ def test_the_answer_comes_before_the_backlog(harness: Harness) -> None:
         wire.SUBSCRIBE_ACK, "s", "q", headers={"queueName": "q", "subscriptionId": "s"}
     )
     assert backlog == [
-        Frame(wire.DELIVER, each, "q", json.dumps(each).encode(), {"deliveryAttempts": "1"})
-        for each in ("1", "2")
+        Frame(
+            wire.DELIVER,
+            message_id,
+            "q",
+            json.dumps(message_id).encode(),
+            {"deliveryAttempts": "1"},
+        )
+        for message_id in ("1", "2")
     ]
 
 
@@ -116,9 +122,9 @@ def test_an_ack_of_a_repeated_id_acks_the_oldest_message(harness: Harness) -> No
     peer.say(*(Frame(wire.PUBLISH, "m", queue, b"%d" % n) for n, queue in enumerate("abab")))
     peer.subscribe("b")
     peer.subscribe("a")
-    for left in ((2, 1), (2, 0), (1, 0), (0, 0)):
+    for counts in ((2, 1), (2, 0), (1, 0), (0, 0)):
         peer.acknowledge("m")
-        assert (len(harness.bodies("a")), len(harness.bodies("b"))) == left
+        assert (len(harness.bodies("a")), len(harness.bodies("b"))) == counts
 
 
 def test_an_id_whose_delivery_went_another_way_does_not_hide_the_next(harness: Harness) -> None:
@@ -137,8 +143,8 @@ def test_a_stale_id_does_not_ack_a_delivery_of_another_connection(harness: Harne
     assert peer.subscribe("q") == ["m"]
     other.subscribe("q")
     queue = harness.destination("q").queue
-    held = next(queue.browse())
-    harness.broker.time_out(next(iter(queue.consumers)), [held.sequence])
+    delivery = next(queue.browse())
+    harness.broker.time_out(next(iter(queue.consumers)), [delivery.sequence])
     harness.turn(2 * SECONDS)
     assert other.ids() == ["m"]
     peer.acknowledge("m")
@@ -152,11 +158,11 @@ def test_ids_of_deliveries_that_ended_without_notice_are_forgotten_in_the_end(
 ) -> None:
     peer = harness.connect()
     peer.subscribe("q")
-    for turn in range(60):
-        peer.publish("q", *(f"{turn}-{n}" for n in range(100)))
+    for round_number in range(60):
+        peer.publish("q", *(f"{round_number}-{n}" for n in range(100)))
         harness.broker.operations.purge(harness.destination("q"), True)
     gc.collect()
-    assert sum(isinstance(each, Delivery) for each in gc.get_objects()) < 1200
+    assert sum(isinstance(item, Delivery) for item in gc.get_objects()) < 1200
 
 
 # --- the window ------------------------------------------------------------------------------
@@ -202,8 +208,8 @@ def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> N
         other.say(Frame(wire.PUBLISH, str(n), "q", body))
     assert peer.ids() == ["0"]
     queue = harness.destination("q").queue
-    [held] = [d for d in queue.browse() if d.consumer is not None]
-    harness.broker.settle_any(queue, held.sequence)
+    [delivery] = [d for d in queue.browse() if d.consumer is not None]
+    harness.broker.settle_any(queue, delivery.sequence)
     harness.turn(60 * SECONDS)  # looks after itself
     assert peer.ids() == ["1"]
 
@@ -344,11 +350,11 @@ def test_a_handler_that_always_fails_gets_the_rest_as_time_passes(harness: Harne
     peer.create("q", maxRetryAttempts=2)
     peer.publish("q", "1", "2", "3")
     peer.subscribe("q")
-    seen: list[str] = []
+    ids: list[str] = []
     for _ in range(400):
         harness.turn(SECONDS)
-        seen += peer.ids()
-    assert sorted(seen) == ["1", "2", "3"]
+        ids += peer.ids()
+    assert sorted(ids) == ["1", "2", "3"]
     assert harness.bodies("q") == []
 
 
@@ -417,18 +423,18 @@ def test_arrival_is_the_only_order_but_in_mode_3(harness: Harness) -> None:
 
 
 def test_fan_out_gives_each_a_copy_and_waits_for_each(harness: Harness) -> None:
-    publisher, one, two = (harness.connect() for _ in range(3))
+    publisher, first, second = (harness.connect() for _ in range(3))
     publisher.create("f", mode="FanOutWithAck")
-    one.subscribe("f")
-    two.subscribe("f")
+    first.subscribe("f")
+    second.subscribe("f")
     publisher.publish("f", "m")
-    assert one.ids() == two.ids() == ["m"]
-    one.acknowledge("m")
+    assert first.ids() == second.ids() == ["m"]
+    first.acknowledge("m")
     assert harness.destination("f").unacked == 1
     harness.turn(30 * SECONDS)
-    assert one.ids() == []
-    assert [frame.headers["deliveryAttempts"] for frame in two.deliveries()] == ["2"]
-    two.acknowledge("m")
+    assert first.ids() == []
+    assert [frame.headers["deliveryAttempts"] for frame in second.deliveries()] == ["2"]
+    second.acknowledge("m")
     assert harness.destination("f").unacked == 0
 
 
@@ -436,15 +442,15 @@ def test_fan_out_gives_each_a_copy_and_waits_for_each(harness: Harness) -> None:
 def test_fan_out_keeps_untaken_messages_for_the_first_subscriber(
     harness: Harness, mode: int
 ) -> None:
-    publisher, one, two = (harness.connect() for _ in range(3))
+    publisher, first, second = (harness.connect() for _ in range(3))
     publisher.create("f", mode=mode, maxQueueSize=2)
     publisher.publish("f", "1", "2", "3")
-    assert one.subscribe("f") == ["2", "3"]
-    assert two.subscribe("f") == []
+    assert first.subscribe("f") == ["2", "3"]
+    assert second.subscribe("f") == []
     publisher.publish("f", "4")
-    assert one.ids() == two.ids() == ["4"]
-    one.drop()
-    two.drop()
+    assert first.ids() == second.ids() == ["4"]
+    first.drop()
+    second.drop()
     publisher.publish("f", "5")
     # with acknowledgements, the unacked messages of the last consumer stay
     assert harness.connect().subscribe("f") == (["4", "5"] if mode == 1 else ["5"])
@@ -474,7 +480,7 @@ def test_without_acknowledgement_a_reader_that_stops_is_bounded(harness: Harness
     peer.subscribe("f")
     peer.transport.stalled = True
     for n in range(3):
-        publisher.publish("f", *(f"{n}-{each}" for each in range(1000)))
+        publisher.publish("f", *(f"{n}-{number}" for number in range(1000)))
     assert len(peer.deliveries()) == 1024
     peer.transport.stalled = False
     harness.turn()
@@ -521,12 +527,12 @@ def test_a_subscription_survives_its_queue(harness: Harness) -> None:
 
 def test_a_subscription_without_a_queue_ends_like_any_other(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
-    for how in ("unsubscribe", "subscribe", "drop"):
+    for action in ("unsubscribe", "subscribe", "drop"):
         peer.subscribe("q")
         peer.ask(wire.DELETE_QUEUE, "q")
-        if how == "unsubscribe":
+        if action == "unsubscribe":
             peer.ask(wire.UNSUBSCRIBE, "q")
-        elif how == "subscribe":
+        elif action == "subscribe":
             peer.subscribe("q")
             peer.publish("q", "x")
             assert [frame.id for frame in peer.more] == ["x"]
@@ -535,7 +541,7 @@ def test_a_subscription_without_a_queue_ends_like_any_other(harness: Harness) ->
         else:
             peer.drop()
         other.publish("q", "1")
-        if how != "drop":
+        if action != "drop":
             assert peer.frames() == []
         other.ask(wire.DELETE_QUEUE, "q")
 
@@ -576,9 +582,9 @@ def test_messages_that_no_client_can_read_are_dead_lettered(harness: Harness) ->
     assert peer.subscribe("q") == []
     harness.settle()
     assert len(peer.deliveries()) == 1
-    dead = harness.find("q.dlq")
-    assert dead is not None
-    [delivery] = dead.queue.browse()
+    dead_letters = harness.find("q.dlq")
+    assert dead_letters is not None
+    [delivery] = dead_letters.queue.browse()
     assert delivery.message is not None
     assert delivery.message.properties is not None
     assert delivery.message.properties["deadLetterReason"] == "TooLargeForVibeMQ"

@@ -73,15 +73,15 @@ def test_returning_drops_nothing_although_the_queue_is_full(harness: Harness) ->
 
 def test_the_second_last_subscriber_takes_its_copies_along(harness: Harness) -> None:
     publisher = fan_out(harness, maxRetryAttempts=1, enableDeadLetterQueue=True)
-    one, two = harness.connect(), harness.connect()
-    one.subscribe("f")
-    two.subscribe("f")
+    first, second = harness.connect(), harness.connect()
+    first.subscribe("f")
+    second.subscribe("f")
     publisher.publish("f", "1", "2")
-    two.acknowledge("1")
-    one.drop()
+    second.acknowledge("1")
+    first.drop()
     assert harness.bodies("f.dlq") == []
     # the last one had begun 2, and that was the only attempt
-    two.drop()
+    second.drop()
     assert harness.connect().subscribe("f") == []
     assert len(harness.bodies("f.dlq")) == 1
 
@@ -108,8 +108,8 @@ def test_a_subscription_of_another_protocol_does_not_count(harness: Harness) -> 
     publisher.publish("f", "2")
     assert other.waiting == 2
     # nor does it get messages that wait for VibeMQ subscribers
-    late = broker.subscribe(harness.destination("f"), "late")
-    assert late.waiting == 0
+    late_subscription = broker.subscribe(harness.destination("f"), "late")
+    assert late_subscription.waiting == 0
     assert harness.connect().subscribe("f") == ["1", "2"]
     assert other.waiting == 2
 

@@ -78,9 +78,9 @@ def test_a_queue_that_others_use_is_as_a_declaration_with_defaults_wants_it(
 ) -> None:
     USERS[user](harness.broker)
     peer = harness.connect()
-    found = visible_options(peer)
-    assert found == DEFAULTS
-    assert commands.conflicts(DEFAULTS, found) == []
+    options = visible_options(peer)
+    assert options == DEFAULTS
+    assert commands.conflicts(DEFAULTS, options) == []
     assert peer.info("q")["createdBy"] == user
 
 
@@ -288,7 +288,7 @@ def test_override_leaves_a_queue_of_others_as_it_is(harness: Harness) -> None:
 
 @pytest.mark.parametrize("from_snapshot", [False, True])
 def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) -> None:
-    written = queues.read_written(
+    written_options = queues.read_written(
         b'{"mode":9,"maxQueueSize":-1,"messageTtl":"00:00:01.2345678",'
         b'"deadLetterQueueName":"a\\nb","overflowStrategy":7,"maxRetryAttempts":0}',
         {},
@@ -307,8 +307,8 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
     broker = harness.broker
     broker.destinations.declare(
         QUEUE,
-        written.options().settings,
-        provenance=written.provenance(created_ticks=4567),
+        written_options.options().settings,
+        provenance=written_options.provenance(created_ticks=4567),
         created=1_771_408_800_123,
     )
     jmq.find_or_create(broker, Address(Kind.QUEUE, "jms"), None)

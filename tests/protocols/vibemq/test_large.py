@@ -89,8 +89,8 @@ def test_frames_around_a_large_one_keep_their_order(harness: Harness) -> None:
 
 def test_large_plain_payload_is_checked_off_the_event_loop(harness: Harness) -> None:
     peer = harness.connect()
-    good = b'"%b"' % (b"x" * 300_000)
-    for number, payload in enumerate((good, good[:-1])):
+    content = b'"%b"' % (b"x" * 300_000)
+    for number, payload in enumerate((content, content[:-1])):
         peer.session.receive(wire.encode(Frame(wire.PUBLISH, str(number), "q", payload)))
         harness.turn()
         assert harness.background.jobs
@@ -99,7 +99,7 @@ def test_large_plain_payload_is_checked_off_the_event_loop(harness: Harness) -> 
     assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "0")
     assert (error.type, error.id, error.error_code) == (wire.ERROR, "1", "INVALID_MESSAGE")
     assert peer.ask(wire.PING).type == wire.PONG
-    assert harness.bodies("q") == [good]
+    assert harness.bodies("q") == [content]
 
 
 def test_large_request_other_than_publish_is_refused(harness: Harness) -> None:
@@ -116,8 +116,8 @@ def test_large_request_other_than_publish_is_refused(harness: Harness) -> None:
 def test_plain_frame_above_the_limit_is_skipped(harness: Harness) -> None:
     peer = harness.connect()
     data = wire.encode(Frame(wire.PUBLISH, "big", "q", ORDERS), limit=wire.MAX_UNPACKED)
-    for at in range(0, len(data), 100_000):
-        peer.session.receive(data[at : at + 100_000])
+    for position in range(0, len(data), 100_000):
+        peer.session.receive(data[position : position + 100_000])
         assert peer.session.buffered == 0
     [error] = read(peer)
     assert (error.type, error.id, error.error_code) == (wire.ERROR, "big", "INVALID_MESSAGE")
@@ -166,8 +166,8 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
     bomb = packed(b'"%b"' % bytes(40_000_000))
     assert len(bomb) < 10_000
     peers = [harness.connect() for _ in range(20)]
-    full = 2 * wire.MAX_UNPACKED
-    harness.memory.limit = 3 * full // 2
+    full_size = 2 * wire.MAX_UNPACKED
+    harness.memory.limit = 3 * full_size // 2
     for peer in peers:
         peer.session.receive(bomb)
     highest = 0
@@ -176,7 +176,7 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
         assert len(harness.background.jobs) <= PARALLEL
         highest = max(highest, harness.memory.reserved)
         harness.background.run()
-    assert full <= highest <= harness.memory.limit
+    assert full_size <= highest <= harness.memory.limit
     assert harness.memory.reserved == 0
     for peer in peers:
         assert read(peer)[0].error_code == "INVALID_MESSAGE"  # control characters
@@ -233,11 +233,11 @@ def test_large_message_is_delivered_compressed(harness: Harness, names: str) -> 
     peer = compressing(harness, names)
     peer.subscribe("q")
     harness.settle()
-    large, small = read(peer)
-    assert large.payload == ORDERS
-    assert large.headers["deliveryAttempts"] == "1"
+    large_message, small = read(peer)
+    assert large_message.payload == ORDERS
+    assert large_message.headers["deliveryAttempts"] == "1"
     assert small.payload == b"1"
-    peer.acknowledge(large.id, small.id)
+    peer.acknowledge(large_message.id, small.id)
     assert harness.bodies("q") == []
 
 
@@ -256,10 +256,10 @@ def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
 def test_message_is_compressed_once_for_all_subscribers(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built: list[int] = []
+    sequences: list[int] = []
 
     def counted(message: Message, identity: bytes, key: LargeKey, threshold: int) -> bytes:
-        built.append(key.sequence)
+        sequences.append(key.sequence)
         return encode_large(message, identity, key, threshold)
 
     monkeypatch.setattr(consumers, "encode_large", counted)
@@ -273,51 +273,51 @@ def test_message_is_compressed_once_for_all_subscribers(
     for peer in peers:
         [frame] = read(peer)
         assert frame.payload == ORDERS
-    assert len(built) == 1
+    assert len(sequences) == 1
 
 
 def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None:
-    plain = harness.connect()
-    plain.subscribe("q")
-    able = compressing(harness)
-    able.subscribe("q")
-    able.session.pause_delivery()
+    uncompressed = harness.connect()
+    uncompressed.subscribe("q")
+    consumer = compressing(harness)
+    consumer.subscribe("q")
+    consumer.session.pause_delivery()
     publish(harness, ORDERS)
     publish(harness, b"1")
-    assert [frame.payload for frame in read(plain)] == [b"1"]
+    assert [frame.payload for frame in read(uncompressed)] == [b"1"]
     assert harness.bodies("q") == [ORDERS, b"1"]
-    able.session.resume_delivery()
+    consumer.session.resume_delivery()
     harness.settle()
-    [frame] = read(able)
+    [frame] = read(consumer)
     assert frame.payload == ORDERS
     assert frame.headers["deliveryAttempts"] == "1"
-    assert read(plain) == []
+    assert read(uncompressed) == []
 
 
 def test_skipped_message_is_given_to_a_consumer_that_comes(harness: Harness) -> None:
-    plain = harness.connect()
-    plain.subscribe("q")
-    gone = compressing(harness)
-    gone.subscribe("q")
-    gone.session.pause_delivery()
+    uncompressed = harness.connect()
+    uncompressed.subscribe("q")
+    former = compressing(harness)
+    former.subscribe("q")
+    former.session.pause_delivery()
     publish(harness, ORDERS)
-    gone.drop()
+    former.drop()
     harness.settle()
     assert harness.bodies("q") == [ORDERS]
-    able = compressing(harness)
-    able.subscribe("q")
+    consumer = compressing(harness)
+    consumer.subscribe("q")
     harness.settle()
-    assert [frame.payload for frame in read(able)] == [ORDERS]
+    assert [frame.payload for frame in read(consumer)] == [ORDERS]
 
 
 def test_skipping_does_not_spin(harness: Harness) -> None:
     """Each message is tried once for each kind of consumer, not once in each iteration."""
-    plain = [harness.connect() for _ in range(3)]
-    for peer in plain:
+    uncompressed = [harness.connect() for _ in range(3)]
+    for peer in uncompressed:
         peer.subscribe("q")
-    able = compressing(harness)
-    able.subscribe("q")
-    able.session.pause_delivery()
+    consumer = compressing(harness)
+    consumer.subscribe("q")
+    consumer.session.pause_delivery()
     for _ in range(5):
         publish(harness, ORDERS)
     destination = harness.find("q")
@@ -326,7 +326,7 @@ def test_skipping_does_not_spin(harness: Harness) -> None:
     for _ in range(10):
         publish(harness, b"1")
     assert destination.statistics.delivered == before + 10
-    assert sum(len(read(peer)) for peer in plain) == 10
+    assert sum(len(read(peer)) for peer in uncompressed) == 10
     assert destination.queue.ready == 5
 
 
@@ -340,9 +340,9 @@ def test_message_that_no_consumer_can_take_is_dead_lettered(harness: Harness) ->
     publish(harness, NOISE)
     assert harness.bodies("q.dlq") == [NOISE, NOISE]
     assert [frame.payload for frame in read(peer) + read(other)] == [b"1"]
-    dead = harness.find("q.dlq")
-    assert dead is not None
-    for delivery in dead.queue.browse():
+    dead_letters = harness.find("q.dlq")
+    assert dead_letters is not None
+    for delivery in dead_letters.queue.browse():
         assert delivery.message is not None
         assert (delivery.message.properties or {})["deadLetterReason"] == "TooLargeForVibeMQ"
 
@@ -359,13 +359,13 @@ def test_dead_letter_that_no_consumer_can_take_stays(harness: Harness) -> None:
     harness.settle()
     assert harness.bodies("q.dlq") == [ORDERS]
     assert read(reader) == []
-    dead = harness.find("q.dlq")
-    assert dead is not None
-    assert dead.queue.ready == 1
-    able = compressing(harness)
-    able.subscribe("q.dlq")
+    dead_letters = harness.find("q.dlq")
+    assert dead_letters is not None
+    assert dead_letters.queue.ready == 1
+    consumer = compressing(harness)
+    consumer.subscribe("q.dlq")
     harness.settle()
-    assert [frame.payload for frame in read(able)] == [ORDERS]
+    assert [frame.payload for frame in read(consumer)] == [ORDERS]
 
 
 def test_consumer_that_leaves_gives_back_what_was_being_compressed(harness: Harness) -> None:

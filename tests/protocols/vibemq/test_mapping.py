@@ -173,9 +173,9 @@ def test_the_limit_is_kept_by_leaving_additions_out() -> None:
     message = published(b"1" * 100, {"a": "b"})
     size = wire.body_size(b"id", b"q", b"1" * 100, message.native)
     assert delivered(message, 1, size).headers == {"a": "b"}
-    dead = buried(message)
-    assert delivered(dead, 1, size).headers == {"a": "b"}
-    assert "deadLetterReason" in delivered(dead, 1, size + 200).headers
+    dead_letter = buried(message)
+    assert delivered(dead_letter, 1, size).headers == {"a": "b"}
+    assert "deadLetterReason" in delivered(dead_letter, 1, size + 200).headers
 
 
 # --- dead letters ------------------------------------------------------------------------------
@@ -302,8 +302,8 @@ def test_a_listener_may_deliver_text_always_as_a_string(origin: Origin) -> None:
     frame = mapping.to_deliver(message, b"i", b"q", 1, detect_json=False)
     assert b'"{\\"a\\":1}"' in frame
     # a message of kind JSON is no text
-    mapped = foreign(java.dumps_map({"a": 1}), BodyKind.MAP, Origin.JMQ)
-    assert mapping.wire_payload(mapped, detect_json=False) == (b'{"a":1}', False)
+    map_message = foreign(java.dumps_map({"a": 1}), BodyKind.MAP, Origin.JMQ)
+    assert mapping.wire_payload(map_message, detect_json=False) == (b'{"a":1}', False)
 
 
 @given(st.sampled_from(BodyKind), st.sampled_from(Origin), st.binary(max_size=30))
@@ -414,22 +414,22 @@ def test_a_type_survives_a_round_trip() -> None:
     message = foreign()
     message.type = "order"
     assert headers_of(message) == {"JMSType": "order"}
-    back = published(headers={"JMSType": "order"})
-    assert (back.type, back.properties) == ("order", None)
+    returned = published(headers={"JMSType": "order"})
+    assert (returned.type, returned.properties) == ("order", None)
 
 
 def test_properties_of_jms_get_their_names_back() -> None:
     properties: dict[str, Property] = {"content_HYPHEN_type": "x", "a_b": 1}
     assert headers_of(foreign(properties=properties)) == {"content-type": "x", "a_b": "1"}
-    others = foreign(properties=properties, origin=Origin.INTERNAL)
-    assert headers_of(others) == {"content_HYPHEN_type": "x", "a_b": "1"}
+    message = foreign(properties=properties, origin=Origin.INTERNAL)
+    assert headers_of(message) == {"content_HYPHEN_type": "x", "a_b": "1"}
 
 
 def test_ids() -> None:
     message = foreign()
     assert mapping.wire_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
-    for unsayable in ("\udcff", "x" * 65_536):
-        message.message_id = unsayable
+    for invalid_id in ("\udcff", "x" * 65_536):
+        message.message_id = invalid_id
         assert len(mapping.wire_id(message, BROKER)) == 32
     message.message_id = "ID:1-2-3"
     assert mapping.wire_id(message, BROKER) == "ID:1-2-3"
@@ -446,8 +446,8 @@ def republished(message: Message) -> Message:
 
 @given(st.binary(max_size=40))
 def test_bytes_of_jms_cross_vibemq_unharmed(body: bytes) -> None:
-    back = republished(foreign(body, BodyKind.BYTES))
-    assert (back.kind, back.body) == (BodyKind.BYTES, body)
+    returned = republished(foreign(body, BodyKind.BYTES))
+    assert (returned.kind, returned.body) == (BodyKind.BYTES, body)
 
 
 @given(st.binary(max_size=40))
@@ -466,7 +466,9 @@ def test_vibemq_through_phpmq_and_msglite(payload: bytes, headers: dict[str, str
     expected = payload
     if message.kind is not BodyKind.JSON:
         expected = message.body
-    elif isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value):
+    elif isinstance(value, str) and not any(
+        "\ud800" <= character <= "\udfff" for character in value
+    ):
         expected = value.encode()
     assert phpmq.to_content(message) == msglite.wire_body(message) == expected
 
@@ -474,12 +476,12 @@ def test_vibemq_through_phpmq_and_msglite(payload: bytes, headers: dict[str, str
 @given(st.binary(min_size=1, max_size=20).filter(lambda raw: not set(raw) & set(b" \t\r\n")))
 def test_a_reply_address_of_msglite_through_vibemq(raw: bytes) -> None:
     message = msglite.to_message(Q, b"?", 60, raw, Durability.NONE, NOW)
-    back = republished(message)
+    returned = republished(message)
     try:
         is_encodable = not raw.decode().startswith("topic:")
     except UnicodeDecodeError:
         is_encodable = False
-    assert msglite.wire_reply(back) == (raw if is_encodable else b"")
+    assert msglite.wire_reply(returned) == (raw if is_encodable else b"")
 
 
 @given(
@@ -488,15 +490,15 @@ def test_a_reply_address_of_msglite_through_vibemq(raw: bytes) -> None:
 def test_text_properties_and_fields_come_back(
     properties: dict[str, str], priority: int, correlation_id: str
 ) -> None:
-    ours = {"priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason"}
-    assume(not (ours | {"deliveryAttempts"}) & properties.keys())
+    reserved = {"priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason"}
+    assume(not (reserved | {"deliveryAttempts"}) & properties.keys())
     assume(correlation_id.isprintable())
     encoded: dict[str, Property] = {to_identifier(name): text for name, text in properties.items()}
     message = foreign(properties=encoded, priority=priority)
     message.correlation_id = correlation_id
-    back = republished(message)
-    assert back.properties == properties | {"deliveryAttempts": "1"}
-    assert (back.priority, back.correlation_id) == (priority, correlation_id)
+    returned = republished(message)
+    assert returned.properties == properties | {"deliveryAttempts": "1"}
+    assert (returned.priority, returned.correlation_id) == (priority, correlation_id)
 
 
 # --- rules -------------------------------------------------------------------------------------

@@ -64,17 +64,17 @@ def test_options_of_the_protocol_page() -> None:
 
 
 def test_nothing_means_the_defaults_of_the_original() -> None:
-    usual = queues.QueueOptions(
+    defaults = queues.QueueOptions(
         Mode.ROUND_ROBIN, 10_000, 0, False, "", Strategy.DROP_OLDEST, max_retry_attempts=3
     )
-    assert options() == options({}) == options({"unknown": [1]}) == usual
-    assert queues.read_written(b"null", {}).options() == usual
-    assert options({"messageTtl": None, "mode": None}) == usual
+    assert options() == options({}) == options({"unknown": [1]}) == defaults
+    assert queues.read_written(b"null", {}).options() == defaults
+    assert options({"messageTtl": None, "mode": None}) == defaults
 
 
 def test_the_payload_wins() -> None:
-    read = options({"mode": 3, "maxQueueSize": 5}, deliveryMode="FanOutWithAck", maxQueueSize="6")
-    assert (read.mode, read.max_queue_size) == (Mode.PRIORITY_BASED, 5)
+    parsed = options({"mode": 3, "maxQueueSize": 5}, deliveryMode="FanOutWithAck", maxQueueSize="6")
+    assert (parsed.mode, parsed.max_queue_size) == (Mode.PRIORITY_BASED, 5)
     assert options({"deliveryMode": "prioritybased"}, mode="1").mode is Mode.PRIORITY_BASED
     assert options({"maxQueueSize": 5}, maxRetryAttempts="7").max_retry_attempts == 7
 
@@ -172,8 +172,8 @@ def test_options_that_are_no_object(harness: Harness, payload: bytes) -> None:
 
 
 def test_numbers_without_a_limit() -> None:
-    read = options({"maxQueueSize": NO_LIMIT, "maxRetryAttempts": NO_LIMIT})
-    assert read.settings.max_messages == read.settings.max_attempts == 0
+    parsed = options({"maxQueueSize": NO_LIMIT, "maxRetryAttempts": NO_LIMIT})
+    assert parsed.settings.max_messages == parsed.settings.max_attempts == 0
     assert options({"maxRetryAttempts": 0}).settings.max_attempts == 1
 
 
@@ -182,9 +182,11 @@ def test_numbers_without_a_limit() -> None:
 def test_a_destination_says_what_it_was_created_with(
     harness: Harness, mode: Mode, strategy: Strategy
 ) -> None:
-    given = queues.QueueOptions(mode, 5, 1000, True, "dead", strategy, 2)
-    destination = harness.broker.destinations.declare(Address(given.kind, "q"), given.settings)
-    assert queues.QueueOptions.of(destination.settings, topic=destination.topic) == given
+    written_options = queues.QueueOptions(mode, 5, 1000, True, "dead", strategy, 2)
+    destination = harness.broker.destinations.declare(
+        Address(written_options.kind, "q"), written_options.settings
+    )
+    assert queues.QueueOptions.of(destination.settings, topic=destination.topic) == written_options
 
 
 # --- CreateQueue -----------------------------------------------------------------------------
@@ -339,8 +341,8 @@ def test_somebodys_temporary_queue_can_be_neither_created_nor_deleted(harness: H
 
 def test_delete(harness: Harness) -> None:
     peer = harness.connect()
-    missing = peer.ask(wire.DELETE_QUEUE, "q")
-    assert missing == Frame(wire.DELETE_QUEUE, missing.id, "q")
+    response = peer.ask(wire.DELETE_QUEUE, "q")
+    assert response == Frame(wire.DELETE_QUEUE, response.id, "q")
     for mode in range(4):
         peer.create("q", mode=mode)
         peer.publish("q", "1")

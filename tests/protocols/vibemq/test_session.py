@@ -66,8 +66,8 @@ def behind(access: Access) -> Harness:
 
 def limited(*permissions: tuple[str, Operation]) -> Harness:
     """A broker whose guests may do no more than this."""
-    granted = [Permission(pattern, frozenset({operation})) for pattern, operation in permissions]
-    return behind(Authenticator(Identity("guest", granted)))
+    grants = [Permission(pattern, frozenset({operation})) for pattern, operation in permissions]
+    return behind(Authenticator(Identity("guest", grants)))
 
 
 # --- connecting ------------------------------------------------------------------------------
@@ -125,10 +125,10 @@ def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
         payload = b'"%b"' % (b"x" * size)
         peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", payload)))
         harness.turn()
-        written = peer.transport.written
+        output = peer.transport.written
         ack = wire.AckTemplate(b"q").fill(b"m")
-        assert written.startswith(ack)
-        assert written[len(ack) + 4] == expected
+        assert output.startswith(ack)
+        assert output[len(ack) + 4] == expected
         assert [frame.payload for frame in peer.frames()] == [b"", payload]
 
 
@@ -169,13 +169,13 @@ def test_frames_after_connect_wait_for_the_login(
     authenticator = Authenticator()
     harness = behind(authenticator)
     peer = harness.arrive()
-    early = [Frame(wire.CONNECT, "c", headers=headers), Frame(wire.PUBLISH, "1", "q", b"1")]
-    assert peer.say(*early) == []
+    frames = [Frame(wire.CONNECT, "c", headers=headers), Frame(wire.PUBLISH, "1", "q", b"1")]
+    assert peer.say(*frames) == []
     assert peer.transport.paused
     assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
-    [(received, admitted)] = authenticator.asked
+    [(received, callback)] = authenticator.asked
     assert received == credentials
-    admitted(EVERYBODY)
+    callback(EVERYBODY)
     harness.turn()
     assert [(f.type, f.id) for f in peer.frames()] == [
         (wire.CONNECT_ACK, "c"),
@@ -199,22 +199,22 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
     harness = behind(authenticator)
     peer = harness.arrive()
     login = {"authUsername": "u", "authPassword": "p"}
-    early = [Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q", b"1")]
-    assert peer.say(*early) == []
+    frames = [Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q", b"1")]
+    assert peer.say(*frames) == []
     authenticator.asked[0][1](error)
     harness.turn(60_000)
     answers = peer.frames()
-    assert [(each.id, each.error_code) for each in answers] == [
+    assert [(answer.id, answer.error_code) for answer in answers] == [
         ("c", code),
         ("1", "NOT_AUTHENTICATED"),
     ]
     assert answers[0].error_message
     assert peer.session.login is Login.DUE
     assert harness.find("q") is None
-    assert peer.say(Frame(wire.CONNECT, "c2", headers=login), *early[1:]) == []
+    assert peer.say(Frame(wire.CONNECT, "c2", headers=login), *frames[1:]) == []
     authenticator.asked[1][1](EVERYBODY)
     harness.turn()
-    assert [(each.type, each.id) for each in peer.frames()] == [
+    assert [(frame.type, frame.id) for frame in peer.frames()] == [
         (wire.CONNECT_ACK, "c2"),
         (wire.PUBLISH_ACK, "1"),
     ]
@@ -225,13 +225,13 @@ def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
     peer = harness.arrive(SessionOptions(login_failures=allowed))
-    connects = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
-    assert peer.say(*connects, Frame(wire.PUBLISH, "p", "q", b"1")) == []
+    logins = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
+    assert peer.say(*logins, Frame(wire.PUBLISH, "p", "q", b"1")) == []
     for n in range(allowed):
         assert peer.transport.open
         authenticator.asked[n][1](AuthenticationFailed("wrong"))
     harness.turn()
-    assert [each.id for each in peer.frames()] == [str(n) for n in range(allowed)]
+    assert [frame.id for frame in peer.frames()] == [str(n) for n in range(allowed)]
     assert peer.say(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
     harness.turn(1000)
     assert not peer.transport.open
@@ -275,7 +275,7 @@ def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -
     peer.session.end_of_input()
     authenticator.asked[0][1](AuthenticationFailed("wrong"))
     harness.turn()
-    assert [each.error_code for each in peer.frames()] == ["AUTH_REQUIRED"]
+    assert [frame.error_code for frame in peer.frames()] == ["AUTH_REQUIRED"]
     assert not peer.transport.open
 
 
@@ -370,16 +370,16 @@ def test_a_guest_may_log_in_and_has_the_permissions_of_that_user() -> None:
     ],
 )
 def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> None:
-    without = limited(*(("*", each) for each in Operation if each is not operation))
-    without.limit("q", DestinationSettings())
-    peer = without.connect()
+    restricted_harness = limited(*(("*", right) for right in Operation if right is not operation))
+    restricted_harness.limit("q", DestinationSettings())
+    peer = restricted_harness.connect()
     assert peer.error(kind, "q") == "NOT_AUTHORIZED"
-    assert isinstance(without.access, Authenticator)
-    assert without.access.refused == [f"{operation.value} q"]
-    having = limited(("q", operation))
+    assert isinstance(restricted_harness.access, Authenticator)
+    assert restricted_harness.access.refused == [f"{operation.value} q"]
+    permitted_harness = limited(("q", operation))
     address = Address(Kind.QUEUE, "q")
-    having.broker.destinations.declare(address, provenance=Provenance(CreatedBy.VIBEMQ))
-    assert having.connect().ask(kind, "q").error_code == ""
+    permitted_harness.broker.destinations.declare(address, provenance=Provenance(CreatedBy.VIBEMQ))
+    assert permitted_harness.connect().ask(kind, "q").error_code == ""
 
 
 def test_a_refused_delete_hides_names_that_the_user_may_not_see() -> None:
@@ -477,11 +477,11 @@ def test_names_and_headers_have_limits(harness: Harness) -> None:
             assert peer.error(kind, name) == "INVALID_MESSAGE"
     peer.publish("x" * 256, "m")
     peer.publish("Größe-1_2.3", "m")
-    many = {f"h{n}": "v" for n in range(51)}
-    assert peer.error(wire.PUBLISH, "q", 1, **many) == "INVALID_MESSAGE"
+    headers = {f"h{n}": "v" for n in range(51)}
+    assert peer.error(wire.PUBLISH, "q", 1, **headers) == "INVALID_MESSAGE"
     assert peer.error(wire.PUBLISH, "q", 1, h="v" * 4097) == "INVALID_MESSAGE"
-    del many["h0"]
-    peer.publish("q", "m", **many)
+    del headers["h0"]
+    peer.publish("q", "m", **headers)
     peer.publish("q", "m", h="v" * 4096)
 
 
@@ -537,10 +537,10 @@ def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
     peer.create("off", maxQueueSize=1, overflowStrategy=3)
     peer.publish("q", "1", "2")
     peer.subscribe("q.dlq")
-    [dead] = peer.more
-    assert dead.id == "2"
-    assert dead.headers["deadLetterReason"] == "QueueFull"
-    assert dead.headers["originalQueue"] == "q"
+    [dead_letter] = peer.more
+    assert dead_letter.id == "2"
+    assert dead_letter.headers["deadLetterReason"] == "QueueFull"
+    assert dead_letter.headers["originalQueue"] == "q"
     peer.publish("off", "1")
     assert peer.error(wire.PUBLISH, "off", 2) == "QUEUE_FULL"
 
@@ -671,8 +671,8 @@ def test_frames_in_chunks(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")
     data = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"x"', {"h": "v"}))
-    for place in range(len(data)):
-        peer.put(data[place : place + 1])
+    for position in range(len(data)):
+        peer.put(data[position : position + 1])
     assert [frame.type for frame in peer.frames()] == [wire.PUBLISH_ACK, wire.DELIVER]
 
 

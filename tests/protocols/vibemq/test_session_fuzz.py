@@ -90,7 +90,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(peer=peers, queue=st.sampled_from([*QUEUES, FAN_OUT]))
     def subscribe(self, peer: int, queue: str) -> None:
-        first = queue == FAN_OUT and not any(FAN_OUT in each for each in self.subscribed)
+        first = queue == FAN_OUT and not any(FAN_OUT in queues for queues in self.subscribed)
         if first:
             self.due[peer] += self.unclaimed
             self.unclaimed.clear()
@@ -117,12 +117,12 @@ class Model(RuleBasedStateMachine):
     @rule(peer=peers, which=st.lists(st.integers(0, 9), min_size=1, max_size=4))
     def acknowledge(self, peer: int, which: list[int]) -> None:
         frames = []
-        for each in which:
-            held = self.held[peer]
-            if not held:
+        for index in which:
+            unacked = self.held[peer]
+            if not unacked:
                 break
-            identity = list(held)[each % len(held)]
-            self.alive[held.pop(identity)].remove(identity)
+            identity = list(unacked)[index % len(unacked)]
+            self.alive[unacked.pop(identity)].remove(identity)
             frames.append(Frame(wire.ACK, identity))
         self.peers[peer].put(b"".join(map(wire.encode, frames)))
         self.collect()
@@ -172,18 +172,18 @@ class Model(RuleBasedStateMachine):
     def forget_timed_out(self) -> None:
         """Forget messages that the broker took back from connections that did not acknowledge."""
         for number in range(3):
-            gone = [i for i, q in self.held[number].items() if not self.holds(number, q, i)]
-            for identity in gone:
+            timed_out = [i for i, q in self.held[number].items() if not self.holds(number, q, i)]
+            for identity in timed_out:
                 del self.held[number][identity]
 
     def holds(self, number: int, queue: str, identity: str) -> bool:
-        mine = self.peers[number].session
+        session = self.peers[number].session
         for delivery in self.harness.destination(queue).queue.browse():
             message, consumer = delivery.message, delivery.consumer
             if message is not None and message.message_id == identity:
                 if consumer is None or delivery.delivered == self.harness.clock.steady:
                     return False
-                return consumer in mine._subscriptions.mine  # type: ignore[attr-defined]
+                return consumer in session._subscriptions.mine  # type: ignore[attr-defined]
         return False
 
     def is_late(self, number: int) -> bool:
@@ -193,21 +193,21 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        everywhere = [identity for held in self.held for identity in held]
+        everywhere = [identity for unacked in self.held for identity in unacked]
         assert len(everywhere) == len(set(everywhere)), "with two connections at once"
-        for number, held in enumerate(self.held):
+        for number, unacked in enumerate(self.held):
             for queue in QUEUES:
-                assert list(held.values()).count(queue) <= WINDOW
+                assert list(unacked.values()).count(queue) <= WINDOW
             assert self.due[number] == [], "the fan-out queue owes something"
-        for queue, alive in self.alive.items():
-            found = self.harness.destination(queue)
+        for queue, ids in self.alive.items():
+            destination = self.harness.destination(queue)
             assert sorted(self.harness.bodies(queue)) == sorted(
-                b'"%b"' % identity.encode() for identity in alive
+                b'"%b"' % identity.encode() for identity in ids
             )
-            ready = found.waiting - len(found.queue.delayed)
+            ready = destination.waiting - len(destination.queue.delayed)
             has_capacity = any(
-                queue in subscribed and list(held.values()).count(queue) < WINDOW
-                for number, (held, subscribed) in enumerate(
+                queue in subscribed and list(unacked.values()).count(queue) < WINDOW
+                for number, (unacked, subscribed) in enumerate(
                     zip(self.held, self.subscribed, strict=True)
                 )
                 if not self.is_late(number)
@@ -256,14 +256,14 @@ def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
     harness = Harness()
     peer = harness.connect() if hello else harness.arrive()
     data = b"".join(parts)
-    position = turn = 0
+    position = index = 0
     while position < len(data):
-        step = steps[turn % len(steps)]
+        step = steps[index % len(steps)]
         peer.put(data[position : position + step])
         position += step
-        turn += 1
+        index += 1
     peer.frames()  # every reply can be decoded
-    if turn % 2:
+    if index % 2:
         peer.session.end_of_input()
         harness.turn(40_000)
     peer.drop()

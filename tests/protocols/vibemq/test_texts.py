@@ -40,8 +40,8 @@ class Access:
         elif credentials.user == "root":
             admitted(EVERYBODY)
         else:
-            own = Permission("own.*", frozenset({Operation.PRODUCE}))
-            admitted(Identity(credentials.user, [own]))
+            permission = Permission("own.*", frozenset({Operation.PRODUCE}))
+            admitted(Identity(credentials.user, [permission]))
 
     def cancel_login(self) -> None:
         pass

@@ -84,9 +84,9 @@ def test_messages_of_a_silent_consumer_go_to_others_uncounted(harness: Harness) 
     moved, kept = other.deliveries(), silent.deliveries()
     assert len(moved) == 255
     assert len(kept) == 1
-    counted = attempts([*moved, *kept])
-    assert counted.pop("0") == "2"
-    assert set(counted.values()) == {"1"}
+    attempts_by_id = attempts([*moved, *kept])
+    assert attempts_by_id.pop("0") == "2"
+    assert set(attempts_by_id.values()) == {"1"}
 
 
 def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harness) -> None:
@@ -98,12 +98,12 @@ def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harne
     silent.subscribe("q")
     other.subscribe("q")
     harness.turn(30 * SECOND)
-    [gone] = other.ids()
-    [kept] = silent.ids()
+    [moved_id] = other.ids()
+    [kept_id] = silent.ids()
     harness.connect().publish("q", "6")
     assert silent.ids() == []
-    rest = {"1", "2", "3", "4", "5", "6"} - {gone, kept}
-    assert {frame.id for frame in silent.acknowledge(kept)} == rest
+    rest = {"1", "2", "3", "4", "5", "6"} - {moved_id, kept_id}
+    assert {frame.id for frame in silent.acknowledge(kept_id)} == rest
 
 
 def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> None:
@@ -116,9 +116,9 @@ def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> N
     silent.subscribe("q")
     other.subscribe("q")
     harness.turn(30 * SECOND)
-    [moved] = other.ids()
+    [moved_id] = other.ids()
     silent.frames()
-    assert len(silent.acknowledge(moved)) == 1
+    assert len(silent.acknowledge(moved_id)) == 1
     assert len(other.ids()) == 1
     assert len(harness.bodies("q")) == 3
     assert harness.destination("q").unacked == 3
@@ -136,9 +136,9 @@ def test_only_the_oldest_delivery_of_a_connection_counts(harness: Harness) -> No
     assert (frame.id, frame.headers["deliveryAttempts"]) == ("a1", "2")
     peer.drop()
     other = harness.connect()
-    for queue, counted in (("a", "3"), ("b", "2"), ("c", "2")):
+    for queue, expected in (("a", "3"), ("b", "2"), ("c", "2")):
         other.subscribe(queue)
-        assert attempts(other.more) == {f"{queue}1": counted, f"{queue}2": "2"}
+        assert attempts(other.more) == {f"{queue}1": expected, f"{queue}2": "2"}
 
 
 def test_the_time_of_one_subscription_begins_when_another_one_is_done(harness: Harness) -> None:
@@ -168,10 +168,10 @@ def test_a_slow_handler_exhausts_nothing_that_it_has_not_begun(
         client.subscribe("q")
     for _ in range(3600):
         run(harness, 1, *clients)
-        begun = sum((client.begun for client in clients), Counter[str]())
+        begun_counts = sum((client.begun for client in clients), Counter[str]())
         for client in clients:
             for name, count in client.attempts.items():
-                assert count <= 1 + begun[name]
+                assert count <= 1 + begun_counts[name]
         if not harness.bodies("q"):
             break
     assert harness.bodies("q") == []

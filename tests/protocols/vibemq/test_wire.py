@@ -97,14 +97,14 @@ def test_every_type_with_and_without_trailer(kind: int, trailer: bool) -> None:
     frame = Frame(kind, "i", "q", b"[1]", {"a": "b"})
     if kind == wire.ERROR:
         frame = frame._replace(error_code="SERVER_ERROR", error_message="it broke")
-    (read,) = decoded(encode(frame, trailer=trailer))
-    assert read._replace(raw_headers=b"") == frame
+    (decoded_frame,) = decoded(encode(frame, trailer=trailer))
+    assert decoded_frame._replace(raw_headers=b"") == frame
 
 
 def test_only_a_publish_keeps_its_raw_headers() -> None:
     for kind in (wire.PUBLISH, wire.DELIVER, wire.CONNECT):
-        (read,) = decoded(encode(Frame(kind, "i", headers={"a": "b"})))
-        assert read.raw_headers == (b"\0\1\0\1a\0\1b" if kind == wire.PUBLISH else b"")
+        (decoded_frame,) = decoded(encode(Frame(kind, "i", headers={"a": "b"})))
+        assert decoded_frame.raw_headers == (b"\0\1\0\1a\0\1b" if kind == wire.PUBLISH else b"")
 
 
 def test_error_strings_of_a_frame_that_is_no_error() -> None:
@@ -150,9 +150,9 @@ def test_the_last_of_two_equal_keys_wins_in_the_place_of_the_first() -> None:
 
 
 def test_bytes_that_are_not_utf8_are_replaced_except_in_the_payload() -> None:
-    bad = b"x\xff"
-    (frame,) = decoded(framed(body(wire.PUBLISH, bad, bad, bad, ((bad, bad), (b"\xc3\xa4", b"1")))))
-    assert frame[:4] == (wire.PUBLISH, "x\ufffd", "x\ufffd", bad)
+    raw = b"x\xff"
+    (frame,) = decoded(framed(body(wire.PUBLISH, raw, raw, raw, ((raw, raw), (b"\xc3\xa4", b"1")))))
+    assert frame[:4] == (wire.PUBLISH, "x\ufffd", "x\ufffd", raw)
     assert frame.headers == {"x\ufffd": "x\ufffd", "ä": "1"}
     assert frame.raw_headers == wire.encode_headers(frame.headers)
 
@@ -207,13 +207,18 @@ def test_an_unknown_flag_is_refused_by_the_header() -> None:
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
 def test_compressed_frames_between_plain_ones(how: Compression) -> None:
-    large = HELLO._replace(payload=b'"%b"' % (b"x" * 5000), headers={"a": "b"})
-    plain = encode(HELLO)
-    packed = wire.compressed(encode(large), how)
+    large_frame = HELLO._replace(payload=b'"%b"' % (b"x" * 5000), headers={"a": "b"})
+    plain_frame = encode(HELLO)
+    packed = wire.compressed(encode(large_frame), how)
     assert packed[4] == how
     assert len(packed) < 200
-    frames = decoded(plain + packed + packed + plain)
-    assert [frame._replace(raw_headers=b"") for frame in frames] == [HELLO, large, large, HELLO]
+    frames = decoded(plain_frame + packed + packed + plain_frame)
+    assert [frame._replace(raw_headers=b"") for frame in frames] == [
+        HELLO,
+        large_frame,
+        large_frame,
+        HELLO,
+    ]
 
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
@@ -248,9 +253,9 @@ def long_frame(payload: int = 3000) -> bytes:
 def test_a_plain_frame_that_is_too_long_is_skipped_and_the_next_is_read() -> None:
     decoder = Decoder(Limits(frame=1000, skip=True))
     last = encode(HELLO)
-    skipped, hello = decoder.feed(long_frame() + last)
-    assert (skipped.type, skipped.id) == (wire.REFUSED, "long")
-    assert "1000" in skipped.error_message
+    refusal, hello = decoder.feed(long_frame() + last)
+    assert (refusal.type, refusal.id) == (wire.REFUSED, "long")
+    assert "1000" in refusal.error_message
     assert hello == HELLO
     assert decoder.buffered == 0
     assert not decoder.incomplete
@@ -259,8 +264,8 @@ def test_a_plain_frame_that_is_too_long_is_skipped_and_the_next_is_read() -> Non
 def test_skipped_data_is_not_buffered() -> None:
     decoder = Decoder(Limits(frame=1000, skip=True))
     announced = (0x7FFFFFFF).to_bytes(4, "big") + b"\0\1\x14\0\4long"
-    [skipped] = decoder.feed(announced)
-    assert skipped.id == "long"
+    [refusal] = decoder.feed(announced)
+    assert refusal.id == "long"
     for _ in range(100):
         assert decoder.feed(bytes(100_000)) == []
         assert decoder.buffered == 0
@@ -275,11 +280,11 @@ def test_the_longest_lengths_are_no_frames() -> None:
 def test_the_id_of_a_frame_that_is_too_long_is_waited_for() -> None:
     decoder = Decoder(Limits(frame=1000, skip=True))
     data = long_frame()
-    for place in range(12):
-        assert decoder.feed(data[place : place + 1]) == []
+    for position in range(12):
+        assert decoder.feed(data[position : position + 1]) == []
     assert decoder.buffered == 12
-    [skipped] = decoder.feed(data[12:13])
-    assert skipped.id == "long"
+    [refusal] = decoder.feed(data[12:13])
+    assert refusal.id == "long"
     assert decoder.buffered == 0
     assert decoder.feed(data[13:] + encode(HELLO)) == [HELLO]
 
@@ -293,8 +298,8 @@ def test_a_frame_that_is_too_long_and_has_no_id_is_an_error(id_size: int) -> Non
 @pytest.mark.parametrize("how", list(Compression))
 def test_a_large_frame_is_left_to_be_read(how: Compression) -> None:
     decoder = Decoder(Limits(inline=1000))
-    large = wire.compressed(long_frame(500_000), how)
-    assert decoder.feed(encode(HELLO) + large + encode(HELLO)) == [HELLO]
+    large_frame = wire.compressed(long_frame(500_000), how)
+    assert decoder.feed(encode(HELLO) + large_frame + encode(HELLO)) == [HELLO]
     assert decoder.large is not None
     assert decoder.buffered >= 1000
     assert not decoder.incomplete
@@ -362,18 +367,20 @@ def test_too_many_headers_for_any_server() -> None:
 
 
 def test_every_truncated_body_is_refused() -> None:
-    whole = body(wire.ERROR, b"id", b"qu", b"[1]", ((b"k", b"v"),), b"\0\1E\0\1m")
-    assert decoded(framed(whole)) == [Frame(wire.ERROR, "id", "qu", b"[1]", {"k": "v"}, "E", "m")]
-    for size in range(2, len(whole)):
-        assert "ends within" in str(refused(framed(whole[:size])))
+    complete = body(wire.ERROR, b"id", b"qu", b"[1]", ((b"k", b"v"),), b"\0\1E\0\1m")
+    assert decoded(framed(complete)) == [
+        Frame(wire.ERROR, "id", "qu", b"[1]", {"k": "v"}, "E", "m")
+    ]
+    for size in range(2, len(complete)):
+        assert "ends within" in str(refused(framed(complete[:size])))
 
 
 def test_frames_before_the_fault_are_returned_and_none_after_it() -> None:
     decoder = Decoder()
-    good = encode(HELLO)
-    assert decoder.feed(good + framed(body(identity=b"")) + good) == [HELLO]
+    valid_frame = encode(HELLO)
+    assert decoder.feed(valid_frame + framed(body(identity=b"")) + valid_frame) == [HELLO]
     assert str(decoder.error) == "a frame has no id"
-    assert decoder.feed(good) == []
+    assert decoder.feed(valid_frame) == []
     assert not decoder.incomplete
 
 
@@ -423,9 +430,9 @@ def test_queue_names_are_forgotten_before_they_fill_the_memory() -> None:
 
 @pytest.mark.parametrize("field", ["id", "queue", "error_code", "error_message"])
 def test_strings_too_long_for_their_length_field_are_refused(field: str) -> None:
-    fits = {field: "ä" * 32767 + "x"}
-    (frame,) = decoded(encode(Frame(wire.ERROR, "i")._replace(**fits)))
-    assert frame == Frame(wire.ERROR, "i")._replace(**fits)
+    longest = {field: "ä" * 32767 + "x"}
+    (frame,) = decoded(encode(Frame(wire.ERROR, "i")._replace(**longest)))
+    assert frame == Frame(wire.ERROR, "i")._replace(**longest)
     with pytest.raises(ProtocolError, match="65536 bytes"):
         encode(Frame(wire.ERROR, "i")._replace(**{field: "ä" * 32768}))
 
@@ -546,9 +553,9 @@ def test_compressed_frames_are_unpacked_piece_by_piece() -> None:
     assert not decoder.incomplete
     while decoder.backlog:
         assert 250_000 <= decoder.unpacked < 400_000
-        more = decoder.feed(b"")
-        sizes.append(len(more))
-        frames += more
+        added = decoder.feed(b"")
+        sizes.append(len(added))
+        frames += added
     assert sizes == [3, 3, 3, 2]
     assert [frame.id for frame in frames] == [*map(str, range(10)), "last"]
     assert decoder.buffered == 1

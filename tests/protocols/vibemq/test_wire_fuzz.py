@@ -29,12 +29,12 @@ cuts = st.lists(st.integers(1, 60), min_size=1, max_size=5)
 def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Frame]:
     """Feed in pieces whose lengths are `cuts`, over and over."""
     frames: list[Frame] = []
-    position = turn = 0
+    position = index = 0
     while position < len(data):
-        step = cuts[turn % len(cuts)]
+        step = cuts[index % len(cuts)]
         frames += read(decoder, data[position : position + step])
         position += step
-        turn += 1
+        index += 1
     return frames
 
 
@@ -59,7 +59,7 @@ def test_what_is_encoded_is_decoded_however_it_is_cut_and_compressed(
     sent: list[tuple[Frame, Compression]], cuts: list[int], inline: int
 ) -> None:
     decoder = Decoder(Limits(inline=inline))
-    data = b"".join(wire.compressed(encode(frame), how, 0) for frame, how in sent)
+    data = b"".join(wire.compressed(encode(frame), compression, 0) for frame, compression in sent)
     received = fed(decoder, data, cuts)
     assert decoder.error is None
     assert not decoder.incomplete
@@ -98,9 +98,9 @@ def framed(body: bytes, flag: int) -> bytes:
 
 def mutated(data: bytes, changes: list[tuple[int, int]]) -> bytes:
     changed = bytearray(data)
-    for place, value in changes:
+    for position, value in changes:
         if changed:
-            changed[place % len(changed)] = value
+            changed[position % len(changed)] = value
     return bytes(changed)
 
 
@@ -130,14 +130,14 @@ def test_garbage_is_refused_the_same_way_however_it_is_cut(
     data: bytes, cuts: list[int], inline: int, skip: bool, limits: Limits
 ) -> None:
     limits = limits._replace(headers=5, inline=inline, skip=skip)
-    whole, cut = Decoder(limits), Decoder(limits)
-    frames = read(whole, data)
+    reference, cut = Decoder(limits), Decoder(limits)
+    frames = read(reference, data)
     assert fed(cut, data, cuts) == frames
-    assert (whole.error is None) == (cut.error is None)
-    assert whole.error_id == cut.error_id
-    if whole.error is not None:
-        assert isinstance(whole.error, ProtocolError)
-        assert str(whole.error) == str(cut.error)
+    assert (reference.error is None) == (cut.error is None)
+    assert reference.error_id == cut.error_id
+    if reference.error is not None:
+        assert isinstance(reference.error, ProtocolError)
+        assert str(reference.error) == str(cut.error)
     for frame in frames:
         assert frame.id
         if frame.type == wire.REFUSED:

@@ -111,15 +111,22 @@ def test_reports_of_the_original(
     peer = harness.connect()
     peer.create("q", **options)
     info = peer.info("q")
-    own = {"name", "messageCount", "subscriberCount", "createdAt", "unackedCount", "createdBy"}
+    own_fields = {
+        "name",
+        "messageCount",
+        "subscriberCount",
+        "createdAt",
+        "unackedCount",
+        "createdBy",
+    }
     original = {
         key: value
         for key, value in info.items()
-        if key not in own and not key.startswith("effective")
+        if key not in own_fields and not key.startswith("effective")
     }
     assert original == ORIGINAL | changed
-    found = harness.destination("q").settings
-    assert {name: getattr(found, name) for name in settings} == settings
+    settings_read = harness.destination("q").settings
+    assert {name: getattr(settings_read, name) for name in settings} == settings
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\0", "temporary_destination://x", "x" * 1025, "ü" * 513])
@@ -189,9 +196,12 @@ def test_whatever_is_written_is_read_back(given: WrittenOptions) -> None:
     peer = harness.connect()
     peer.create("q", **fields)
     destination = harness.destination("q")
-    usual = queues.QueueOptions().written
+    defaults = queues.QueueOptions().written
     expected = WrittenOptions(
-        *(mine if mine is not None else his for mine, his in zip(given, usual, strict=True))
+        *(
+            value if value is not None else default
+            for value, default in zip(given, defaults, strict=True)
+        )
     )
     assert WrittenOptions.of(destination) == expected
     json.loads(queues.info(destination, True))

@@ -65,8 +65,8 @@ def collecting() -> Iterator[Collector]:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with collecting() as found:
-        yield found
+    with collecting() as collector:
+        yield collector
 
 
 def traced(start: Start, collector: Collector, ratio: float) -> LocalBroker:
@@ -80,13 +80,13 @@ def traced(start: Start, collector: Collector, ratio: float) -> LocalBroker:
 
 
 def by_name(collector: Collector) -> dict[str, Any]:
-    found = {span.name: span for span in collector.spans}
-    assert len(found) == len(collector.spans), list(found)
-    return found
+    spans = {span.name: span for span in collector.spans}
+    assert len(spans) == len(collector.spans), list(spans)
+    return spans
 
 
 def attribute(span: Any, name: str) -> str:
-    return {each.key: str(each.value.string_value) for each in span.attributes}[name]
+    return {attribute.key: str(attribute.value.string_value) for attribute in span.attributes}[name]
 
 
 def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Collector) -> None:
@@ -149,22 +149,22 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
     if sender == "jmq":
         with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as jms:
             received = jms.session().consumer("orders").receive(TIMEOUT)
-            carried = read(received.properties["traceparent"])
+            context = read(received.properties["traceparent"])
             assert received.properties["colour"] == "red"
             received.acknowledge()
     else:
         with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as vibemq:
             subscription = vibemq.subscribe("orders")
             message = subscription.receive(TIMEOUT)
-            carried = read(message.headers["traceparent"])
+            context = read(message.headers["traceparent"])
             message.ack()
     broker.stop()
     spans = by_name(collector)
     published = spans["publish orders"]
     assert not published.parent_span_id
-    assert carried is not None
-    assert published.span_id == carried.span.to_bytes(8, "big")
-    assert published.trace_id == carried.trace.to_bytes(16, "big")
+    assert context is not None
+    assert published.span_id == context.span.to_bytes(8, "big")
+    assert published.trace_id == context.trace.to_bytes(16, "big")
     assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
 
 
@@ -174,6 +174,6 @@ def test_metrics_count_exported_failed_and_dropped_spans(
     from tests.admin.metrics.test_page import scrape
 
     broker = traced(start, collector, 1.0)
-    found = scrape(broker)
+    metrics = scrape(broker)
     for result in ("exported", "failed", "dropped"):
-        assert found.value("sluicemq_tracing_spans_total", result=result) == 0
+        assert metrics.value("sluicemq_tracing_spans_total", result=result) == 0

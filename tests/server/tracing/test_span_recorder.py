@@ -129,9 +129,9 @@ def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
     assert published.parent is None
     properties = message.properties or {}
     assert properties["colour"] == "red"
-    carried = read(properties["traceparent"])
-    assert carried is not None
-    assert f"{carried.span:016x}" == id_of(published)
+    context = read(properties["traceparent"])
+    assert context is not None
+    assert f"{context.span:016x}" == id_of(published)
     assert parent_of(spans["deliver q"]) == id_of(published)
 
 
