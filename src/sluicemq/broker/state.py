@@ -592,10 +592,10 @@ class Destination:
 
     def full(self, size: int) -> bool:
         """Return whether a message of `size` bytes would exceed max_messages or max_bytes."""
-        limits = self.settings
-        if limits.max_messages and self.waiting >= limits.max_messages:
+        settings = self.settings
+        if settings.max_messages and self.waiting >= settings.max_messages:
             return True
-        return bool(limits.max_bytes and self.waiting_bytes + size > limits.max_bytes)
+        return bool(settings.max_bytes and self.waiting_bytes + size > settings.max_bytes)
 
     def touch(self) -> None:
         """Restart the idle time."""

@@ -261,11 +261,11 @@ class DiskSpace:
         self.run_short()
         with self._changed:
             floor = 0 if upkeep else self._reserve_size // UPKEEP_SHARE
-            released = min(max(size, RELEASE_BYTES), self._held - floor)
-            if released <= 0:
+            released_bytes = min(max(size, RELEASE_BYTES), self._held - floor)
+            if released_bytes <= 0:
                 return False
-            os.ftruncate(self._fd, self._held - released)
-            self._held -= released
+            os.ftruncate(self._fd, self._held - released_bytes)
+            self._held -= released_bytes
         return True
 
     def _wait(self) -> bool:

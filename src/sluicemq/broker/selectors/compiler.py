@@ -101,22 +101,22 @@ def compile_condition(node: Node, expected: bool) -> Test:
 
 def _combined(tests: list[Test], every: bool) -> Test:
     """Return a test that every one of the tests holds, or any of them."""
-    decisive, neutral = (never, always) if every else (always, never)
-    if decisive in tests:
-        return decisive
-    open_ = tuple(test for test in tests if test is not neutral)
-    if not open_:
-        return neutral
-    if len(open_) == 1:
-        return open_[0]
-    if len(open_) == 2:
-        first, second = open_
+    decisive_test, neutral_test = (never, always) if every else (always, never)
+    if decisive_test in tests:
+        return decisive_test
+    open_tests = tuple(test for test in tests if test is not neutral_test)
+    if not open_tests:
+        return neutral_test
+    if len(open_tests) == 1:
+        return open_tests[0]
+    if len(open_tests) == 2:
+        first, second = open_tests
         if every:
             return lambda message: first(message) and second(message)
         return lambda message: first(message) or second(message)
 
     def test_each(message: Message) -> bool:
-        for test in open_:
+        for test in open_tests:
             if test(message) is not every:
                 return not every
         return every
