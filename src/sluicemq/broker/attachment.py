@@ -89,9 +89,9 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
     if consumer not in subscription.consumers:
         return
     _leave(consumer)
-    keep = set(kept)
-    returned = [sequence for sequence in consumer.unacked if sequence not in keep]
-    release(consumer, returned, attempted)
+    kept_sequences = set(kept)
+    sequences = [sequence for sequence in consumer.unacked if sequence not in kept_sequences]
+    release(consumer, sequences, attempted)
     consumer.retired = True
     consumer.window = Window(0, False)
     if consumer.unacked:
@@ -112,8 +112,8 @@ def elect(subscription: Subscription) -> None:
     """Activate the consumers that have been attached longest; the others are standbys."""
     consumers = subscription.consumers
     limit = subscription.destination.settings.active_consumers or len(consumers)
-    for place, consumer in enumerate(consumers):
-        consumer.active = place < limit
+    for position, consumer in enumerate(consumers):
+        consumer.active = position < limit
         if consumer.active:
             enter_line(consumer)
         else:
@@ -241,8 +241,8 @@ class Acceptable:
 def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
     """Return deliveries that a consumer cannot process; see Broker.decline."""
     subscription = consumer.subscription
-    held = [sequence for sequence in sequences if sequence in consumer.unacked]
-    if not held or consumer not in subscription.consumers:
+    unacked = [sequence for sequence in sequences if sequence in consumer.unacked]
+    if not unacked or consumer not in subscription.consumers:
         return
     text = f"(not too large for {kind})"
     pending_queue = subscription.pending_queues.get(text)
@@ -250,13 +250,13 @@ def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str
     assert isinstance(selector, Acceptable)
     if consumer.pending_queue.selector is None:
         reselect(consumer, selector)
-    returned: list[int] = []
-    for sequence in held:
+    returned_sequences: list[int] = []
+    for sequence in unacked:
         message = consumer.unacked[sequence].message
         assert message is not None  # unacked deliveries have their message in memory
         selector.decline(sequence)
         if selector.waits(message):
-            returned.append(sequence)
+            returned_sequences.append(sequence)
         else:
             dead_letter(subscription, sequence, reason, True)
-    release(consumer, returned, attempted=False)
+    release(consumer, returned_sequences, attempted=False)

@@ -97,9 +97,9 @@ class BatchWriterState:
 
     def total(self, partition: int) -> tuple[int, int] | None:
         """Return digest and rows of a complete partition; None if it is not complete."""
-        place = bisect_left(self.done, partition)
-        if place < len(self.done) and self.done[place] == partition:
-            return self.digests[place], self.rows[place]
+        index = bisect_left(self.done, partition)
+        if index < len(self.done) and self.done[index] == partition:
+            return self.digests[index], self.rows[index]
         return None
 
     def repeat(self, part: BatchPart) -> bool:
@@ -108,13 +108,13 @@ class BatchWriterState:
         Return False if it is the last part and the rows of the repetition differ from those written
         first. They cannot be compared if the broker was restarted during the repetition.
         """
-        repeated = self.repeated.setdefault(part.partition, {})
-        repeated[part.part] = (part.digest, part.rows)
+        repetition = self.repeated.setdefault(part.partition, {})
+        repetition[part.part] = (part.digest, part.rows)
         if not part.final:
             return True
         # parts arrive in order, so these belong to this repetition even if an earlier one was
         # interrupted
-        parts = [repeated[number] for number in range(part.part + 1) if number in repeated]
+        parts = [repetition[number] for number in range(part.part + 1) if number in repetition]
         return len(parts) <= part.part or _sum(parts) == self.total(part.partition)
 
     def add(self, part: BatchPart) -> None:
@@ -122,12 +122,12 @@ class BatchWriterState:
         if not part.final:
             self.partial.setdefault(part.partition, []).append((part.digest, part.rows))
             return
-        before = self.partial.pop(part.partition, [])
-        digest, rows = _sum([*before, (part.digest, part.rows)])
-        place = bisect_left(self.done, part.partition)
-        self.done.insert(place, part.partition)
-        self.rows.insert(place, rows)
-        self.digests.insert(place, digest)
+        earlier_parts = self.partial.pop(part.partition, [])
+        digest, rows = _sum([*earlier_parts, (part.digest, part.rows)])
+        index = bisect_left(self.done, part.partition)
+        self.done.insert(index, part.partition)
+        self.rows.insert(index, rows)
+        self.digests.insert(index, digest)
 
 
 class Batches:
@@ -141,8 +141,8 @@ class Batches:
 
     def owner_of(self, writer: str) -> str:
         """Return the user that owns the writer; "" if it has no owner or is unknown."""
-        known = self.writers.get(writer)
-        return "" if known is None else known.owner
+        state = self.writers.get(writer)
+        return "" if state is None else state.owner
 
     def find(self, part: BatchPart) -> BatchAnswer | None:
         """Return the result for a part that was written before; None if it is to be written.
@@ -151,7 +151,7 @@ class Batches:
         """
         _expect_sane(part)
         writer = self.writers.get(part.writer)
-        known: list[tuple[int, int]] = []
+        parts: list[tuple[int, int]] = []
         if writer is not None and part.batch <= writer.batch:
             if part.batch < writer.batch:
                 return BatchAnswer(True, writer.sequence)
@@ -164,17 +164,17 @@ class Batches:
                         "partitioned, have changed. Write other rows as another batch"
                     )
                 return BatchAnswer(True, writer.sequence)
-            known = writer.partial.get(part.partition, [])
-            if part.part < len(known):
-                if part.final or known[part.part] != (part.digest, part.rows):
+            parts = writer.partial.get(part.partition, [])
+            if part.part < len(parts):
+                if part.final or parts[part.part] != (part.digest, part.rows):
                     raise BatchConflict(
                         f"{_name(part)} differs from the part that was written first: the rows of "
                         "the query, or their order, have changed. Order the rows by a stable key, "
                         "or allow transactions large enough for a partition"
                     )
                 return BatchAnswer(True, writer.sequence)
-        if part.part > len(known):
-            raise BatchConflict(f"{_name(part)}: only {len(known)} parts before it were written")
+        if part.part > len(parts):
+            raise BatchConflict(f"{_name(part)}: only {len(parts)} parts before it were written")
         return None
 
     def check(
@@ -200,22 +200,22 @@ class Batches:
         BrokerStopping, or LimitExceeded (see `find`). Messages with durability NONE are lost in a
         restart, but the part is not written again.
         """
-        found = self.find(part)
-        if found is not None:
-            return found
-        planned, refused = self._plan(messages, creator)
-        if refused:
-            raise BatchRefused(refused, len(messages))
-        accepted = []
-        for destination, message, queue in planned:
+        answer = self.find(part)
+        if answer is not None:
+            return answer
+        plan, refusals = self._plan(messages, creator)
+        if refusals:
+            raise BatchRefused(refusals, len(messages))
+        publications = []
+        for destination, message, queue in plan:
             if queue is not None:
                 message = self._publisher.redirect(message, destination, queue)
                 destination = queue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
                 self._destinations.number(destination)
-            accepted.append((destination, message))
-        for destination, message in accepted:
+            publications.append((destination, message))
+        for destination, message in publications:
             self._publisher.accept(destination, message, last=False)
         wall = self._core.clock.wall
         sequence = self._core.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
@@ -231,8 +231,8 @@ class Batches:
         """
         if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
-        planned: list[tuple[Destination, Message, Destination | None]] = []
-        refused: list[Refusal] = []
+        plan: list[tuple[Destination, Message, Destination | None]] = []
+        refusals: list[Refusal] = []
         for row, (address, message) in enumerate(messages):
             try:
                 destination = self._destinations.resolve(
@@ -247,13 +247,13 @@ class Batches:
                 elif self._publisher.low_space:
                     self._publisher.expect_space(message)
             except (DestinationNotFound, MessageTooLarge, QuotaExceeded) as error:
-                refused.append(Refusal(row, error, False))
+                refusals.append(Refusal(row, error, False))
             except BrokerError as error:
-                refused.append(Refusal(row, error, True))
+                refusals.append(Refusal(row, error, True))
             else:
                 queue = verdict if verdict is not destination else None
-                planned.append((destination, message, queue))
-        return planned, refused
+                plan.append((destination, message, queue))
+        return plan, refusals
 
     # --- memory --------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Batches:
         while next(iter(writers.values())).seen <= wall - RETENTION_MS:
             writers.popitem(last=False)
         while len(writers) > self._core.settings.max_batch_writers:
-            oldest = next(name for name, each in writers.items() if each.owner == latest.owner)
+            oldest = next(name for name, writer in writers.items() if writer.owner == latest.owner)
             if oldest == latest.writer:  # the owner has no other writer
                 oldest = next(iter(writers))
             del writers[oldest]

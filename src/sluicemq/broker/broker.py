@@ -185,10 +185,10 @@ class Broker:
         destination.parked.clear()
         for message, unblocked in parked:
             # the publisher has no confirmation yet, but will not send the message again
-            over = True
+            is_complete = True
             with suppress(BrokerError):
-                over = self.publish(destination, message, unblocked)
-            if over:
+                is_complete = self.publish(destination, message, unblocked)
+            if is_complete:
                 unblocked()
         if destination.owner is not None:
             # still temporary, but a reference to it must not keep the session in memory
@@ -264,14 +264,14 @@ class Broker:
         existing = topic.subscriptions.get(name)
         if existing is not None:
             text = selector.text if selector else None
-            same = (
+            is_same = (
                 (existing.selector.text if existing.selector else None) == text
                 and existing.exclude == exclude
                 and existing.durable == durable
                 and existing.member == member
                 and existing.shared == shared
             )
-            if same:
+            if is_same:
                 return existing
             if existing.consumers:
                 raise SubscriptionInUse(f"{name} of {topic.address} is in use with other settings")

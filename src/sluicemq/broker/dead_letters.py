@@ -46,9 +46,9 @@ class DeadLetters:
         """
         policy = self.policies.get(message.origin)
         if policy is not None:
-            keep = policy.keep(message, source)
-            if keep is not None:
-                return keep
+            decision = policy.keep(message, source)
+            if decision is not None:
+                return decision
         return usual
 
     def make(
@@ -79,16 +79,18 @@ class DeadLetters:
         capacity. An overflow delivery gets no dead letter in that case.
         """
         source = delivery.subscription.destination
-        usual = (force or source.settings.dead_letter) and not source.temporary
-        if not usual and not self.policies:
+        is_usual = (force or source.settings.dead_letter) and not source.temporary
+        if not is_usual and not self.policies:
             return False  # avoids reading the message
         message = delivery.message or self._core.journal.fetch(delivery.sequence)
-        if is_dead_letter(message) or not self.keeps(message, source, usual):
+        if is_dead_letter(message) or not self.keeps(message, source, is_usual):
             return False
         queue = self._destinations.dead_letter_queue(source)
         if queue is not source and not queue.takes_dead_letter(delivery.size):
             return False if reason == "overflow" else None
-        dead = self.make(message, source, reason, delivery.attempts, delivery.subscription.name)
+        dead_letter = self.make(
+            message, source, reason, delivery.attempts, delivery.subscription.name
+        )
         source.statistics.dead_lettered += 1
-        self._publisher.replace(delivery, queue, dead, Cause.DEAD_LETTERED)
+        self._publisher.replace(delivery, queue, dead_letter, Cause.DEAD_LETTERED)
         return True

@@ -115,8 +115,8 @@ class Destinations:
             return queue
         self.expect_creation(address, creator)
         if settings is None:
-            own = self._core.settings.default_destination
-            settings = own if defaults is None or own != USUAL else defaults
+            broker_defaults = self._core.settings.default_destination
+            settings = broker_defaults if defaults is None or broker_defaults != USUAL else defaults
         provenance = provenance or self.provenance_of(by)
         return self.create(address, settings, None, True, creator, provenance)
 
@@ -184,10 +184,10 @@ class Destinations:
 
     def stop_waiting(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Cancel an `await_creation`, if there is one whose callback has not been called."""
-        waiting = self._awaited.get(name, [])
-        if callback in waiting:
-            waiting.remove(callback)
-            if not waiting:
+        callbacks = self._awaited.get(name, [])
+        if callback in callbacks:
+            callbacks.remove(callback)
+            if not callbacks:
                 del self._awaited[name]
 
     def declare(
@@ -215,8 +215,8 @@ class Destinations:
             if destination is None:
                 provenance = Provenance(explicit=differing(settings))
             else:
-                changed = differing(settings, destination.settings)
-                provenance = destination.provenance.changed(changed)
+                changed_names = differing(settings, destination.settings)
+                provenance = destination.provenance.changed(changed_names)
         elif destination is not None:
             provenance = provenance._replace(created_ticks=destination.provenance.created_ticks)
         if destination is None:
@@ -243,9 +243,9 @@ class Destinations:
             self._count(destination, 1)
         destination.automatic = False
         destination.provenance = provenance
-        served = destination.settings.active_consumers
+        active_consumers = destination.settings.active_consumers
         destination.apply(settings)
-        if settings.active_consumers != served:
+        if settings.active_consumers != active_consumers:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 elect(subscription)
         if destination.parked:
@@ -293,13 +293,13 @@ class Destinations:
 
         The dead-letter queue counts if `settings` request one. Existing destinations do not count.
         """
-        needed = {address}
+        addresses = {address}
         if settings.dead_letter:
             queue = settings.dead_letter_queue or f"{address.name}.dlq"
-            needed.add(Address(Kind.QUEUE, queue))
-        missing = sum(each not in self._destinations for each in needed)
-        if missing:
-            self._check_limits(address, creator, missing)
+            addresses.add(Address(Kind.QUEUE, queue))
+        count = sum(candidate not in self._destinations for candidate in addresses)
+        if count:
+            self._check_limits(address, creator, count)
 
     def _check_limits(self, address: Address, creator: str | None, count: int = 1) -> None:
         """Raise LimitExceeded unless `count` more destinations may exist, in total and for the

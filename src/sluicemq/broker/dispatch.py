@@ -134,7 +134,7 @@ def relocate(old: Delivery, expiration: int) -> int:
         core.wheel.discard(old)
     clock = core.clock
     expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
-    new = Delivery(
+    delivery = Delivery(
         subscription,
         old.sequence,
         old.message,
@@ -145,26 +145,26 @@ def relocate(old: Delivery, expiration: int) -> int:
         expires,
     )
     if old.journaled == RECORDED:
-        new.order = core.journal.append_entry(
+        delivery.order = core.journal.append_entry(
             RecordType.REQUEUED,
             encode(Requeue(subscription.number, expiration, old.attempts)),
             clock.wall,
             reference=old.sequence,
             destination=subscription.destination.number,
         )
-        core.note_requeued(new)
+        core.note_requeued(delivery)
     else:
-        new.order = core.journal.next_sequence()
+        delivery.order = core.journal.next_sequence()
     old.message = None
-    new.attempts = old.attempts
-    if new.attempts:
-        subscription.back[new.sequence] = new
-    enter(new, 0)
+    delivery.attempts = old.attempts
+    if delivery.attempts:
+        subscription.back[delivery.sequence] = delivery
+    enter(delivery, 0)
     if subscription.destination.limited:
         shed(subscription)
-    if core.memory > core.memory_budget and new.journaled and new.message:
-        core.drop_message(new)
-    return new.order
+    if core.memory > core.memory_budget and delivery.journaled and delivery.message:
+        core.drop_message(delivery)
+    return delivery.order
 
 
 # --- dispatch ------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def dispatch(subscription: Subscription) -> None:
         _serve(subscription, subscription.everything, ITERATION_DELIVERIES)
         return
     statistics = subscription.destination.statistics
-    enough = statistics.delivered_bytes + ITERATION_BYTES
+    byte_limit = statistics.delivered_bytes + ITERATION_BYTES
     total = 0
     pending_queues = [
         pending_queue
@@ -197,7 +197,7 @@ def dispatch(subscription: Subscription) -> None:
             if _serve(subscription, pending_queue, 1)
         ]
         total += 1
-        if total >= ITERATION_DELIVERIES or statistics.delivered_bytes > enough:
+        if total >= ITERATION_DELIVERIES or statistics.delivered_bytes > byte_limit:
             subscription.core.again[subscription] = None
             break
     if first is not None:
@@ -237,9 +237,9 @@ def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
     statistics.delivered += 1
     statistics.delivered_bytes += size
     consumer.delivered += 1
-    given = [delivery]
-    record_deliveries(subscription, given)
-    consumer.sink.deliver(consumer, given)
+    deliveries = [delivery]
+    record_deliveries(subscription, deliveries)
+    consumer.sink.deliver(consumer, deliveries)
 
 
 def serve_one(consumer: Consumer) -> bool:
@@ -307,7 +307,7 @@ def _serve(
     now = core.clock.steady
     batches: dict[Consumer, list[Delivery]] = {}
     back = subscription.back
-    given = 0
+    total = 0
     size = 0
     redelivered = 0
     while line and pending_queue.mask:
@@ -329,8 +329,8 @@ def _serve(
         elif window.credit < capacity:
             capacity = window.credit
         unacked = consumer.unacked
-        taken = 0
-        while taken < capacity:
+        count = 0
+        while count < capacity:
             delivery = _take(subscription, pending_queue)
             if delivery is None:
                 break
@@ -343,27 +343,27 @@ def _serve(
             delivery.delivered = now
             unacked[delivery.sequence] = delivery
             batch.append(delivery)
-            taken += 1
+            count += 1
             size += delivery.size
             if size > ITERATION_BYTES:
                 break
-        given += taken
-        window.credit -= taken
+        total += count
+        window.credit -= count
         if window.credit <= 0:
             for peer in window.consumers:
                 peer.pending_queue.line.pop(peer, None)
-        elif taken and len(line) > 1:
+        elif count and len(line) > 1:
             line.move_to_end(consumer)
-        if consumer.ack_timeout and taken and not consumer.watched:
+        if consumer.ack_timeout and count and not consumer.watched:
             watch(consumer)
-    if given:
-        subscription.waiting -= given
+    if total:
+        subscription.waiting -= total
         subscription.waiting_bytes -= size
-        subscription.unacked += given
+        subscription.unacked += total
         subscription.unacked_bytes += size
         destination = subscription.destination
         statistics = destination.statistics
-        statistics.delivered += given
+        statistics.delivered += total
         statistics.redelivered += redelivered
         statistics.delivered_bytes += size
         if destination.parked:
@@ -373,7 +373,7 @@ def _serve(
                 consumer.delivered += len(batch)
                 record_deliveries(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
-    return given
+    return total
 
 
 # --- acknowledgement -----------------------------------------------------------------------------
@@ -429,14 +429,14 @@ def settle(consumer: Consumer, sequence: int) -> bool:
 
 def flush_acks(subscription: Subscription) -> None:
     """Append the acknowledgements of this iteration to the journal as one record."""
-    acked = subscription.acked
-    if acked:
+    sequences = subscription.acked
+    if sequences:
         subscription.acked = []
         core = subscription.core
         core.settled = core.journal.append_completed(
             subscription.number,
             subscription.destination.number,
             Cause.ACKNOWLEDGED,
-            acked,
+            sequences,
             core.clock.wall,
         )

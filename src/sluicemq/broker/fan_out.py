@@ -86,7 +86,7 @@ def reserve(topic: Destination, message: Message, targets: list[Subscription], h
 
     The message has its number; `held` as in `fan_out`.
     """
-    routes = [t.number for t in targets if t.number >= DURABLE_SUBSCRIPTION]
+    routes = [target.number for target in targets if target.number >= DURABLE_SUBSCRIPTION]
     if held:
         routes.append(topic.number)
     message.routes = tuple(routes)
@@ -104,9 +104,9 @@ def fan_out(topic: Destination, message: Message, targets: list[Subscription], h
         group = [target for target in targets if _is_of_group(topic, target)]
         targets = [target for target in targets if not _is_of_group(topic, target)]
     if message.durability:
-        passing = sum(1 for target in targets if not target.durable)
-        if passing:  # before the group, where an expired message is completed at once
-            topic.core.journal.retain(message.sequence, passing)
+        references = sum(1 for target in targets if not target.durable)
+        if references:  # before the group, where an expired message is completed at once
+            topic.core.journal.retain(message.sequence, references)
     if held:
         _give_group(topic, message, group)
     for target in targets:
@@ -138,20 +138,20 @@ def give_held(subscription: Subscription) -> None:
     Messages published meanwhile go to the subscription immediately, and may be delivered before
     held ones that are still to be transferred.
     """
-    held = subscription.destination.queue
-    cursor = Cursor(held.everything, held.core.journal.next_sequence())
-    delayed = deque(held.delayed.values())
-    held.core.scans.begin(partial(_give_held, subscription, held, cursor, delayed))
+    queue = subscription.destination.queue
+    cursor = Cursor(queue.everything, queue.core.journal.next_sequence())
+    delayed = deque(queue.delayed.values())
+    queue.core.scans.begin(partial(_give_held, subscription, queue, cursor, delayed))
 
 
 def _give_held(
     subscription: Subscription,
-    held: Subscription,
+    queue: Subscription,
     cursor: Cursor[Delivery],
     delayed: deque[Delivery],
 ) -> None:
-    scans = held.core.scans
-    while not subscription.closed and not held.closed and held.destination.queue is held:
+    scans = queue.core.scans
+    while not subscription.closed and not queue.closed and queue.destination.queue is queue:
         if cursor.priority >= 0:
             for delivery in cursor.look(1):
                 _offer(subscription, delivery, ready=True)
@@ -162,32 +162,32 @@ def _give_held(
         else:
             break
         if scans.over():
-            scans.schedule(partial(_give_held, subscription, held, cursor, delayed))
+            scans.schedule(partial(_give_held, subscription, queue, cursor, delayed))
             break
     if not subscription.closed:
-        held.core.dirty[subscription] = None
+        queue.core.dirty[subscription] = None
 
 
 def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
     """Move a held delivery to the subscription if that accepts it."""
-    held = delivery.subscription
+    queue = delivery.subscription
     try:
-        message = held.core.read(delivery)
+        message = queue.core.read(delivery)
     except (JournalDamaged, RecordNotFound):
         return  # it stays in the queue and is reported there
     if not message.epoch:  # it has been read back from the journal
         expires = delivery.expires
-        message.epoch = delivery.expiration - expires if expires else held.core.clock.epoch
+        message.epoch = delivery.expiration - expires if expires else queue.core.clock.epoch
     if not subscription.accepts(message):
         return
     if ready:
-        held.everything.pull(delivery)
+        queue.everything.pull(delivery)
     withdraw(delivery)
     journaled, delivery.journaled = delivery.journaled, UNJOURNALED
     forget(delivery, Cause.MOVED)
     if journaled:
         message.durability = message.durability or Durability.SYNC
     if message.durability:
-        held.destination.held[message.sequence] = 1
+        queue.destination.held[message.sequence] = 1
     add(subscription, message, SHARED if message.durability else UNJOURNALED)
-    tidy(held)
+    tidy(queue)

@@ -73,23 +73,23 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
         unacked.extend(consumer.unacked.values())
     unacked = deque(sorted(unacked, key=queue_order))
     while cursor.priority >= 0 or unacked:
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         if cursor.priority >= 0:
-            found = cursor.look(STEP)
+            deliveries = cursor.look(STEP)
         elif unacked[0].state == TAKEN:
-            found = [unacked.popleft()]
+            deliveries = [unacked.popleft()]
         else:
             unacked.popleft()  # released or ended: if it is READY again, the cursor has passed it
         steady = core.clock.steady
-        listed = [_browsed(each, steady) for each in _merged(found, unacked)]
-        yield from listed or (None,)
+        entries = [_browsed(delivery, steady) for delivery in _merged(deliveries, unacked)]
+        yield from entries or (None,)
 
 
-def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
+def _merged(deliveries: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
     """Merge a cursor's deliveries with the unacked ones that precede each of them."""
-    for delivery in found:
-        here = queue_order(delivery)
-        while unacked and queue_order(unacked[0]) < here:
+    for delivery in deliveries:
+        position = queue_order(delivery)
+        while unacked and queue_order(unacked[0]) < position:
             first = unacked.popleft()
             if first.state == TAKEN:
                 yield first
@@ -155,10 +155,10 @@ class Operations:
 
     def still_ready(self, delivery: Delivery) -> Delivery | None:
         """Return the delivery that a cursor found, unless it has left its place since."""
-        still = delivery.subscription.everything.find(delivery.priority, delivery.order)
-        if still is None or still.state != READY or still.sequence != delivery.sequence:
+        current = delivery.subscription.everything.find(delivery.priority, delivery.order)
+        if current is None or current.state != READY or current.sequence != delivery.sequence:
             return None
-        return still
+        return current
 
     def in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
         """Yield the deliveries acknowledged in transactions that have not ended."""
@@ -170,9 +170,9 @@ class Operations:
 
     def in_flight(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
         """Return up to `count` unacked deliveries from `offset` on, by consumer, then by time."""
-        held = (consumer.unacked.values() for consumer in subscription.holders)
-        everything = chain(chain.from_iterable(held), self.in_transactions(subscription))
-        return list(islice(everything, offset, offset + count))
+        unacked = (consumer.unacked.values() for consumer in subscription.holders)
+        deliveries = chain(chain.from_iterable(unacked), self.in_transactions(subscription))
+        return list(islice(deliveries, offset, offset + count))
 
     def delete(self, subscription: Subscription, deliveries: Iterable[Delivery]) -> int:
         """End deliveries of the subscription and return the sequence to wait for (0 = none).
@@ -212,29 +212,29 @@ class Operations:
             )
         except (DestinationNotFound, LimitExceeded) as error:
             raise ActionRefused("origin-gone", str(error)) from None
-        chosen = None
+        subscription = None
         if origin.subscription:
-            chosen = target.subscriptions.get(origin.subscription)
-            if chosen is None:
+            subscription = target.subscriptions.get(origin.subscription)
+            if subscription is None:
                 raise ActionRefused(
                     "origin-gone", f"{origin.address} has no subscription {origin.subscription} now"
                 )
         properties = without_dead_letter_properties(message)
         copy = message.copy(target.address, 0, properties)
         copy.properties = properties or None
-        return self._replace(delivery, target, copy, chosen)
+        return self._replace(delivery, target, copy, subscription)
 
     def copy(self, delivery: Delivery, target: Destination) -> int:
         """Publish a copy of a message to `target`. Raises ActionRefused if the target is full."""
         message = self._core.read(delivery)
         copy = message.copy(target.address, self._expiration(delivery))
         copy.deliver_at = self._deliver_at(delivery, message)
-        where, copy = self._admit(target, copy)
+        destination, copy = self._admit(target, copy)
         if not copy.durability:
             self._publisher.expect_memory()
-        elif not where.number:
-            self._destinations.number(where)
-        self._publisher.accept(where, copy)
+        elif not destination.number:
+            self._destinations.number(destination)
+        self._publisher.accept(destination, copy)
         return copy.sequence if copy.durability else 0
 
     def redeliver(self, delivery: Delivery) -> int:
@@ -285,9 +285,9 @@ class Operations:
     ) -> int:
         subscription = delivery.subscription
         if target is not subscription.destination:
-            where, message = self._admit(target, message)
-            if where is not target:
-                target, chosen = where, None
+            destination, message = self._admit(target, message)
+            if destination is not target:
+                target, chosen = destination, None
         take_out(delivery)
         sequence = self._publisher.replace(delivery, target, message, Cause.MOVED, chosen)
         tidy(subscription)
@@ -306,15 +306,15 @@ class Operations:
             except LowDiskSpace as error:
                 raise ActionRefused("low-disk-space", str(error)) from None
         try:
-            admitted = self._publisher.admit(target, message, None)
+            admission = self._publisher.admit(target, message, None)
         except MessageTooLarge as error:
             raise ActionRefused("too-large", str(error)) from None
         except LimitExceeded as error:
             raise ActionRefused("target-full", str(error)) from None
         except BrokerError as error:
             raise ActionRefused("target-refused", str(error)) from None
-        assert admitted is not None  # without a callback nothing is parked
-        return admitted
+        assert admission is not None  # without a callback nothing is parked
+        return admission
 
     def purge(
         self, destination: Destination, unacked: bool, done: Callable[[int], None] = ignore
@@ -349,11 +349,11 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
         delayed = list(subscription.delayed.values())
         for start in range(0, len(delayed), SLICE):
             part = delayed[start : start + SLICE]
-            yield subscription, [each for each in part if each.state == DELAYED]
+            yield subscription, [delivery for delivery in part if delivery.state == DELAYED]
         for consumer in subscription.holders if unacked else ():
-            held = list(consumer.unacked.values())
-            for start in range(0, len(held), SLICE):
-                part = held[start : start + SLICE]
+            held_deliveries = list(consumer.unacked.values())
+            for start in range(0, len(held_deliveries), SLICE):
+                part = held_deliveries[start : start + SLICE]
                 yield subscription, [e for e in part if e.consumer is consumer and is_held(e)]
 
 

@@ -75,13 +75,13 @@ class Publisher:
         if not message.durability:
             self.record_transient(destination, message)
         if destination.limited or destination.parked:
-            admitted = self.admit(destination, message, unblocked)
-            if admitted is None:
+            admission = self.admit(destination, message, unblocked)
+            if admission is None:
                 return False
-            target, taken = admitted
-            if taken is not message:
-                self.accept(target, taken)
-                message.sequence = taken.sequence
+            target, admitted_message = admission
+            if admitted_message is not message:
+                self.accept(target, admitted_message)
+                message.sequence = admitted_message.sequence
                 return True
         if not message.durability:
             self.expect_memory()
@@ -133,7 +133,7 @@ class Publisher:
         matching subscription, or only to `chosen`, a subscription of the topic.
         """
         observer = self._core.observer
-        traced = observer is not None and observer.accepted(destination, message)
+        is_traced = observer is not None and observer.accepted(destination, message)
         statistics = destination.statistics
         statistics.published += 1
         statistics.published_bytes += len(message.body)
@@ -158,7 +158,7 @@ class Publisher:
                 destination.staged += 1
                 destination.staged_bytes += len(message.body)
                 self.staged.append((message, destination, targets, held))
-                if observer is not None and traced:
+                if observer is not None and is_traced:
                     observer.staged(message)
                 return
         if not last or self._unit:
@@ -167,7 +167,7 @@ class Publisher:
             add(destination.queue, message, RECORDED if durability else UNJOURNALED, alone=True)
         else:
             fan_out(destination, message, targets, held)
-        if observer is not None and traced:
+        if observer is not None and is_traced:
             observer.visible(message)
 
     def show_unit(self) -> None:
@@ -216,9 +216,9 @@ class Publisher:
                 f"this one has {size}"
             )
         if settings.message_ttl:
-            latest = self._clock.wall + settings.message_ttl
-            if not message.expiration or message.expiration > latest:
-                message.expiration = latest
+            latest_expiration = self._clock.wall + settings.message_ttl
+            if not message.expiration or message.expiration > latest_expiration:
+                message.expiration = latest_expiration
         if destination.parked or destination.full(size):
             if settings.overflow is Overflow.BLOCK and may_wait:
                 if settings.max_bytes and size > settings.max_bytes:
@@ -251,24 +251,24 @@ class Publisher:
 
     def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
         """Return the dead letter of a message that a full destination does not accept."""
-        dead = self._core.dead_letters.make(message, source, "overflow", 0)
-        dead.destination = queue.address
+        dead_letter = self._core.dead_letters.make(message, source, "overflow", 0)
+        dead_letter.destination = queue.address
         source.statistics.dead_lettered += 1
-        return dead
+        return dead_letter
 
     def withdraw(self, destination: Destination, message: Message) -> bool:
         """Remove a parked message; return False if it has been accepted already."""
-        for place, parked in enumerate(destination.parked):
+        for index, parked in enumerate(destination.parked):
             if parked.message is message:
-                del destination.parked[place]
+                del destination.parked[index]
                 self._core.unblocking[destination] = None
                 return True
         return False
 
     def unpark(self) -> None:
         """Accept the parked messages for which their destinations have capacity again."""
-        waiting, self._core.unblocking = self._core.unblocking, {}
-        for destination in waiting:
+        destinations, self._core.unblocking = self._core.unblocking, {}
+        for destination in destinations:
             while destination.parked:
                 message = destination.parked[0].message
                 if destination.full(len(message.body)) or (
@@ -333,14 +333,14 @@ class Publisher:
         """Make a staged message visible; some of its subscriptions may have been deleted since."""
         if topic.parked:
             self._core.unblocking[topic] = None  # a full subscription may be gone
-        closed = [target for target in targets if target.closed]
-        if closed:
+        closed_targets = [target for target in targets if target.closed]
+        if closed_targets:
             targets = [target for target in targets if not target.closed]
         if not topic.removed:
             fan_out(topic, message, targets, held)
         elif held:
             complete(topic.queue, Cause.DISCARDED, [message.sequence])
-        for target in closed:
+        for target in closed_targets:
             if target.durable:
                 complete(target, Cause.DISCARDED, [message.sequence])
 
@@ -356,17 +356,17 @@ class Publisher:
 
         Return the sequence to pass to `when_durable` (0 = none).
         """
-        recorded = delivery.journaled == RECORDED
+        is_recorded = delivery.journaled == RECORDED
         if not delivery.journaled:
             message.durability = Durability.NONE
         message.destination = target.address
         if message.durability and not target.number:
             self._destinations.number(target)
-        if recorded:
+        if is_recorded:
             self._core.event_recorder.write()
-        self.accept(target, message, not recorded, chosen)
+        self.accept(target, message, not is_recorded, chosen)
         sequence = message.sequence if message.durability else 0
-        if recorded:
+        if is_recorded:
             sequence = complete(delivery.subscription, cause, [delivery.sequence])
             self.show_unit()
         forget(delivery, cause)
@@ -414,12 +414,12 @@ class GroupCommit:
         journal = self._journal
         if self._settlements:
             settlements, self._settlements = self._settlements, []
-            settled = self._core.settled
+            sequence = self._core.settled
             for callback in settlements:
-                if settled <= journal.written:
+                if sequence <= journal.written:
                     callback()
                 else:
-                    self._commit_callbacks.append((settled, callback))
+                    self._commit_callbacks.append((sequence, callback))
         if self._core.event_recorder.end_iteration():
             if journal.pending or self._overdue or self._core.stopping:
                 self._core.event_recorder.write()
@@ -449,9 +449,9 @@ class GroupCommit:
 
     def on_written(self, sequence: int) -> None:
         """Confirm the acknowledgements up to `sequence`, which are written but not yet durable."""
-        settled = self._commit_callbacks
-        while settled and settled[0][0] <= sequence:
-            settled.popleft()[1]()
+        callbacks = self._commit_callbacks
+        while callbacks and callbacks[0][0] <= sequence:
+            callbacks.popleft()[1]()
         if sequence > self._journal.durable and not self._syncing:
             if not self._committing:
                 self._core.wake()  # the event loop must recompute its deadline for the new timer
@@ -477,6 +477,6 @@ def _page_out_until(core: Core, durable: int) -> None:
     unpaged = core.unpaged
     while unpaged and unpaged[0].sequence <= durable:
         delivery = unpaged.popleft()
-        waits = delivery.state == READY or delivery.state == DELAYED
-        if waits and delivery.message is not None and core.memory > core.memory_budget:
+        is_waiting = delivery.state == READY or delivery.state == DELAYED
+        if is_waiting and delivery.message is not None and core.memory > core.memory_budget:
             core.drop_message(delivery)

@@ -82,13 +82,13 @@ class EventRecorder:
         batch = self.delivering.get(subscription)
         if batch is None:
             batch = self.delivering[subscription] = (destination, [], [])
-        _, first, again = batch
+        _, first_deliveries, redeliveries = batch
         for delivery in deliveries:
             if delivery.journaled >= SHARED:
                 if delivery.attempts == 1:
-                    first.append(delivery.sequence)
+                    first_deliveries.append(delivery.sequence)
                 else:
-                    again.append((delivery.sequence, delivery.attempts))
+                    redeliveries.append((delivery.sequence, delivery.attempts))
 
     def record_depth(self, destination: int, ready: int, unacked: int, consumers: int) -> None:
         """Record the depth of the journaled destination with that number."""
@@ -102,11 +102,11 @@ class EventRecorder:
         if self.delivering:
             delivering, self.delivering = self.delivering, {}
             wall = self._clock.wall
-            for number, (destination, first, again) in delivering.items():
-                for part in _parts(first):
+            for number, (destination, first_deliveries, redeliveries) in delivering.items():
+                for part in _parts(first_deliveries):
                     body = encode_completed(number, part)
                     self.kept.append((RecordType.DELIVERED, body, wall, destination))
-                for pairs in _parts(again):
+                for pairs in _parts(redeliveries):
                     body = encode_redelivered(
                         number, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
                     )
@@ -118,8 +118,8 @@ class EventRecorder:
         unit.
         """
         if self.end_iteration():
-            kept, self.kept = self.kept, []
-            for type, body, wall, destination in kept:
+            records, self.kept = self.kept, []
+            for type, body, wall, destination in records:
                 self._journal.append_entry(type, body, wall, destination=destination)
 
 
@@ -173,8 +173,8 @@ class ClockLog:
         Wall times in that record minus this difference are steady times.
         """
         epoch = self._clock.epoch
-        for place, step in reversed(self.steps):
-            if place <= sequence:
+        for position, step in reversed(self.steps):
+            if position <= sequence:
                 break
             epoch -= step
         return epoch

@@ -74,7 +74,7 @@ def snapshot(broker: Broker) -> bytes:
         if held and destination.number in pending:
             pending[destination.number].append(message.sequence)
     attempts: list[Attempts] = []
-    flying: dict[int, list[Delivery]] = {}
+    unacked: dict[int, list[Delivery]] = {}
     for destination in broker.destinations.values():
         for subscription in (destination.queue, *destination.subscriptions.values()):
             if subscription.number:
@@ -82,7 +82,7 @@ def snapshot(broker: Broker) -> bytes:
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
                 if subscription.unacked and broker.core.event_recorder.recording:
-                    flying.setdefault(subscription.number, []).extend(_in_flight(subscription))
+                    unacked.setdefault(subscription.number, []).extend(_in_flight(subscription))
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
         for delivery in transaction.acks:
@@ -92,8 +92,8 @@ def snapshot(broker: Broker) -> bytes:
                     pending[number].append(delivery.sequence)
                 if delivery.attempts > 1:
                     attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
-                if number in flying:
-                    flying[number].append(delivery)
+                if number in unacked:
+                    unacked[number].append(delivery)
     state = EngineState(
         [
             stored_settings(d, broker.settings.default_destination)
@@ -120,7 +120,7 @@ def snapshot(broker: Broker) -> bytes:
                 array("Q", [delivery.sequence for delivery in deliveries]).tobytes(),
                 array("I", [delivery.attempts for delivery in deliveries]).tobytes(),
             )
-            for number, deliveries in flying.items()
+            for number, deliveries in unacked.items()
         ],
         broker.batches.state(),
         broker.core.clock_log.steps,
@@ -278,10 +278,10 @@ class _Recovery:
         )
 
     def _settled(self, subscription: int, sequences: list[int]) -> None:
-        flying = self.flying.get(subscription)
-        if flying:
+        delivery_counts = self.flying.get(subscription)
+        if delivery_counts:
             for sequence in sequences:
-                flying.pop(sequence, None)
+                delivery_counts.pop(sequence, None)
         if subscription & DURABLE_SUBSCRIPTION or self._is_topic(subscription):
             self.settled.setdefault(subscription, set()).update(sequences)
 
@@ -293,14 +293,14 @@ class _Recovery:
     def _delivered(
         self, subscription: int, sequences: Iterable[int], attempts: Iterable[int]
     ) -> None:
-        flying = self.flying.setdefault(subscription, {})
-        flying.update(zip(sequences, attempts, strict=True))
+        delivery_counts = self.flying.setdefault(subscription, {})
+        delivery_counts.update(zip(sequences, attempts, strict=True))
 
     def _attempted(self, attempts: Attempts) -> None:
-        flying = self.flying.get(attempts.subscription, {})
+        delivery_counts = self.flying.get(attempts.subscription, {})
         for sequence, count in attempts.counts:
             self.attempts[attempts.subscription, sequence] = count
-            flying.pop(sequence, None)
+            delivery_counts.pop(sequence, None)
 
     def deliver(self) -> int:
         """Create the destinations, subscriptions and deliveries; return the number of
@@ -314,7 +314,7 @@ class _Recovery:
         for record, payload in self.payloads.items():
             body = payload or self.broker.journal.entry(record).body
             self.prepared[record] = decode_prepared(body)
-        held = self._held()
+        acked_deliveries = self._held()
         destinations: dict[int, Destination | None] = {}
         count = 0
         for row in self.recovery.rows():
@@ -328,11 +328,11 @@ class _Recovery:
             if destination is None or row.transient:
                 self._orphan(row, row.references)
             elif not destination.topic:
-                self._place(destination.queue, row, held)
+                self._place(destination.queue, row, acked_deliveries)
                 count += 1
             else:
-                count += self._distribute(destination, row, held)
-        self._adopt_prepared(held)
+                count += self._distribute(destination, row, acked_deliveries)
+        self._adopt_prepared(acked_deliveries)
         self._dead_letter_orphans()
         return count
 
@@ -429,7 +429,10 @@ class _Recovery:
         broker.durable_subscriptions[subscription.number] = subscription
 
     def _distribute(
-        self, topic: Destination, row: LiveRow, held: dict[tuple[int, int], list[Delivery]]
+        self,
+        topic: Destination,
+        row: LiveRow,
+        acked_deliveries: dict[tuple[int, int], list[Delivery]],
     ) -> int:
         """Add a topic's message to the subscriptions that still have to deliver it; return their
         number.
@@ -437,25 +440,28 @@ class _Recovery:
         sequence = row.sequence
         if sequence <= self.recovery.position:
             numbers = (topic.number, *(s.number for s in topic.subscriptions.values()))
-            chosen = [n for n in numbers if sequence in self.pending.get(n, ())]
+            target_numbers = [n for n in numbers if sequence in self.pending.get(n, ())]
         else:
-            chosen = list(self.broker.journal.fetch(sequence).routes)
-        chosen = [n for n in chosen if sequence not in self.settled.get(n, ())]
+            target_numbers = list(self.broker.journal.fetch(sequence).routes)
+        target_numbers = [n for n in target_numbers if sequence not in self.settled.get(n, ())]
         subscriptions = self.broker.durable_subscriptions
-        takers = [subscriptions[number] for number in chosen if number in subscriptions]
+        takers = [subscriptions[number] for number in target_numbers if number in subscriptions]
         for subscription in takers:
-            self._place(subscription, row, held)
+            self._place(subscription, row, acked_deliveries)
         count = len(takers)
         references = row.references - count
-        if topic.number in chosen:
+        if topic.number in target_numbers:
             references -= 1
-            count += self._hold(topic, row, held)
+            count += self._hold(topic, row, acked_deliveries)
         # references of deleted subscriptions, or of ends that were not journaled
         self._orphan(row, references)
         return count
 
     def _hold(
-        self, topic: Destination, row: LiveRow, held: dict[tuple[int, int], list[Delivery]]
+        self,
+        topic: Destination,
+        row: LiveRow,
+        acked_deliveries: dict[tuple[int, int], list[Delivery]],
     ) -> int:
         """Add a message that the topic's group has not ended; return the number of subscriptions.
 
@@ -472,11 +478,11 @@ class _Recovery:
                 if subscription.number not in message.routes and subscription.accepts(message)
             ]
         if not takers:
-            self._place(topic.queue, row, held)
+            self._place(topic.queue, row, acked_deliveries)
             return 1
         topic.held[row.sequence] = len(takers)
         for subscription in takers:
-            self._place(subscription, row, held, SHARED)
+            self._place(subscription, row, acked_deliveries, SHARED)
         return len(takers)
 
     def _orphan(self, row: LiveRow, references: int) -> None:
@@ -488,17 +494,17 @@ class _Recovery:
         self,
         subscription: Subscription,
         row: LiveRow,
-        held: dict[tuple[int, int], list[Delivery]],
+        acked_deliveries: dict[tuple[int, int], list[Delivery]],
         journaled: int = RECORDED,
     ) -> None:
         sequence, _, priority, expiration, _, size, _, delayed, _ = row
         key = (subscription.number, sequence)
-        place = self.requeued.get(key) if self.requeued else None
-        if place is not None:
-            expiration = place[1]
+        requeue = self.requeued.get(key) if self.requeued else None
+        if requeue is not None:
+            expiration = requeue[1]
         expires = epoch = 0
         if expiration or delayed:
-            epoch = self.broker.core.clock_log.epoch_of(place[0] if place else sequence)
+            epoch = self.broker.core.clock_log.epoch_of(requeue[0] if requeue else sequence)
         if expiration:
             expires = max(1, expiration - epoch)
         delivery = Delivery(
@@ -513,19 +519,19 @@ class _Recovery:
         )
         if self.attempts:
             delivery.attempts = self.attempts.get(key, 0)
-        flying = self.flying.get(subscription.number)
-        if flying:
-            delivery.attempts = max(delivery.attempts, flying.get(sequence, 0))
-        if place is not None:
-            delivery.order = place[0]
+        delivery_counts = self.flying.get(subscription.number)
+        if delivery_counts:
+            delivery.attempts = max(delivery.attempts, delivery_counts.get(sequence, 0))
+        if requeue is not None:
+            delivery.order = requeue[0]
             self.broker.core.requeued[key] = delivery
-        if held and key in held:
+        if acked_deliveries and key in acked_deliveries:
             delivery.state = TAKEN
             delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)
             subscription.unacked += 1
             subscription.unacked_bytes += size
-            held[key].append(delivery)
-        elif place is not None:
+            acked_deliveries[key].append(delivery)
+        elif requeue is not None:
             subscription.waiting += 1
             subscription.waiting_bytes += size
             if expires:
@@ -539,36 +545,36 @@ class _Recovery:
 
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
         """Return an empty list for each delivery that a prepared transaction has acknowledged."""
-        held: dict[tuple[int, int], list[Delivery]] = {}
+        acked_deliveries: dict[tuple[int, int], list[Delivery]] = {}
         for prepared in self.prepared.values():
             for subscription, sequences in prepared.acks:
                 for sequence in sequences:
-                    held[subscription, sequence] = []
-        return held
+                    acked_deliveries[subscription, sequence] = []
+        return acked_deliveries
 
-    def _adopt_prepared(self, held: dict[tuple[int, int], list[Delivery]]) -> None:
+    def _adopt_prepared(self, acked_deliveries: dict[tuple[int, int], list[Delivery]]) -> None:
         """Recover prepared transactions, complete decided commits, and undo undecided ones."""
         transactions = self.broker.transactions
-        used = {part for prepared in self.prepared.values() for part in prepared.parts}
+        part_records = {part for prepared in self.prepared.values() for part in prepared.parts}
         for record, prepared in self.prepared.items():
-            if record in used:
+            if record in part_records:
                 continue
             created = self.broker.journal.entry(record).time // 1000
             transaction = transactions.adopt(
                 record, self.payloads[record], prepared.xid, created, prepared.owner
             )
             for part in (*prepared.parts, record):
-                held_by = self.prepared.get(part)
-                if held_by is None:
+                prepared_part = self.prepared.get(part)
+                if prepared_part is None:
                     continue  # the part has been applied
-                sends = held_by.sends
+                sends = prepared_part.sends
                 if prepared.decided:
                     sends = [send for send in sends if send.durability.survives]
                 deliveries = [
                     delivery
-                    for subscription, sequences in held_by.acks
+                    for subscription, sequences in prepared_part.acks
                     for sequence in sequences
-                    for delivery in held[subscription, sequence]
+                    for delivery in acked_deliveries[subscription, sequence]
                 ]
                 transactions.adopt_part(transaction, part, sends, deliveries)
             if prepared.decided:

@@ -35,14 +35,14 @@ def release(
     With `attempted` False the delivery counts no attempt: it was prefetched and not processed. With
     `spared` it counts, but even the last attempt does not lead to the dead-letter queue.
     """
-    held = consumer.unacked
+    unacked = consumer.unacked
     if sequences is None:
-        returned = list(held.values())
-        held.clear()
+        deliveries = list(unacked.values())
+        unacked.clear()
     else:
-        returned = [held.pop(sequence) for sequence in sequences if sequence in held]
-    if returned:
-        _return(consumer, returned, attempted, 0, spared)
+        deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
+    if deliveries:
+        _return(consumer, deliveries, attempted, 0, spared)
 
 
 def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
@@ -55,25 +55,25 @@ def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is None:
             continue
-        wait = 0
+        delay_ms = 0
         if settings.retry_delay:
-            wait = settings.retry_delay << min(delivery.attempts - 1, 40)
-            wait = min(wait, settings.retry_delay_max or wait)
-        _return(consumer, [delivery], True, wait)
+            delay_ms = settings.retry_delay << min(delivery.attempts - 1, 40)
+            delay_ms = min(delay_ms, settings.retry_delay_max or delay_ms)
+        _return(consumer, [delivery], True, delay_ms)
 
 
 def _return(
     consumer: Consumer,
-    returned: list[Delivery],
+    deliveries: list[Delivery],
     attempted: bool,
-    wait: int,
+    delay_ms: int,
     spared: bool = False,
 ) -> None:
     let_go(consumer)
-    give_back(consumer.subscription, returned, attempted, wait, spared)
+    give_back(consumer.subscription, deliveries, attempted, delay_ms, spared)
     window = consumer.window
     if window.refill:
-        window.credit += len(returned)
+        window.credit += len(deliveries)
         refilled(window)
 
 
@@ -96,7 +96,7 @@ def give_back(
     core = subscription.core
     now = core.clock.steady
     limit = subscription.destination.settings.max_attempts
-    counted: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
     for delivery in returned:
         delivery.consumer = None
         if not attempted:
@@ -107,10 +107,10 @@ def give_back(
         if attempted and limit and delivery.attempts >= limit and not spared:
             drop(delivery, "max-attempts", False)
             if delivery.state != GONE and delivery.journaled == RECORDED:
-                counted.append((delivery.sequence, delivery.attempts))
+                counts.append((delivery.sequence, delivery.attempts))
             continue
         if delivery.journaled >= SHARED:
-            counted.append((delivery.sequence, delivery.attempts))
+            counts.append((delivery.sequence, delivery.attempts))
         subscription.waiting += 1
         subscription.waiting_bytes += delivery.size
         if delivery.expires:
@@ -123,45 +123,45 @@ def give_back(
             put_back(delivery)
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
             core.drop_message(delivery)
-    _journal_attempts(subscription, counted)
+    _journal_attempts(subscription, counts)
 
 
 def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list[Delivery]:
     """Start the next attempt of deliveries at the same consumer: see Broker.again."""
     subscription = consumer.subscription
     now = subscription.core.clock.steady
-    held = consumer.unacked
+    unacked = consumer.unacked
     statistics = subscription.destination.statistics
     limit = subscription.destination.settings.max_attempts
-    counted: list[tuple[int, int]] = []
-    sent: list[Delivery] = []
-    ended: list[Delivery] = []
-    deliveries = [held.pop(sequence) for sequence in sequences if sequence in held]
+    counts: list[tuple[int, int]] = []
+    new_deliveries: list[Delivery] = []
+    ended_deliveries: list[Delivery] = []
+    deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
     deliveries.sort(key=queue_order)
     for delivery in deliveries:
         expired = bool(delivery.expires) and delivery.expires <= now
         if expired or (attempted and limit and delivery.attempts >= limit):
-            ended.append(delivery)
+            ended_deliveries.append(delivery)
             continue
         if attempted:
             if delivery.journaled >= SHARED:
-                counted.append((delivery.sequence, delivery.attempts))
+                counts.append((delivery.sequence, delivery.attempts))
             delivery.attempts += 1
         delivery.delivered = now
-        held[delivery.sequence] = delivery
+        unacked[delivery.sequence] = delivery
         statistics.delivered += 1
         if delivery.attempts > 1:
             statistics.redelivered += 1
         statistics.delivered_bytes += delivery.size
-        sent.append(delivery)
-    _journal_attempts(subscription, counted)
-    if sent:
-        record_deliveries(subscription, sent)
-    if ended:
-        _return(consumer, ended, attempted, 0)
-    if sent and consumer.ack_timeout and not consumer.watched:
+        new_deliveries.append(delivery)
+    _journal_attempts(subscription, counts)
+    if new_deliveries:
+        record_deliveries(subscription, new_deliveries)
+    if ended_deliveries:
+        _return(consumer, ended_deliveries, attempted, 0)
+    if new_deliveries and consumer.ack_timeout and not consumer.watched:
         watch(consumer)
-    return sent
+    return new_deliveries
 
 
 def record_deliveries(subscription: Subscription, deliveries: list[Delivery]) -> None:
@@ -175,11 +175,11 @@ def record_deliveries(subscription: Subscription, deliveries: list[Delivery]) ->
         )
 
 
-def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
-    if counted and subscription.number:
+def _journal_attempts(subscription: Subscription, counts: list[tuple[int, int]]) -> None:
+    if counts and subscription.number:
         core = subscription.core
         core.event_recorder.write()  # the counts replace those of earlier deliveries
-        payload = encode(Attempts(subscription.number, counted))
+        payload = encode(Attempts(subscription.number, counts))
         core.journal.append_entry(RecordType.DELIVERY_ATTEMPTS, payload, core.clock.wall)
 
 
@@ -214,12 +214,12 @@ def _check_acks(consumer: Consumer) -> None:
     consumer.watched = False
     core = consumer.subscription.core
     now = core.clock.steady
-    late: list[int] = []
+    sequences: list[int] = []
     for delivery in consumer.unacked.values():
         if delivery.delivered + consumer.ack_timeout > now:
             break
-        late.append(delivery.sequence)
-    time_out(consumer, late)
+        sequences.append(delivery.sequence)
+    time_out(consumer, sequences)
     for delivery in islice(consumer.unacked.values(), 1):
         consumer.watched = True
         core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)

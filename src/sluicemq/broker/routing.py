@@ -153,11 +153,11 @@ class Routes(Generic[_Taker]):
         """Route messages to this taker from now on."""
         route = self.unselective
         if selector is not None:
-            known = self.routes.get(selector.text)
-            if known is None:
-                known = self.routes[selector.text] = Route(selector)
-                self._place(selector, known)
-            route = known
+            selective_route = self.routes.get(selector.text)
+            if selective_route is None:
+                selective_route = self.routes[selector.text] = Route(selector)
+                self._place(selector, selective_route)
+            route = selective_route
         route.add(taker, exclude)
 
     def remove(self, taker: _Taker, selector: Selector | None) -> None:
@@ -173,22 +173,22 @@ class Routes(Generic[_Taker]):
 
     def targets(self, message: Message) -> list[_Taker]:
         """Return the takers that match the message."""
-        chosen: list[_Taker] = []
-        self.unselective.collect(message, chosen)
+        takers: list[_Taker] = []
+        self.unselective.collect(message, takers)
         if not self.routes:
-            return chosen
+            return takers
         for route in self.asked.values():
             assert route.selector is not None
             if route.selector(message):
-                route.collect(message, chosen)
+                route.collect(message, takers)
         for index in self.indexes.values():
-            found = index.buckets.get(bucket_of(index.read(message)))
-            if found is not None:
-                for route in found.values():
+            routes = index.buckets.get(bucket_of(index.read(message)))
+            if routes is not None:
+                for route in routes.values():
                     assert route.selector is not None
                     if route.selector(message):
-                        route.collect(message, chosen)
-        return chosen
+                        route.collect(message, takers)
+        return takers
 
     def _choose(self, selector: Selector) -> Equality | None:
         """Return the most selective equality: the one whose buckets hold the fewest other routes.

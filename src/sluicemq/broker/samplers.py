@@ -100,10 +100,10 @@ class StatsSampler:
             traffic.sample(seconds, keep)
         self._next = totals = BrokerTotals()
         totals.statistics.add(self._gone)
-        self._left = left = dict.fromkeys(self._destinations.values())
+        self._left = remaining = dict.fromkeys(self._destinations.values())
         share = 0
-        while left:
-            destination, _ = left.popitem()
+        while remaining:
+            destination, _ = remaining.popitem()
             destination.statistics.sample(seconds, keep)
             waiting, unacked = destination.waiting, destination.unacked
             totals.take(destination, waiting, unacked)
@@ -145,15 +145,15 @@ class DepthSampler:
 
     def _step(self, argument: None) -> None:
         core = self._core
-        left = self._left
-        if not left:
-            left.extend(self._destinations.values())
-            steps = min(STEPS, len(left) // SHARE + 1)
-            self._share = min(LARGEST_SHARE, len(left) // steps + 1)
+        remaining = self._left
+        if not remaining:
+            remaining.extend(self._destinations.values())
+            steps = min(STEPS, len(remaining) // SHARE + 1)
+            self._share = min(LARGEST_SHARE, len(remaining) // steps + 1)
             self._delay = max(1, self._interval // steps)
-        for destination in left[-self._share :]:
+        for destination in remaining[-self._share :]:
             self.look(destination)
-        del left[-self._share :]
+        del remaining[-self._share :]
         core.timers.add(core.clock.steady + self._delay, self._step, None)
 
     def look(self, destination: Destination) -> None:
@@ -173,7 +173,7 @@ class DepthSampler:
     def _record(self, destination: Destination, standing: tuple[int, int, int]) -> None:
         if self._interval <= 0 or self._core.event_recorder.suspended:
             return  # the first round after the suspension records every change since
-        known = destination.number and not destination.temporary and not destination.removed
-        if known and destination.recorded_depth != standing:
+        is_known = destination.number and not destination.temporary and not destination.removed
+        if is_known and destination.recorded_depth != standing:
             destination.recorded_depth = standing
             self._core.event_recorder.record_depth(destination.number, *standing)

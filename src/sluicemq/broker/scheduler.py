@@ -132,11 +132,11 @@ class ExpiryWheel(Generic[AnyEntry]):
     def add(self, delivery: AnyEntry, now: int) -> None:
         """Add a delivery whose `expires` is set."""
         key = delivery.expires // self.SLOT_MS + 1
-        coarse = key >> self.COARSE_BITS
-        if coarse <= now // self.SLOT_MS >> self.COARSE_BITS:
+        coarse_key = key >> self.COARSE_BITS
+        if coarse_key <= now // self.SLOT_MS >> self.COARSE_BITS:
             _put(self._fine, self._fine_heap, key, delivery)
         else:
-            _put(self._coarse, self._coarse_heap, coarse, delivery)
+            _put(self._coarse, self._coarse_heap, coarse_key, delivery)
 
     def discard(self, delivery: AnyEntry) -> None:
         """Remove a delivery that has ended before its expiry."""
@@ -149,17 +149,17 @@ class ExpiryWheel(Generic[AnyEntry]):
 
     def deadline(self) -> int:
         """Return the steady time in ms at which the next slot is due, or NEVER."""
-        fine = self._fine_heap[0] if self._fine_heap else NEVER
-        coarse = self._coarse_heap[0] << self.COARSE_BITS if self._coarse_heap else NEVER
-        key = min(fine, coarse)
+        fine_key = self._fine_heap[0] if self._fine_heap else NEVER
+        coarse_key = self._coarse_heap[0] << self.COARSE_BITS if self._coarse_heap else NEVER
+        key = min(fine_key, coarse_key)
         return key * self.SLOT_MS if key < NEVER else NEVER
 
     def due(self, now: int) -> list[AnyEntry]:
         """Remove and return deliveries that have expired while READY or DELAYED."""
         key = now // self.SLOT_MS
-        coarse = self._coarse_heap
-        while coarse and coarse[0] <= key >> self.COARSE_BITS:
-            for delivery in self._coarse.pop(heappop(coarse)):
+        coarse_heap = self._coarse_heap
+        while coarse_heap and coarse_heap[0] <= key >> self.COARSE_BITS:
+            for delivery in self._coarse.pop(heappop(coarse_heap)):
                 key_of_slot = delivery.expires // self.SLOT_MS + 1
                 _put(self._fine, self._fine_heap, key_of_slot, delivery)
         expired: list[AnyEntry] = []
@@ -238,11 +238,11 @@ class Scans:
 
     def run(self) -> None:
         """Call the waiting scans, each at most once, until the time is used up."""
-        waiting = self._waiting
-        for _ in range(len(waiting)):
+        queue = self._waiting
+        for _ in range(len(queue)):
             if self.over():
                 break
-            step, outside = waiting.popleft()
+            step, outside = queue.popleft()
             step()
             if outside:
                 break

@@ -142,10 +142,10 @@ class SelectorRescan:
         if self._subscription.rescan is not self:
             return
         elapsed = core.clock.steady - self._last
-        idle = core.iterations == self._iterations + 1
+        is_idle = core.iterations == self._iterations + 1
         self._last = core.clock.steady
         self._iterations = core.iterations
-        self._try(core.tries * min(max(elapsed, 1), LONGEST) * (IDLE if idle else 1))
+        self._try(core.tries * min(max(elapsed, 1), LONGEST) * (IDLE if is_idle else 1))
 
     def _sated(self) -> bool:
         return not self._following and all(
@@ -162,8 +162,8 @@ class SelectorRescan:
         everything = self._subscription.everything
         core.dirty[self._subscription] = None
         cursor = self._cursor
-        tried = 0
-        while budget > 0 and tried < ITERATION_DELIVERIES:
+        count = 0
+        while budget > 0 and count < ITERATION_DELIVERIES:
             if self._sated():
                 return
             priority = cursor.priority
@@ -176,7 +176,7 @@ class SelectorRescan:
             if not deliveries and cursor.priority == priority:
                 budget -= 1  # all deliveries examined were no longer READY
             for delivery in deliveries:
-                tried += 1
+                count += 1
                 cost = 1 + delivery.size // TRIED_BYTES
                 pending_queues = self._routes.targets(core.read(delivery))
                 if pending_queues:
@@ -194,8 +194,8 @@ class SelectorRescan:
 
     def _show(self, priority: int) -> None:
         """Publish the deliveries kept back for priorities that the pass has completed."""
-        kept, self._kept = self._kept, []
-        for pending_queue, delivery in kept:
+        entries, self._kept = self._kept, []
+        for pending_queue, delivery in entries:
             if delivery.priority <= priority:
                 self._kept.append((pending_queue, delivery))
             elif delivery.state == READY:
@@ -207,9 +207,9 @@ class SelectorRescan:
         self._pending_queues = {}
         self._routes = Routes()
         if self._following:
-            following, self._following = self._following, {}
+            pending_queues, self._following = self._following, {}
             self._cursor = self._begin()
-            for pending_queue in following:
+            for pending_queue in pending_queues:
                 self._enter(pending_queue)
             self._arm()
         else:

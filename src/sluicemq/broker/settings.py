@@ -30,5 +30,5 @@ class EngineSettings(EngineOptions, frozen=True, kw_only=True):
     @property
     def given_defaults(self) -> dict[str, Any]:
         """Explicitly set settings of automatically created destinations, by name."""
-        given = differing(self.default_destination) | self.default_fields
-        return {name: getattr(self.default_destination, name) for name in given}
+        names = differing(self.default_destination) | self.default_fields
+        return {name: getattr(self.default_destination, name) for name in names}

@@ -322,12 +322,14 @@ class Subscription:
 
         The iterator is read-only and valid until the next change of the subscription.
         """
-        flight: list[Delivery] = []
+        unacked_deliveries: list[Delivery] = []
         if unacked:
             for consumer in self.holders:
-                flight.extend(consumer.unacked.values())
-            flight.sort(key=queue_order)
-        return chain(merge(self.cursor(), flight, key=queue_order), self.delayed.values())
+                unacked_deliveries.extend(consumer.unacked.values())
+            unacked_deliveries.sort(key=queue_order)
+        return chain(
+            merge(self.cursor(), unacked_deliveries, key=queue_order), self.delayed.values()
+        )
 
     def cursor(
         self, until: int = NO_END, priority: int = PRIORITIES - 1, last: int = 0
@@ -342,7 +344,9 @@ class Subscription:
     def eldest(self) -> Delivery | None:
         """Return the ready delivery with the lowest order, or None."""
         mask = self.everything.mask
-        cursors = [self.cursor(priority=each) for each in range(PRIORITIES) if mask >> each & 1]
+        cursors = [
+            self.cursor(priority=priority) for priority in range(PRIORITIES) if mask >> priority & 1
+        ]
         ready = chain.from_iterable(cursor.step(FEW) for cursor in cursors)
         return min(ready, key=order_of, default=None)
 
@@ -539,8 +543,8 @@ class Destination:
         """Return whether its limits allow another dead letter with a body of `size` bytes."""
         if self.drops or not (self.limited or self.parked):
             return True
-        largest = self.settings.max_message_bytes
-        return not (self.parked or self.full(size) or (largest and size > largest))
+        limit = self.settings.max_message_bytes
+        return not (self.parked or self.full(size) or (limit and size > limit))
 
     @property
     def temporary(self) -> bool:
@@ -555,19 +559,19 @@ class Destination:
     @property
     def waiting(self) -> int:
         """Number of waiting messages; for a topic, those of its longest subscription."""
-        waiting = self.queue.waiting
+        maximum = self.queue.waiting
         if self.subscriptions:
             for subscription in self.subscriptions.values():
-                waiting = max(waiting, subscription.waiting)
-        return waiting + self.staged
+                maximum = max(maximum, subscription.waiting)
+        return maximum + self.staged
 
     @property
     def waiting_bytes(self) -> int:
         """Body bytes waiting; for a topic, those of its largest subscription."""
-        waiting = self.queue.waiting_bytes
+        maximum = self.queue.waiting_bytes
         for subscription in self.subscriptions.values():
-            waiting = max(waiting, subscription.waiting_bytes)
-        return waiting + self.staged_bytes
+            maximum = max(maximum, subscription.waiting_bytes)
+        return maximum + self.staged_bytes
 
     @property
     def unacked(self) -> int:
@@ -577,9 +581,9 @@ class Destination:
     @property
     def bytes(self) -> int:
         """Body bytes of waiting and unacked messages."""
-        flight = self.queue.unacked_bytes
-        flight += sum(s.unacked_bytes for s in self.subscriptions.values())
-        return self.waiting_bytes + flight
+        unacked_bytes = self.queue.unacked_bytes
+        unacked_bytes += sum(s.unacked_bytes for s in self.subscriptions.values())
+        return self.waiting_bytes + unacked_bytes
 
     @property
     def consumers(self) -> int:
@@ -590,10 +594,10 @@ class Destination:
 
     def full(self, size: int) -> bool:
         """Return whether a message of `size` bytes would exceed max_messages or max_bytes."""
-        limits = self.settings
-        if limits.max_messages and self.waiting >= limits.max_messages:
+        settings = self.settings
+        if settings.max_messages and self.waiting >= settings.max_messages:
             return True
-        return bool(limits.max_bytes and self.waiting_bytes + size > limits.max_bytes)
+        return bool(settings.max_bytes and self.waiting_bytes + size > settings.max_bytes)
 
     def touch(self) -> None:
         """Restart the idle time."""
@@ -618,9 +622,9 @@ class Destination:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Route messages to this subscription from now on; it replaces one of the same name."""
-        replaced = self.subscriptions.get(subscription.name)
-        if replaced is not None:
-            self.routes.remove(replaced, replaced.selector)
+        previous = self.subscriptions.get(subscription.name)
+        if previous is not None:
+            self.routes.remove(previous, previous.selector)
         self.subscriptions[subscription.name] = subscription
         self.routes.add(subscription, subscription.selector, subscription.exclude)
 
@@ -642,14 +646,14 @@ class Destination:
 
     def targets(self, message: Message) -> list[Subscription]:
         """Return the subscriptions that match the message, and `queue` if the topic holds it."""
-        chosen = self.routes.targets(message)
+        targets = self.routes.targets(message)
         if (
             self.settings.retain_without_subscriptions
             and not self.members
-            and (not chosen or self.keeps_group)
+            and (not targets or self.keeps_group)
         ):
-            chosen.append(self.queue)
-        return chosen
+            targets.append(self.queue)
+        return targets
 
     def set_number(self, number: int) -> None:
         """Set the number that the journal has assigned to the destination."""
@@ -659,10 +663,10 @@ class Destination:
 
     def is_last_copy(self, sequence: int) -> bool:
         """Count the end of a SHARED delivery of that message; return whether it was the last."""
-        left = self.held.pop(sequence) - 1
-        if left:
-            self.held[sequence] = left
-        return not left
+        remaining = self.held.pop(sequence) - 1
+        if remaining:
+            self.held[sequence] = remaining
+        return not remaining
 
 
 class DeadLetterMover(Protocol):

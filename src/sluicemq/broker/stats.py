@@ -41,14 +41,14 @@ class Traffic:
 
     def sample(self, seconds: float, keep: float) -> None:
         """Update the rates for the last `seconds` (> 0); `keep` is `kept(seconds)`."""
-        arrived = self.published - self._last_published
-        left = self.delivered - self._last_delivered
-        if arrived or self.publish_rate:
-            rate = self.publish_rate * keep + arrived / seconds * (1 - keep)
+        publications = self.published - self._last_published
+        deliveries = self.delivered - self._last_delivered
+        if publications or self.publish_rate:
+            rate = self.publish_rate * keep + publications / seconds * (1 - keep)
             self.publish_rate = rate if rate > NO_RATE else 0.0
             self._last_published = self.published
-        if left or self.deliver_rate:
-            rate = self.deliver_rate * keep + left / seconds * (1 - keep)
+        if deliveries or self.deliver_rate:
+            rate = self.deliver_rate * keep + deliveries / seconds * (1 - keep)
             self.deliver_rate = rate if rate > NO_RATE else 0.0
             self._last_delivered = self.delivered
 

@@ -78,16 +78,16 @@ def _released(delivery: Delivery) -> None:
 def tidy(subscription: Subscription) -> None:
     """Compact the pending queues in which deliveries taken through other queues may prevail."""
     everything = subscription.everything
-    gone = everything.length - subscription.ready
-    if gone > 64 and gone > everything.loose() // 2:
+    stale_count = everything.length - subscription.ready
+    if stale_count > 64 and stale_count > everything.loose() // 2:
         everything.compact()
     if len(subscription.pending_queues) == 1:
         return
-    most = 2 * subscription.waiting + 64
+    limit = 2 * subscription.waiting + 64
     for pending_queue in subscription.pending_queues.values():
         if pending_queue is not everything and pending_queue.length > 64:
-            loose = pending_queue.loose()
-            if loose > most or loose > pending_queue.limit:
+            loose_count = pending_queue.loose()
+            if loose_count > limit or loose_count > pending_queue.limit:
                 pending_queue.compact()
 
 
@@ -108,8 +108,8 @@ def _undelay(delivery: Delivery) -> None:
     # or it has ended during the delay and waits for capacity in the dead-letter queue
     subscription = delivery.subscription
     core = subscription.core
-    due = delivery.state == DELAYED and delivery.delivered <= core.clock.steady
-    if due and delivery.sequence not in subscription.refused:
+    is_due = delivery.state == DELAYED and delivery.delivered <= core.clock.steady
+    if is_due and delivery.sequence not in subscription.refused:
         end_delay(delivery)
         if delivery.journaled:
             core.clock_log.note_time()
@@ -128,16 +128,16 @@ def end_delay(delivery: Delivery) -> None:
 def shed(subscription: Subscription) -> None:
     """Apply the dropping policies after an arrival."""
     destination = subscription.destination
-    limits = destination.settings
-    lowest = limits.overflow is Overflow.DROP_LOWEST
-    if not lowest and limits.overflow is not Overflow.DROP_OLDEST:
+    settings = destination.settings
+    drops_lowest = settings.overflow is Overflow.DROP_LOWEST
+    if not drops_lowest and settings.overflow is not Overflow.DROP_OLDEST:
         return
-    while (limits.max_messages and subscription.waiting > limits.max_messages) or (
-        limits.max_bytes and subscription.waiting_bytes > limits.max_bytes
+    while (settings.max_messages and subscription.waiting > settings.max_messages) or (
+        settings.max_bytes and subscription.waiting_bytes > settings.max_bytes
     ):
         if not destination.drops:
             return
-        delivery = subscription.everything.take_for_drop(lowest)
+        delivery = subscription.everything.take_for_drop(drops_lowest)
         if delivery is None:
             return
         withdraw(delivery)
@@ -243,15 +243,15 @@ def end_all(subscription: Subscription, deliveries: Iterable[Delivery], cause: C
 
     Return the record's sequence; 0 if the end of none of them is journaled.
     """
-    recorded: list[int] = []
+    sequences: list[int] = []
     for delivery in deliveries:
         if delivery.journaled == RECORDED:
-            recorded.append(delivery.sequence)
+            sequences.append(delivery.sequence)
         forget(delivery, cause)
-    if not recorded:
+    if not sequences:
         return 0
     subscription.core.event_recorder.write()
-    return complete(subscription, cause, recorded)
+    return complete(subscription, cause, sequences)
 
 
 def forget(delivery: Delivery, cause: Cause) -> None:
@@ -372,9 +372,9 @@ def _offer_again(subscription: Subscription) -> None:
     subscription.retrying = False
     destination = subscription.destination
     fits = subscription.core.dead_letters.fits
-    moved = 0
+    count = 0
     for delivery, reason, force in list(islice(subscription.refused.values(), OFFERED)):
-        if moved == OFFERED_MOVES or not fits(destination, 0):
+        if count == OFFERED_MOVES or not fits(destination, 0):
             break
         if subscription.refused.get(delivery.sequence) is None or not fits(
             destination, delivery.size
@@ -382,9 +382,9 @@ def _offer_again(subscription: Subscription) -> None:
             continue
         withdraw(delivery)
         drop(delivery, reason, force)
-        moved += 1
+        count += 1
     if subscription.refused:
-        milliseconds = 1 if moved == OFFERED_MOVES else subscription.core.settings.dead_letter_retry
+        milliseconds = 1 if count == OFFERED_MOVES else subscription.core.settings.dead_letter_retry
         _retry_in(subscription, milliseconds)
 
 
@@ -401,8 +401,8 @@ def dead_letter(subscription: Subscription, sequence: int, reason: str, force: b
 
 def purge(subscription: Subscription) -> None:
     """End the waiting deliveries of a subscription that is being deleted."""
-    waiting = chain(subscription.cursor(), list(subscription.delayed.values()))
-    end_all(subscription, waiting, Cause.DISCARDED)
+    deliveries = chain(subscription.cursor(), list(subscription.delayed.values()))
+    end_all(subscription, deliveries, Cause.DISCARDED)
     subscription.waiting = 0
     subscription.waiting_bytes = 0
     for pending_queue in subscription.pending_queues.values():

@@ -159,15 +159,15 @@ class Transaction:
 
     def touched(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names of the destinations it sends to, and of those it acknowledges from."""
-        touched = self._touched
-        if touched is None:
-            touched = (
+        names = self._touched
+        if names is None:
+            names = (
                 frozenset([destination.name for destination in self.destinations]),
-                frozenset([each.subscription.destination.name for each in self.acks]),
+                frozenset([delivery.subscription.destination.name for delivery in self.acks]),
             )
             if self.state is TransactionState.PREPARED:  # a prepared transaction no longer changes
-                self._touched = touched
-        return touched
+                self._touched = names
+        return names
 
 
 class Transactions:
@@ -217,9 +217,9 @@ class Transactions:
         self._check_limits(transaction, self._core.size_in_memory(message))
         self._publisher.record_transient(destination, message)
         if destination.limited or destination.parked:
-            admitted = self._publisher.admit(destination, message, None)
-            assert admitted is not None  # without a callback nothing is parked
-            destination, message = admitted
+            admission = self._publisher.admit(destination, message, None)
+            assert admission is not None  # without a callback nothing is parked
+            destination, message = admission
         message.epoch = self._core.clock.epoch
         self._add(transaction, destination, message)
 
@@ -233,17 +233,17 @@ class Transactions:
     def _check_limits(self, transaction: Transaction, size: int) -> None:
         """Raise LimitExceeded unless the transaction may grow by a message of `size` bytes."""
         settings = self._core.settings
-        most = settings.max_transaction_messages
-        if most and len(transaction.sends) >= most:
+        limit = settings.max_transaction_messages
+        if limit and len(transaction.sends) >= limit:
             raise LimitExceeded(
-                f"the transaction holds {most} messages, the limit "
+                f"the transaction holds {limit} messages, the limit "
                 "(broker.max_transaction_messages); commit or roll it back"
             )
-        most = settings.max_transaction_bytes
-        if most and transaction.bytes + size > most:
+        limit = settings.max_transaction_bytes
+        if limit and transaction.bytes + size > limit:
             raise LimitExceeded(
                 f"the transaction holds {transaction.bytes} bytes and cannot take {size} more: the "
-                f"limit is {most} (broker.max_transaction_bytes); commit or roll it back"
+                f"limit is {limit} (broker.max_transaction_bytes); commit or roll it back"
             )
         if self._core.memory + size > settings.memory_limit:
             raise LimitExceeded(
@@ -342,13 +342,13 @@ class Transactions:
 
         Return the sequence to wait for.
         """
-        before = transaction.record
+        previous_record = transaction.record
         parts = [part.record for part in transaction.parts]
         transaction.payload = encode(PreparedTransaction(b"", [], [], parts=parts, decided=True))
-        transaction.record = self._append_prepared(transaction.payload, last=not before)
-        if not before:
+        transaction.record = self._append_prepared(transaction.payload, last=not previous_record)
+        if not previous_record:
             return transaction.record
-        return self.resolve(transaction, before, True)
+        return self.resolve(transaction, previous_record, True)
 
     def adopt(
         self, record: int, payload: bytes, xid: bytes, created: int, owner: str
@@ -380,7 +380,7 @@ class Transactions:
         `deliveries` are the acknowledged ones. Messages to temporary destinations, which were
         deleted with their connections, are dropped.
         """
-        before = len(transaction.sends)
+        previous_count = len(transaction.sends)
         for send in sends:
             message = send.message(record)
             address = message.destination
@@ -393,7 +393,7 @@ class Transactions:
         transaction.acks.update(dict.fromkeys(deliveries))
         if record != transaction.record:
             transaction.parts.append(
-                CommitPart(record, len(transaction.sends) - before, len(deliveries))
+                CommitPart(record, len(transaction.sends) - previous_count, len(deliveries))
             )
 
     def finish(self, transaction: Transaction) -> None:
@@ -449,7 +449,7 @@ class Transactions:
         for (0 = none). A message to a destination deleted since the commit began goes to the
         destination of its other messages.
         """
-        accepted = []
+        publications = []
         for _ in range(sends):
             original, message = transaction.sends.popleft()
             size = self._core.size_in_memory(message)
@@ -461,27 +461,31 @@ class Transactions:
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
                 self._destinations.number(destination)
-            accepted.append((destination, message))
-        ended = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
-        acked = recorded(ended)
-        if acked:
+            publications.append((destination, message))
+        deliveries = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
+        acked_sequences = recorded(deliveries)
+        if acked_sequences:
             self._core.event_recorder.write()
-        left = sum(1 for _, message in accepted if message.durability) + len(acked) + bool(record)
+        remaining = (
+            sum(1 for _, message in publications if message.durability)
+            + len(acked_sequences)
+            + bool(record)
+        )
         sequence = 0
-        for destination, message in accepted:
+        for destination, message in publications:
             if message.durability:
-                left -= 1
-                self._publisher.accept(destination, message, last=left == 0)
+                remaining -= 1
+                self._publisher.accept(destination, message, last=remaining == 0)
                 sequence = message.sequence
             else:
                 self._publisher.accept(destination, message, last=False)
-        for subscription, sequences in acked.items():
-            left -= 1
-            sequence = complete(subscription, Cause.ACKNOWLEDGED, sequences, left == 0)
+        for subscription, sequences in acked_sequences.items():
+            remaining -= 1
+            sequence = complete(subscription, Cause.ACKNOWLEDGED, sequences, remaining == 0)
         if record:
             sequence = self.resolve(transaction, record, True)
         self._publisher.show_unit()
-        for delivery in ended:
+        for delivery in deliveries:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
@@ -505,10 +509,10 @@ class Transactions:
         # parts are resolved after the record that refers to them
         for record, _ in transaction.records:
             sequence = self.resolve(transaction, record, False)
-        returned: dict[Subscription, list[Delivery]] = {}
+        acked_deliveries: dict[Subscription, list[Delivery]] = {}
         for delivery in transaction.acks:
-            returned.setdefault(delivery.subscription, []).append(delivery)
-        for subscription, deliveries in returned.items():
+            acked_deliveries.setdefault(delivery.subscription, []).append(delivery)
+        for subscription, deliveries in acked_deliveries.items():
             give_back(subscription, deliveries, True)
         self.end(transaction, False)
         return sequence
@@ -554,8 +558,8 @@ class Transactions:
         sends = len(transaction.sends)
         if sends + len(transaction.acks) <= 1:
             return False
-        widest = max((len(d.subscriptions) for d in transaction.destinations), default=0)
-        deliveries = sends * max(1, widest) + len(transaction.acks)
+        max_subscriptions = max((len(d.subscriptions) for d in transaction.destinations), default=0)
+        deliveries = sends * max(1, max_subscriptions) + len(transaction.acks)
         return deliveries > self.slice_deliveries or transaction.bytes > SLICE_BYTES
 
     # --- slices ----------------------------------------------------------------------------------
@@ -572,10 +576,10 @@ class Transactions:
         steps = self._ready.popleft()
         elapsed = self._core.clock.elapsed
         end = elapsed() + self.slice_seconds
-        left = self.slice_deliveries
+        remaining = self.slice_deliveries
         for sequence, deliveries in steps:
-            left -= deliveries
-            if left <= 0 or elapsed() >= end:
+            remaining -= deliveries
+            if remaining <= 0 or elapsed() >= end:
                 self._group_commit.when_durable(sequence, partial(self._start, steps))
                 break
         if self._ready:
@@ -607,10 +611,10 @@ class Transactions:
     def _write_parts(self, transaction: Transaction) -> Steps:
         sends = iter(transaction.sends)
         acks = iter(transaction.acks)
-        left = len(transaction.sends) + len(transaction.acks)
-        while left:
+        remaining = len(transaction.sends) + len(transaction.acks)
+        while remaining:
             messages = []
-            ended = []
+            acked_deliveries = []
             deliveries = size = 0
             while deliveries < self.part_deliveries and size < PART_BYTES:
                 send = next(sends, None)
@@ -622,14 +626,14 @@ class Transactions:
                 ack = next(acks, None)
                 if ack is None:
                     break
-                ended.append(ack)
+                acked_deliveries.append(ack)
                 deliveries += 1
             record = self._append_prepared(
-                encode(PreparedTransaction(b"", messages, stored_acks(ended)))
+                encode(PreparedTransaction(b"", messages, stored_acks(acked_deliveries)))
             )
-            transaction.parts.append(CommitPart(record, len(messages), len(ended)))
-            left -= len(messages) + len(ended)
-            if left:
+            transaction.parts.append(CommitPart(record, len(messages), len(acked_deliveries)))
+            remaining -= len(messages) + len(acked_deliveries)
+            if remaining:
                 yield record, deliveries
 
     def _apply(self, transaction: Transaction) -> Steps:
@@ -650,11 +654,11 @@ def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
 
 def recorded(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
     """Return the sequences of deliveries whose end is journaled, by subscription."""
-    found: dict[Subscription, list[int]] = {}
+    sequences: dict[Subscription, list[int]] = {}
     for delivery in deliveries:
         if delivery.journaled == RECORDED:
-            found.setdefault(delivery.subscription, []).append(delivery.sequence)
-    return found
+            sequences.setdefault(delivery.subscription, []).append(delivery.sequence)
+    return sequences
 
 
 def _call_done(transaction: Transaction) -> None:

@@ -309,8 +309,8 @@ class Appender:
     def release(self, sequence: int) -> None:
         self._liveness.release(sequence)
 
-    def _relocate(self, record: Record, left: int) -> tuple[LiveSegment, int, int]:
-        """Append a record again as RELOCATED with `left` references.
+    def _relocate(self, record: Record, remaining: int) -> tuple[LiveSegment, int, int]:
+        """Append a record again as RELOCATED with `remaining` references.
 
         Return its segment, sequence number and bytes.
         """
@@ -334,11 +334,11 @@ class Appender:
             origin=record.origin,
             kind=record.kind,
             durability=record.durability,
-            references=left,
+            references=remaining,
         )
         self._parts += encoded
         size = HEADER_BYTES + len(encoded[1])
-        self._place(size, left)
+        self._place(size, remaining)
         return self._segment, sequence, size
 
 

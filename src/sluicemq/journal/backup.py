@@ -125,10 +125,10 @@ class CopyThrottle:
             if now - self._renewed > RENEW_SECONDS:
                 self._slots.renew(self._slot, LEASE_MS)
                 self._renewed = now
-            ahead = self._started + self._read / self._rate - now if self._rate else 0.0
-            if ahead <= 0:
+            delay = self._started + self._read / self._rate - now if self._rate else 0.0
+            if delay <= 0:
                 return
-            time.sleep(min(ahead, LOOK_SECONDS))
+            time.sleep(min(delay, LOOK_SECONDS))
 
 
 class BackupCopy:
@@ -167,16 +167,16 @@ class BackupCopy:
         with source.open("rb", buffering=0) as file:
             fd = file.fileno()
             if sealed:
-                shared = self._share_earlier(fd, path, size)
-                if shared is not None:
+                entry = self._share_earlier(fd, path, size)
+                if entry is not None:
                     self._throttle.advance(size, read=False)
-                    return shared
+                    return entry
             if sealed and self._link and _linked(source, self._target / path):
                 digest = self._read(fd, -1, size, source, sealed)
             else:
-                with create_file(self._target / path, 0o600) as out:
-                    digest = self._read(fd, out.fileno(), size, source, sealed)
-                    os.fsync(out.fileno())
+                with create_file(self._target / path, 0o600) as output:
+                    digest = self._read(fd, output.fileno(), size, source, sealed)
+                    os.fsync(output.fileno())
                 self.copied += size
             return File(path=path, bytes=size, sha256=digest, sealed=sealed)
 
@@ -188,33 +188,33 @@ class BackupCopy:
         file = self._earlier.get(path)
         if self._previous is None or file is None or file.bytes != size:
             return None
-        old = self._previous / path
-        with suppress(FileNotFoundError), old.open("rb") as opened:
-            is_whole = os.fstat(opened.fileno()).st_size == size
-            opened.seek(size - TRAILER_BYTES)
-            same = opened.read() == os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES)
-            if is_whole and same and _linked(old, self._target / path):
+        previous_path = self._previous / path
+        with suppress(FileNotFoundError), previous_path.open("rb") as previous_file:
+            is_whole = os.fstat(previous_file.fileno()).st_size == size
+            previous_file.seek(size - TRAILER_BYTES)
+            is_same = previous_file.read() == os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES)
+            if is_whole and is_same and _linked(previous_path, self._target / path):
                 return file
         return None
 
-    def _read(self, fd: int, out: int, size: int, source: Path, sealed: bool) -> str:
-        """Read `size` bytes, write them to `out` unless it is -1, and return their SHA-256.
+    def _read(self, fd: int, output: int, size: int, source: Path, sealed: bool) -> str:
+        """Read `size` bytes, write them to `output` unless it is -1, and return their SHA-256.
 
         Raises JournalDamaged if the checksum in a sealed segment's trailer does not match.
         """
         digest = sha256()
-        crc = done = 0
+        crc = offset = 0
         last = b""
-        while done < size:
-            data = os.pread(fd, min(CHUNK_BYTES, size - done), done)
+        while offset < size:
+            data = os.pread(fd, min(CHUNK_BYTES, size - offset), offset)
             if not data:
-                raise DamagedFile(source, done, f"the segment ends before byte {size} of it")
-            if out >= 0:
-                write_at(out, data, done)
+                raise DamagedFile(source, offset, f"the segment ends before byte {size} of it")
+            if output >= 0:
+                write_at(output, data, offset)
             digest.update(data)
             if sealed:
                 crc, last = crc_before_trailer(crc, last, data)
-            done += len(data)
+            offset += len(data)
             self._throttle.advance(len(data))
         if sealed:
             trailer = decode_trailer(last)
@@ -267,7 +267,7 @@ def create(
     identity = read_identity(journal) if journal.is_dir() else None
     if identity is None:
         raise JournalError(f"there is no journal in {journal}")
-    earlier = _earlier(identity, previous) if previous is not None else {}
+    earlier_files = _earlier(identity, previous) if previous is not None else {}
     slots = Slots(journal, NO_LIMIT)
     name = f"{SLOT_PREFIX}{os.getpid()}-{token_hex(4)}"
     _drop_expired(slots)
@@ -277,20 +277,20 @@ def create(
         snapshot, end, segments = _plan(journal, identity)
         total = sum(size for _, size, _ in segments)
         throttle = CopyThrottle(total, rate, slots, name, on_progress, cancelled)
-        inner = target / JOURNAL_NAME
-        inner.mkdir(mode=0o700)
-        copy = BackupCopy(journal, target, previous, earlier, link, throttle)
+        target_journal = target / JOURNAL_NAME
+        target_journal.mkdir(mode=0o700)
+        copy = BackupCopy(journal, target, previous, earlier_files, link, throttle)
         files = [
             copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", identity.hex().encode() + b"\n"),
             copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
         ]
         if snapshot is not None:
-            path = snapshot_path(inner, snapshot.position)
+            path = snapshot_path(target_journal, snapshot.position)
             files.append(copy.store(str(path.relative_to(target)), encode_snapshot(snapshot)))
         for first, size, sealed in segments:
             files.append(copy.segment(first, size, sealed))
-        for extra, data in (extras or {}).items():
-            files.append(copy.store(extra, data))
+        for extra_name, data in (extras or {}).items():
+            files.append(copy.store(extra_name, data))
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
     except RecordNotFound:
         raise JournalError(
@@ -312,7 +312,7 @@ def create(
         incremental_from=str(previous) if previous is not None else "",
         files=files,
     )
-    for directory in (inner, target, target.parent):
+    for directory in (target_journal, target, target.parent):
         sync_directory(directory)
     write_manifest(target, manifest)
     return manifest
@@ -365,17 +365,17 @@ def _plan(
     position = snapshot.state_position if snapshot is not None else 0
     firsts = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[tuple[int, int, bool]] = []
-    before: int | None = None
+    predecessor: int | None = None
     for first, following in zip_longest(firsts, firsts[1:]):
         try:
             size, sealed, previous = _extent(journal, identity, first, following, end)
         except FileNotFoundError:
-            before = None
+            predecessor = None
             continue  # removed by a snapshot before the one copied
-        if before is not None and previous != before and first > position:
+        if predecessor is not None and previous != predecessor and first > position:
             path = segment_path(journal, first)
             raise DamagedFile(path, 16, f"the segment before it, {previous:020d}, is missing")
-        before = first
+        predecessor = first
         segments.append((first, size, sealed))
     if snapshot is not None:
         check_segments(snapshot, journal, {first for first, _, _ in segments}, end.segment)
@@ -440,7 +440,7 @@ def _extent(
     journal: Path, identity: bytes, first: int, following: int | None, end: DurableEnd
 ) -> tuple[int, bool, int]:
     """Return bytes to copy, whether that is a whole sealed segment, and the previous segment."""
-    full = records_end(journal, first, following)
+    intact_end = records_end(journal, first, following)
     path = segment_path(journal, first)
     view = MappedSegment(path)
     header, size, index = view.header, view.size, view.index_offset
@@ -451,6 +451,6 @@ def _extent(
         return size, True, header.previous
     if first == end.segment:
         return end.offset, False, header.previous
-    if not full:
+    if not intact_end:
         raise DamagedFile(path, size, "the segment is not the last and has no intact end")
-    return full, False, header.previous
+    return intact_end, False, header.previous

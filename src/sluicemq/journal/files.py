@@ -28,8 +28,8 @@ DURABLE: Final = Struct("<QQQI")
 
 def journal_in(directory: Path) -> Path:
     """Return the journal of a data directory; the directory itself if it has none inside."""
-    inner = directory / JOURNAL_NAME
-    return inner if inner.is_dir() else directory
+    journal = directory / JOURNAL_NAME
+    return journal if journal.is_dir() else directory
 
 
 def sync_directory(directory: Path) -> None:

@@ -92,11 +92,11 @@ def check(directory: Path) -> InspectionReport:
     firsts = list_segments(directory)
     for first, following in zip_longest(firsts, firsts[1:]):
         path = segment_path(directory, first)
-        published = durable.offset if durable is not None and durable.segment == first else 0
+        durable_offset = durable.offset if durable is not None and durable.segment == first else 0
         with _reporting(directory, report), suppress(FileNotFoundError):
-            _check_header(path, published)
+            _check_header(path, durable_offset)
             if durable is None or first <= durable.segment:
-                end = published or records_end(directory, first, following)
+                end = durable_offset or records_end(directory, first, following)
                 with closing(MappedSegment(path)) as view:
                     _check_segment(view, end, durable is not None, identity, report)
     if identity is not None and not report.problems:
@@ -118,17 +118,17 @@ def _reporting(directory: Path, report: InspectionReport) -> Iterator[None]:
         report.problems.append(Problem(str(directory), 0, str(error)))
 
 
-def _check_header(path: Path, published: int) -> None:
+def _check_header(path: Path, durable_offset: int) -> None:
     """Raise DamagedFile for a segment without a whole header, which is lost data even behind the
     durable end: a segment gets its name only once its header and first group are on disk."""
     size = path.stat().st_size
     if size < SEGMENT_HEADER_BYTES:
-        if published:
-            lost = f", but {published} bytes were on disk. Confirmed data is lost"
+        if durable_offset:
+            loss = f", but {durable_offset} bytes were on disk. Confirmed data is lost"
         else:
-            lost = "; how much of it had been confirmed is not known"
+            loss = "; how much of it had been confirmed is not known"
         raise DamagedFile(
-            path, 0, f"the segment has been emptied: {size} bytes are left of it{lost}"
+            path, 0, f"the segment has been emptied: {size} bytes are left of it{loss}"
         )
 
 
@@ -190,9 +190,9 @@ def _check_liveness(directory: Path, identity: bytes, report: InspectionReport) 
         report.problems.append(Problem(str(directory), 0, text))
     for part in recovery.parts:
         segment = part.segment
-        known = set(part.table.sequences.tolist())
-        for index, left in enumerate(segment.live):
-            if left and segment.base + index not in known:
+        sequences = set(part.table.sequences.tolist())
+        for index, references in enumerate(segment.live):
+            if references and segment.base + index not in sequences:
                 text = f"number {segment.base + index} is live, but there is no such record"
                 report.problems.append(Problem(str(part.view.path), 0, text))
                 break
@@ -202,14 +202,14 @@ def _check_liveness(directory: Path, identity: bytes, report: InspectionReport) 
 def _recovered(directory: Path, identity: bytes) -> Recovery:
     """Return the recovery without changing a file. Raises JournalDamaged."""
     for _ in range(ATTEMPTS):
-        before = list_snapshots(directory)
+        snapshots = list_snapshots(directory)
         try:
             return Recovery(directory, identity, verify=False)
         except FileNotFoundError as error:
             failure = JournalDamaged(str(error))
         except JournalDamaged as error:
             failure = error
-            if list_snapshots(directory) == before:
+            if list_snapshots(directory) == snapshots:
                 break
     raise failure
 
@@ -250,10 +250,10 @@ def dump(
     snapshot = newest_snapshot(directory)
     for number, kind, name in snapshot.addresses if snapshot else ():
         names[number] = Address(Kind(kind), decode_name(name))
-    seen: MappedSegment | None = None
+    last_view: MappedSegment | None = None
     for view, offset, record in read_records(directory, sequence=sequence):
-        if view is not seen:
-            seen = view
+        if view is not last_view:
+            last_view = view
             if view.index is not None:
                 names.update(view.index.summary.addresses())
         if record.type in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED):

@@ -113,15 +113,15 @@ class Liveness:
         self._firsts.append(segment.first)
 
     def remove(self, segment: LiveSegment) -> None:
-        place = self.segments.index(segment)
-        del self.segments[place], self._firsts[place]
+        index = self.segments.index(segment)
+        del self.segments[index], self._firsts[index]
 
     def find(self, sequence: int) -> LiveSegment | None:
         """Return the segment whose columns cover that number, or None."""
-        place = bisect_right(self._firsts, sequence) - 1
-        if place < 0:
+        index = bisect_right(self._firsts, sequence) - 1
+        if index < 0:
             return None
-        segment = self.segments[place]
+        segment = self.segments[index]
         return segment if 0 <= sequence - segment.base < len(segment.live) else None
 
     def locate(self, sequence: int) -> tuple[LiveSegment, int]:
@@ -152,29 +152,29 @@ class Liveness:
                 live = segment.live
                 size = len(live)
                 index = sequence - base
-            left = live[index]
-            if 0 < left < MANY:
-                live[index] = left - 1
-            elif left:
+            references = live[index]
+            if 0 < references < MANY:
+                live[index] = references - 1
+            elif references:
                 self._lower(live, index, sequence, self.live_many)
             else:
                 self._settle_moved(sequence)
 
     def _settle_moved(self, sequence: int) -> None:
-        place = self.relocated.get(sequence)
-        if place is None:
+        position = self.relocated.get(sequence)
+        if position is None:
             return
-        segment = self.find(place)
+        segment = self.find(position)
         if segment is None:
             return
         segment.changed = True
-        self._lower(segment.live, place - segment.base, place, self.live_many)
-        self._forget_moved(segment, place, sequence)
+        self._lower(segment.live, position - segment.base, position, self.live_many)
+        self._forget_moved(segment, position, sequence)
 
     def left(self, segment: LiveSegment, sequence: int) -> int:
         """Return the unreleased references of the record at that number."""
-        left = segment.live[sequence - segment.base]
-        return left if left < MANY else self.live_many[sequence]
+        references = segment.live[sequence - segment.base]
+        return references if references < MANY else self.live_many[sequence]
 
     def expect(self, segment: LiveSegment, sequence: int, references: int) -> None:
         """Set the number of unreleased references of a record."""
@@ -185,8 +185,8 @@ class Liveness:
 
     def retain(self, sequence: int, count: int) -> None:
         """Add `count` in-memory references to a record. Raises RecordNotFound."""
-        segment, place = self.locate(sequence)
-        self._hold(segment, place, self.held(segment, place) + count)
+        segment, position = self.locate(sequence)
+        self._hold(segment, position, self.held(segment, position) + count)
 
     def _hold(self, segment: LiveSegment, sequence: int, count: int) -> None:
         index = sequence - segment.base
@@ -200,51 +200,53 @@ class Liveness:
         index = sequence - segment.base
         if index >= len(segment.held):
             return 0
-        held = segment.held[index]
-        return held if held < MANY else self.held_many[sequence]
+        references = segment.held[index]
+        return references if references < MANY else self.held_many[sequence]
 
     def release(self, sequence: int) -> None:
         """Drop one in-memory reference of a record, if it has any."""
         try:
-            segment, place = self.locate(sequence)
+            segment, position = self.locate(sequence)
         except RecordNotFound:
             return
-        if self.held(segment, place):
-            self._lower(segment.held, place - segment.base, place, self.held_many)
-            if place != sequence:
-                self._forget_moved(segment, place, sequence)
+        if self.held(segment, position):
+            self._lower(segment.held, position - segment.base, position, self.held_many)
+            if position != sequence:
+                self._forget_moved(segment, position, sequence)
 
     def move(
         self, segment: LiveSegment, sequence: int, identity: int, target: LiveSegment, to: int
     ) -> None:
         """Move the record from `sequence` to `to`, which already has its references."""
-        held = self.held(segment, sequence)
+        references = self.held(segment, sequence)
         self.expect(segment, sequence, 0)
         self.relocated[identity] = to
-        if held:
+        if references:
             _set(segment.held, sequence - segment.base, sequence, 0, self.held_many)
-            self._hold(target, to, held)
+            self._hold(target, to, references)
 
     # --- counting --------------------------------------------------------------------------------
 
-    def _forget_moved(self, segment: LiveSegment, place: int, identity: int) -> None:
-        if not segment.live[place - segment.base] and not self.held(segment, place):
+    def _forget_moved(self, segment: LiveSegment, position: int, identity: int) -> None:
+        if not segment.live[position - segment.base] and not self.held(segment, position):
             self.relocated.pop(identity, None)
 
     @staticmethod
-    def _lower(column: bytearray, index: int, sequence: int, many: dict[int, int]) -> None:
-        left = column[index]
-        if left == MANY:
-            left = many[sequence]
-        if left:
-            _set(column, index, sequence, left - 1, many)
+    def _lower(column: bytearray, index: int, sequence: int, large_counts: dict[int, int]) -> None:
+        references = column[index]
+        if references == MANY:
+            references = large_counts[sequence]
+        if references:
+            _set(column, index, sequence, references - 1, large_counts)
 
 
-def _set(column: bytearray, index: int, sequence: int, count: int, many: dict[int, int]) -> None:
+def _set(
+    column: bytearray, index: int, sequence: int, count: int, large_counts: dict[int, int]
+) -> None:
     if count > LARGEST:
         column[index] = MANY
-        many[sequence] = count
+        large_counts[sequence] = count
     else:
         if column[index] == MANY:
-            del many[sequence]
+            del large_counts[sequence]
         column[index] = count

@@ -213,12 +213,12 @@ class FileJournal(Appender):
         Raises JournalLocked, JournalDamaged, JournalError, OSError.
         """
         options = options or JournalOptions()
-        with naming_space(directory), ExitStack() as undo:
+        with naming_space(directory), ExitStack() as stack:
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True, mode=0o750)
                 hand_over(directory, directory.parent)
             lock = take_lock(directory)
-            undo.callback(os.close, lock)
+            stack.callback(os.close, lock)
             remove_temporary(directory)
             space = DiskSpace(
                 directory,
@@ -228,13 +228,13 @@ class FileJournal(Appender):
                 notify,
                 patient=wait_for_space,
             )
-            undo.callback(space.release_file)
+            stack.callback(space.release_file)
             identity = read_identity(directory) or make_identity(directory)
             recovery = Recovery(directory, identity, verify=options.verify_on_start, space=space)
             journal = cls(
                 directory, options, identity, recovery, lock, notify, on_failure, on_warning, space
             )
-            undo.pop_all()
+            stack.pop_all()
         try:
             started = json.dumps({"pid": os.getpid()}).encode()
             journal._append(RecordType.STARTED, started, now())
@@ -311,13 +311,13 @@ class FileJournal(Appender):
             self._recorded = self._next - 1
             end = DurableEnd(self._segment.first, self._fill, self._recorded)
             self._group = group = Group(parts, self._file, end, sync)
-            small = len(parts) <= 3 * SMALL_GROUP and self._sync_usual < SWIFT
+            is_small = len(parts) <= 3 * SMALL_GROUP and self._sync_usual < SWIFT
             # the owner's thread neither creates a file, as the first group of a file does,
             # nor waits for space, nor calls back before `_roll` has begun the next segment
             file = self._file
             fits = not self.space.low and file.fits(self._fill)
-            here = small and not last and file.fd >= 0 and fits
-            run = self._writer.run if here else self._writer.submit
+            is_inline = is_small and not last and file.fd >= 0 and fits
+            run = self._writer.run if is_inline else self._writer.submit
             run(partial(self._write, group), partial(self._written, group))
         if last:
             self._roll()
@@ -398,13 +398,13 @@ class FileJournal(Appender):
     def _open_file(self) -> None:
         """Prepare the file of the new active segment; its first group creates the file."""
         segment = self._segment
-        before = self._liveness.segments[-2:-1]
+        predecessors = self._liveness.segments[-2:-1]
         header = SegmentHeader(
             segment.first,
             segment.previous,
             now(),
             self._directory_identity,
-            before[0].end if before else 0,
+            predecessors[0].end if predecessors else 0,
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
         self._file = SegmentFile(self.directory, header, self.space, preallocate, self.syncs.record)
@@ -555,10 +555,10 @@ class FileJournal(Appender):
         return self._message(sequence, self.entry(sequence))
 
     def head(self, sequence: int) -> Message:
-        segment, place = self._liveness.locate(sequence)
-        if place > self.written:
+        segment, position = self._liveness.locate(sequence)
+        if position > self.written:
             return self.fetch(sequence)
-        return self._message(sequence, self._lookup.head(segment, place))
+        return self._message(sequence, self._lookup.head(segment, position))
 
     def _message(self, sequence: int, record: Record) -> Message:
         address = self.addresses.get(record.destination)
@@ -567,11 +567,11 @@ class FileJournal(Appender):
         return decode_message(record, address)
 
     def entry(self, sequence: int) -> Record:
-        segment, place = self._liveness.locate(sequence)
-        if place <= self.written:
-            return self._lookup.read(segment, place)
+        segment, position = self._liveness.locate(sequence)
+        if position <= self.written:
+            return self._lookup.read(segment, position)
         for parts in (self._parts, self._group.parts if self._group else ()):
-            record = find_pending(parts, place)
+            record = find_pending(parts, position)
             if record is not None:
                 return record
         raise RecordNotFound(f"sequence number {sequence} has no record")

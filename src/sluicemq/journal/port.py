@@ -396,8 +396,8 @@ class MemoryJournal:
         last: bool = True,
     ) -> int:
         sequence = self._take(last)
-        for ended in sequences:
-            self._settle(ended)
+        for ended_sequence in sequences:
+            self._settle(ended_sequence)
         return sequence
 
     def append_entry(
@@ -439,10 +439,10 @@ class MemoryJournal:
         self.append_entry(type, payload, time_ms, destination=destination, last=not self._open)
 
     def _settle(self, sequence: int) -> None:
-        left = self._left.get(sequence, 0)
-        if left:
-            self._left[sequence] = left - 1
-            if left == 1 and sequence not in self._holds:
+        references = self._left.get(sequence, 0)
+        if references:
+            self._left[sequence] = references - 1
+            if references == 1 and sequence not in self._holds:
                 self._drop(sequence)
 
     def _drop(self, sequence: int) -> None:
@@ -500,7 +500,7 @@ class MemoryJournal:
 
     def stats(self) -> JournalStats:
         return JournalStats(
-            durable=self.durable, live=sum(left > 0 for left in self._left.values())
+            durable=self.durable, live=sum(references > 0 for references in self._left.values())
         )
 
     def close(self) -> None:

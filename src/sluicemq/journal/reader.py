@@ -75,15 +75,15 @@ class ReadAhead:
         offset = self._next
         last = len(data) - HEADER_BYTES
         while offset <= last:
-            found = sequence_at(data, offset)
-            if found == sequence:
+            candidate = sequence_at(data, offset)
+            if candidate == sequence:
                 size = record_size(data, offset)
                 if not size:
                     return None
                 self._next = offset + (size + 7 & -8)
                 return decode_record(data, offset, size)
             size = size_at(data, offset)
-            if found > sequence or size < HEADER_BYTES:
+            if candidate > sequence or size < HEADER_BYTES:
                 return None
             offset += size + 7 & -8
         return None
@@ -111,24 +111,24 @@ class Lookup:
     def read(self, segment: LiveSegment, sequence: int) -> Record:
         """Return a record on disk. Raises RecordNotFound, JournalDamaged."""
         last, self._last = self._last, sequence
-        ahead = self._ahead
-        if ahead is not None and ahead.first == segment.first:
-            record = ahead.find(sequence)
+        read_ahead = self._ahead
+        if read_ahead is not None and read_ahead.first == segment.first:
+            record = read_ahead.find(sequence)
             if record is not None:
                 return record
         in_order = last < sequence <= last + AHEAD_GAP
-        fd, place, size = self._locate(segment, sequence)
-        data = os.pread(fd, max(size + 7 & -8, AHEAD_BYTES if in_order else 0), place)
+        fd, offset, size = self._locate(segment, sequence)
+        data = os.pread(fd, max(size + 7 & -8, AHEAD_BYTES if in_order else 0), offset)
         if in_order:
-            self._ahead = ahead = ReadAhead(segment.first, data)
-            record = ahead.find(sequence)
+            self._ahead = read_ahead = ReadAhead(segment.first, data)
+            record = read_ahead.find(sequence)
             if record is not None:
                 return record
         view = memoryview(data)
         size = record_size(view, 0)
         if not size or sequence_at(view, 0) != sequence:
             path = segment_path(self._directory, segment.first)
-            raise DamagedFile(path, place, f"record {sequence} is not intact")
+            raise DamagedFile(path, offset, f"record {sequence} is not intact")
         return decode_record(view, 0, size)
 
     def head(self, segment: LiveSegment, sequence: int) -> Record:
@@ -137,16 +137,16 @@ class Lookup:
         Only the sequence number of such a long record is checked. Raises RecordNotFound,
         JournalDamaged.
         """
-        fd, place, size = self._locate(segment, sequence)
+        fd, offset, size = self._locate(segment, sequence)
         if size <= FIRST_BYTES:
             return self.read(segment, sequence)
-        data = os.pread(fd, FIRST_BYTES, place)
+        data = os.pread(fd, FIRST_BYTES, offset)
         body = body_at(data, 0)
         if sequence_at(data, 0) != sequence or not HEADER_BYTES <= body <= size:
             path = segment_path(self._directory, segment.first)
-            raise DamagedFile(path, place, f"record {sequence} is not intact")
+            raise DamagedFile(path, offset, f"record {sequence} is not intact")
         if body > len(data):
-            data += os.pread(fd, body - len(data), place + len(data))
+            data += os.pread(fd, body - len(data), offset + len(data))
         return decode_record(memoryview(data), 0, body)
 
     def _open(self, segment: LiveSegment) -> tuple[SegmentIndex, int]:
@@ -154,16 +154,16 @@ class Lookup:
 
         Raises JournalDamaged.
         """
-        opened = self._opened.get(segment.first)
-        if opened is None:
+        entry = self._opened.get(segment.first)
+        if entry is None:
             path = segment_path(self._directory, segment.first)
-            opened = MappedSegment(path), os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._opened[segment.first] = opened
+            entry = MappedSegment(path), os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._opened[segment.first] = entry
             if len(self._opened) > OPEN_SEGMENTS:
                 self.forget(next(iter(self._opened)))
         else:
             self._opened.move_to_end(segment.first)
-        view, fd = opened
+        view, fd = entry
         if view.index is None:
             raise DamagedFile(view.path, view.size, "the index is not intact")
         return view.index, fd
@@ -171,8 +171,8 @@ class Lookup:
     def needed_bytes(self, segment: LiveSegment) -> int:
         """Return the bytes of the live or retained records of a sealed segment."""
         index, _ = self._open(segment)
-        needed = index.by_row(segment.needed(), segment.base)
-        return sum(compress(index.columns["size"], needed))
+        mask = index.by_row(segment.needed(), segment.base)
+        return sum(compress(index.columns["size"], mask))
 
     def _locate(self, segment: LiveSegment, sequence: int) -> tuple[int, int, int]:
         """Return the descriptor, the offset and the size of a record. Raises RecordNotFound."""
@@ -181,9 +181,9 @@ class Lookup:
             row = index.row(sequence)
             if row < index.count and index.sequences[row] == sequence:
                 return fd, int(index.columns["offset"][row]), int(index.columns["size"][row])
-        elif place := segment.places[sequence - segment.base] << 3:
+        elif offset := segment.places[sequence - segment.base] << 3:
             file = self._files[segment.first]
-            return file.fd, place, min(size_at(os.pread(file.fd, 4, place), 0), file.end)
+            return file.fd, offset, min(size_at(os.pread(file.fd, 4, offset), 0), file.end)
         raise RecordNotFound(f"sequence number {sequence} has no record")
 
     def forget(self, first: int) -> None:
@@ -203,10 +203,10 @@ class Lookup:
 def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
     """Return a record from buffers not yet written, three per record, or None."""
     rows = range(0, len(parts), 3)
-    place = 3 * bisect_left(rows, sequence, key=lambda start: sequence_at(parts[start], 0))
-    if place == len(parts) or sequence_at(parts[place], 0) != sequence:
+    index = 3 * bisect_left(rows, sequence, key=lambda start: sequence_at(parts[start], 0))
+    if index == len(parts) or sequence_at(parts[index], 0) != sequence:
         return None
-    record = parts[place] + parts[place + 1]
+    record = parts[index] + parts[index + 1]
     return decode_record(memoryview(record), 0, len(record))
 
 
@@ -221,16 +221,16 @@ def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple
         end = min(end, view.index_offset)
         row = index.row(sequence)
         start = int(index.columns["offset"][row]) if row < index.count else end
-    reached = start
+    position = start
     for offset, size in record_offsets(view.view, end, start):
-        reached = offset + (size + 7 & -8)
+        position = offset + (size + 7 & -8)
         record = decode_record(view.view, offset, size)
         if record.type == RecordType.INDEX:
             return
         if record.sequence >= sequence:
             yield offset, record
-    if reached < min(end, view.size):
-        raise DamagedFile(view.path, reached, "the record is not intact")
+    if position < min(end, view.size):
+        raise DamagedFile(view.path, position, "the record is not intact")
 
 
 def read_records(
@@ -276,7 +276,7 @@ def _in_segment(directory: Path, segment: LiveSegment, position: int) -> int:
     places = segment.places
     if not segment.sealed:
         start = max(0, position + 1 - segment.base)
-        parts = (places[at : at + SLICE] for at in range(start, len(places), SLICE))
+        parts = (places[row : row + SLICE] for row in range(start, len(places), SLICE))
         return sum(len(part) - part.count(0) for part in parts)
     if segment.first > position or segment.last <= position:
         return segment.records if segment.first > position else 0

@@ -206,7 +206,7 @@ class Recovery:
         if durable and not self._mend:
             firsts = [first for first in firsts if first <= durable.segment]
         self._check_chain(firsts, snapshot, durable)
-        saved = {state.first: state for state in snapshot.segments} if snapshot else {}
+        saved_states = {state.first: state for state in snapshot.segments} if snapshot else {}
         if snapshot:
             self._take(snapshot)
         last = self._live_position
@@ -217,7 +217,7 @@ class Recovery:
                 break
             self._check_previous(part.view, previous)
             previous = part.segment
-            self._load(part, saved.get(first))
+            self._load(part, saved_states.get(first))
             last = max(last, previous.last)
         if snapshot and (previous.last if previous else 0) < snapshot.position:
             # its SNAPSHOT record was durable before the snapshot was written
@@ -262,9 +262,9 @@ class Recovery:
         """Map a segment. Discard the newest one and return None if it has no record."""
         path = segment_path(self.directory, first)
         is_last = following is None
-        published = durable.offset if durable and durable.segment == first else None
+        durable_offset = durable.offset if durable and durable.segment == first else None
         if is_last and (size := path.stat().st_size) < SEGMENT_HEADER_BYTES:
-            self._note_end(published, size, 0)
+            self._note_end(durable_offset, size, 0)
             self._discard(path)
             return None
         view = MappedSegment(path)
@@ -282,7 +282,7 @@ class Recovery:
                 self._names.update(index.summary.addresses())
             else:
                 if following is None:
-                    tail = self._find_tail(view, durable, published)
+                    tail = self._find_tail(view, durable, durable_offset)
                     if self._mend and not tail.heads:
                         view.close()
                         self._discard(path)
@@ -305,26 +305,26 @@ class Recovery:
         return part
 
     def _find_tail(
-        self, view: MappedSegment, durable: DurableEnd | None, published: int | None
+        self, view: MappedSegment, durable: DurableEnd | None, durable_offset: int | None
     ) -> Tail:
-        """Return the whole units of the newest segment; `published` is its durable end."""
+        """Return the whole units of the newest segment; `durable_offset` is its durable end."""
         if not self._mend:
-            return find_tail(view, durable, view.size if published is None else published)
+            return find_tail(view, durable, view.size if durable_offset is None else durable_offset)
         tail = find_tail(view, durable)
-        self._note_end(published, tail.torn, tail.end)
+        self._note_end(durable_offset, tail.torn, tail.end)
         return tail
 
-    def _note_end(self, published: int | None, torn: int, end: int) -> None:
+    def _note_end(self, durable_offset: int | None, torn: int, end: int) -> None:
         """Report how the newest segment ends: its whole units at `end`, `torn` bytes behind it.
 
-        `published` is the durable end of this segment, None if none is published for it. After
+        `durable_offset` is the durable end of this segment, None if none is published for it. After
         a crash of the machine the published end may be an earlier one, but never a later one.
         """
         report = self.report
         report["torn_bytes"] = torn
-        if published is not None:
-            report["lost_bytes"] = max(0, published - end)
-            if end < published:
+        if durable_offset is not None:
+            report["lost_bytes"] = max(0, durable_offset - end)
+            if end < durable_offset:
                 report["confirmed"] = "lost"
         elif torn or end <= SEGMENT_HEADER_BYTES:
             report["confirmed"] = "unknown"
@@ -334,10 +334,8 @@ class Recovery:
         first = view.header.first
         header = read_segment_header(self.directory, following)
         if first < self._sealed_before or header.previous != first or not header.previous_end:
-            reached = find_tail(view, None).end
-            raise DamagedFile(
-                view.path, reached, "the segment is not the last and has no intact end"
-            )
+            end = find_tail(view, None).end
+            raise DamagedFile(view.path, end, "the segment is not the last and has no intact end")
         return find_full(view, header.previous_end)
 
     def _discard(self, path: Path) -> None:
@@ -354,16 +352,16 @@ class Recovery:
 
     def _seal_all(self, space: DiskSpace) -> None:
         """Add index and trailer to unsealed segments, after all segments have been read."""
-        for place, tail in self._unsealed:
-            segment, view, table = self.parts[place]
+        for index, tail in self._unsealed:
+            segment, view, table = self.parts[index]
             header = view.header
             table.close()
             view.close()
-            self._seal(header, tail, space, place == len(self.parts) - 1)
+            self._seal(header, tail, space, index == len(self.parts) - 1)
             view = MappedSegment(view.path)
             assert view.index is not None
             segment.size = view.size
-            self.parts[place] = SegmentPart(segment, view, view.index)
+            self.parts[index] = SegmentPart(segment, view, view.index)
         self._unsealed.clear()
 
     def _seal(self, header: SegmentHeader, tail: Tail, space: DiskSpace, is_last: bool) -> None:
@@ -372,15 +370,15 @@ class Recovery:
             last = sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)
             file.seal(last + 1, self._names)
             if is_last:
-                published = DurableFile(self.directory, space)
-                published.write(DurableEnd(header.first, file.end, last))
-                published.close()
+                durable_file = DurableFile(self.directory, space)
+                durable_file.write(DurableEnd(header.first, file.end, last))
+                durable_file.close()
         finally:
             file.close()
 
     # --- liveness ------------------------------------------------------------------------------
 
-    def _load(self, part: SegmentPart, saved: SegmentState | None) -> None:
+    def _load(self, part: SegmentPart, saved_state: SegmentState | None) -> None:
         """Load liveness from the snapshot, and for newer records from their headers."""
         segment, view, index = part
         sequences = index.sequences
@@ -391,16 +389,16 @@ class Recovery:
         segment.size = view.size
         segment.last = int(sequences[count - 1]) if count else 0
         segment.base = int(sequences[0]) if count else segment.first
-        if saved is not None:
-            segment.base = saved.base
+        if saved_state is not None:
+            segment.base = saved_state.base
         _check_columns(segment, view, index)
         start = 0
-        if saved is not None:
-            segment.live = bytearray(unpack_live(saved, self.directory))
-            segment.packed = saved.live
+        if saved_state is not None:
+            segment.live = bytearray(unpack_live(saved_state, self.directory))
+            segment.packed = saved_state.live
             segment.alive = segment.count_live()
             segment.changed = False
-            self.liveness.live_many.update(saved.many)
+            self.liveness.live_many.update(saved_state.many)
             start = index.row(self._live_position + 1)
         elif count and segment.last <= self._live_position:
             # a removal undone by a crash: the snapshot has no live record in this segment
@@ -428,9 +426,9 @@ class Recovery:
         live.extend(bytes(first - segment.base - len(live)))
         planes = bytes(index.columns["references"][start:].cast("B"))
         if segment.last - first == count - 1 - start and not planes[1::2].strip(b"\0"):
-            low = planes[::2]
-            if MANY not in low:
-                live.extend(low)
+            low_bytes = planes[::2]
+            if MANY not in low_bytes:
+                live.extend(low_bytes)
                 return
         live.extend(bytes(segment.last - first + 1))
         references = index.columns["references"]
@@ -456,10 +454,10 @@ class Recovery:
 
     def _relocate(self, record: Record) -> None:
         liveness = self.liveness
-        old = liveness.relocated.get(record.reference, record.reference)
-        segment = liveness.find(old)
+        old_position = liveness.relocated.get(record.reference, record.reference)
+        segment = liveness.find(old_position)
         if segment is not None:
-            liveness.expect(segment, old, 0)
+            liveness.expect(segment, old_position, 0)
         if record.references:
             liveness.relocated[record.reference] = record.sequence
         else:
@@ -467,17 +465,17 @@ class Recovery:
 
     def _after(self, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
         """Iterate over the records of some types after a position, in order."""
-        for segment, mapped, index in self.parts:
+        for segment, view, index in self.parts:
             if segment.last <= position:
                 continue
             offsets = index.columns["offset"]
             column = bytes(index.columns["type"])
             for match in types.finditer(column, index.row(position + 1)):
                 offset = int(offsets[match.start()])
-                size = record_size(mapped.view, offset)
+                size = record_size(view.view, offset)
                 if not size:
-                    raise DamagedFile(mapped.path, offset, "the record is not intact")
-                yield decode_record(mapped.view, offset, size)
+                    raise DamagedFile(view.path, offset, "the record is not intact")
+                yield decode_record(view.view, offset, size)
 
     # --- queries of the broker -------------------------------------------------------------------
 
@@ -498,14 +496,14 @@ class Recovery:
 
     def rows(self) -> Iterator[LiveRow]:
         """Iterate over the live messages, ordered by original sequence number."""
-        moved = sorted(
+        moved_rows = sorted(
             row
             for part in self.parts
             if RecordType.RELOCATED in bytes(part.table.columns["type"])
             for row in self._live(part, RecordType.RELOCATED)
         )
-        others = (row for part in self.parts for row in self._live(part, RecordType.MESSAGE))
-        return merge(moved, others)
+        other_rows = (row for part in self.parts for row in self._live(part, RecordType.MESSAGE))
+        return merge(moved_rows, other_rows)
 
     def _live(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
         """Iterate over the live messages of one segment whose records are of that type."""
@@ -513,10 +511,10 @@ class Recovery:
         live = segment.live
         if live.count(0) == len(live):
             return
-        left = index.by_row(live, segment.base)
+        remaining = index.by_row(live, segment.base)
         columns = index.columns
-        many = self.liveness.live_many
-        make = LiveRow._make
+        large_counts = self.liveness.live_many
+        new_row = LiveRow._make
         for (
             kind,
             flags,
@@ -543,16 +541,16 @@ class Recovery:
                 columns["size"].tolist(),
                 columns["body"].tolist(),
                 columns["durability"].tolist(),
-                left,
+                remaining,
                 strict=True,
             ),
-            left,
+            remaining,
         ):
             if kind != type or flags & ENTRY:
                 continue
             if references > LARGEST:
-                references = many[sequence]
-            yield make(
+                references = large_counts[sequence]
+            yield new_row(
                 (
                     reference or sequence,
                     destination,
@@ -598,7 +596,7 @@ def _check_columns(segment: LiveSegment, view: MappedSegment, index: SegmentInde
 
 def _names_in(view: MappedSegment, heads: bytes) -> dict[int, Address]:
     """Return the destinations in the records of an unsealed segment, by number."""
-    found = {}
+    names = {}
     offset = SEGMENT_HEADER_BYTES
     for start in range(0, len(heads), HEADER_BYTES):
         size = size_at(heads, start)
@@ -607,6 +605,6 @@ def _names_in(view: MappedSegment, heads: bytes) -> dict[int, Address]:
             RecordType.DESTINATION_DELETED,
         ):
             record = decode_record(view.view, offset, size)
-            found[record.destination] = record.address
+            names[record.destination] = record.address
         offset += size + 7 & -8
-    return found
+    return names

@@ -125,20 +125,20 @@ def build_index(
     count = len(heads) // HEADER_BYTES
     columns: dict[str, list[bytes | bytearray]] = {name: [] for name, _, _, _ in COLUMNS}
     offset = start
-    earliest: list[int] = []
-    latest: list[int] = []
+    min_times: list[int] = []
+    max_times: list[int] = []
     numbers: set[int] = set()
     types: Counter[int] = Counter()
-    for place in range(0, len(heads), SLICE * HEADER_BYTES):
-        part = _columns(heads[place : place + SLICE * HEADER_BYTES])
+    for slice_start in range(0, len(heads), SLICE * HEADER_BYTES):
+        part = _columns(heads[slice_start : slice_start + SLICE * HEADER_BYTES])
         offsets = array("Q", bytes(8 * len(part["type"])))
         for row, size in enumerate(array("I", bytes(part["size"]))):
             offsets[row] = offset
             offset += size + 7 & -8
         part["offset"] = offsets.tobytes()
         times = array("q", bytes(part["time"]))
-        earliest.append(min(times))
-        latest.append(max(times))
+        min_times.append(min(times))
+        max_times.append(max(times))
         numbers.update(array("I", bytes(part["destination"])))
         types.update(part["type"])
         for name, column in part.items():
@@ -149,8 +149,8 @@ def build_index(
         records=count,
         first_sequence=sequence_at(heads, 0),
         last_sequence=sequence_at(heads, len(heads) - HEADER_BYTES),
-        first_time=min(earliest, default=0),
-        last_time=max(latest, default=0),
+        first_time=min(min_times, default=0),
+        last_time=max(max_times, default=0),
         destinations=[
             (number, names[number].kind, names[number].name)
             for number in sorted(numbers)
@@ -173,11 +173,11 @@ def _columns(heads: bytes | bytearray) -> dict[str, bytes | bytearray]:
     """Return all columns except the offsets."""
     count = len(heads) // HEADER_BYTES
     columns: dict[str, bytes | bytearray] = {}
-    for name, _, width, place in COLUMNS:
-        if place >= 0:
+    for name, _, width, offset in COLUMNS:
+        if offset >= 0:
             column = bytearray(count * width)
             for byte in range(width):
-                column[byte::width] = heads[place + byte :: HEADER_BYTES]
+                column[byte::width] = heads[offset + byte :: HEADER_BYTES]
             columns[name] = column
     return columns
 
@@ -192,8 +192,8 @@ def decode_trailer(data: bytes | memoryview) -> tuple[int, int, int] | None:
     """Return index offset, records and CRC; None if the trailer is not intact."""
     if len(data) != TRAILER_BYTES:
         return None
-    magic, index_offset, records, crc, own = TRAILER.unpack(data)
-    if magic != TRAILER_MAGIC or own != crc32(data[:28]):
+    magic, index_offset, records, crc, own_crc = TRAILER.unpack(data)
+    if magic != TRAILER_MAGIC or own_crc != crc32(data[:28]):
         return None
     return index_offset, records, crc
 
@@ -244,18 +244,18 @@ class SegmentIndex:
         except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise JournalDamaged(f"the summary of the index cannot be read: {error}") from error
         self.count = count = self.summary.records
-        place = 4 + length + 7 & -8
-        expected = place + sum(count * width + 7 & -8 for _, _, width, _ in COLUMNS)
+        offset = 4 + length + 7 & -8
+        expected = offset + sum(count * width + 7 & -8 for _, _, width, _ in COLUMNS)
         if count < 0 or expected != len(payload):
             raise JournalDamaged(f"the index of {count} records has {len(payload)} bytes")
         self._views: list[memoryview] = []
         self.columns: dict[str, memoryview[int]] = {}
         for name, code, width, _ in COLUMNS:
-            raw = payload[place : place + count * width]
+            raw = payload[offset : offset + count * width]
             column = raw.cast(code)
             self._views += (column, raw)
             self.columns[name] = column
-            place += count * width + 7 & -8
+            offset += count * width + 7 & -8
         self.sequences = self.columns["sequence"]
         self.dense = count > 0 and self.sequences[-1] - self.sequences[0] == count - 1
 
@@ -396,8 +396,8 @@ def record_offsets(
     view: memoryview, end: int, start: int = SEGMENT_HEADER_BYTES
 ) -> Iterator[tuple[int, int]]:
     """Iterate over offset and size of the records up to `end`, until the first damaged one."""
-    bounded = view[:end]
-    while size := record_size(bounded, start):
+    bounded_view = view[:end]
+    while size := record_size(bounded_view, start):
         yield start, size
         start += size + 7 & -8
 
@@ -454,10 +454,10 @@ class MappedSegment:
         end = self.size - TRAILER_BYTES
         if crc32(self.view[:end]) == self.crc:
             return
-        reached = SEGMENT_HEADER_BYTES
+        position = SEGMENT_HEADER_BYTES
         for offset, size in record_offsets(self.view, end):
-            reached = offset + (size + 7 & -8)
-        raise DamagedFile(self.path, min(reached, end), "the bytes do not match their CRC")
+            position = offset + (size + 7 & -8)
+        raise DamagedFile(self.path, min(position, end), "the bytes do not match their CRC")
 
     def close(self) -> None:
         if self.index is not None:
@@ -499,14 +499,14 @@ def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None
     end = view.size if limit is None else min(limit, view.size)
     heads: list[bytes] = []
     unit: list[bytes] = []
-    whole = stop = SEGMENT_HEADER_BYTES
+    whole_end = stop = SEGMENT_HEADER_BYTES
     last = view.header.first - 1
-    beyond = 0
+    search_start = 0
     for offset, size in record_offsets(view.view, end):
         head = bytes(view.view[offset : offset + HEADER_BYTES])
         sequence = sequence_at(view.view, offset)
         if head[TYPE_AT] == RecordType.INDEX or sequence <= last:
-            beyond = offset + size
+            search_start = offset + size
             break
         last = sequence
         stop = offset + (size + 7 & -8)
@@ -514,16 +514,16 @@ def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None
         if head[FLAGS_AT] & UNIT_END:
             heads += unit
             unit = []
-            whole = stop
-    blank = not bytes(view.view[stop:end]).strip(b"\0")
-    synced = durable.offset if durable and durable.segment == view.header.first else 0
+            whole_end = stop
+    is_blank = not bytes(view.view[stop:end]).strip(b"\0")
+    durable_offset = durable.offset if durable and durable.segment == view.header.first else 0
     if limit is not None:
-        synced = min(synced, limit)
-    if stop < synced <= view.size:
+        durable_offset = min(durable_offset, limit)
+    if stop < durable_offset <= view.size:
         raise DamagedFile(view.path, stop, "a durable record is damaged")
-    if not blank and has_later_group(view.view[:end], beyond or stop, last):
+    if not is_blank and has_later_group(view.view[:end], search_start or stop, last):
         raise DamagedFile(view.path, stop, "a record is damaged and later ones are intact")
-    return Tail(b"".join(heads), whole, len(bytes(view.view[whole:end]).rstrip(b"\0")))
+    return Tail(b"".join(heads), whole_end, len(bytes(view.view[whole_end:end]).rstrip(b"\0")))
 
 
 def find_full(view: MappedSegment, end: int) -> Tail:

@@ -68,20 +68,20 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     def describe_loss(self, name: str) -> str:
         """Return a message with the reason of the loss and the remedy."""
         if self.abandoned:
-            why = "its reader did not move it for longer than journal.slot_idle_timeout"
+            reason = "its reader did not move it for longer than journal.slot_idle_timeout"
         else:
-            why = f"more than {self.limit_bytes} bytes were waiting for it"
+            reason = f"more than {self.limit_bytes} bytes were waiting for it"
         return (
-            f"the slot {name} is lost: {why}, and segments it had not read may be gone. Drop it, "
-            "and read from the earliest that is there"
+            f"the slot {name} is lost: {reason}, and segments it had not read may be gone. Drop "
+            "it, and read from the earliest that is there"
         )
 
     def describe_holder(self, name: str) -> str:
         """Return a message for a process that cannot have the slot."""
         if not self.until:
             return f"the slot {name} belongs to a reader"
-        until = datetime.fromtimestamp(self.until / 1000, UTC)
-        return f"the slot {name} is held by {self.holder or 'a reader'} until {until:%F %T} UTC"
+        lease_end = datetime.fromtimestamp(self.until / 1000, UTC)
+        return f"the slot {name} is held by {self.holder or 'a reader'} until {lease_end:%F %T} UTC"
 
     def expired(self, now: int) -> bool:
         """Return True if the lease has expired; `now` is in ms since the epoch."""
@@ -129,16 +129,16 @@ class Slots:
 
     def list(self) -> dict[str, Slot]:
         """Return all slots by name. Raises JournalDamaged."""
-        found = {}
+        slots = {}
         if self._directory.is_dir():
             for path in sorted(self._directory.iterdir()):
                 name = path.name.removesuffix(_SUFFIX)
                 if name != path.name and is_slot_name(name):
                     try:
-                        found[name] = self._read(path)
+                        slots[name] = self._read(path)
                     except FileNotFoundError:
                         continue  # dropped by another process
-        return found
+        return slots
 
     def create(
         self, name: str, position: int = 0, limit_bytes: int | None = None, lease: int = 0
@@ -205,9 +205,9 @@ class Slots:
         with self._alone():
             now = wall()
             with suppress(FileNotFoundError):
-                known = self._read(path)
-                if known.holder != holder and not known.expired(now):
-                    raise JournalError(known.describe_holder(name))
+                existing = self._read(path)
+                if existing.holder != holder and not existing.expired(now):
+                    raise JournalError(existing.describe_holder(name))
             slot = Slot(
                 position=position,
                 limit_bytes=self._limit_bytes,

@@ -95,16 +95,16 @@ class Capture:
 
 def capture_segments(liveness: Liveness, snapshot: Snapshot) -> Capture:
     """Add the segments to a snapshot, copying what changed since the last one."""
-    many: dict[int, list[tuple[int, int]]] = {}
+    large_counts: dict[int, list[tuple[int, int]]] = {}
     for sequence, count in liveness.live_many.items():
         segment = liveness.find(sequence)
         if segment is not None:
-            many.setdefault(segment.first, []).append((sequence, count))
+            large_counts.setdefault(segment.first, []).append((sequence, count))
     raw = []
     finished = []
     for segment in liveness.segments:
         state = SegmentState(
-            segment.first, segment.base, segment.packed, many.get(segment.first, [])
+            segment.first, segment.base, segment.packed, large_counts.get(segment.first, [])
         )
         segment.before = segment.alive
         if segment.changed:

@@ -158,11 +158,11 @@ class DiskSpace:
     def measure(self) -> None:
         """Measure the free space; keep the last values on an error."""
         try:
-            found = os.statvfs(self._directory)
+            file_system = os.statvfs(self._directory)
         except OSError:
             return  # the level stays; a write will fail if something is wrong
-        self._free = found.f_bavail * found.f_frsize
-        self._size = found.f_blocks * found.f_frsize
+        self._free = file_system.f_bavail * file_system.f_frsize
+        self._size = file_system.f_blocks * file_system.f_frsize
 
     @property
     def _threshold(self) -> int:
@@ -186,8 +186,8 @@ class DiskSpace:
     @property
     def restorable(self) -> bool:
         """True if there is space to make the reserve whole, and as much again beside it."""
-        missing = self._reserve_size - self._held
-        return self._patient and missing > 0 and self._free >= missing + self._reserve_size
+        gap = self._reserve_size - self._held
+        return self._patient and gap > 0 and self._free >= gap + self._reserve_size
 
     def poll(self) -> None:
         """Apply the last measurement, and report the level if it has changed."""
@@ -261,11 +261,11 @@ class DiskSpace:
         self.run_short()
         with self._changed:
             floor = 0 if upkeep else self._reserve_size // UPKEEP_SHARE
-            released = min(max(size, RELEASE_BYTES), self._held - floor)
-            if released <= 0:
+            released_bytes = min(max(size, RELEASE_BYTES), self._held - floor)
+            if released_bytes <= 0:
                 return False
-            os.ftruncate(self._fd, self._held - released)
-            self._held -= released
+            os.ftruncate(self._fd, self._held - released_bytes)
+            self._held -= released_bytes
         return True
 
     def _wait(self) -> bool:

@@ -120,8 +120,8 @@ def read_manifest(backup: Path) -> Manifest:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        what = "an unfinished backup" if (backup / JOURNAL_NAME).is_dir() else "no backup"
-        raise JournalError(f"{backup} is {what}: it has no {MANIFEST_NAME}") from None
+        description = "an unfinished backup" if (backup / JOURNAL_NAME).is_dir() else "no backup"
+        raise JournalError(f"{backup} is {description}: it has no {MANIFEST_NAME}") from None
     try:
         manifest = _decoder.decode(data)
     except msgspec.MsgspecError as error:
@@ -178,9 +178,9 @@ def verify(backup: Path, *, records: bool = True, advance: Advance = ignore) -> 
 
 
 def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str]:
-    known = {MANIFEST_NAME}
+    known_names = {MANIFEST_NAME}
     for file in manifest.files:
-        known.add(file.path)
+        known_names.add(file.path)
         try:
             for _ in read_file(backup, file, advance):
                 pass
@@ -190,7 +190,7 @@ def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str
             yield f"{file.path}: {error.strerror}"
     for path in sorted(backup.rglob("*")):
         name = str(path.relative_to(backup))
-        if name not in known and not path.is_dir():
+        if name not in known_names and not path.is_dir():
             yield f"{name}: the file is not part of the backup"
 
 
@@ -203,8 +203,8 @@ def read_file(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
     digest = sha256()
     size = 0
     try:
-        with (backup / file.path).open("rb", buffering=0) as opened:
-            while data := opened.read(CHUNK_BYTES):
+        with (backup / file.path).open("rb", buffering=0) as stream:
+            while data := stream.read(CHUNK_BYTES):
                 digest.update(data)
                 size += len(data)
                 advance(len(data))
@@ -224,7 +224,7 @@ _decoder: Final = msgspec.json.Decoder(Manifest)
 
 def catalogue(directory: Path) -> list[BackupView]:
     """Return the backups in a directory, sorted by name. Raises OSError."""
-    found = []
+    backups = []
     for path in sorted(directory.iterdir()):
         if not path.is_dir():
             continue
@@ -234,9 +234,9 @@ def catalogue(directory: Path) -> list[BackupView]:
             journal = path / JOURNAL_NAME
             # a directory that a broker has opened is a data directory, not a backup
             if journal.is_dir() and not (journal / LOCK_NAME).exists():
-                found.append(BackupView(name=path.name, complete=False))
+                backups.append(BackupView(name=path.name, complete=False))
             continue
-        found.append(
+        backups.append(
             BackupView(
                 name=path.name,
                 complete=True,
@@ -249,7 +249,7 @@ def catalogue(directory: Path) -> list[BackupView]:
                 incremental_from=Path(manifest.incremental_from).name,
             )
         )
-    return found
+    return backups
 
 
 # --- restore -------------------------------------------------------------------------------------
@@ -282,38 +282,38 @@ def restore(
     names = {path.name for path in data_dir.iterdir()} - ALLOWED
     if (data_dir / PARTIAL).exists():
         names -= {file.path for file in manifest.files}  # written by the interrupted restore
-    if others := sorted(names):
+    if other_names := sorted(names):
         raise JournalError(
-            f"{data_dir} is not empty ({others[0]}): a backup is restored into a directory of its "
-            "own. Move what is there out of the way first"
+            f"{data_dir} is not empty ({other_names[0]}): a backup is restored into a directory of "
+            "its own. Move what is there out of the way first"
         )
-    partial = data_dir / PARTIAL
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(mode=0o750)
+    partial_journal = data_dir / PARTIAL
+    shutil.rmtree(partial_journal, ignore_errors=True)
+    partial_journal.mkdir(mode=0o750)
     identity = bytes.fromhex(manifest.identity) if keep_broker_id else os.urandom(IDENTITY_BYTES)
-    others_too: list[Path] = []
+    extra_paths: list[Path] = []
     for file in manifest.files:
         content = _checked(backup, file, advance)
         source = backup / file.path
         directory, _, name = file.path.rpartition("/")
         if directory == JOURNAL_NAME and name.endswith(SUFFIX):
-            _write_segment(source, partial / name, content, identity, sealed=file.sealed)
+            _write_segment(source, partial_journal / name, content, identity, sealed=file.sealed)
         elif directory == JOURNAL_NAME:
             data = b"".join(content)
             if name == IDENTITY_NAME:
                 data = identity.hex().encode() + b"\n"
             if name != DURABLE_NAME:  # it does not apply to the rewritten segments
-                write_whole(partial / name, data)
+                write_whole(partial_journal / name, data)
         elif not directory:
             data = adopted(b"".join(content), manifest.identity, identity.hex())
             write_whole(data_dir / name, data, mode=0o600)
-            others_too.append(data_dir / name)
+            extra_paths.append(data_dir / name)
     next_sequence = manifest.last_sequence + LEAP
-    _leap(partial, manifest, identity, next_sequence)
-    for path in (*others_too, partial, *partial.iterdir()):
+    _leap(partial_journal, manifest, identity, next_sequence)
+    for path in (*extra_paths, partial_journal, *partial_journal.iterdir()):
         hand_over(path, data_dir)
-    sync_directory(partial)
-    os.rename(partial, data_dir / JOURNAL_NAME)
+    sync_directory(partial_journal)
+    os.rename(partial_journal, data_dir / JOURNAL_NAME)
     sync_directory(data_dir)
     return Restored(manifest, identity.hex(), next_sequence)
 
@@ -347,17 +347,17 @@ def _write_segment(
     with create_file(target, 0o640) as file:
         fd = file.fileno()
         last = b""
-        place = crc = 0
+        position = crc = 0
         for data in content:
-            if place == 0:
+            if position == 0:
                 header = decode_segment_header(data, source)._replace(identity=identity)
                 data = encode_segment_header(header) + data[SEGMENT_HEADER_BYTES:]
             crc, last = crc_before_trailer(crc, last, data)
-            place = write_at(fd, data, place)
+            position = write_at(fd, data, position)
         trailer = decode_trailer(last) if sealed else None
         if trailer is not None:
             offset, records, _ = trailer
-            write_at(fd, encode_trailer(offset, records, crc), place - TRAILER_BYTES)
+            write_at(fd, encode_trailer(offset, records, crc), position - TRAILER_BYTES)
         os.fsync(fd)
 
 

@@ -181,52 +181,52 @@ class Upkeep:
         Slots that would hold too much, or whose reader has gone, are marked lost; those whose lease
         is over are removed. If the settings say so, no slot holds a segment while space is low.
         """
-        drop = self._options.invalidate_slots_on_low_disk_space and self._space.low
+        invalidates_slots = self._options.invalidate_slots_on_low_disk_space and self._space.low
         timeout = self._options.slot_idle_timeout
         now = wall()
-        removable = self._removable()
-        lost: dict[str, bool] = {}
-        expired: list[str] = []
-        idle: set[str] = set()
+        candidates = self._removable()
+        lost_slots: dict[str, bool] = {}
+        expired_slots: list[str] = []
+        idle_names: set[str] = set()
         try:
             slots = self._slots.list()
         except JournalDamaged:
-            removable, slots = [], {}  # an unreadable slot may need every segment
-        held: set[LiveSegment] = set()
+            candidates, slots = [], {}  # an unreadable slot may need every segment
+        held_segments: set[LiveSegment] = set()
         for name, slot in slots.items():
             if slot.expired(now):
-                expired.append(name)
+                expired_slots.append(name)
                 continue
-            unread = _unread(slot, removable)
-            if sum(s.size for s in unread) > (0 if drop else slot.limit_bytes):
-                lost[name] = False
+            unread = _unread(slot, candidates)
+            if sum(s.size for s in unread) > (0 if invalidates_slots else slot.limit_bytes):
+                lost_slots[name] = False
                 self._warn(f"the slot {name} is lost: it would hold back more than its limit")
                 continue
-            waited = slot.idle(self.completed(unread[0]), now) if unread and timeout else 0
-            if waited > timeout:
-                lost[name] = True
+            idle_time = slot.idle(self.completed(unread[0]), now) if unread and timeout else 0
+            if idle_time > timeout:
+                lost_slots[name] = True
                 self._warn(
                     f"the slot {name} is lost: its reader has not moved it for longer than "
                     f"journal.slot_idle_timeout ({timeout} ms)"
                 )
                 continue
-            if 2 * waited > timeout:
-                idle.add(name)
+            if 2 * idle_time > timeout:
+                idle_names.add(name)
                 if name not in self._idle:
                     self._warn(
                         f"the slot {name} holds segments back, and its reader has not moved it for "
                         f"half of journal.slot_idle_timeout ({timeout} ms), after which it is "
                         "lost. Start the reader again, or drop the slot"
                     )
-            held.update(unread)
-        self._idle = idle
-        segments = [segment for segment in removable if segment not in held]
+            held_segments.update(unread)
+        self._idle = idle_names
+        segments = [segment for segment in candidates if segment not in held_segments]
         for segment in segments:
             self._liveness.remove(segment)
             self._lookup.forget(segment.first)
             self._finished.remove(segment)
-        if segments or lost or expired:
-            self._writer.defer(partial(self._remove, segments, lost, expired), ignore)
+        if segments or lost_slots or expired_slots:
+            self._writer.defer(partial(self._remove, segments, lost_slots, expired_slots), ignore)
 
     def _removable(self) -> list[LiveSegment]:
         """Return the segments that could be removed if there were no slots."""
@@ -238,13 +238,16 @@ class Upkeep:
 
     def held_by_slots(self) -> dict[str, int]:
         """Return the bytes of segments that only a slot keeps from being removed, by slot name."""
-        removable = self._removable()
+        candidates = self._removable()
         try:
-            slots = self._slots.list() if removable else {}
+            slots = self._slots.list() if candidates else {}
         except JournalDamaged:
             slots = {}
-        held = {name: sum(s.size for s in _unread(slot, removable)) for name, slot in slots.items()}
-        return {name: size for name, size in held.items() if size}
+        held_bytes = {
+            name: sum(segment.size for segment in _unread(slot, candidates))
+            for name, slot in slots.items()
+        }
+        return {name: size for name, size in held_bytes.items() if size}
 
     def completed(self, segment: LiveSegment) -> int:
         """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
@@ -255,26 +258,28 @@ class Upkeep:
             return 0
 
     def _remove(
-        self, segments: list[LiveSegment], lost: dict[str, bool], expired: list[str]
+        self, segments: list[LiveSegment], lost_slots: dict[str, bool], expired_slots: list[str]
     ) -> None:
         """Remove segments and update slots, on the writer's background thread.
 
-        `lost` has the names of lost slots, each with whether its reader has abandoned it.
+        `lost_slots` has the names of lost slots, each with whether its reader has abandoned it.
         """
-        unmarked = [name for name in lost if not self._lose(name, lost[name], wait=False)]
-        for name in expired:
+        unmarked_slots = [
+            name for name in lost_slots if not self._lose(name, lost_slots[name], wait=False)
+        ]
+        for name in expired_slots:
             with suppress(RecordNotFound):
                 self._slots.drop(name)
         for segment in segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
-        for name in unmarked:  # the removed segments have freed space
-            self._lose(name, lost[name], wait=True)
+        for name in unmarked_slots:  # the removed segments have freed space
+            self._lose(name, lost_slots[name], wait=True)
 
     def _lose(self, name: str, abandoned: bool, *, wait: bool) -> bool:
         """Mark a slot lost. Return False if the disk is full."""
-        lose = partial(self._slots.lose, name, abandoned=abandoned)
+        action = partial(self._slots.lose, name, abandoned=abandoned)
         try:
-            self._space.with_space(lose, ENTRY_BYTES, upkeep=True, wait=wait)
+            self._space.with_space(action, ENTRY_BYTES, upkeep=True, wait=wait)
         except RecordNotFound:
             return True
         except OSError as error:
@@ -309,26 +314,26 @@ class Upkeep:
 
     def empty(self, segments: list[LiveSegment]) -> None:
         """Move all live and retained records out of the segments, in slices."""
-        known = [segment for segment, _ in self._work]
+        queued_segments = [segment for segment, _ in self._work]
         for segment in segments:
-            if segment not in known:
-                needed = segment.needed()
+            if segment not in queued_segments:
+                mask = segment.needed()
                 base = segment.base
-                left = list(compress(range(base, base + len(needed)), needed))
-                left.reverse()
-                self._work.append((segment, left))
+                sequences = list(compress(range(base, base + len(mask)), mask))
+                sequences.reverse()
+                self._work.append((segment, sequences))
 
     def move_slice(self) -> None:
         """Move some records of segments that are to be emptied, if any, to the active segment. A
         damaged record fails the journal."""
-        moved = 0
-        while self._work and moved < MOVE_BYTES:
-            segment, left = self._work[0]
-            if not left:
+        moved_bytes = 0
+        while self._work and moved_bytes < MOVE_BYTES:
+            segment, sequences = self._work[0]
+            if not sequences:
                 self._work.popleft()
                 continue
             try:
-                moved += self._move(segment, left.pop())
+                moved_bytes += self._move(segment, sequences.pop())
             except (JournalError, OSError) as error:
                 self._work.popleft()
                 self._failed(error)
@@ -337,13 +342,13 @@ class Upkeep:
     def _move(self, segment: LiveSegment, sequence: int) -> int:
         """Move a record, if it is still needed, and return its bytes."""
         liveness = self._liveness
-        left = liveness.left(segment, sequence)
-        if not left and not liveness.held(segment, sequence):
+        references = liveness.left(segment, sequence)
+        if not references and not liveness.held(segment, sequence):
             return 0
         record = self._lookup.read(segment, sequence)
-        target, place, size = self._relocate(record, left)
+        target, new_sequence, size = self._relocate(record, references)
         self._allow(-2 * size)  # for its cost, and because `durable` will add it
-        liveness.move(segment, sequence, record.identity, target, place)
+        liveness.move(segment, sequence, record.identity, target, new_sequence)
         return size
 
 

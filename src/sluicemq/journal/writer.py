@@ -252,9 +252,9 @@ class SegmentFile:
 
     def _put(self, data: bytes) -> None:
         """Append `data`, after reserving space for it and for the segment's index."""
-        needed = self.end + len(data) + self._index_bytes
-        if self._step and needed > self._reserved:
-            self._reserve(needed)
+        needed_bytes = self.end + len(data) + self._index_bytes
+        if self._step and needed_bytes > self._reserved:
+            self._reserve(needed_bytes)
         self._write(data)
 
     def _write(self, data: bytes, *, upkeep: bool = False) -> None:
@@ -275,22 +275,22 @@ class SegmentFile:
         """
         return not self._step or end + self._index_bytes <= self._reserved
 
-    def _reserve(self, needed: int) -> None:
-        """Reserve `needed` bytes from the start of the file, plus one step if space permits."""
+    def _reserve(self, needed_bytes: int) -> None:
+        """Reserve `needed_bytes` from the start of the file, plus one step if space permits."""
         start = self._reserved
         step = self._step
         try:
-            os.posix_fallocate(self.fd, start, needed - start + step)
+            os.posix_fallocate(self.fd, start, needed_bytes - start + step)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 self._step = 0  # not supported: the write itself reports a full disk
                 return
             self._space.run_short()
             step = 0
-            size = needed - start
-            reserve = partial(os.posix_fallocate, self.fd, start, size)
-            self._space.with_space(reserve, size)
-        self._reserved = needed + step
+            size = needed_bytes - start
+            action = partial(os.posix_fallocate, self.fd, start, size)
+            self._space.with_space(action, size)
+        self._reserved = needed_bytes + step
 
     def seal(self, sequence: int, names: Mapping[int, Address]) -> None:
         """Append index and trailer. `sequence` is the number of the INDEX record."""

@@ -64,12 +64,12 @@ def matcher(pattern: str, ignore_case: bool = False) -> re.Pattern[str]:
     with backtracking, many asterisks and a long name would take unbounded time.
     """
     flags = re.DOTALL | re.IGNORECASE if ignore_case else re.DOTALL
-    first, *others = (re.escape(part) for part in pattern.split("*"))
-    if not others:
+    first, *later_parts = (re.escape(part) for part in pattern.split("*"))
+    if not later_parts:
         return re.compile(first + r"\Z", flags)
-    *inner, last = others
-    between = "".join(f"(?>.*?{part})" for part in inner if part)
-    return re.compile(rf"{first}{between}.*{last}\Z", flags)
+    *inner_parts, last = later_parts
+    inner_pattern = "".join(f"(?>.*?{part})" for part in inner_parts if part)
+    return re.compile(rf"{first}{inner_pattern}.*{last}\Z", flags)
 
 
 def is_role_name(name: str) -> bool:

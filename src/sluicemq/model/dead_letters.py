@@ -128,11 +128,11 @@ def dmq_properties(properties: DeadProperties) -> dict[str, Property]:
     reason = str(properties[REASON])
     attempts = properties.get(ATTEMPTS)
     try:
-        failed = round(datetime.fromisoformat(str(properties.get(TIME))).timestamp() * 1000)
+        failure_time = round(datetime.fromisoformat(str(properties.get(TIME))).timestamp() * 1000)
     except (ValueError, OverflowError):
-        failed = 0
-    derived: tuple[Property, ...] = (
-        failed,
+        failure_time = 0
+    derived_values: tuple[Property, ...] = (
+        failure_time,
         _DMQ_REASONS.get(reason, "ERROR"),
         _DMQ_COMMENTS.get(reason, f"a consumer rejected the message: {reason}"),
         attempts if isinstance(attempts, int) else 0,
@@ -140,11 +140,11 @@ def dmq_properties(properties: DeadProperties) -> dict[str, Property]:
         BROKER_NAME,
         BROKER_NAME,
     )
-    values = dict(zip(DMQ_PROPERTIES, derived, strict=True))
+    values = dict(zip(DMQ_PROPERTIES, derived_values, strict=True))
     for name in DMQ_PROPERTIES:
-        stored = properties.get(name)
-        if stored is not None:
-            values[name] = stored
+        stored_value = properties.get(name)
+        if stored_value is not None:
+            values[name] = stored_value
     return values
 
 

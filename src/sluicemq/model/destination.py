@@ -177,14 +177,14 @@ class Provenance(NamedTuple):
 
         Reset settings have the broker's defaults. The values of `as_written` are dropped for both.
         """
-        set_now = frozenset(names)
-        unset_now = frozenset(unset)
-        kept = tuple(
+        set_names = frozenset(names)
+        unset_names = frozenset(unset)
+        values = tuple(
             (name, value)
             for name, value in self.as_written
-            if name not in set_now and name not in unset_now
+            if name not in set_names and name not in unset_names
         )
-        return self._replace(explicit=(self.explicit - unset_now) | set_now, as_written=kept)
+        return self._replace(explicit=(self.explicit - unset_names) | set_names, as_written=values)
 
 
 def differing(settings: DestinationSettings, base: DestinationSettings = USUAL) -> frozenset[str]:

@@ -47,8 +47,8 @@ class Distribution:
         longest = self.longest
         if longest == before.longest:
             # the longest may be older: only the buckets of the new durations are known
-            highest = max((n for n, count in enumerate(counts) if count), default=-1)
-            longest = 0.0 if highest < 0 else min(longest, _upper(highest, longest))
+            highest_bucket = max((n for n, count in enumerate(counts) if count), default=-1)
+            longest = 0.0 if highest_bucket < 0 else min(longest, _upper(highest_bucket, longest))
         return Distribution(counts, max(0.0, self.sum - before.sum), longest)
 
     def quantile(self, part: float) -> float:
@@ -57,14 +57,14 @@ class Distribution:
         if not count:
             return 0.0
         rank = part * count
-        seen = 0
-        for number, here in enumerate(self.counts):
-            if here and seen + here >= rank:
+        lower_count = 0
+        for number, bucket_count in enumerate(self.counts):
+            if bucket_count and lower_count + bucket_count >= rank:
                 lower = BOUNDS[number - 1] if number else 0.0
                 upper = _upper(number, self.longest)
-                inside = lower + (upper - lower) * max(0.0, rank - seen) / here
-                return min(inside, self.longest)
-            seen += here
+                estimate = lower + (upper - lower) * max(0.0, rank - lower_count) / bucket_count
+                return min(estimate, self.longest)
+            lower_count += bucket_count
         return self.longest
 
 

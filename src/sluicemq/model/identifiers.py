@@ -33,15 +33,17 @@ def to_identifier(name: str, dotted: bool = False) -> str:
 
     With `dotted`, a dot that is not at the start remains a dot. "" remains "".
     """
-    alike = "_" in name and {match.start() for match in _LOOK_ALIKE.finditer(name)}
-    if not alike and (_USUAL_DOTTED if dotted else _USUAL).match(name):
+    look_alikes = "_" in name and {match.start() for match in _LOOK_ALIKE.finditer(name)}
+    if not look_alikes and (_USUAL_DOTTED if dotted else _USUAL).match(name):
         return name
     parts: list[str] = []
-    for place, character in enumerate(name):
+    for index, character in enumerate(name):
         kind = unicodedata.category(character)
         # Java classifies UTF-16 units, and a surrogate is not a letter
-        fits = kind in (_PART if place else _START) and character <= "\uffff"
-        if (fits and not (alike and place in alike)) or (dotted and place and character == "."):
+        fits = kind in (_PART if index else _START) and character <= "\uffff"
+        if (fits and not (look_alikes and index in look_alikes)) or (
+            dotted and index and character == "."
+        ):
             parts.append(character)
         else:
             parts.append(_WORDS.get(character) or f"_x{ord(character):04X}_")

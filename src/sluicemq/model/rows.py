@@ -199,17 +199,17 @@ def row(
 
 def encode(rows: Iterable[RowValues]) -> Iterator[bytes]:
     """Yield frames of the rows, each preceded by its length, to be joined or sent one by one."""
-    collected: list[RowValues] = []
+    batch: list[RowValues] = []
     size = 0
     for values in rows:
-        collected.append(values)
+        batch.append(values)
         size += len(values[2])
-        if len(collected) >= USUAL_ROWS or size >= USUAL_BYTES:
-            yield frame(collected)
-            collected = []
+        if len(batch) >= USUAL_ROWS or size >= USUAL_BYTES:
+            yield frame(batch)
+            batch = []
             size = 0
-    if collected:
-        yield frame(collected)
+    if batch:
+        yield frame(batch)
 
 
 def frame(rows: Sequence[Sequence[object]]) -> bytes:
@@ -256,16 +256,16 @@ def digest(data: memoryview | bytes) -> int:
     for raw in _decoded(data, _raw_rows):
         # CRCs are linear: rows that exchange a value could have the same sum. Products whose halves
         # are combined are not.
-        mixed = (len(raw) << 32 | crc32(raw)) * _MIX & DIGEST_MASK
-        total += mixed ^ mixed >> 32
+        product = (len(raw) << 32 | crc32(raw)) * _MIX & DIGEST_MASK
+        total += product ^ product >> 32
     return total & DIGEST_MASK
 
 
 def _decoded(data: memoryview | bytes, decoder: msgspec.msgpack.Decoder[list[RowT]]) -> list[RowT]:
-    announced = announced_rows(data)
-    if announced > FRAME_ROWS:
+    row_count = announced_rows(data)
+    if row_count > FRAME_ROWS:
         raise FrameTooLarge(
-            f"a frame has {announced} rows; {FRAME_ROWS} are the most: make more frames"
+            f"a frame has {row_count} rows; {FRAME_ROWS} are the most: make more frames"
         )
     try:
         return decoder.decode(data)

@@ -38,8 +38,8 @@ def about(
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the known word most similar to a mistyped one, or ""."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return found[0] if found else ""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else ""
 
 
 def suggestion(word: str, known: Collection[str]) -> str:

@@ -85,8 +85,8 @@ class Url(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Url:
         """Parse an address. Raises ConfigurationError with a correction if it is invalid."""
-        first, *others = cls.parse_all(text)
-        if others:
+        first, *other_urls = cls.parse_all(text)
+        if other_urls:
             raise _mistake(text, "only one host is possible here")
         return first
 
@@ -104,8 +104,8 @@ class Url(NamedTuple):
     def _parse(cls, text: str) -> list[Url]:
         if len(text) > MAX_URL:
             raise ConfigurationError(f"it is longer than {MAX_URL} characters")
-        if unsafe := _UNSAFE.search(text):
-            character = unsafe.group().encode()[0]
+        if match := _UNSAFE.search(text):
+            character = match.group().encode()[0]
             raise ConfigurationError(f"write the character 0x{character:02x} as %{character:02X}")
         if escape := _BAD_ESCAPE.search(text):
             raise ConfigurationError(f"a literal % (position {escape.start() + 1}) is written %25")
@@ -125,9 +125,9 @@ class Url(NamedTuple):
             url = cls(protocol, "", 0, path, tls, queue=queue, options=tuple(options.items()))
             return [url]
         authority, _, raw_queue = rest.partition("/")
-        userinfo, at, host_list = authority.rpartition("@")
+        userinfo, at_sign, host_list = authority.rpartition("@")
         user, colon, password = userinfo.partition(":")
-        if at and not user:
+        if at_sign and not user:
             raise ConfigurationError("there is no user name before the @")
         if colon and not password:
             raise ConfigurationError("there is no password between the : and the @")
@@ -181,10 +181,10 @@ class Url(NamedTuple):
         return self.host == other.host or is_wildcard(self.host) or is_wildcard(other.host)
 
 
-def _mistake(text: str, what: str) -> ConfigurationError:
+def _mistake(text: str, problem: str) -> ConfigurationError:
     """Return the error for an address, which it shows without password and options."""
-    displayed = _QUERY.sub("?…", _PASSWORD.sub(r"\1***@", text))
-    return ConfigurationError(f"address {displayed[:200]!r}: {what}")
+    displayed_text = _QUERY.sub("?…", _PASSWORD.sub(r"\1***@", text))
+    return ConfigurationError(f"address {displayed_text[:200]!r}: {problem}")
 
 
 def _parse_scheme(scheme: str) -> tuple[str, bool, bool]:

@@ -83,16 +83,16 @@ class PackedChunk(Generic[AnyEntry]):
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, or None."""
-        found = list(self.after(order - 1, 1))
-        return found[0] if found and found[0].order == order else None
+        deliveries = list(self.after(order - 1, 1))
+        return deliveries[0] if deliveries and deliveries[0].order == order else None
 
     def remove(self, sequence: int) -> bool:
         """Remove a delivery; return False if it is not present."""
-        place = bisect_left(self.orders, sequence)
-        if place == len(self.orders) or self.orders[place] != sequence:
+        index = bisect_left(self.orders, sequence)
+        if index == len(self.orders) or self.orders[index] != sequence:
             return False
-        del self.orders[place]
-        del self._sizes[place]
+        del self.orders[index]
+        del self._sizes[index]
         return True
 
 
@@ -135,17 +135,17 @@ class Backlog(Generic[AnyEntry]):
         """Return the first `count` deliveries behind that order; those in chunks as temporary
         objects.
         """
-        found = behind(self._front, order, count)
-        if len(found) < count:
+        deliveries = behind(self._front, order, count)
+        if len(deliveries) < count:
             start = bisect_right(self._chunks, order, key=_last)
             for chunk in islice(self._chunks, start, None):
                 if isinstance(chunk, PackedChunk):
-                    found.extend(chunk.after(order, count - len(found)))
+                    deliveries.extend(chunk.after(order, count - len(deliveries)))
                 else:
-                    found += behind(chunk, order, count - len(found))
-                if len(found) >= count:
+                    deliveries += behind(chunk, order, count - len(deliveries))
+                if len(deliveries) >= count:
                     break
-        return found
+        return deliveries
 
     def packed_after(self, order: int) -> PackedChunk[AnyEntry] | None:
         """Return the packed chunk that the first delivery behind that order is in, if it is in
@@ -153,18 +153,18 @@ class Backlog(Generic[AnyEntry]):
         """
         if self._front and self._front[-1].order > order:
             return None
-        place = bisect_right(self._chunks, order, key=_last)
-        chunk = self._chunks[place] if place < len(self._chunks) else None
+        index = bisect_right(self._chunks, order, key=_last)
+        chunk = self._chunks[index] if index < len(self._chunks) else None
         return chunk if isinstance(chunk, PackedChunk) else None
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
         if self._front and self._front[-1].order >= order:
             return at(self._front, order)
-        place = bisect_left(self._chunks, order, key=_last)
-        if place == len(self._chunks):
+        index = bisect_left(self._chunks, order, key=_last)
+        if index == len(self._chunks):
             return None
-        chunk = self._chunks[place]
+        chunk = self._chunks[index]
         return chunk.find(order) if isinstance(chunk, PackedChunk) else at(chunk, order)
 
     def last(self) -> int:
@@ -178,10 +178,10 @@ class Backlog(Generic[AnyEntry]):
 
         With `packed`, remove it from a packed chunk only.
         """
-        place = bisect_left(self._chunks, order, key=_last)
-        if place == len(self._chunks):
+        index = bisect_left(self._chunks, order, key=_last)
+        if index == len(self._chunks):
             return False
-        chunk = self._chunks[place]
+        chunk = self._chunks[index]
         if isinstance(chunk, PackedChunk):
             if not chunk.remove(order):
                 return False
@@ -189,7 +189,7 @@ class Backlog(Generic[AnyEntry]):
         elif packed or not remove(chunk, order):
             return False
         if not chunk:
-            del self._chunks[place]
+            del self._chunks[index]
         return True
 
     @property
@@ -200,7 +200,7 @@ class Backlog(Generic[AnyEntry]):
     def compact(self) -> int:
         """Remove the objects that are no longer READY; return the number of deliveries left."""
         self._front = deque(ready_of(self._front))
-        left = len(self._front) + self.packed
+        remaining = len(self._front) + self.packed
         chunks: deque[PackedChunk[AnyEntry] | list[AnyEntry]] = deque()
         for chunk in self._chunks:
             if isinstance(chunk, PackedChunk):
@@ -208,11 +208,11 @@ class Backlog(Generic[AnyEntry]):
                     chunks.append(chunk)
             else:
                 ready = ready_of(chunk)
-                left += len(ready)
+                remaining += len(ready)
                 if ready:
                     chunks.append(ready)
         self._chunks = chunks
-        return left
+        return remaining
 
 
 def behind(line: deque[AnyEntry] | list[AnyEntry], order: int, count: int) -> list[AnyEntry]:
@@ -223,18 +223,18 @@ def behind(line: deque[AnyEntry] | list[AnyEntry], order: int, count: int) -> li
 
 def at(line: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry | None:
     """Return the delivery of an ordered sequence with that order, in any state, or None."""
-    place = bisect_left(line, order, key=order_of)
-    if place < len(line) and line[place].order == order:
-        return line[place]
+    index = bisect_left(line, order, key=order_of)
+    if index < len(line) and line[index].order == order:
+        return line[index]
     return None
 
 
 def remove(chunk: list[AnyEntry], order: int) -> bool:
     """Remove the delivery with that order from a chunk; return False if it is not present."""
-    place = bisect_left(chunk, order, key=order_of)
-    if place == len(chunk) or chunk[place].order != order:
+    index = bisect_left(chunk, order, key=order_of)
+    if index == len(chunk) or chunk[index].order != order:
         return False
-    del chunk[place]
+    del chunk[index]
     return True
 
 
@@ -272,15 +272,15 @@ class Requeued(Generic[AnyEntry]):
         if not chunks:
             chunks.append([delivery])
             return
-        place = len(chunks) - 1
-        if delivery.order > chunks[place][-1].order:
-            chunks[place].append(delivery)
+        index = len(chunks) - 1
+        if delivery.order > chunks[index][-1].order:
+            chunks[index].append(delivery)
         else:
-            place = bisect_left(chunks, delivery.order, key=_last)
-            insort(chunks[place], delivery, key=order_of)
-        if len(chunks[place]) > 2 * CHUNK:
-            chunks.insert(place + 1, chunks[place][CHUNK:])
-            del chunks[place][CHUNK:]
+            index = bisect_left(chunks, delivery.order, key=_last)
+            insort(chunks[index], delivery, key=order_of)
+        if len(chunks[index]) > 2 * CHUNK:
+            chunks.insert(index + 1, chunks[index][CHUNK:])
+            del chunks[index][CHUNK:]
 
     def first(self) -> AnyEntry:
         """Return the delivery with the lowest order. There must be one."""
@@ -296,26 +296,26 @@ class Requeued(Generic[AnyEntry]):
 
     def discard(self, order: int) -> bool:
         """Remove the delivery with that order; return False if it is not present."""
-        place = bisect_left(self._chunks, order, key=_last)
-        if place == len(self._chunks) or not remove(self._chunks[place], order):
+        index = bisect_left(self._chunks, order, key=_last)
+        if index == len(self._chunks) or not remove(self._chunks[index], order):
             return False
-        if not self._chunks[place]:
-            del self._chunks[place]
+        if not self._chunks[index]:
+            del self._chunks[index]
         return True
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
-        place = bisect_left(self._chunks, order, key=_last)
-        return at(self._chunks[place], order) if place < len(self._chunks) else None
+        index = bisect_left(self._chunks, order, key=_last)
+        return at(self._chunks[index], order) if index < len(self._chunks) else None
 
     def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order, in any state."""
-        found: list[AnyEntry] = []
+        deliveries: list[AnyEntry] = []
         for chunk in islice(self._chunks, bisect_right(self._chunks, order, key=_last), None):
-            found += behind(chunk, order, count - len(found))
-            if len(found) >= count:
+            deliveries += behind(chunk, order, count - len(deliveries))
+            if len(deliveries) >= count:
                 break
-        return found
+        return deliveries
 
     def compact(self) -> None:
         """Remove deliveries that are no longer READY."""

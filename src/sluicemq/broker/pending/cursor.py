@@ -67,15 +67,15 @@ class Cursor(Generic[AnyEntry]):
         """
         if self.priority < 0:
             return []
-        found = self._pending_queue.after(self.priority, self.last, count)
-        while found and found[-1].order > self.until:
-            found.pop()
-        if not found:
+        deliveries = self._pending_queue.after(self.priority, self.last, count)
+        while deliveries and deliveries[-1].order > self.until:
+            deliveries.pop()
+        if not deliveries:
             self.priority -= 1
             self.last = 0
-            return found
-        self.last = found[-1].order
-        return ready_of(found)
+            return deliveries
+        self.last = deliveries[-1].order
+        return ready_of(deliveries)
 
     def more(self) -> bool:
         """Return whether a READY delivery follows. The position stays the same."""
@@ -94,21 +94,21 @@ class Cursor(Generic[AnyEntry]):
         It is less than `count` if the scan has ended or the `budget` of examined deliveries is used
         up.
         """
-        passed = 0
-        while passed < count and budget > 0 and self.priority >= 0:
+        total = 0
+        while total < count and budget > 0 and self.priority >= 0:
             chunk = self._pending_queue.packed_after(self.priority, self.last)
             if chunk is not None and chunk.last <= self.until:
                 ready = chunk.count(self.last)
-                if ready <= count - passed:
-                    passed += ready
+                if ready <= count - total:
+                    total += ready
                     self.last = chunk.last
                     budget -= CHUNK_COST
                     continue
-            examined, priority = min(count - passed, budget, EXAMINED), self.priority
-            passed += len(self.look(examined))
+            limit, priority = min(count - total, budget, EXAMINED), self.priority
+            total += len(self.look(limit))
             if self.priority == priority:
-                budget -= examined
-        return passed
+                budget -= limit
+        return total
 
     def is_before(self, delivery: AnyEntry) -> bool:
         """Return whether the scan has yet to reach the position of this delivery."""

@@ -100,9 +100,9 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
 
     def _move_to_backlog(self, priority: int, fifo: deque[AnyEntry]) -> None:
         """Move the older half of a long FIFO to the backlog."""
-        taken = [fifo.popleft() for _ in range(self._chunk_size)]
-        ready = ready_of(taken)
-        self.length -= len(taken) - len(ready)
+        deliveries = [fifo.popleft() for _ in range(self._chunk_size)]
+        ready = ready_of(deliveries)
+        self.length -= len(deliveries) - len(ready)
         packing = self.selector is None
         if packing and self.pinned:
             for delivery in ready:
@@ -160,16 +160,16 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         Those in chunks are temporary objects.
         """
         backlog = self.backlogs[priority]
-        found = backlog.after(order, count) if backlog is not None else []
+        deliveries = backlog.after(order, count) if backlog is not None else []
         fifo = self.fifos[priority]
-        if fifo and len(found) < count:
-            found += behind(fifo, order, count - len(found))
+        if fifo and len(deliveries) < count:
+            deliveries += behind(fifo, order, count - len(deliveries))
         requeued = self.requeued[priority]
         if requeued is not None:
-            found += requeued.after(order, count)
-            found.sort(key=order_of)
-            del found[count:]
-        return found
+            deliveries += requeued.after(order, count)
+            deliveries.sort(key=order_of)
+            del deliveries[count:]
+        return deliveries
 
     def packed_after(self, priority: int, order: int) -> PackedChunk[AnyEntry] | None:
         """Return the packed chunk that has the next deliveries of a priority behind that order.
@@ -179,8 +179,8 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         backlog, requeued = self.backlogs[priority], self.requeued[priority]
         chunk = backlog.packed_after(order) if backlog is not None else None
         if chunk is not None and requeued is not None:
-            others = requeued.after(order, 1)
-            if others and others[0].order < chunk.last:
+            candidates = requeued.after(order, 1)
+            if candidates and candidates[0].order < chunk.last:
                 return None
         return chunk
 
@@ -241,8 +241,8 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         while self.mask:
             priority = (self.mask & -self.mask).bit_length() - 1
             if not lowest:
-                present = [each for each in range(PRIORITIES) if self.mask >> each & 1]
-                priority = min(present, key=self._first_order)
+                priorities = [number for number in range(PRIORITIES) if self.mask >> number & 1]
+                priority = min(priorities, key=self._first_order)
             delivery = self._pop(priority)
             if delivery.state == READY:
                 return delivery

@@ -101,22 +101,22 @@ def compile_condition(node: Node, expected: bool) -> Test:
 
 def _combined(tests: list[Test], every: bool) -> Test:
     """Return a test that every one of the tests holds, or any of them."""
-    decisive, neutral = (never, always) if every else (always, never)
-    if decisive in tests:
-        return decisive
-    open_ = tuple(test for test in tests if test is not neutral)
-    if not open_:
-        return neutral
-    if len(open_) == 1:
-        return open_[0]
-    if len(open_) == 2:
-        first, second = open_
+    decisive_test, neutral_test = (never, always) if every else (always, never)
+    if decisive_test in tests:
+        return decisive_test
+    open_tests = tuple(test for test in tests if test is not neutral_test)
+    if not open_tests:
+        return neutral_test
+    if len(open_tests) == 1:
+        return open_tests[0]
+    if len(open_tests) == 2:
+        first, second = open_tests
         if every:
             return lambda message: first(message) and second(message)
         return lambda message: first(message) or second(message)
 
     def test_each(message: Message) -> bool:
-        for test in open_:
+        for test in open_tests:
             if test(message) is not every:
                 return not every
         return every
@@ -138,8 +138,8 @@ def _comparison(node: Comparison, expected: bool) -> Test:
     if literal is None:
         return never
     if isinstance(left, Literal):
-        known = left.value is not None and _holds(compare, left.value, literal) is expected
-        return always if known else never
+        result = left.value is not None and _holds(compare, left.value, literal) is expected
+        return always if result else never
     if isinstance(left, Identifier) and not is_field(left.name):
         if isinstance(literal, str) and symbol == "=" and expected:
             return _property_is(left.name, literal)
@@ -150,17 +150,21 @@ def _comparison(node: Comparison, expected: bool) -> Test:
 
 def _holds(compare: Compare, left: Value, right: Value) -> bool:
     """Return the result of a comparison of two values that are not NULL."""
-    kind, other = type(left), type(right)
-    if kind is other:
+    left_type, right_type = type(left), type(right)
+    if left_type is right_type:
         # strings and Booleans have no order
-        return (kind in NUMBERS or compare in _EQUALITY) and compare(left, right)
+        return (left_type in NUMBERS or compare in _EQUALITY) and compare(left, right)
     return is_number(left) and is_number(right) and compare(double(left), double(right))
 
 
 def _two_values(left: Read, compare: Compare, right: Read, expected: bool) -> Test:
     def test(message: Message) -> bool:
-        one, other = left(message), right(message)
-        return one is not None and other is not None and _holds(compare, one, other) is expected
+        left_value, right_value = left(message), right(message)
+        return (
+            left_value is not None
+            and right_value is not None
+            and _holds(compare, left_value, right_value) is expected
+        )
 
     return test
 
@@ -212,7 +216,9 @@ def _value(node: Node) -> Read:
             read = _value(node.operand)
             return lambda message: negative(read(message))
         case Arithmetic():
-            return _arithmetic(_value(node.first), [(s, _value(part)) for s, part in node.rest])
+            return _arithmetic(
+                _value(node.first), [(symbol, _value(operand)) for symbol, operand in node.rest]
+            )
     assert isinstance(node, Literal)
     literal = node.value
     return lambda message: literal

@@ -53,11 +53,11 @@ def equalities(condition: Node) -> tuple[Equality, ...]:
 def _necessary(node: Node) -> dict[str, frozenset[Bucket]]:
     match node:
         case All(operands=operands):
-            found: dict[str, frozenset[Bucket]] = {}
+            fields: dict[str, frozenset[Bucket]] = {}
             for operand in operands:
                 for field, buckets in _necessary(operand).items():
-                    found[field] = found[field] & buckets if field in found else buckets
-            return found
+                    fields[field] = fields[field] & buckets if field in fields else buckets
+            return fields
         case Any(operands=operands):
             return _alternatives([_necessary(operand) for operand in operands])
         case Within():
@@ -75,10 +75,10 @@ def _necessary(node: Node) -> dict[str, frozenset[Bucket]]:
 
 def _alternatives(branches: list[dict[str, frozenset[Bucket]]]) -> dict[str, frozenset[Bucket]]:
     """Return the fields that occur in every branch, with all of their values."""
-    found = {}
+    fields = {}
     for field in branches[0]:
         if all(field in branch for branch in branches):
             union = frozenset().union(*(branch[field] for branch in branches))
             if len(union) <= MAX_VALUES:
-                found[field] = union
-    return found
+                fields[field] = union
+    return fields

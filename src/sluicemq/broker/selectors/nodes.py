@@ -52,10 +52,10 @@ def split_pattern(pattern: str, escape: str) -> list[Part]:
     characters = iter(pattern)
     for character in characters:
         if character == escape:
-            following = next(characters, "")
-            if not following:
+            literal = next(characters, "")
+            if not literal:
                 raise ValueError(f"a character after the escape {escape} that ends the pattern")
-            plain += following
+            plain += literal
         elif character in "%_":
             if plain:
                 parts.append(plain)
@@ -134,24 +134,24 @@ class _Matcher:
         self._middle: list[tuple[str | re.Pattern[str], int]] = []
         for run in middle:
             plain = [part for part in run if isinstance(part, str)]
-            found = re.compile(_expression(run), re.DOTALL) if plain != run else "".join(plain)
-            self._middle.append((found, _length(run)))
+            needle = re.compile(_expression(run), re.DOTALL) if plain != run else "".join(plain)
+            self._middle.append((needle, _length(run)))
 
     def __call__(self, value: str) -> bool:
         if self._start.match(value) is None:
             return False
-        place = self._start_length
+        position = self._start_length
         for part, length in self._middle:
             if isinstance(part, str):
-                place = value.find(part, place)
+                position = value.find(part, position)
             else:
-                found = part.search(value, place)
-                place = -1 if found is None else found.start()
-            if place < 0:
+                match = part.search(value, position)
+                position = -1 if match is None else match.start()
+            if position < 0:
                 return False
-            place += length
+            position += length
         end = len(value) - self._ending_length
-        return end >= place and self._ending.match(value, end) is not None
+        return end >= position and self._ending.match(value, end) is not None
 
 
 Value = bool | int | float | str | None

@@ -75,8 +75,8 @@ def read(text: str) -> Node:
     except UnexpectedToken as error:
         end = error.token.type == "$END"
         position = len(text) if end else error.token.start_pos or 0
-        found = "the end" if end else _shortened(str(error.token))
-        raise expected(_listed(error.accepts or error.expected), found, position) from None
+        token_text = "the end" if end else _shortened(str(error.token))
+        raise expected(_listed(error.accepts or error.expected), token_text, position) from None
     except UnexpectedCharacters as error:
         position = cast(int, error.pos_in_stream)
         if text[position] == "'":
@@ -90,8 +90,8 @@ def expected(what: str, found: str, position: int) -> SelectorError:
     return SelectorError(f"expected {what}, found {found} at offset {position}", position)
 
 
-def _shortened(found: str) -> str:
-    return found if len(found) <= 40 else f"{found[:37]}..."
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _listed(terminals: Iterable[str]) -> str:

@@ -59,15 +59,15 @@ def is_field(name: str) -> bool:
 
 
 def _property(name: str) -> Read:
-    foreign = from_identifier(name)
+    foreign_name = from_identifier(name)
 
     def read(message: Message) -> Value:
         properties = message.properties
         if properties is None:
             return None
         value = properties.get(name)
-        if value is None and foreign != name:
-            value = properties.get(foreign)
+        if value is None and foreign_name != name:
+            value = properties.get(foreign_name)
         return None if isinstance(value, bytes) else value
 
     return read
