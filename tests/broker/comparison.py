@@ -677,6 +677,7 @@ class ModelComparison:
             assert engine_destination.staged == len(self.model.staged_of(destination))
             assert engine_destination.waiting == self.model.count_waiting(destination)
             assert engine_destination.waiting_bytes == self.model.bytes_waiting(destination)
+            in_memory |= {id(p.message): len(p.message.body) for p in engine_destination.parked}
             assert [p.message.message_id for p in engine_destination.parked] == [
                 model_message.name for model_message in destination.parked
             ]

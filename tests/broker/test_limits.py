@@ -229,6 +229,27 @@ def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
     assert bodies(queue) == ["e", "f"]
 
 
+def test_memory_limit_includes_messages_that_wait_for_capacity() -> None:
+    fixture = BrokerFixture(EngineSettings(memory_limit=2000, memory_budget=0))
+    queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    producer = Producer(fixture, unblocked)
+    assert producer.send(queue, "a")
+    large = "b" * 1500
+    assert not producer.send(queue, large)
+    assert fixture.broker.memory == 1500
+    with pytest.raises(LimitExceeded, match=r"broker\.memory_limit"):
+        producer.send(queue, "c" * 501)
+    assert queue.statistics.rejected == 1
+    reader = fixture.read(queue)
+    fixture.broker.flush()
+    fixture.broker.flush()
+    assert unblocked == [large]
+    assert reader.got() == ["a", large]
+    reader.settle()
+    assert fixture.broker.memory == 0
+
+
 def test_a_stopping_broker_accepts_no_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
@@ -259,7 +280,9 @@ def test_a_blocked_producer_may_cancel() -> None:
         assert not fixture.broker.publish(
             queue, message, lambda body=body: accepted_bodies.append(body)
         )
+    memory = fixture.broker.memory
     assert fixture.broker.publisher.withdraw(queue, parked_messages[0])
+    assert fixture.broker.memory == memory - 1
     assert not fixture.broker.publisher.withdraw(queue, parked_messages[0])
     reader = fixture.read(queue)
     fixture.broker.flush()

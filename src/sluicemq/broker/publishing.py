@@ -194,6 +194,15 @@ class Publisher:
         if target is not None:
             return target, self.redirect(message, destination, target)
         assert unblocked is not None
+        core = self._core
+        size = core.size_in_memory(message)
+        if core.memory + size > core.settings.memory_limit:
+            destination.statistics.rejected += 1
+            raise LimitExceeded(
+                f"{destination.address} is full, and messages in memory have reached the limit "
+                "(broker.memory_limit), so that no more can wait for capacity"
+            )
+        core.memory += size
         message.epoch = self._clock.epoch
         destination.parked.append(Parked(message, unblocked))
         return None
@@ -260,10 +269,17 @@ class Publisher:
         """Remove a parked message; return False if it has been accepted already."""
         for index, parked in enumerate(destination.parked):
             if parked.message is message:
-                del destination.parked[index]
+                self.take_parked(destination, index)
                 self._core.unblocking[destination] = None
                 return True
         return False
+
+    def take_parked(self, destination: Destination, index: int = 0) -> Parked:
+        """Remove a parked message, which then does not count as in memory."""
+        parked = destination.parked[index]
+        del destination.parked[index]
+        self._core.memory -= self._core.size_in_memory(parked.message)
+        return parked
 
     def unpark(self) -> None:
         """Accept the parked messages for which their destinations have capacity again."""
@@ -275,7 +291,7 @@ class Publisher:
                     self.low_space and message.durability in PERSISTENT
                 ):
                     break
-                parked = destination.parked.popleft()
+                parked = self.take_parked(destination)
                 self.accept(destination, parked.message)
                 parked.unblocked()
 

@@ -54,8 +54,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: Annotated[
         int,
         about(
-            "Size of all messages in memory, including those of open transactions, at which "
-            "messages are rejected that are not journaled or that belong to a transaction.",
+            "Size of all messages in memory, including those of open transactions and those that "
+            "wait until a full destination has capacity, at which messages are rejected that are "
+            "not journaled, belong to a transaction, or would have to wait.",
             "bytes",
             ge=1024**2,
         ),
