@@ -672,12 +672,12 @@ class ModelComparison:
             assert set(engine_destination.subscriptions) == set(destination.subscriptions)
             for twin in destination.every():
                 deliveries = self.check_subscription(twin, self.subscription(twin))
-                in_memory |= {id(d.message): d.size for d in deliveries if d.message is not None}
+                in_memory |= sizes(d.message for d in deliveries if d.message is not None)
             assert engine_destination.paused == destination.paused
             assert engine_destination.staged == len(self.model.staged_of(destination))
             assert engine_destination.waiting == self.model.count_waiting(destination)
             assert engine_destination.waiting_bytes == self.model.bytes_waiting(destination)
-            in_memory |= {id(p.message): len(p.message.body) for p in engine_destination.parked}
+            in_memory |= sizes(parked.message for parked in engine_destination.parked)
             assert [p.message.message_id for p in engine_destination.parked] == [
                 model_message.name for model_message in destination.parked
             ]
@@ -687,10 +687,9 @@ class ModelComparison:
         end_state = engine.TransactionState.ENDED
         self.committing = [p for p in self.committing if p.engine.state is not end_state]
         for transaction in (*self.transactions, *self.committing):
-            for delivery in transaction.engine.acks:
-                if delivery.message is not None:
-                    in_memory[id(delivery.message)] = delivery.size
-            in_memory |= {id(m): len(m.body) for _, m in transaction.engine.sends}
+            acked = [delivery.message for delivery in transaction.engine.acks]
+            in_memory |= sizes(message for message in acked if message is not None)
+            in_memory |= sizes(message for _, message in transaction.engine.sends)
         assert self.broker.core.memory == sum(in_memory.values()), "bytes in memory"
         for pair in self.consumers:
             assert pair.window.engine.credit == pair.window.model.credit
@@ -861,3 +860,8 @@ class ModelComparison:
                 minimum, maximum = entry.may_count
                 entry.attempts = entry.failed = attempts[entry.sequence]
                 assert minimum <= entry.attempts <= maximum, f"attempts of {entry} after a restart"
+
+
+def sizes(messages: Iterable[Message]) -> dict[int, int]:
+    """Return what each message counts in memory, by its object."""
+    return {id(message): len(message.body) + message.header_bytes() for message in messages}

@@ -180,8 +180,9 @@ def test_purging_and_deleting_the_queue_drops_exhausted_messages() -> None:
     fixture.broker.remove(queue)
     fixture.queue("q.dlq")
     fixture.wait(RETRY)
-    assert dead(fixture) == ["a"]
-    assert fixture.broker.core.memory == 1
+    [dead_letter] = fixture.dead("q.dlq")
+    assert dead_letter.body == b"a"
+    assert fixture.broker.memory == 1 + dead_letter.header_bytes()
 
 
 def test_the_displaced_message_goes_when_its_dead_letter_queue_is_full() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
-from sluicemq.model.message import Durability
+from sluicemq.model.message import PROPERTY_OVERHEAD, Durability, Property
 from tests.support.broker import BrokerFixture, bodies, purge
 
 full_at_two = pytest.mark.parametrize(
@@ -227,6 +227,23 @@ def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
     reader.settle()
     fixture.send(queue, "f", durability=Durability.NONE)
     assert bodies(queue) == ["e", "f"]
+
+
+@pytest.mark.parametrize("native", [b"", b"n" * 50])
+def test_memory_includes_headers(native: bytes) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    properties: dict[str, Property] = {"name": "v" * 1000, "data": b"b" * 500, "n": 5, "x": None}
+    message = fixture.message(queue, "body")
+    message.properties = properties
+    message.native = native
+    reader = fixture.read(queue)
+    fixture.broker.publish(queue, message)
+    fixture.broker.flush()
+    size = len(native) or 4 + 4 + 1 + 1 + 1500 + 4 * PROPERTY_OVERHEAD
+    assert fixture.broker.memory == 4 + size
+    reader.settle()
+    assert fixture.broker.memory == 0
 
 
 def test_memory_limit_includes_messages_that_wait_for_capacity() -> None:

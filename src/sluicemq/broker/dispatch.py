@@ -59,7 +59,10 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
         expires,
     )
     if not message.references:
-        core.memory += size + len(message.native) + core.overhead  # as size_in_memory
+        # as size_in_memory, without a call for most messages
+        native = message.native
+        headers = message.header_bytes() if message.properties and not native else len(native)
+        core.memory += size + headers + core.overhead
     message.references += 1
     pending_queue = subscription.everything
     if (
@@ -395,7 +398,9 @@ def settle(consumer: Consumer, sequence: int) -> bool:
     if message is not None:
         message.references -= 1
         if not message.references:
-            core.memory -= delivery.size + len(message.native) + core.overhead
+            native = message.native
+            headers = message.header_bytes() if message.properties and not native else len(native)
+            core.memory -= delivery.size + headers + core.overhead
         delivery.message = None
     if delivery.expires:
         core.wheel.discard(delivery)

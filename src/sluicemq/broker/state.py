@@ -841,7 +841,7 @@ class Core:
 
         dispatch.py adds and subtracts them without this call, for each message.
         """
-        return len(message.body) + len(message.native) + self.overhead
+        return len(message.body) + message.header_bytes() + self.overhead
 
     def load(self, delivery: Delivery) -> Message:
         """Load a paged-out message into memory. Raises JournalDamaged or RecordNotFound."""

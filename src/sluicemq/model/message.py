@@ -17,6 +17,10 @@ COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
 UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 
 
+PROPERTY_OVERHEAD: Final = 100
+"""Bytes in memory of a property besides its name and value."""
+
+
 class BodyKind(IntEnum):
     """Type of a body; determines its conversion for other protocols (docs/crossing.md).
 
@@ -195,6 +199,18 @@ class Message:
             self.properties if properties is None else properties,
             self.native,
         )
+
+    def header_bytes(self) -> int:
+        """Return about the number of bytes in memory of the original framing, or otherwise of the
+        properties."""
+        if self.native or not self.properties:
+            return len(self.native)
+        size = 0
+        for name, value in self.properties.items():
+            size += PROPERTY_OVERHEAD + len(name)
+            if isinstance(value, (str, bytes)):
+                size += len(value)
+        return size
 
     def __repr__(self) -> str:
         return f"<Message {self.sequence} to {self.destination}, {len(self.body)} bytes>"
