@@ -322,7 +322,7 @@ class ModelComparison:
         self.model.look()
         expected = self.model.again(pair.model, entries, attempted)
         sequences = [entry.sequence for entry in entries]
-        sent = self.broker.again(pair.engine, sequences, attempted=attempted)
+        sent = self.broker.start_next_attempt(pair.engine, sequences, attempted=attempted)
         assert [(d.sequence, d.attempts) for d in sent] == [
             (entry.sequence, entry.attempts) for entry in expected
         ]
@@ -347,15 +347,15 @@ class ModelComparison:
         assert pair.engine is not None
         self.model.look()
         self.model.settle(entry)
-        assert self.broker.settle(pair.engine, entry.sequence)
-        assert not self.broker.settle(pair.engine, entry.sequence), "settled twice"
+        assert self.broker.acknowledge(pair.engine, entry.sequence)
+        assert not self.broker.acknowledge(pair.engine, entry.sequence), "settled twice"
 
     def settle_any(self, entry: model.Entry) -> None:
         self.model.look()
         subscription = self.subscription(entry.subscription)
         self.model.settle(entry)
-        assert self.broker.settle_any(subscription, entry.sequence)
-        assert not self.broker.settle_any(subscription, entry.sequence), "settled twice"
+        assert self.broker.acknowledge_any(subscription, entry.sequence)
+        assert not self.broker.acknowledge_any(subscription, entry.sequence), "settled twice"
 
     def release(
         self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool, spared: bool
@@ -510,8 +510,8 @@ class ModelComparison:
         self.model.look()
         self.model.settle_in(transaction.model, entry)
         transactions = self.broker.transactions
-        assert transactions.settle(transaction.engine, pair.engine, entry.sequence)
-        assert not transactions.settle(transaction.engine, pair.engine, entry.sequence)
+        assert transactions.acknowledge(transaction.engine, pair.engine, entry.sequence)
+        assert not transactions.acknowledge(transaction.engine, pair.engine, entry.sequence)
 
     def unsettle(
         self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
@@ -525,7 +525,7 @@ class ModelComparison:
             for delivery, consumer in transaction.engine.acks.items()
             if consumer is pair.engine and delivery.sequence == entry.sequence
         ]
-        assert self.broker.transactions.unsettle(transaction.engine, delivery)
+        assert self.broker.transactions.withdraw_ack(transaction.engine, delivery)
 
     def prepare(self, pair: TransactionPair) -> None:
         xid = f"xid {next(self.names)}".encode()
@@ -781,7 +781,7 @@ class ModelComparison:
                 assert match, f"{entry} is missing"
                 if len(match) > 1:  # dead letters of one message from several subscriptions
                     origin = entry.model_message.origin
-                    match.sort(key=lambda d: origin_of(self.broker.core.glance(d)) != origin)
+                    match.sort(key=lambda d: origin_of(self.broker.core.read_head(d)) != origin)
                 free.remove(match[0])
                 entry.sequence, entry.order = match[0].sequence, match[0].order
             elif not entry.order:

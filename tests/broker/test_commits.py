@@ -238,7 +238,7 @@ def test_crash_leaves_all_of_a_commit_or_nothing(disk: Disk, flushes: int, snaps
     disk.sync()
     transaction = fill(disk.broker)
     [sequence] = reader.consumer.unacked
-    disk.broker.transactions.settle(transaction, reader.consumer, sequence)
+    disk.broker.transactions.acknowledge(transaction, reader.consumer, sequence)
     done: list[bool] = []
     disk.broker.transactions.commit(transaction, lambda: done.append(True))
     run(disk, flushes)

@@ -13,7 +13,7 @@ from sluicemq.broker import Delivery, Destination, EngineSettings
 from sluicemq.broker.pending.backlog import CHUNK, Requeued
 from sluicemq.broker.pending.cursor import CHUNK_COST, Cursor
 from sluicemq.broker.pending.entry import READY, TAKEN
-from sluicemq.broker.subscription import take_out, withdraw
+from sluicemq.broker.subscription import remove_waiting, withdraw
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
 
@@ -103,7 +103,7 @@ def line_of(
                 withdraw(delivery)
         elif action == "take out":
             for delivery in ready_in(queue)[arguments[0] : arguments[0] + arguments[1]]:
-                take_out(delivery)
+                remove_waiting(delivery)
         else:
             queue.queue.everything.compact()
     return fixture, queue
@@ -249,7 +249,7 @@ def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
         fixture.broker.publish(queue, message)
     line = queue.queue.everything
     for delivery in ready_in(queue)[-2:]:
-        take_out(delivery)
+        remove_waiting(delivery)
     line.compact()
     assert not line.fifos[4]
     fixture.broker.flush()

@@ -164,7 +164,7 @@ def test_a_late_acknowledgement_still_counts() -> None:
     [sequence] = fixture.send(queue, "b")
     reader.release()
     assert queue.waiting == 1
-    assert fixture.broker.settle_any(queue.queue, sequence)
+    assert fixture.broker.acknowledge_any(queue.queue, sequence)
     fixture.queue("q.dlq")
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting) == (["a"], 0)

@@ -59,7 +59,7 @@ class Reader:
         """Acknowledge these or all unacked messages, and flush."""
         unacked = self.held()
         for body in bodies or unacked:
-            assert self.broker.settle(self.consumer, unacked[body])
+            assert self.broker.acknowledge(self.consumer, unacked[body])
         self.broker.flush()
 
     def release(self, *bodies: str, attempted: bool = True) -> None:

@@ -315,7 +315,7 @@ class ActionService(Service):
         return lambda delivery: transfer(delivery, resolve())
 
     def _redrive(self, call: Call, delivery: Delivery) -> None:
-        origin = origin_of(self._broker.glance(delivery))
+        origin = origin_of(self._broker.read_head(delivery))
         if origin is None:
             raise ActionRefused("no-origin", "the message has no origin")
         name = origin.address.name

@@ -323,7 +323,7 @@ class MessageService(Service):
     ) -> MessageItem:
         try:
             broker = self._broker
-            message = broker.read(delivery) if body else broker.glance(delivery)
+            message = broker.read(delivery) if body else broker.read_head(delivery)
         except JournalError:
             return damaged(self._broker, delivery, state, position)
         preview = view_of_body(message, PREVIEW_BYTES, PREVIEWED_BYTES) if body else None
@@ -397,7 +397,7 @@ async def compiled(broker: Broker, text: str) -> Selector | None:
 def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
     """Return whether the selector matches a message; False if the message cannot be read."""
     try:
-        return selector(broker.glance(delivery))
+        return selector(broker.read_head(delivery))
     except JournalError:
         return False
 

@@ -23,7 +23,7 @@ from sluicemq.broker.routing import Selector
 from sluicemq.broker.selector_rescan import SelectorRescan
 from sluicemq.broker.selectors.equality import Equality
 from sluicemq.broker.state import Consumer, Delivery, Destination, Sink, Subscription, Window
-from sluicemq.broker.subscription import dead_letter, enter_line, unwatch
+from sluicemq.broker.subscription import dead_letter, mark_available, stop_ack_timer
 from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 from sluicemq.model.message import Message
@@ -66,8 +66,8 @@ def attach(
     subscription.consumers[consumer] = None
     window.consumers.append(consumer)
     if settings.active_consumers:
-        elect(subscription)
-    enter_line(consumer)
+        activate_consumers(subscription)
+    mark_available(consumer)
     dispatch(subscription)
     return consumer
 
@@ -75,10 +75,10 @@ def attach(
 def detach(consumer: Consumer) -> None:
     """Remove a consumer and return its unacked deliveries to their original positions."""
     if consumer in consumer.subscription.consumers:
-        _leave(consumer)
+        _remove_consumer(consumer)
         release(consumer)
-        unwatch(consumer)
-        _left(consumer.subscription)
+        stop_ack_timer(consumer)
+        _end_removal(consumer.subscription)
     elif consumer.retired:
         release(consumer)
 
@@ -88,7 +88,7 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
     subscription = consumer.subscription
     if consumer not in subscription.consumers:
         return
-    _leave(consumer)
+    _remove_consumer(consumer)
     kept_sequences = set(kept)
     sequences = [sequence for sequence in consumer.unacked if sequence not in kept_sequences]
     release(consumer, sequences, attempted)
@@ -97,25 +97,25 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
     if consumer.unacked:
         subscription.retired[consumer] = None
     else:
-        unwatch(consumer)
-    _left(subscription)
+        stop_ack_timer(consumer)
+    _end_removal(subscription)
 
 
 def reselect(consumer: Consumer, selector: Selector) -> None:
     """Change the selector of an attached consumer, which keeps its unacked deliveries."""
     _leave_pending_queue(consumer)
     consumer.pending_queue = _join_pending_queue(consumer.subscription, selector)
-    enter_line(consumer)
+    mark_available(consumer)
 
 
-def elect(subscription: Subscription) -> None:
+def activate_consumers(subscription: Subscription) -> None:
     """Activate the consumers that have been attached longest; the others are standbys."""
     consumers = subscription.consumers
     limit = subscription.destination.settings.active_consumers or len(consumers)
     for position, consumer in enumerate(consumers):
         consumer.active = position < limit
         if consumer.active:
-            enter_line(consumer)
+            mark_available(consumer)
         else:
             consumer.pending_queue.line.pop(consumer, None)
 
@@ -158,7 +158,7 @@ def _join_pending_queue(
     return pending_queue
 
 
-def _leave(consumer: Consumer) -> None:
+def _remove_consumer(consumer: Consumer) -> None:
     """Detach the consumer from its subscription, so that nothing more is dispatched to it."""
     subscription = consumer.subscription
     del subscription.consumers[consumer]
@@ -178,9 +178,9 @@ def _leave_pending_queue(consumer: Consumer) -> None:
             subscription.rescan.leave(pending_queue)
 
 
-def _left(subscription: Subscription) -> None:
+def _end_removal(subscription: Subscription) -> None:
     if subscription.destination.settings.active_consumers:
-        elect(subscription)
+        activate_consumers(subscription)
     subscription.destination.touch()
 
 

@@ -15,8 +15,8 @@ from sluicemq.broker import attachment, redelivery
 from sluicemq.broker.batches import Batches
 from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.destinations import Destinations, creator_text
-from sluicemq.broker.dispatch import dispatch, flush_acks, relocate, serve_one, settle
-from sluicemq.broker.fan_out import give_held, join, leave
+from sluicemq.broker.dispatch import acknowledge, deliver_one, dispatch, flush_acks, requeue_at_tail
+from sluicemq.broker.fan_out import join_group, leave_group, transfer_retained
 from sluicemq.broker.operations import Operations
 from sluicemq.broker.pending.entry import GONE
 from sluicemq.broker.publishing import GroupCommit, Publisher
@@ -40,10 +40,10 @@ from sluicemq.broker.stats import Traffic
 from sluicemq.broker.subscription import (
     dead_letter,
     end,
-    enter_line,
     expire,
+    mark_available,
     purge,
-    seize,
+    remove_delivered,
 )
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
@@ -284,7 +284,7 @@ class Broker:
             self.unsubscribe(existing)
         if member:
             self.form_group(topic)
-            return join(topic, name)
+            return join_group(topic, name)
         number = 0
         if durable:
             number = DURABLE_SUBSCRIPTION | self.next_subscription
@@ -301,7 +301,7 @@ class Broker:
             and topic.queue.waiting
             and not topic.keeps_group
         ):
-            give_held(subscription)
+            transfer_retained(subscription)
         return subscription
 
     def _check_subscriptions(self, name: str, creator: str | None) -> None:
@@ -340,7 +340,7 @@ class Broker:
         if self.keeps(subscription):
             orphans = self._take_consumers(subscription)
             if not self.core.stopping:
-                leave(subscription)
+                leave_group(subscription)
         else:
             orphans = self._close(subscription)
             topic.unsubscribe(subscription)
@@ -433,7 +433,7 @@ class Broker:
         """
         attachment.retire(consumer, kept, attempted)
 
-    def again(
+    def start_next_attempt(
         self, consumer: Consumer, sequences: Iterable[int], *, attempted: bool
     ) -> list[Delivery]:
         """Start the next delivery attempt of unacked messages to the same consumer.
@@ -444,7 +444,7 @@ class Broker:
         returned; sequences that the consumer does not hold are ignored. No credit is used, but each
         ended delivery restores one if the window refills.
         """
-        return redelivery.again(consumer, sequences, attempted)
+        return redelivery.start_next_attempt(consumer, sequences, attempted)
 
     def read(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, for reading. Raises JournalDamaged, RecordNotFound."""
@@ -458,9 +458,9 @@ class Broker:
         """
         self.core.page_out(deliveries)
 
-    def glance(self, delivery: Delivery) -> Message:
+    def read_head(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, possibly without its body if that is long."""
-        return self.core.glance(delivery)
+        return self.core.read_head(delivery)
 
     def fetch(self, sequence: int) -> Message:
         """Return a journaled message that still exists. Raises RecordNotFound, JournalDamaged."""
@@ -473,11 +473,11 @@ class Broker:
         window.credit += credit
         for consumer in list(window.consumers):
             if window.credit == 1:
-                if serve_one(consumer):
+                if deliver_one(consumer):
                     return
             elif window.credit <= 0:
                 return
-            enter_line(consumer)
+            mark_available(consumer)
             if consumer.pending_queue.mask:
                 dispatch(consumer.subscription)
 
@@ -500,18 +500,18 @@ class Broker:
         """Resume delivery to a suspended consumer whose connection accepts bytes again."""
         if consumer.suspended:
             consumer.suspended = False
-            enter_line(consumer)
+            mark_available(consumer)
 
-    def settle(self, consumer: Consumer, sequence: int) -> bool:
+    def acknowledge(self, consumer: Consumer, sequence: int) -> bool:
         """Acknowledge a message; return False if the consumer does not hold it."""
-        return settle(consumer, sequence)
+        return acknowledge(consumer, sequence)
 
-    def settle_any(self, subscription: Subscription, sequence: int) -> bool:
+    def acknowledge_any(self, subscription: Subscription, sequence: int) -> bool:
         """Acknowledge a message that has been delivered, regardless of its present consumer."""
         for consumer in subscription.holders:
             if sequence in consumer.unacked:
-                return settle(consumer, sequence)
-        delivery = seize(subscription, sequence)
+                return acknowledge(consumer, sequence)
+        delivery = remove_delivered(subscription, sequence)
         if delivery is not None:
             subscription.destination.statistics.acknowledged += 1
             end(delivery, Cause.ACKNOWLEDGED)
@@ -551,9 +551,9 @@ class Broker:
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""
-        delivery = seize(subscription, sequence)
+        delivery = remove_delivered(subscription, sequence)
         if delivery is not None:
-            relocate(delivery, expiration)
+            requeue_at_tail(delivery, expiration)
         return delivery is not None
 
     def dead_letter(

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from sluicemq.broker.attachment import elect
+from sluicemq.broker.attachment import activate_consumers
 from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode
 from sluicemq.broker.state import Core, Destination, Subscription
 from sluicemq.journal.format import RecordType, escape_text
@@ -247,7 +247,7 @@ class Destinations:
         destination.apply(settings)
         if settings.active_consumers != active_consumers:
             for subscription in (destination.queue, *destination.subscriptions.values()):
-                elect(subscription)
+                activate_consumers(subscription)
         if destination.parked:
             self._core.unblocking[destination] = None
         self.note_settings(destination)

@@ -10,19 +10,19 @@ from typing import Final
 from sluicemq.broker.codec import Requeue, encode
 from sluicemq.broker.pending.entry import GONE, HELD, RECORDED, SHARED, TAKEN
 from sluicemq.broker.pending.queue import PendingQueue
-from sluicemq.broker.redelivery import record_deliveries, watch
+from sluicemq.broker.redelivery import record_deliveries, start_ack_timer
 from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     ACKNOWLEDGED,
-    complete,
+    compact_pending_queues,
     delay,
+    drop_overflow,
     expire,
     expire_uncounted,
-    let_go,
-    put_back,
-    refilled,
-    shed,
-    tidy,
+    journal_completion,
+    mark_window_available,
+    remove_drained_consumer,
+    requeue_in_place,
 )
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
@@ -75,14 +75,14 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
     ):
         consumer = next(iter(pending_queue.line))
         if consumer.window.credit == 1:
-            _hand_over(consumer, delivery)
+            _deliver_directly(consumer, delivery)
             return
     if expires and expires <= now:
         expire_uncounted(delivery)  # it came too late to displace another
     else:
-        enter(delivery, due)
+        enqueue(delivery, due)
     if destination.limited:
-        shed(subscription)
+        drop_overflow(subscription)
     if core.memory > core.memory_budget and journaled and delivery.message is not None:
         if message.sequence <= core.journal.durable:
             core.drop_message(delivery)
@@ -90,7 +90,7 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
             core.unpaged.append(delivery)
 
 
-def enter(delivery: Delivery, due: int) -> None:
+def enqueue(delivery: Delivery, due: int) -> None:
     """Count a delivery as waiting and make it ready at steady time `due` (0 = immediately)."""
     subscription = delivery.subscription
     subscription.waiting += 1
@@ -102,10 +102,10 @@ def enter(delivery: Delivery, due: int) -> None:
     if due > steady:
         delay(delivery, due - steady)
     else:
-        _line_up(delivery)
+        _push_ready(delivery)
 
 
-def _line_up(delivery: Delivery) -> None:
+def _push_ready(delivery: Delivery) -> None:
     """Append a delivery behind all of its priority, in every pending queue that it matches."""
     subscription = delivery.subscription
     everything = subscription.everything
@@ -122,7 +122,7 @@ def _line_up(delivery: Delivery) -> None:
     subscription.core.dirty[subscription] = None
 
 
-def relocate(old: Delivery, expiration: int) -> int:
+def requeue_at_tail(old: Delivery, expiration: int) -> int:
     """Append a delivery, which is uncounted and in no pending queue, at the tail.
 
     `expiration` is in wall ms. Return the sequence of its new position, for `when_durable`.
@@ -159,9 +159,9 @@ def relocate(old: Delivery, expiration: int) -> int:
     delivery.attempts = old.attempts
     if delivery.attempts:
         subscription.back[delivery.sequence] = delivery
-    enter(delivery, 0)
+    enqueue(delivery, 0)
     if subscription.destination.limited:
-        shed(subscription)
+        drop_overflow(subscription)
     if core.memory > core.memory_budget and delivery.journaled and delivery.message:
         core.drop_message(delivery)
     return delivery.order
@@ -179,7 +179,7 @@ def dispatch(subscription: Subscription) -> None:
     if subscription.destination.paused or subscription.core.halted:
         return
     if len(subscription.pending_queues) == 1:
-        _serve(subscription, subscription.everything, ITERATION_DELIVERIES)
+        _dispatch_queue(subscription, subscription.everything, ITERATION_DELIVERIES)
         return
     statistics = subscription.destination.statistics
     byte_limit = statistics.delivered_bytes + ITERATION_BYTES
@@ -194,7 +194,7 @@ def dispatch(subscription: Subscription) -> None:
         pending_queues = [
             pending_queue
             for pending_queue in pending_queues
-            if _serve(subscription, pending_queue, 1)
+            if _dispatch_queue(subscription, pending_queue, 1)
         ]
         total += 1
         if total >= ITERATION_DELIVERIES or statistics.delivered_bytes > byte_limit:
@@ -203,12 +203,12 @@ def dispatch(subscription: Subscription) -> None:
     if first is not None:
         text = first.selector.text if first.selector is not None else ""
         subscription.pending_queues[text] = subscription.pending_queues.pop(text)
-    tidy(subscription)
+    compact_pending_queues(subscription)
     if subscription.rescan is not None:
         subscription.rescan.resume()
 
 
-def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
+def _deliver_directly(consumer: Consumer, delivery: Delivery) -> None:
     """Deliver to the first consumer in line, whose credit is 1, without a pending queue.
 
     With that credit, waiting for the end of the iteration could not make the batch larger. The
@@ -233,7 +233,7 @@ def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
     for peer in window.consumers:
         peer.pending_queue.line.pop(peer, None)
     if consumer.ack_timeout and not consumer.watched:
-        watch(consumer)
+        start_ack_timer(consumer)
     statistics.delivered += 1
     statistics.delivered_bytes += size
     consumer.delivered += 1
@@ -242,7 +242,7 @@ def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
     consumer.sink.deliver(consumer, deliveries)
 
 
-def serve_one(consumer: Consumer) -> bool:
+def deliver_one(consumer: Consumer) -> bool:
     """Deliver the first ready delivery to the consumer, whose credit is 1.
 
     Return False, without any change, if no delivery is ready or the simple path does not apply: the
@@ -261,18 +261,18 @@ def serve_one(consumer: Consumer) -> bool:
         or subscription.core.halted
     ):
         return False
-    delivery = _take(subscription, pending_queue)
+    delivery = _take_ready(subscription, pending_queue)
     if delivery is None:
         return False
     subscription.waiting -= 1
     subscription.waiting_bytes -= delivery.size
     if destination.parked:
         subscription.core.unblocking[destination] = None
-    _hand_over(consumer, delivery)
+    _deliver_directly(consumer, delivery)
     return True
 
 
-def _take(
+def _take_ready(
     subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer]
 ) -> Delivery | None:
     """Remove and return the first delivery that has not expired, with its message, or None.
@@ -291,12 +291,12 @@ def _take(
             try:
                 core.load(delivery)
             except (JournalDamaged, RecordNotFound):
-                put_back(delivery)
+                requeue_in_place(delivery)
                 raise
         return delivery
 
 
-def _serve(
+def _dispatch_queue(
     subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer], limit: int
 ) -> int:
     """Dispatch up to `limit` deliveries per consumer and return the number dispatched."""
@@ -331,7 +331,7 @@ def _serve(
         unacked = consumer.unacked
         count = 0
         while count < capacity:
-            delivery = _take(subscription, pending_queue)
+            delivery = _take_ready(subscription, pending_queue)
             if delivery is None:
                 break
             delivery.state = TAKEN
@@ -355,7 +355,7 @@ def _serve(
         elif count and len(line) > 1:
             line.move_to_end(consumer)
         if consumer.ack_timeout and count and not consumer.watched:
-            watch(consumer)
+            start_ack_timer(consumer)
     if total:
         subscription.waiting -= total
         subscription.waiting_bytes -= size
@@ -379,7 +379,7 @@ def _serve(
 # --- acknowledgement -----------------------------------------------------------------------------
 
 
-def settle(consumer: Consumer, sequence: int) -> bool:
+def acknowledge(consumer: Consumer, sequence: int) -> bool:
     """Acknowledge a delivery of `consumer`; False when it holds no such delivery."""
     delivery = consumer.unacked.pop(sequence, None)
     if delivery is None:
@@ -410,18 +410,18 @@ def settle(consumer: Consumer, sequence: int) -> bool:
                     core.settling[subscription] = None
                 subscription.acked.append(sequence)
             else:
-                complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
+                journal_completion(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     window = consumer.window
     if window.refill:
         window.credit += 1
         if window.credit == 1:
-            refilled(window)
+            mark_window_available(window)
         elif consumer.pending_queue.mask:
             core.dirty[subscription] = None
     elif consumer.retired:
-        let_go(consumer)
+        remove_drained_consumer(consumer)
     if core.observer is not None:
         core.observer.ended(subscription, sequence, ACKNOWLEDGED)
     return True

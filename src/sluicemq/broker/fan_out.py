@@ -22,7 +22,7 @@ subscription matches it, and the first subscription that matches a held message 
 `queue`.
 
 Members of the group need no scan for held messages. Another first subscription that matches some of
-them gets them by a scan (`give_held`).
+them gets them by a scan (`transfer_retained`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sluicemq.broker.dispatch import add
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, RECORDED, SHARED, UNJOURNALED
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import forget, tidy, withdraw
+from sluicemq.broker.subscription import compact_pending_queues, end_unjournaled, withdraw
 from sluicemq.journal.format import Cause
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability, Message
 
 
-def join(topic: Destination, name: str) -> Subscription:
+def join_group(topic: Destination, name: str) -> Subscription:
     """Add a member to the group and return it; the first member receives all held messages."""
     if topic.members:
         member = Subscription(topic.core, topic, name, topic.number, shared=False)
@@ -55,7 +55,7 @@ def join(topic: Destination, name: str) -> Subscription:
     return member
 
 
-def leave(member: Subscription) -> None:
+def leave_group(member: Subscription) -> None:
     """Remove the last member, which has no consumers, from the group; the topic holds its
     messages.
     """
@@ -67,14 +67,14 @@ def leave(member: Subscription) -> None:
     topic.queue = member
 
 
-def holds(topic: Destination, targets: list[Subscription]) -> bool:
+def includes_group(topic: Destination, targets: list[Subscription]) -> bool:
     """Return whether the group is among the targets of a message."""
     if not topic.settings.retain_without_subscriptions:
         return False
-    return any(_is_of_group(topic, target) for target in targets)
+    return any(_belongs_to_group(topic, target) for target in targets)
 
 
-def _is_of_group(topic: Destination, target: Subscription) -> bool:
+def _belongs_to_group(topic: Destination, target: Subscription) -> bool:
     if target.member or target is topic.queue:
         return True
     return not (topic.grouped or target.durable or topic.settings.auto_ack)
@@ -101,19 +101,19 @@ def fan_out(topic: Destination, message: Message, targets: list[Subscription], h
     """
     group: list[Subscription] = []
     if held:
-        group = [target for target in targets if _is_of_group(topic, target)]
-        targets = [target for target in targets if not _is_of_group(topic, target)]
+        group = [target for target in targets if _belongs_to_group(topic, target)]
+        targets = [target for target in targets if not _belongs_to_group(topic, target)]
     if message.durability:
         references = sum(1 for target in targets if not target.durable)
         if references:  # before the group, where an expired message is completed at once
             topic.core.journal.retain(message.sequence, references)
     if held:
-        _give_group(topic, message, group)
+        _add_to_group(topic, message, group)
     for target in targets:
         add(target, message, target.journaling(message))
 
 
-def _give_group(topic: Destination, message: Message, group: list[Subscription]) -> None:
+def _add_to_group(topic: Destination, message: Message, group: list[Subscription]) -> None:
     """Add a message to the members it was published to that still exist, or else to the present
     ones.
     """
@@ -132,7 +132,7 @@ def _give_group(topic: Destination, message: Message, group: list[Subscription])
         add(target, message, journaled)
 
 
-def give_held(subscription: Subscription) -> None:
+def transfer_retained(subscription: Subscription) -> None:
     """Give the messages that the topic holds to a new subscription, in slices of the scans' time.
 
     Messages published meanwhile go to the subscription immediately, and may be delivered before
@@ -141,10 +141,10 @@ def give_held(subscription: Subscription) -> None:
     queue = subscription.destination.queue
     cursor = Cursor(queue.everything, queue.core.journal.next_sequence())
     delayed = deque(queue.delayed.values())
-    queue.core.scans.begin(partial(_give_held, subscription, queue, cursor, delayed))
+    queue.core.scans.begin(partial(_transfer_slice, subscription, queue, cursor, delayed))
 
 
-def _give_held(
+def _transfer_slice(
     subscription: Subscription,
     queue: Subscription,
     cursor: Cursor[Delivery],
@@ -154,21 +154,21 @@ def _give_held(
     while not subscription.closed and not queue.closed and queue.destination.queue is queue:
         if cursor.priority >= 0:
             for delivery in cursor.look(1):
-                _offer(subscription, delivery, ready=True)
+                _transfer_accepted(subscription, delivery, ready=True)
         elif delayed:
             delivery = delayed.popleft()
             if delivery.state == DELAYED:
-                _offer(subscription, delivery, ready=False)
+                _transfer_accepted(subscription, delivery, ready=False)
         else:
             break
         if scans.over():
-            scans.schedule(partial(_give_held, subscription, queue, cursor, delayed))
+            scans.schedule(partial(_transfer_slice, subscription, queue, cursor, delayed))
             break
     if not subscription.closed:
         queue.core.dirty[subscription] = None
 
 
-def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
+def _transfer_accepted(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
     """Move a held delivery to the subscription if that accepts it."""
     queue = delivery.subscription
     try:
@@ -184,10 +184,10 @@ def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> No
         queue.everything.pull(delivery)
     withdraw(delivery)
     journaled, delivery.journaled = delivery.journaled, UNJOURNALED
-    forget(delivery, Cause.MOVED)
+    end_unjournaled(delivery, Cause.MOVED)
     if journaled:
         message.durability = message.durability or Durability.SYNC
     if message.durability:
         queue.destination.held[message.sequence] = 1
     add(subscription, message, SHARED if message.durability else UNJOURNALED)
-    tidy(queue)
+    compact_pending_queues(queue)

@@ -22,7 +22,7 @@ from itertools import chain, islice
 from typing import Final
 
 from sluicemq.broker.destinations import Destinations
-from sluicemq.broker.dispatch import relocate
+from sluicemq.broker.dispatch import requeue_at_tail
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, queue_order
 from sluicemq.broker.pending.queue import PRIORITIES
@@ -30,11 +30,11 @@ from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.redelivery import release
 from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import (
+    compact_pending_queues,
     end_all,
     end_delay,
-    take_from_holder,
-    take_out,
-    tidy,
+    remove_unacked,
+    remove_waiting,
     withdraw,
 )
 from sluicemq.broker.transaction import Transactions
@@ -184,10 +184,10 @@ class Operations:
             _expect_no_transaction(delivery)
         for delivery in deliveries:
             if delivery.state == TAKEN:
-                take_from_holder(subscription, delivery.sequence)
+                remove_unacked(subscription, delivery.sequence)
             else:
-                take_out(delivery)
-        tidy(subscription)
+                remove_waiting(delivery)
+        compact_pending_queues(subscription)
         return end_all(subscription, deliveries, Cause.PURGED)
 
     def move(self, delivery: Delivery, target: Destination) -> int:
@@ -244,11 +244,11 @@ class Operations:
             assert delivery.consumer is not None
             release(delivery.consumer, [delivery.sequence], True, True)
         elif delivery.state == DELAYED:
-            scheduled = self._deliver_at(delivery, self._core.glance(delivery))
+            scheduled = self._deliver_at(delivery, self._core.read_head(delivery))
             if scheduled and delivery.journaled == RECORDED:
                 # otherwise it would be delayed again after a restart
                 withdraw(delivery)
-                return relocate(delivery, self._expiration(delivery))
+                return requeue_at_tail(delivery, self._expiration(delivery))
             end_delay(delivery)
         return 0
 
@@ -288,9 +288,9 @@ class Operations:
             destination, message = self._admit(target, message)
             if destination is not target:
                 target, chosen = destination, None
-        take_out(delivery)
+        remove_waiting(delivery)
         sequence = self._publisher.replace(delivery, target, message, Cause.MOVED, chosen)
-        tidy(subscription)
+        compact_pending_queues(subscription)
         return sequence
 
     def _admit(self, target: Destination, message: Message) -> tuple[Destination, Message]:

@@ -12,10 +12,10 @@ from typing import Final
 
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import add
-from sluicemq.broker.fan_out import fan_out, holds, reserve
+from sluicemq.broker.fan_out import fan_out, includes_group, reserve
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, UNJOURNALED
 from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
-from sluicemq.broker.subscription import complete, forget
+from sluicemq.broker.subscription import end_unjournaled, journal_completion
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
@@ -142,7 +142,7 @@ class Publisher:
         held = False
         if destination.topic:
             targets = destination.targets(message) if chosen is None else [chosen]
-            held = holds(destination, targets)
+            held = includes_group(destination, targets)
         message.arrival = self._clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self._clock.epoch
@@ -325,7 +325,7 @@ class Publisher:
             elif not destination.removed:
                 add(destination.queue, message, RECORDED)
             else:
-                complete(destination.queue, Cause.DISCARDED, [message.sequence])
+                journal_completion(destination.queue, Cause.DISCARDED, [message.sequence])
 
     def _fan_out(
         self, message: Message, topic: Destination, targets: list[Subscription], held: bool
@@ -339,10 +339,10 @@ class Publisher:
         if not topic.removed:
             fan_out(topic, message, targets, held)
         elif held:
-            complete(topic.queue, Cause.DISCARDED, [message.sequence])
+            journal_completion(topic.queue, Cause.DISCARDED, [message.sequence])
         for target in closed_targets:
             if target.durable:
-                complete(target, Cause.DISCARDED, [message.sequence])
+                journal_completion(target, Cause.DISCARDED, [message.sequence])
 
     def replace(
         self,
@@ -367,9 +367,9 @@ class Publisher:
         self.accept(target, message, not is_recorded, chosen)
         sequence = message.sequence if message.durability else 0
         if is_recorded:
-            sequence = complete(delivery.subscription, cause, [delivery.sequence])
+            sequence = journal_completion(delivery.subscription, cause, [delivery.sequence])
             self.show_unit()
-        forget(delivery, cause)
+        end_unjournaled(delivery, cause)
         return sequence
 
 

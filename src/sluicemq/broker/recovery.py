@@ -41,10 +41,10 @@ from sluicemq.broker.codec import (
     encode,
 )
 from sluicemq.broker.destinations import stored_settings, subscription_entry
-from sluicemq.broker.dispatch import enter
+from sluicemq.broker.dispatch import enqueue
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import put_back
+from sluicemq.broker.subscription import requeue_in_place
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import Cause, RecordType, decode_deliveries
 from sluicemq.journal.recovery import LiveRow, Recovery
@@ -536,12 +536,12 @@ class _Recovery:
             subscription.waiting_bytes += size
             if expires:
                 self.broker.core.wheel.add(delivery, self.broker.clock.steady)
-            put_back(delivery)
+            requeue_in_place(delivery)
         else:
             if delivery.attempts:
                 subscription.back[sequence] = delivery
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
-            enter(delivery, due)
+            enqueue(delivery, due)
 
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
         """Return an empty list for each delivery that a prepared transaction has acknowledged."""

@@ -17,9 +17,9 @@ from sluicemq.broker.subscription import (
     drop,
     end_all,
     expire_uncounted,
-    let_go,
-    put_back,
-    refilled,
+    mark_window_available,
+    remove_drained_consumer,
+    requeue_in_place,
 )
 from sluicemq.journal.format import Cause, RecordType
 
@@ -42,7 +42,7 @@ def release(
     else:
         deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
     if deliveries:
-        _return(consumer, deliveries, attempted, 0, spared)
+        _requeue_and_refill(consumer, deliveries, attempted, 0, spared)
 
 
 def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
@@ -59,25 +59,25 @@ def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
         if settings.retry_delay:
             delay_ms = settings.retry_delay << min(delivery.attempts - 1, 40)
             delay_ms = min(delay_ms, settings.retry_delay_max or delay_ms)
-        _return(consumer, [delivery], True, delay_ms)
+        _requeue_and_refill(consumer, [delivery], True, delay_ms)
 
 
-def _return(
+def _requeue_and_refill(
     consumer: Consumer,
     deliveries: list[Delivery],
     attempted: bool,
     delay_ms: int,
     spared: bool = False,
 ) -> None:
-    let_go(consumer)
-    give_back(consumer.subscription, deliveries, attempted, delay_ms, spared)
+    remove_drained_consumer(consumer)
+    requeue_unacked(consumer.subscription, deliveries, attempted, delay_ms, spared)
     window = consumer.window
     if window.refill:
         window.credit += len(deliveries)
-        refilled(window)
+        mark_window_available(window)
 
 
-def give_back(
+def requeue_unacked(
     subscription: Subscription,
     returned: list[Delivery],
     attempted: bool,
@@ -120,14 +120,16 @@ def give_back(
                 subscription.back[delivery.sequence] = delivery
             delay(delivery, wait)
         else:
-            put_back(delivery)
+            requeue_in_place(delivery)
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
             core.drop_message(delivery)
     _journal_attempts(subscription, counts)
 
 
-def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list[Delivery]:
-    """Start the next attempt of deliveries at the same consumer: see Broker.again."""
+def start_next_attempt(
+    consumer: Consumer, sequences: Iterable[int], attempted: bool
+) -> list[Delivery]:
+    """Start the next attempt of deliveries at the same consumer: see Broker.start_next_attempt."""
     subscription = consumer.subscription
     now = subscription.core.clock.steady
     unacked = consumer.unacked
@@ -158,9 +160,9 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
     if new_deliveries:
         record_deliveries(subscription, new_deliveries)
     if ended_deliveries:
-        _return(consumer, ended_deliveries, attempted, 0)
+        _requeue_and_refill(consumer, ended_deliveries, attempted, 0)
     if new_deliveries and consumer.ack_timeout and not consumer.watched:
-        watch(consumer)
+        start_ack_timer(consumer)
     return new_deliveries
 
 
@@ -183,7 +185,7 @@ def _journal_attempts(subscription: Subscription, counts: list[tuple[int, int]])
         core.journal.append_entry(RecordType.DELIVERY_ATTEMPTS, payload, core.clock.wall)
 
 
-def hold(consumer: Consumer, delivery: Delivery) -> None:
+def restore_unacked(consumer: Consumer, delivery: Delivery) -> None:
     """Return a delivery from a transaction to the consumer that acknowledged it there.
 
     Raises JournalDamaged, RecordNotFound.
@@ -199,10 +201,10 @@ def hold(consumer: Consumer, delivery: Delivery) -> None:
     if consumer.window.refill:
         consumer.window.credit -= 1
     if consumer.ack_timeout and not consumer.watched:
-        watch(consumer)
+        start_ack_timer(consumer)
 
 
-def watch(consumer: Consumer) -> None:
+def start_ack_timer(consumer: Consumer) -> None:
     """Start the acknowledgement timer for a delivery that the consumer has just received."""
     consumer.watched = True
     core = consumer.subscription.core

@@ -830,7 +830,7 @@ class Core:
         """Return a delivery's message, for reading. Raises JournalDamaged, RecordNotFound."""
         return delivery.message or self.journal.fetch(delivery.sequence)
 
-    def glance(self, delivery: Delivery) -> Message:
+    def read_head(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, possibly without its body if that is long."""
         if delivery.message is not None or delivery.size <= SHORT_BYTES:
             return self.read(delivery)

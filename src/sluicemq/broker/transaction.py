@@ -1,6 +1,6 @@
 """Transactions over sends and acknowledgements, local and two-phase (XA).
 
-             publish, settle                 prepare                    commit
+             publish, acknowledge            prepare                    commit
    (begin) ────────────────> OPEN ───────────────────────> PREPARED ──────────────> (gone)
                               │  └──────── commit ────────────┼───────────────────> (gone)
                               └─────────── rollback ──────────┴───────────────────> (gone)
@@ -48,9 +48,14 @@ from sluicemq.broker.codec import (
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.pending.entry import RECORDED
 from sluicemq.broker.publishing import GroupCommit, Publisher
-from sluicemq.broker.redelivery import give_back, hold
+from sluicemq.broker.redelivery import requeue_unacked, restore_unacked
 from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import complete, forget, let_go, refilled
+from sluicemq.broker.subscription import (
+    end_unjournaled,
+    journal_completion,
+    mark_window_available,
+    remove_drained_consumer,
+)
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.space import ignore
 from sluicemq.model.destination import is_temporary
@@ -251,7 +256,7 @@ class Transactions:
                 "(broker.memory_limit); commit or roll back, or try again later"
             )
 
-    def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
+    def acknowledge(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
         """Acknowledge in the transaction; return False if the consumer does not hold the
         message.
         """
@@ -263,16 +268,16 @@ class Transactions:
         core = self._core
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
             core.drop_message(delivery)
-        let_go(consumer)
+        remove_drained_consumer(consumer)
         window = consumer.window
         if window.refill:
             window.credit += 1
             if window.credit == 1:
-                refilled(window)
+                mark_window_available(window)
             self._core.dirty[consumer.subscription] = None
         return True
 
-    def unsettle(self, transaction: Transaction, delivery: Delivery) -> bool:
+    def withdraw_ack(self, transaction: Transaction, delivery: Delivery) -> bool:
         """Withdraw an acknowledgement: its consumer, even a retired one, holds the delivery again.
 
         If the consumer is detached, the delivery returns to its original position. Raises
@@ -284,9 +289,9 @@ class Transactions:
             return False
         subscription = consumer.subscription
         if consumer in subscription.consumers or (consumer.retired and not subscription.closed):
-            hold(consumer, delivery)
+            restore_unacked(consumer, delivery)
         else:
-            give_back(subscription, [delivery], True)
+            requeue_unacked(subscription, [delivery], True)
         del transaction.acks[delivery]
         return True
 
@@ -481,7 +486,9 @@ class Transactions:
                 self._publisher.accept(destination, message, last=False)
         for subscription, sequences in acked_sequences.items():
             remaining -= 1
-            sequence = complete(subscription, Cause.ACKNOWLEDGED, sequences, remaining == 0)
+            sequence = journal_completion(
+                subscription, Cause.ACKNOWLEDGED, sequences, remaining == 0
+            )
         if record:
             sequence = self.resolve(transaction, record, True)
         self._publisher.show_unit()
@@ -490,7 +497,7 @@ class Transactions:
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
-            forget(delivery, Cause.ACKNOWLEDGED)
+            end_unjournaled(delivery, Cause.ACKNOWLEDGED)
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
@@ -513,7 +520,7 @@ class Transactions:
         for delivery in transaction.acks:
             acked_deliveries.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in acked_deliveries.items():
-            give_back(subscription, deliveries, True)
+            requeue_unacked(subscription, deliveries, True)
         self.end(transaction, False)
         return sequence
 

@@ -606,7 +606,7 @@ class SentDeliveries:
             for consumer, delivery in unsent:
                 if delivery.journaled:
                     wake = True
-                broker.settle(consumer, delivery.sequence)
+                broker.acknowledge(consumer, delivery.sequence)
             if wake:
                 # the flush of this event loop iteration has already run; the journal must not wait
                 self._broker.wake()

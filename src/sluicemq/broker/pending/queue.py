@@ -19,8 +19,8 @@ from sluicemq.broker.pending.backlog import (
     Backlog,
     PackedChunk,
     Requeued,
-    at,
-    behind,
+    entries_after,
+    entry_at,
     order_of,
     ready_of,
 )
@@ -163,7 +163,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         deliveries = backlog.after(order, count) if backlog is not None else []
         fifo = self.fifos[priority]
         if fifo and len(deliveries) < count:
-            deliveries += behind(fifo, order, count - len(deliveries))
+            deliveries += entries_after(fifo, order, count - len(deliveries))
         requeued = self.requeued[priority]
         if requeued is not None:
             deliveries += requeued.after(order, count)
@@ -195,7 +195,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
                 return delivery
         fifo = self.fifos[priority]
         if fifo and fifo[0].order <= order:
-            return at(fifo, order)
+            return entry_at(fifo, order)
         backlog = self.backlogs[priority]
         return backlog.find(order) if backlog is not None else None
 

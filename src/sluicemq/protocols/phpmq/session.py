@@ -293,11 +293,11 @@ class PhpmqSession:
                     if (
                         consumer is None
                         or queue != self._queue
-                        or not broker.settle(consumer, sequence)
+                        or not broker.acknowledge(consumer, sequence)
                     ):
                         subscription = self._find(queue)
                         if subscription is not None and sequence:
-                            broker.settle_any(subscription, sequence)
+                            broker.acknowledge_any(subscription, sequence)
                 elif kind == CONSUME:
                     self._subscribe(queue, number)
                 else:

@@ -369,7 +369,7 @@ class Subscriber:
 
     def acknowledge(self, consumer: Consumer, delivery: Delivery) -> bool:
         """Acknowledge a delivery of `consumer`, this subscription's; False if it has ended."""
-        if not self._broker.settle(consumer, delivery.sequence):
+        if not self._broker.acknowledge(consumer, delivery.sequence):
             return False
         subscriptions = self._subscriptions
         if subscriptions.copies is None:
@@ -405,7 +405,7 @@ class Subscriber:
         if delay or self._connection.channel.congested or self._has_rivals(consumer):
             broker.time_out(consumer, sequences)
         else:
-            deliveries = broker.again(consumer, sequences, attempted=True)
+            deliveries = broker.start_next_attempt(consumer, sequences, attempted=True)
             unacked = {delivery.sequence for delivery in deliveries}
             self._subscriptions.give_up(
                 sequence for sequence in sequences if sequence not in unacked
@@ -596,7 +596,7 @@ class Subscriptions:
         if not answered_copy.unacked and consumer is not None:
             # the message was requeued before
             sequence = answered_copy.delivery.sequence
-            self.connection.broker.settle_any(consumer.subscription, sequence)
+            self.connection.broker.acknowledge_any(consumer.subscription, sequence)
         later_copies = copies[index + 1 :]
         later_sequences = {copy.delivery.sequence for copy in later_copies}
         remaining: list[Copy] = []
