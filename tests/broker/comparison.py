@@ -127,7 +127,7 @@ class ModelComparison:
             memory_budget=self.budget, message_overhead=0, chunk_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
-        broker.core.tries_first, broker.core.tries = self.tries
+        broker.core.rescan_first_slice, broker.core.rescan_rate = self.tries
         transactions = broker.transactions
         transactions.slice_seconds, transactions.part_deliveries = 0.0, 1
         self.apply = transactions.apply_part
@@ -364,7 +364,7 @@ class ModelComparison:
         self.model.look()
         self.model.release(pair.model, entries, attempted, spared)
         sequences = [entry.sequence for entry in entries]
-        self.broker.release(pair.engine, sequences, attempted=attempted, spared=spared)
+        self.broker.release(pair.engine, sequences, attempted=attempted, ignore_max_attempts=spared)
 
     def time_out(self, pair: ConsumerPair, entries: list[model.Entry]) -> None:
         assert pair.engine is not None
@@ -652,7 +652,12 @@ class ModelComparison:
             self.broker.flush()
             if isinstance(self.journal, FileJournal):
                 self.journal.sync()
-            if not (core.dirty or core.again or core.unblocking or self.broker.publisher.staged):
+            if not (
+                core.dispatchable
+                or core.unfinished
+                or core.unblocking
+                or self.broker.publisher.staged
+            ):
                 break
         self.model.look()
         self.check()
@@ -743,12 +748,12 @@ class ModelComparison:
     def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:
         """Check that a random offset leads to the delivery at that position."""
         position = len(in_line) // 2
-        line = subscription.everything
+        line = subscription.all_ready
         cursor = Cursor(line, 1 << 62)
         assert cursor.skip(position, 1 << 30) == position
         rest = []
         while cursor.priority >= 0:
-            rest += [delivery.sequence for delivery in cursor.look(3)]
+            rest += [delivery.sequence for delivery in cursor.examine(3)]
         assert rest == in_line[position:]
 
     def bind_staged(self) -> None:

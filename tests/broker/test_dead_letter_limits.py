@@ -83,7 +83,7 @@ def test_a_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
     assert delivery.scheduled  # expired, and refused by the dead-letter queue
     fixture.broker.operations.redeliver(delivery)
     assert bodies(queue.queue) == ["a", "b"]
-    assert queue.queue.everything.length == 2
+    assert queue.queue.all_ready.length == 2
     assert purge(fixture.broker, queue) == 2
     assert queue.waiting == 0
 

@@ -218,7 +218,7 @@ def test_spared_messages_count_attempts_but_are_not_dead_lettered() -> None:
     fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
     unacked = reader.held()
-    fixture.broker.release(reader.consumer, [unacked["a"]], spared=True)
+    fixture.broker.release(reader.consumer, [unacked["a"]], ignore_max_attempts=True)
     reader.detach()
     assert bodies(queue) == ["a"]
     assert [message.body for message in fixture.dead()] == [b"b"]

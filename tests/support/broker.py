@@ -91,7 +91,7 @@ def move_ready(
     limit: int = 0,
 ) -> int:
     """Move ready messages in order and return their number; `limit` is the most, 0 = all."""
-    cursor = Cursor(source.everything, broker.journal.next_sequence())
+    cursor = Cursor(source.all_ready, broker.journal.next_sequence())
     count = 0
     step = cursor.step(1)
     while step and not (limit and count >= limit):

@@ -314,7 +314,8 @@ def oldest(broker: Broker, destination: Destination) -> int | None:
     subscriptions = every(destination)[:MOST_SUBSCRIPTIONS]
     heads = list(
         filter(
-            None, (subscription.eldest() for subscription in subscriptions if subscription.ready)
+            None,
+            (subscription.oldest_ready() for subscription in subscriptions if subscription.ready),
         )
     )
     if not heads:

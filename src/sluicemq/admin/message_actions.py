@@ -110,7 +110,7 @@ class PublishingService(Service):
         message = self._message(address, parameters.body)
         broker.wake()
         destination = resolved(broker, call, address)
-        destination.touch()
+        destination.restart_idle_time()
         broker.publish(destination, message)
         broker.traffic_of("http").published += 1
         if message.durability is Durability.SYNC:
@@ -354,7 +354,7 @@ class ActionService(Service):
             cursor = run.subscription.cursor(end_sequence)
         while cursor.priority >= 0 and not run.over() and not run.subscription.closed:
             deletions: list[Delivery] = []
-            for delivery in cursor.look(STEP if run.remaining < 0 else min(STEP, run.remaining)):
+            for delivery in cursor.examine(STEP if run.remaining < 0 else min(STEP, run.remaining)):
                 run.scanned += 1
                 if selector is None or selects(run.broker, selector, delivery):
                     if body.action == "delete":
@@ -363,7 +363,7 @@ class ActionService(Service):
                     elif (current := run.broker.operations.still_ready(delivery)) is not None:
                         _try(run, current, act)
                 if run.slices.due or run.refused:
-                    cursor.back_to(delivery)
+                    cursor.rewind_to(delivery)
                     break
             run.broker.operations.delete(run.subscription, deletions)
             run.done += len(deletions)

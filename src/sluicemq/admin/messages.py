@@ -283,7 +283,7 @@ class MessageService(Service):
             "unacked": subscription.unacked,
             "scheduled": len(subscription.delayed),
         }[query.state]
-        has_more = cursor.more() if query.state == "ready" else offset < total
+        has_more = cursor.has_more() if query.state == "ready" else offset < total
         return MessagePage(
             items=items,
             total=total if selector is None else None,

@@ -48,10 +48,10 @@ class TimeSlices:
         caller still needs, returns 0. The cursor is behind the last message when the iteration has
         ended; the caller does not break it off."""
         while (count := min(STEP, requested())) > 0 and cursor.priority >= 0:
-            for delivery in cursor.look(count):
+            for delivery in cursor.examine(count):
                 yield delivery
                 if self.due:
-                    cursor.back_to(delivery)
+                    cursor.rewind_to(delivery)
                     break
             await self.rest()
 

@@ -117,7 +117,7 @@ def activate_consumers(subscription: Subscription) -> None:
         if consumer.active:
             mark_available(consumer)
         else:
-            consumer.pending_queue.line.pop(consumer, None)
+            consumer.pending_queue.available_consumers.pop(consumer, None)
 
 
 def _expect_selector_load(subscription: Subscription, selector: Selector) -> None:
@@ -150,7 +150,7 @@ def _join_pending_queue(
             subscription.core.settings.chunk_deliveries, selector
         )
         subscription.selective.add(pending_queue, selector)
-        if subscription.everything.mask:
+        if subscription.all_ready.mask:
             if subscription.rescan is None:
                 subscription.rescan = SelectorRescan(subscription)
             subscription.rescan.join(pending_queue)
@@ -169,7 +169,7 @@ def _remove_consumer(consumer: Consumer) -> None:
 def _leave_pending_queue(consumer: Consumer) -> None:
     subscription = consumer.subscription
     pending_queue = consumer.pending_queue
-    pending_queue.line.pop(consumer, None)
+    pending_queue.available_consumers.pop(consumer, None)
     pending_queue.consumers -= 1
     if pending_queue.selector is not None and not pending_queue.consumers:
         del subscription.pending_queues[pending_queue.selector.text]
@@ -181,7 +181,7 @@ def _leave_pending_queue(consumer: Consumer) -> None:
 def _end_removal(subscription: Subscription) -> None:
     if subscription.destination.settings.active_consumers:
         activate_consumers(subscription)
-    subscription.destination.touch()
+    subscription.destination.restart_idle_time()
 
 
 MOST_DECLINED: Final = 4096

@@ -138,7 +138,7 @@ class Broker:
         """Sequence of the last record of acknowledgements or of a change of the durable
         subscriptions.
         """
-        return self.core.settled
+        return self.core.last_ack_record
 
     def call_at(self, time: int, callback: Callable[[Any], None], argument: object) -> None:
         """Call `callback` with the argument at steady time `time` in ms."""
@@ -224,7 +224,7 @@ class Broker:
         The dead-letter queue of an existing destination is kept. The caller calls this
         periodically.
         """
-        if not destination.busy() and not destination.for_dead_letters:
+        if not destination.busy() and not destination.is_dead_letter_queue:
             timeout = destination.settings.idle_timeout
             if timeout is None:
                 timeout = self.settings.destination_idle_timeout
@@ -347,7 +347,7 @@ class Broker:
         if subscription.durable:
             del self.durable_subscriptions[subscription.number]
             self.destinations.note_subscription(subscription, False)
-        topic.touch()
+        topic.restart_idle_time()
         for consumer in orphans:
             consumer.sink.detached(consumer)
 
@@ -467,9 +467,7 @@ class Broker:
         return self.journal.fetch(sequence)
 
     def grant(self, window: Window, credit: int) -> None:
-        """Add credit to a window; its consumers join the end of their lines and are served in
-        turn.
-        """
+        """Add credit to a window; its available consumers are served in turn."""
         window.credit += credit
         for consumer in list(window.consumers):
             if window.credit == 1:
@@ -482,19 +480,19 @@ class Broker:
                 dispatch(consumer.subscription)
 
     def dispatch(self, subscription: Subscription) -> None:
-        """Serve the consumers in line now, without waiting for the end of the iteration."""
+        """Serve the available consumers now, without waiting for the end of the iteration."""
         dispatch(subscription)
 
     def revoke(self, window: Window) -> None:
         """Set the credit to 0; unacked deliveries stay with their consumers."""
         window.credit = 0
         for consumer in window.consumers:
-            consumer.pending_queue.line.pop(consumer, None)
+            consumer.pending_queue.available_consumers.pop(consumer, None)
 
     def suspend(self, consumer: Consumer) -> None:
         """Pause delivery to a consumer whose connection cannot accept more bytes."""
         consumer.suspended = True
-        consumer.pending_queue.line.pop(consumer, None)
+        consumer.pending_queue.available_consumers.pop(consumer, None)
 
     def resume(self, consumer: Consumer) -> None:
         """Resume delivery to a suspended consumer whose connection accepts bytes again."""
@@ -508,7 +506,7 @@ class Broker:
 
     def acknowledge_any(self, subscription: Subscription, sequence: int) -> bool:
         """Acknowledge a message that has been delivered, regardless of its present consumer."""
-        for consumer in subscription.holders:
+        for consumer in subscription.all_consumers:
             if sequence in consumer.unacked:
                 return acknowledge(consumer, sequence)
         delivery = remove_delivered(subscription, sequence)
@@ -523,12 +521,12 @@ class Broker:
         sequences: Iterable[int] | None = None,
         *,
         attempted: bool = True,
-        spared: bool = False,
+        ignore_max_attempts: bool = False,
     ) -> None:
         """Return deliveries to their original positions (None = all held); see
         redelivery.release.
         """
-        redelivery.release(consumer, sequences, attempted, spared)
+        redelivery.release(consumer, sequences, attempted, ignore_max_attempts)
 
     def decline(self, consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
         """Return deliveries that the consumer, attached without a selector, cannot process.
@@ -579,22 +577,22 @@ class Broker:
         core.iterations += 1
         self.transactions.advance()
         while True:
-            while core.dirty or core.unblocking:
-                dirty, core.dirty = core.dirty, {}
-                for subscription in dirty:
+            while core.dispatchable or core.unblocking:
+                subscriptions, core.dispatchable = core.dispatchable, {}
+                for subscription in subscriptions:
                     dispatch(subscription)
                 if core.unblocking:
                     self.publisher.unpark()
-            if core.settling:
+            if core.subscriptions_with_acks:
                 core.event_recorder.write()
-                settling, core.settling = core.settling, {}
-                for subscription in settling:
+                subscriptions, core.subscriptions_with_acks = core.subscriptions_with_acks, {}
+                for subscription in subscriptions:
                     flush_acks(subscription)
             self.group_commit.commit()
-            if not (core.dirty or core.unblocking or core.settling):
+            if not (core.dispatchable or core.unblocking or core.subscriptions_with_acks):
                 break
-        if core.again:
-            core.dirty, core.again = core.again, {}
+        if core.unfinished:
+            core.dispatchable, core.unfinished = core.unfinished, {}
             core.wake()
         core.scans.end_iteration()
 

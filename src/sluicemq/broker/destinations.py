@@ -260,7 +260,7 @@ class Destinations:
         destination.paused = paused
         if not paused:
             for subscription in (destination.queue, *destination.subscriptions.values()):
-                self._core.dirty[subscription] = None
+                self._core.dispatchable[subscription] = None
         if not destination.temporary:
             self.note_settings(destination)
 
@@ -279,7 +279,7 @@ class Destinations:
         """Journal the creation, a new owner, or the deletion of a durable subscription."""
         number = self.number(subscription.destination)
         core = self._core
-        core.settled = core.journal.append_entry(
+        core.last_ack_record = core.journal.append_entry(
             RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
             encode(subscription_entry(subscription)),
             core.clock.wall,
@@ -350,7 +350,7 @@ class Destinations:
     def forget(self, destination: Destination) -> None:
         """Remove a deleted destination from the registry."""
         del self._destinations[destination.address]
-        destination.point_dead_letters(None)
+        destination.set_dead_letter_queue(None)
         self._count(destination, -1)
 
     def create(

@@ -36,10 +36,13 @@ ITERATION_BYTES: Final = 1 << 20
 # --- arrival -------------------------------------------------------------------------------------
 
 
-def add(subscription: Subscription, message: Message, journaled: int, alone: bool = False) -> None:
+def add(
+    subscription: Subscription, message: Message, journaled: int, is_only_target: bool = False
+) -> None:
     """Add a message that has become visible to a subscription.
 
-    `alone` states that no other subscription has received messages that could be ordered before it.
+    `is_only_target` states that no other subscription has received messages that could be ordered
+    before it.
     """
     core = subscription.core
     destination = subscription.destination
@@ -61,10 +64,10 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
     if not message.references:
         core.memory += size + len(message.native) + core.overhead  # as size_in_memory
     message.references += 1
-    pending_queue = subscription.everything
+    pending_queue = subscription.all_ready
     if (
-        alone
-        and pending_queue.line
+        is_only_target
+        and pending_queue.available_consumers
         and not pending_queue.mask
         and len(subscription.pending_queues) == 1
         and (not expires or expires > now)
@@ -73,7 +76,7 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
         and not core.halted
         and not (destination.limited and destination.full(size))
     ):
-        consumer = next(iter(pending_queue.line))
+        consumer = next(iter(pending_queue.available_consumers))
         if consumer.window.credit == 1:
             _deliver_directly(consumer, delivery)
             return
@@ -108,18 +111,18 @@ def enqueue(delivery: Delivery, due: int) -> None:
 def _push_ready(delivery: Delivery) -> None:
     """Append a delivery behind all of its priority, in every pending queue that it matches."""
     subscription = delivery.subscription
-    everything = subscription.everything
-    everything.push(delivery)
+    all_ready = subscription.all_ready
+    all_ready.push(delivery)
     if len(subscription.pending_queues) == 1:
-        if everything.line:
-            subscription.core.dirty[subscription] = None
+        if all_ready.available_consumers:
+            subscription.core.dispatchable[subscription] = None
         return
     rescan = subscription.rescan
     for pending_queue in subscription.selective.targets(subscription.core.read(delivery)):
         if rescan is None or not rescan.defers(pending_queue, delivery):
-            everything.share(delivery)
+            all_ready.pin(delivery)
             pending_queue.push(delivery)
-    subscription.core.dirty[subscription] = None
+    subscription.core.dispatchable[subscription] = None
 
 
 def requeue_at_tail(old: Delivery, expiration: int) -> int:
@@ -158,7 +161,7 @@ def requeue_at_tail(old: Delivery, expiration: int) -> int:
     old.message = None
     delivery.attempts = old.attempts
     if delivery.attempts:
-        subscription.back[delivery.sequence] = delivery
+        subscription.requeued[delivery.sequence] = delivery
     enqueue(delivery, 0)
     if subscription.destination.limited:
         drop_overflow(subscription)
@@ -171,7 +174,7 @@ def requeue_at_tail(old: Delivery, expiration: int) -> int:
 
 
 def dispatch(subscription: Subscription) -> None:
-    """Deliver ready messages to the consumers in line, one each in turn.
+    """Deliver ready messages to the available consumers, one each in turn.
 
     A message may match the selectors of several pending queues, and the first of them delivers it.
     So the pending queue that is served first comes last the next time.
@@ -179,7 +182,7 @@ def dispatch(subscription: Subscription) -> None:
     if subscription.destination.paused or subscription.core.halted:
         return
     if len(subscription.pending_queues) == 1:
-        _dispatch_queue(subscription, subscription.everything, ITERATION_DELIVERIES)
+        _dispatch_queue(subscription, subscription.all_ready, ITERATION_DELIVERIES)
         return
     statistics = subscription.destination.statistics
     byte_limit = statistics.delivered_bytes + ITERATION_BYTES
@@ -187,7 +190,7 @@ def dispatch(subscription: Subscription) -> None:
     pending_queues = [
         pending_queue
         for pending_queue in subscription.pending_queues.values()
-        if pending_queue.line and pending_queue.mask
+        if pending_queue.available_consumers and pending_queue.mask
     ]
     first = pending_queues[0] if len(pending_queues) > 1 else None
     while pending_queues:
@@ -198,7 +201,7 @@ def dispatch(subscription: Subscription) -> None:
         ]
         total += 1
         if total >= ITERATION_DELIVERIES or statistics.delivered_bytes > byte_limit:
-            subscription.core.again[subscription] = None
+            subscription.core.unfinished[subscription] = None
             break
     if first is not None:
         text = first.selector.text if first.selector is not None else ""
@@ -209,7 +212,7 @@ def dispatch(subscription: Subscription) -> None:
 
 
 def _deliver_directly(consumer: Consumer, delivery: Delivery) -> None:
-    """Deliver to the first consumer in line, whose credit is 1, without a pending queue.
+    """Deliver to the first available consumer, whose credit is 1, without a pending queue.
 
     With that credit, waiting for the end of the iteration could not make the batch larger. The
     delivery is neither in a pending queue nor counted.
@@ -224,15 +227,15 @@ def _deliver_directly(consumer: Consumer, delivery: Delivery) -> None:
     delivery.attempts += 1
     if delivery.attempts > 1:
         statistics.redelivered += 1
-        subscription.back.pop(sequence, None)
+        subscription.requeued.pop(sequence, None)
     consumer.unacked[sequence] = delivery
     subscription.unacked += 1
     subscription.unacked_bytes += size
     window = consumer.window
     window.credit = 0
     for peer in window.consumers:
-        peer.pending_queue.line.pop(peer, None)
-    if consumer.ack_timeout and not consumer.watched:
+        peer.pending_queue.available_consumers.pop(peer, None)
+    if consumer.ack_timeout and not consumer.has_ack_timer:
         start_ack_timer(consumer)
     statistics.delivered += 1
     statistics.delivered_bytes += size
@@ -246,14 +249,14 @@ def deliver_one(consumer: Consumer) -> bool:
     """Deliver the first ready delivery to the consumer, whose credit is 1.
 
     Return False, without any change, if no delivery is ready or the simple path does not apply: the
-    consumer then has to wait in line.
+    consumer then has to be marked as available.
     """
     subscription = consumer.subscription
     pending_queue = consumer.pending_queue
     destination = subscription.destination
     if (
         not pending_queue.mask
-        or pending_queue.line
+        or pending_queue.available_consumers
         or len(subscription.pending_queues) > 1
         or not consumer.active
         or consumer.suspended
@@ -300,21 +303,21 @@ def _dispatch_queue(
     subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer], limit: int
 ) -> int:
     """Dispatch up to `limit` deliveries per consumer and return the number dispatched."""
-    line = pending_queue.line
-    if not line or not pending_queue.mask:
+    available = pending_queue.available_consumers
+    if not available or not pending_queue.mask:
         return 0
     core = subscription.core
     now = core.clock.steady
     batches: dict[Consumer, list[Delivery]] = {}
-    back = subscription.back
+    requeued = subscription.requeued
     total = 0
     size = 0
     redelivered = 0
-    while line and pending_queue.mask:
-        consumer = next(iter(line))
+    while available and pending_queue.mask:
+        consumer = next(iter(available))
         window = consumer.window
         if window.credit <= 0:
-            line.popitem(last=False)
+            available.popitem(last=False)
             continue
         batch = batches.get(consumer)
         if batch is None:
@@ -322,9 +325,9 @@ def _dispatch_queue(
         capacity = limit - len(batch)
         if capacity <= 0 or size > ITERATION_BYTES:
             if limit > 1:
-                core.again[subscription] = None
+                core.unfinished[subscription] = None
             break
-        if len(line) > 1:
+        if len(available) > 1:
             capacity = 1
         elif window.credit < capacity:
             capacity = window.credit
@@ -339,7 +342,7 @@ def _dispatch_queue(
             delivery.attempts += 1
             if delivery.attempts > 1:
                 redelivered += 1
-                back.pop(delivery.sequence, None)
+                requeued.pop(delivery.sequence, None)
             delivery.delivered = now
             unacked[delivery.sequence] = delivery
             batch.append(delivery)
@@ -351,10 +354,10 @@ def _dispatch_queue(
         window.credit -= count
         if window.credit <= 0:
             for peer in window.consumers:
-                peer.pending_queue.line.pop(peer, None)
-        elif count and len(line) > 1:
-            line.move_to_end(consumer)
-        if consumer.ack_timeout and count and not consumer.watched:
+                peer.pending_queue.available_consumers.pop(peer, None)
+        elif count and len(available) > 1:
+            available.move_to_end(consumer)
+        if consumer.ack_timeout and count and not consumer.has_ack_timer:
             start_ack_timer(consumer)
     if total:
         subscription.waiting -= total
@@ -401,13 +404,13 @@ def acknowledge(consumer: Consumer, sequence: int) -> bool:
         core.wheel.discard(delivery)
     if delivery.journaled == RECORDED:
         if not subscription.acked:
-            core.settling[subscription] = None
+            core.subscriptions_with_acks[subscription] = None
         subscription.acked.append(sequence)
     elif delivery.journaled == SHARED:
-        if destination.is_last_copy(sequence):
+        if destination.end_shared_copy(sequence):
             if subscription.number == destination.number:
                 if not subscription.acked:
-                    core.settling[subscription] = None
+                    core.subscriptions_with_acks[subscription] = None
                 subscription.acked.append(sequence)
             else:
                 journal_completion(destination.queue, Cause.ACKNOWLEDGED, [sequence])
@@ -419,7 +422,7 @@ def acknowledge(consumer: Consumer, sequence: int) -> bool:
         if window.credit == 1:
             mark_window_available(window)
         elif consumer.pending_queue.mask:
-            core.dirty[subscription] = None
+            core.dispatchable[subscription] = None
     elif consumer.retired:
         remove_drained_consumer(consumer)
     if core.observer is not None:
@@ -433,7 +436,7 @@ def flush_acks(subscription: Subscription) -> None:
     if sequences:
         subscription.acked = []
         core = subscription.core
-        core.settled = core.journal.append_completed(
+        core.last_ack_record = core.journal.append_completed(
             subscription.number,
             subscription.destination.number,
             Cause.ACKNOWLEDGED,

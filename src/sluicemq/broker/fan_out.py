@@ -80,37 +80,41 @@ def _belongs_to_group(topic: Destination, target: Subscription) -> bool:
     return not (topic.grouped or target.durable or topic.settings.auto_ack)
 
 
-def reserve(topic: Destination, message: Message, targets: list[Subscription], held: bool) -> int:
+def reserve(
+    topic: Destination, message: Message, targets: list[Subscription], for_group: bool
+) -> int:
     """Return the number of ends of deliveries that the journal awaits before it deletes the
     message.
 
-    The message has its number; `held` as in `fan_out`.
+    The message has its number; `for_group` as in `fan_out`.
     """
     routes = [target.number for target in targets if target.number >= DURABLE_SUBSCRIPTION]
-    if held:
+    if for_group:
         routes.append(topic.number)
     message.routes = tuple(routes)
     return len(routes)
 
 
-def fan_out(topic: Destination, message: Message, targets: list[Subscription], held: bool) -> None:
+def fan_out(
+    topic: Destination, message: Message, targets: list[Subscription], for_group: bool
+) -> None:
     """Add a visible message to its subscriptions, none of which is closed.
 
-    `held` states that it was published to the group and journaled so, regardless of the present
-    settings.
+    `for_group` states that it was published to the group and journaled so, regardless of the
+    present settings.
     """
     group: list[Subscription] = []
-    if held:
+    if for_group:
         group = [target for target in targets if _belongs_to_group(topic, target)]
         targets = [target for target in targets if not _belongs_to_group(topic, target)]
     if message.durability:
         references = sum(1 for target in targets if not target.durable)
         if references:  # before the group, where an expired message is completed at once
             topic.core.journal.retain(message.sequence, references)
-    if held:
+    if for_group:
         _add_to_group(topic, message, group)
     for target in targets:
-        add(target, message, target.journaling(message))
+        add(target, message, target.journaling_mode(message))
 
 
 def _add_to_group(topic: Destination, message: Message, group: list[Subscription]) -> None:
@@ -127,7 +131,7 @@ def _add_to_group(topic: Destination, message: Message, group: list[Subscription
         journaled = RECORDED
         if len(group) > 1 or not (group[0].member or group[0] is topic.queue):
             journaled = SHARED
-            topic.held[message.sequence] = len(group)
+            topic.shared_copies[message.sequence] = len(group)
     for target in group:
         add(target, message, journaled)
 
@@ -139,7 +143,7 @@ def transfer_retained(subscription: Subscription) -> None:
     held ones that are still to be transferred.
     """
     queue = subscription.destination.queue
-    cursor = Cursor(queue.everything, queue.core.journal.next_sequence())
+    cursor = Cursor(queue.all_ready, queue.core.journal.next_sequence())
     delayed = deque(queue.delayed.values())
     queue.core.scans.begin(partial(_transfer_slice, subscription, queue, cursor, delayed))
 
@@ -153,7 +157,7 @@ def _transfer_slice(
     scans = queue.core.scans
     while not subscription.closed and not queue.closed and queue.destination.queue is queue:
         if cursor.priority >= 0:
-            for delivery in cursor.look(1):
+            for delivery in cursor.examine(1):
                 _transfer_accepted(subscription, delivery, ready=True)
         elif delayed:
             delivery = delayed.popleft()
@@ -165,7 +169,7 @@ def _transfer_slice(
             scans.schedule(partial(_transfer_slice, subscription, queue, cursor, delayed))
             break
     if not subscription.closed:
-        queue.core.dirty[subscription] = None
+        queue.core.dispatchable[subscription] = None
 
 
 def _transfer_accepted(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
@@ -181,13 +185,13 @@ def _transfer_accepted(subscription: Subscription, delivery: Delivery, *, ready:
     if not subscription.accepts(message):
         return
     if ready:
-        queue.everything.pull(delivery)
+        queue.all_ready.pin_unpacked(delivery)
     withdraw(delivery)
     journaled, delivery.journaled = delivery.journaled, UNJOURNALED
     end_unjournaled(delivery, Cause.MOVED)
     if journaled:
         message.durability = message.durability or Durability.SYNC
     if message.durability:
-        queue.destination.held[message.sequence] = 1
+        queue.destination.shared_copies[message.sequence] = 1
     add(subscription, message, SHARED if message.durability else UNJOURNALED)
     compact_pending_queues(queue)

@@ -67,15 +67,15 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
     messages dispatched meanwhile may be. None = no message in this step; the scan continues.
     """
     core = subscription.core
-    cursor = Cursor(subscription.everything, core.journal.next_sequence())
+    cursor = Cursor(subscription.all_ready, core.journal.next_sequence())
     unacked: deque[Delivery] = deque()
-    for consumer in subscription.holders:
+    for consumer in subscription.all_consumers:
         unacked.extend(consumer.unacked.values())
     unacked = deque(sorted(unacked, key=queue_order))
     while cursor.priority >= 0 or unacked:
         deliveries: list[Delivery] = []
         if cursor.priority >= 0:
-            deliveries = cursor.look(STEP)
+            deliveries = cursor.examine(STEP)
         elif unacked[0].state == TAKEN:
             deliveries = [unacked.popleft()]
         else:
@@ -135,17 +135,17 @@ class Operations:
         The object may be a temporary one: it is valid for reading, and for an operation that
         follows immediately.
         """
-        delivery = subscription.delayed.get(sequence) or subscription.back.get(sequence)
+        delivery = subscription.delayed.get(sequence) or subscription.requeued.get(sequence)
         if delivery is not None:
             return delivery
-        for consumer in subscription.holders:
+        for consumer in subscription.all_consumers:
             delivery = consumer.unacked.get(sequence)
             if delivery is not None:
                 return delivery
         requeued = self._core.requeued.get((subscription.number, sequence))
         order = sequence if requeued is None else requeued.order
         for priority in range(PRIORITIES):
-            delivery = subscription.everything.find(priority, order)
+            delivery = subscription.all_ready.find(priority, order)
             if delivery is not None and delivery.state == READY and delivery.sequence == sequence:
                 return delivery
         for delivery in self.in_transactions(subscription):
@@ -155,7 +155,7 @@ class Operations:
 
     def still_ready(self, delivery: Delivery) -> Delivery | None:
         """Return the delivery that a cursor found, unless it has left its place since."""
-        current = delivery.subscription.everything.find(delivery.priority, delivery.order)
+        current = delivery.subscription.all_ready.find(delivery.priority, delivery.order)
         if current is None or current.state != READY or current.sequence != delivery.sequence:
             return None
         return current
@@ -170,7 +170,7 @@ class Operations:
 
     def in_flight(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
         """Return up to `count` unacked deliveries from `offset` on, by consumer, then by time."""
-        unacked = (consumer.unacked.values() for consumer in subscription.holders)
+        unacked = (consumer.unacked.values() for consumer in subscription.all_consumers)
         deliveries = chain(chain.from_iterable(unacked), self.in_transactions(subscription))
         return list(islice(deliveries, offset, offset + count))
 
@@ -345,12 +345,12 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
     for subscription in subscriptions:
         cursor = subscription.cursor(until)
         while cursor.priority >= 0:
-            yield subscription, cursor.look(SLICE)
+            yield subscription, cursor.examine(SLICE)
         delayed = list(subscription.delayed.values())
         for start in range(0, len(delayed), SLICE):
             part = delayed[start : start + SLICE]
             yield subscription, [delivery for delivery in part if delivery.state == DELAYED]
-        for consumer in subscription.holders if unacked else ():
+        for consumer in subscription.all_consumers if unacked else ():
             held_deliveries = list(consumer.unacked.values())
             for start in range(0, len(held_deliveries), SLICE):
                 part = held_deliveries[start : start + SLICE]

@@ -139,10 +139,10 @@ class Publisher:
         statistics.published_bytes += len(message.body)
         targets = None
         references = 1
-        held = False
+        for_group = False
         if destination.topic:
             targets = destination.targets(message) if chosen is None else [chosen]
-            held = includes_group(destination, targets)
+            for_group = includes_group(destination, targets)
         message.arrival = self._clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self._clock.epoch
@@ -152,33 +152,38 @@ class Publisher:
         else:
             number = destination.number or self._destinations.number(destination)
             if targets is not None:
-                references = reserve(destination, message, targets, held)
+                references = reserve(destination, message, targets, for_group)
             self._journal.append_message(message, number, references, last)
             if durability == _SYNC:
                 destination.staged += 1
                 destination.staged_bytes += len(message.body)
-                self.staged.append((message, destination, targets, held))
+                self.staged.append((message, destination, targets, for_group))
                 if observer is not None and is_traced:
                     observer.staged(message)
                 return
         if not last or self._unit:
-            self._unit.append((message, destination, targets, held))
+            self._unit.append((message, destination, targets, for_group))
         elif targets is None:
-            add(destination.queue, message, RECORDED if durability else UNJOURNALED, alone=True)
+            add(
+                destination.queue,
+                message,
+                RECORDED if durability else UNJOURNALED,
+                is_only_target=True,
+            )
         else:
-            fan_out(destination, message, targets, held)
+            fan_out(destination, message, targets, for_group)
         if observer is not None and is_traced:
             observer.visible(message)
 
     def show_unit(self) -> None:
         """Make the messages accepted in the completed journal unit visible."""
         unit, self._unit = self._unit, []
-        for message, destination, targets, held in unit:
+        for message, destination, targets, for_group in unit:
             if targets is None:
                 journaled = RECORDED if message.durability else UNJOURNALED
                 add(destination.queue, message, journaled)
             else:
-                fan_out(destination, message, targets, held)
+                fan_out(destination, message, targets, for_group)
 
     def admit(
         self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
@@ -230,10 +235,10 @@ class Publisher:
                 return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
                 queue = self._destinations.dead_letter_queue(destination)
-                if queue is not destination and self._core.dead_letters.keeps(
+                if queue is not destination and self._core.dead_letters.becomes_dead_letter(
                     message, destination, True
                 ):
-                    if queue.takes_dead_letter(size):
+                    if queue.accepts_dead_letter(size):
                         return queue
                     destination.statistics.rejected += 1
                     raise LimitExceeded(
@@ -241,7 +246,7 @@ class Publisher:
                         f"takes no more: {queue.waiting} messages, {queue.waiting_bytes} bytes "
                         "are waiting there"
                     )
-            if not destination.drops:
+            if not destination.drops_when_full:
                 destination.statistics.rejected += 1
                 raise LimitExceeded(
                     f"{destination.address} is full: {destination.waiting} messages, "
@@ -251,7 +256,7 @@ class Publisher:
 
     def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
         """Return the dead letter of a message that a full destination does not accept."""
-        dead_letter = self._core.dead_letters.make(message, source, "overflow", 0)
+        dead_letter = self._core.dead_letters.make_dead_letter(message, source, "overflow", 0)
         dead_letter.destination = queue.address
         source.statistics.dead_lettered += 1
         return dead_letter
@@ -292,7 +297,7 @@ class Publisher:
             for destination in self._destinations.values():
                 for subscription in (destination.queue, *destination.subscriptions.values()):
                     if subscription.waiting:
-                        core.dirty[subscription] = None
+                        core.dispatchable[subscription] = None
         if not self.low_space:
             for destination in self._destinations.values():
                 if destination.parked:
@@ -317,18 +322,18 @@ class Publisher:
         """Make the staged messages up to `sequence`, which are durable now, visible."""
         staged = self.staged
         while staged and staged[0][0].sequence <= sequence:
-            message, destination, targets, held = staged.popleft()
+            message, destination, targets, for_group = staged.popleft()
             destination.staged -= 1
             destination.staged_bytes -= len(message.body)
             if targets is not None:
-                self._fan_out(message, destination, targets, held)
+                self._fan_out(message, destination, targets, for_group)
             elif not destination.removed:
                 add(destination.queue, message, RECORDED)
             else:
                 journal_completion(destination.queue, Cause.DISCARDED, [message.sequence])
 
     def _fan_out(
-        self, message: Message, topic: Destination, targets: list[Subscription], held: bool
+        self, message: Message, topic: Destination, targets: list[Subscription], for_group: bool
     ) -> None:
         """Make a staged message visible; some of its subscriptions may have been deleted since."""
         if topic.parked:
@@ -337,8 +342,8 @@ class Publisher:
         if closed_targets:
             targets = [target for target in targets if not target.closed]
         if not topic.removed:
-            fan_out(topic, message, targets, held)
-        elif held:
+            fan_out(topic, message, targets, for_group)
+        elif for_group:
             journal_completion(topic.queue, Cause.DISCARDED, [message.sequence])
         for target in closed_targets:
             if target.durable:
@@ -414,7 +419,7 @@ class GroupCommit:
         journal = self._journal
         if self._settlements:
             settlements, self._settlements = self._settlements, []
-            sequence = self._core.settled
+            sequence = self._core.last_ack_record
             for callback in settlements:
                 if sequence <= journal.written:
                     callback()

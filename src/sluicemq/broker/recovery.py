@@ -64,14 +64,14 @@ def snapshot(broker: Broker) -> bytes:
         pending[number].extend(_recorded(subscription))
     for destination in broker.destinations.values():
         if destination.topic and destination.number and _may_hold(destination):
-            group = pending[destination.number] = array("Q", destination.held)
+            group = pending[destination.number] = array("Q", destination.shared_copies)
             for subscription in (destination.queue, *destination.members):
                 group.extend(_recorded(subscription))
-    for message, destination, targets, held in broker.publisher.staged:
+    for message, destination, targets, for_group in broker.publisher.staged:
         for target in targets or ():
             if target.durable and target.number in pending:
                 pending[target.number].append(message.sequence)
-        if held and destination.number in pending:
+        if for_group and destination.number in pending:
             pending[destination.number].append(message.sequence)
     attempts: list[Attempts] = []
     unacked: dict[int, list[Delivery]] = {}
@@ -133,7 +133,7 @@ def _may_hold(topic: Destination) -> bool:
     return (
         topic.settings.retain_without_subscriptions
         or topic.grouped
-        or bool(topic.held or topic.queue.waiting)
+        or bool(topic.shared_copies or topic.queue.waiting)
     )
 
 
@@ -146,7 +146,7 @@ def _failures(subscription: Subscription) -> Iterator[tuple[int, int]]:
     """Yield (sequence, failed attempts) of journaled deliveries that have failed at least
     once.
     """
-    for delivery in subscription.back.values():
+    for delivery in subscription.requeued.values():
         if delivery.journaled >= SHARED:
             yield delivery.sequence, delivery.attempts
     for delivery in _in_flight(subscription):
@@ -156,7 +156,7 @@ def _failures(subscription: Subscription) -> Iterator[tuple[int, int]]:
 
 def _in_flight(subscription: Subscription) -> Iterator[Delivery]:
     """Yield the unacked deliveries that are journaled."""
-    for consumer in subscription.holders:
+    for consumer in subscription.all_consumers:
         for delivery in consumer.unacked.values():
             if delivery.journaled >= SHARED:
                 yield delivery
@@ -480,7 +480,7 @@ class _Recovery:
         if not takers:
             self._place(topic.queue, row, acked_deliveries)
             return 1
-        topic.held[row.sequence] = len(takers)
+        topic.shared_copies[row.sequence] = len(takers)
         for subscription in takers:
             self._place(subscription, row, acked_deliveries, SHARED)
         return len(takers)
@@ -539,7 +539,7 @@ class _Recovery:
             requeue_in_place(delivery)
         else:
             if delivery.attempts:
-                subscription.back[sequence] = delivery
+                subscription.requeued[sequence] = delivery
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
             enqueue(delivery, due)
 

@@ -28,12 +28,13 @@ def release(
     consumer: Consumer,
     sequences: Iterable[int] | None = None,
     attempted: bool = True,
-    spared: bool = False,
+    ignore_max_attempts: bool = False,
 ) -> None:
     """Return deliveries to their original positions; None = all that the consumer holds.
 
     With `attempted` False the delivery counts no attempt: it was prefetched and not processed. With
-    `spared` it counts, but even the last attempt does not lead to the dead-letter queue.
+    `ignore_max_attempts` it counts, but even the last attempt does not lead to the dead-letter
+    queue.
     """
     unacked = consumer.unacked
     if sequences is None:
@@ -42,7 +43,7 @@ def release(
     else:
         deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
     if deliveries:
-        _requeue_and_refill(consumer, deliveries, attempted, 0, spared)
+        _requeue_and_refill(consumer, deliveries, attempted, 0, ignore_max_attempts)
 
 
 def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
@@ -67,10 +68,10 @@ def _requeue_and_refill(
     deliveries: list[Delivery],
     attempted: bool,
     delay_ms: int,
-    spared: bool = False,
+    ignore_max_attempts: bool = False,
 ) -> None:
     remove_drained_consumer(consumer)
-    requeue_unacked(consumer.subscription, deliveries, attempted, delay_ms, spared)
+    requeue_unacked(consumer.subscription, deliveries, attempted, delay_ms, ignore_max_attempts)
     window = consumer.window
     if window.refill:
         window.credit += len(deliveries)
@@ -82,7 +83,7 @@ def requeue_unacked(
     returned: list[Delivery],
     attempted: bool,
     wait: int = 0,
-    spared: bool = False,
+    ignore_max_attempts: bool = False,
 ) -> None:
     """Make unacked deliveries removed from their consumer ready, delayed by `wait` ms, expired or
     dead-lettered.
@@ -104,7 +105,7 @@ def requeue_unacked(
         if delivery.expires and delivery.expires <= now:
             expire_uncounted(delivery)
             continue
-        if attempted and limit and delivery.attempts >= limit and not spared:
+        if attempted and limit and delivery.attempts >= limit and not ignore_max_attempts:
             drop(delivery, "max-attempts", False)
             if delivery.state != GONE and delivery.journaled == RECORDED:
                 counts.append((delivery.sequence, delivery.attempts))
@@ -117,7 +118,7 @@ def requeue_unacked(
             core.wheel.add(delivery, now)  # handed-over deliveries are not in the wheel yet
         if wait:
             if delivery.attempts:
-                subscription.back[delivery.sequence] = delivery
+                subscription.requeued[delivery.sequence] = delivery
             delay(delivery, wait)
         else:
             requeue_in_place(delivery)
@@ -161,7 +162,7 @@ def start_next_attempt(
         record_deliveries(subscription, new_deliveries)
     if ended_deliveries:
         _requeue_and_refill(consumer, ended_deliveries, attempted, 0)
-    if new_deliveries and consumer.ack_timeout and not consumer.watched:
+    if new_deliveries and consumer.ack_timeout and not consumer.has_ack_timer:
         start_ack_timer(consumer)
     return new_deliveries
 
@@ -200,20 +201,20 @@ def restore_unacked(consumer: Consumer, delivery: Delivery) -> None:
         subscription.retired[consumer] = None
     if consumer.window.refill:
         consumer.window.credit -= 1
-    if consumer.ack_timeout and not consumer.watched:
+    if consumer.ack_timeout and not consumer.has_ack_timer:
         start_ack_timer(consumer)
 
 
 def start_ack_timer(consumer: Consumer) -> None:
     """Start the acknowledgement timer for a delivery that the consumer has just received."""
-    consumer.watched = True
+    consumer.has_ack_timer = True
     core = consumer.subscription.core
     core.timers.add(core.clock.steady + consumer.ack_timeout, _check_acks, consumer)
 
 
 def _check_acks(consumer: Consumer) -> None:
     """Return deliveries that have been unacked for longer than the timeout."""
-    consumer.watched = False
+    consumer.has_ack_timer = False
     core = consumer.subscription.core
     now = core.clock.steady
     sequences: list[int] = []
@@ -223,5 +224,5 @@ def _check_acks(consumer: Consumer) -> None:
         sequences.append(delivery.sequence)
     time_out(consumer, sequences)
     for delivery in islice(consumer.unacked.values(), 1):
-        consumer.watched = True
+        consumer.has_ack_timer = True
         core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)

@@ -73,7 +73,7 @@ class SelectorRescan:
 
     def _begin(self) -> Cursor[Delivery]:
         subscription = self._subscription
-        return Cursor(subscription.everything, subscription.core.journal.next_sequence())
+        return Cursor(subscription.all_ready, subscription.core.journal.next_sequence())
 
     def join(self, pending_queue: Pending) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
@@ -88,7 +88,7 @@ class SelectorRescan:
         if core.scans.waiting or core.scans.over():
             self._arm()
         else:
-            self._try(core.tries_first)
+            self._try(core.rescan_first_slice)
 
     def _enter(self, pending_queue: Pending) -> None:
         """Add a pending queue to this pass."""
@@ -117,7 +117,7 @@ class SelectorRescan:
             return False
         if delivery.order <= cursor.until:
             return cursor.is_before(delivery)
-        self._subscription.everything.share(delivery)
+        self._subscription.all_ready.pin(delivery)
         self._kept.append((pending_queue, delivery))
         return True
 
@@ -145,7 +145,7 @@ class SelectorRescan:
         is_idle = core.iterations == self._iterations + 1
         self._last = core.clock.steady
         self._iterations = core.iterations
-        self._try(core.tries * min(max(elapsed, 1), LONGEST) * (IDLE if is_idle else 1))
+        self._try(core.rescan_rate * min(max(elapsed, 1), LONGEST) * (IDLE if is_idle else 1))
 
     def _sated(self) -> bool:
         return not self._following and all(
@@ -159,15 +159,15 @@ class SelectorRescan:
         the consumers of that pending queue.
         """
         core = self._subscription.core
-        everything = self._subscription.everything
-        core.dirty[self._subscription] = None
+        all_ready = self._subscription.all_ready
+        core.dispatchable[self._subscription] = None
         cursor = self._cursor
         count = 0
         while budget > 0 and count < ITERATION_DELIVERIES:
             if self._sated():
                 return
             priority = cursor.priority
-            deliveries = cursor.look(min(budget, STEP))
+            deliveries = cursor.examine(min(budget, STEP))
             if cursor.priority != priority:
                 self._show(cursor.priority)
             if cursor.priority < 0:
@@ -180,14 +180,14 @@ class SelectorRescan:
                 cost = 1 + delivery.size // TRIED_BYTES
                 pending_queues = self._routes.targets(core.read(delivery))
                 if pending_queues:
-                    everything.pull(delivery)
+                    all_ready.pin_unpacked(delivery)
                 for pending_queue in pending_queues:
                     if pending_queue.length < ENOUGH:
                         cost = 0
                     pending_queue.push(delivery)
                 budget -= cost
                 if core.scans.over():
-                    cursor.back_to(delivery)
+                    cursor.rewind_to(delivery)
                     self._arm()
                     return
         self._arm()

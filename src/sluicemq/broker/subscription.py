@@ -24,9 +24,9 @@ from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
 
-OFFERED: Final = 4096
+RETRY_EXAMINED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
-OFFERED_MOVES: Final = 256
+RETRY_MOVES: Final = 256
 """Number of refused deliveries moved in one pass, so that other work is not delayed."""
 
 
@@ -54,17 +54,17 @@ def requeue_in_place(delivery: Delivery) -> None:
     delivery.consumer = None
     subscription = delivery.subscription
     if delivery.attempts:
-        subscription.back[delivery.sequence] = delivery
-    everything = subscription.everything
-    everything.reinsert(delivery)
+        subscription.requeued[delivery.sequence] = delivery
+    all_ready = subscription.all_ready
+    all_ready.reinsert(delivery)
     if len(subscription.pending_queues) > 1:
         rescan = subscription.rescan
         for pending_queue in subscription.selective.targets(subscription.core.read(delivery)):
             if rescan is None or not rescan.defers(pending_queue, delivery):
-                everything.share(delivery)
+                all_ready.pin(delivery)
                 pending_queue.reinsert(delivery)
         compact_pending_queues(subscription)
-    subscription.core.dirty[subscription] = None
+    subscription.core.dispatchable[subscription] = None
     _released(delivery)
 
 
@@ -77,16 +77,16 @@ def _released(delivery: Delivery) -> None:
 
 def compact_pending_queues(subscription: Subscription) -> None:
     """Compact the pending queues in which deliveries taken through other queues may prevail."""
-    everything = subscription.everything
-    stale_count = everything.length - subscription.ready
-    if stale_count > 64 and stale_count > everything.loose() // 2:
-        everything.compact()
+    all_ready = subscription.all_ready
+    stale_count = all_ready.length - subscription.ready
+    if stale_count > 64 and stale_count > all_ready.count_objects() // 2:
+        all_ready.compact()
     if len(subscription.pending_queues) == 1:
         return
     limit = 2 * subscription.waiting + 64
     for pending_queue in subscription.pending_queues.values():
-        if pending_queue is not everything and pending_queue.length > 64:
-            loose_count = pending_queue.loose()
+        if pending_queue is not all_ready and pending_queue.length > 64:
+            loose_count = pending_queue.count_objects()
             if loose_count > limit or loose_count > pending_queue.limit:
                 pending_queue.compact()
 
@@ -135,9 +135,9 @@ def drop_overflow(subscription: Subscription) -> None:
     while (settings.max_messages and subscription.waiting > settings.max_messages) or (
         settings.max_bytes and subscription.waiting_bytes > settings.max_bytes
     ):
-        if not destination.drops:
+        if not destination.drops_when_full:
             return
-        delivery = subscription.everything.take_for_drop(drops_lowest)
+        delivery = subscription.all_ready.take_for_drop(drops_lowest)
         if delivery is None:
             return
         withdraw(delivery)
@@ -156,23 +156,23 @@ def remove_drained_consumer(consumer: Consumer) -> None:
 
 def stop_ack_timer(consumer: Consumer) -> None:
     """End the acknowledgement timer of a consumer that will not receive any more deliveries."""
-    if consumer.watched:
-        consumer.watched = False
+    if consumer.has_ack_timer:
+        consumer.has_ack_timer = False
         consumer.subscription.core.timers.note_ended()
 
 
 def mark_available(consumer: Consumer) -> None:
-    """Put the consumer at the end of its line, if it may take a message."""
+    """Mark the consumer as available, behind the others, if it may take a message."""
     if consumer.window.credit > 0 and consumer.active and not consumer.suspended:
-        line = consumer.pending_queue.line
-        line.pop(consumer, None)
-        line[consumer] = None
+        available = consumer.pending_queue.available_consumers
+        available.pop(consumer, None)
+        available[consumer] = None
         if consumer.pending_queue.mask:
-            consumer.subscription.core.dirty[consumer.subscription] = None
+            consumer.subscription.core.dispatchable[consumer.subscription] = None
 
 
 def mark_window_available(window: Window) -> None:
-    """Put the consumers of a window in their lines after credit was added."""
+    """Mark the consumers of a window as available after credit was added."""
     for peer in window.consumers:
         mark_available(peer)
 
@@ -199,7 +199,7 @@ def journal_completion(
 
 def _remove_requeued(subscription: Subscription, sequence: int) -> Delivery | None:
     """Remove a requeued delivery from the ready or delayed messages and return it, or None."""
-    delivery = subscription.back.pop(sequence, None)
+    delivery = subscription.requeued.pop(sequence, None)
     if delivery is not None:
         remove_waiting(delivery)
         compact_pending_queues(subscription)
@@ -216,7 +216,7 @@ def remove_delivered(subscription: Subscription, sequence: int) -> Delivery | No
 
 def remove_unacked(subscription: Subscription, sequence: int) -> Delivery | None:
     """Remove an unacked delivery from its consumer and restore the consumer's credit."""
-    for consumer in subscription.holders:
+    for consumer in subscription.all_consumers:
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is not None:
             remove_drained_consumer(consumer)
@@ -263,7 +263,7 @@ def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
         subscription.refused.pop(sequence, None)
         subscription.core.timers.note_ended()
     if delivery.attempts:
-        subscription.back.pop(sequence, None)
+        subscription.requeued.pop(sequence, None)
     delivery.state = GONE
     core = subscription.core
     if delivery.message is not None:
@@ -272,7 +272,7 @@ def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
         core.wheel.discard(delivery)
     destination = subscription.destination
     if delivery.journaled == SHARED:
-        if destination.is_last_copy(sequence):
+        if destination.end_shared_copy(sequence):
             journal_completion(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
@@ -301,7 +301,7 @@ def remove_waiting(delivery: Delivery) -> None:
     `compact_pending_queues` afterwards.
     """
     if delivery.state == READY:
-        delivery.subscription.everything.discard(delivery)
+        delivery.subscription.all_ready.discard(delivery)
     withdraw(delivery)
 
 
@@ -355,7 +355,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     subscription.delayed[delivery.sequence] = delivery
     subscription.refused[delivery.sequence] = (delivery, reason, force)
     if delivery.attempts:
-        subscription.back[delivery.sequence] = delivery
+        subscription.requeued[delivery.sequence] = delivery
     core.page_out((delivery,))
     _schedule_retry(subscription, core.settings.dead_letter_retry)
     _released(delivery)
@@ -372,12 +372,12 @@ def _retry_refused(subscription: Subscription) -> None:
     """Move refused deliveries for which the dead-letter queue has capacity, oldest first."""
     subscription.retrying = False
     destination = subscription.destination
-    fits = subscription.core.dead_letters.fits
+    has_capacity = subscription.core.dead_letters.has_capacity
     count = 0
-    for delivery, reason, force in list(islice(subscription.refused.values(), OFFERED)):
-        if count == OFFERED_MOVES or not fits(destination, 0):
+    for delivery, reason, force in list(islice(subscription.refused.values(), RETRY_EXAMINED)):
+        if count == RETRY_MOVES or not has_capacity(destination, 0):
             break
-        if subscription.refused.get(delivery.sequence) is None or not fits(
+        if subscription.refused.get(delivery.sequence) is None or not has_capacity(
             destination, delivery.size
         ):
             continue
@@ -385,7 +385,7 @@ def _retry_refused(subscription: Subscription) -> None:
         drop(delivery, reason, force)
         count += 1
     if subscription.refused:
-        milliseconds = 1 if count == OFFERED_MOVES else subscription.core.settings.dead_letter_retry
+        milliseconds = 1 if count == RETRY_MOVES else subscription.core.settings.dead_letter_retry
         _schedule_retry(subscription, milliseconds)
 
 

@@ -274,7 +274,7 @@ class Transactions:
             window.credit += 1
             if window.credit == 1:
                 mark_window_available(window)
-            self._core.dirty[consumer.subscription] = None
+            self._core.dispatchable[consumer.subscription] = None
         return True
 
     def withdraw_ack(self, transaction: Transaction, delivery: Delivery) -> bool:

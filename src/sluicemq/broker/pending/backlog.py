@@ -49,7 +49,7 @@ class PackedChunk(Generic[AnyEntry]):
         self.last = deliveries[-1].order
 
     @staticmethod
-    def alike(deliveries: list[AnyEntry]) -> bool:
+    def can_pack(deliveries: list[AnyEntry]) -> bool:
         """Return whether deliveries, at least one, all READY and of one priority, can be packed."""
         journaled = deliveries[0].journaled
         return bool(journaled) and all(
@@ -75,7 +75,7 @@ class PackedChunk(Generic[AnyEntry]):
         sequences = self.orders[start : start + count]
         sizes = self._sizes[start : start + count]
         for sequence, size in zip(sequences, sizes, strict=True):
-            yield template.like(sequence, size)
+            yield template.copy_with(sequence, size)
 
     def count(self, order: int) -> int:
         """Return the number of deliveries behind that order."""
@@ -113,7 +113,7 @@ class Backlog(Generic[AnyEntry]):
 
     def add(self, deliveries: list[AnyEntry], pack: bool) -> None:
         """Append deliveries, at least one; packed if `pack` is set and possible."""
-        if pack and PackedChunk.alike(deliveries):
+        if pack and PackedChunk.can_pack(deliveries):
             template = self._template
             if template is None or template.journaled != deliveries[0].journaled:
                 template = self._template = deliveries[0]
@@ -215,17 +215,19 @@ class Backlog(Generic[AnyEntry]):
         return remaining
 
 
-def entries_after(line: deque[AnyEntry] | list[AnyEntry], order: int, count: int) -> list[AnyEntry]:
+def entries_after(
+    entries: deque[AnyEntry] | list[AnyEntry], order: int, count: int
+) -> list[AnyEntry]:
     """Return the first `count` deliveries of an ordered sequence behind that order."""
-    start = bisect_right(line, order, key=order_of) if line else 0
-    return list(islice(line, start, start + count))
+    start = bisect_right(entries, order, key=order_of) if entries else 0
+    return list(islice(entries, start, start + count))
 
 
-def entry_at(line: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry | None:
+def entry_at(entries: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry | None:
     """Return the delivery of an ordered sequence with that order, in any state, or None."""
-    index = bisect_left(line, order, key=order_of)
-    if index < len(line) and line[index].order == order:
-        return line[index]
+    index = bisect_left(entries, order, key=order_of)
+    if index < len(entries) and entries[index].order == order:
+        return entries[index]
     return None
 
 

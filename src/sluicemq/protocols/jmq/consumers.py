@@ -621,7 +621,7 @@ class JmsConsumer:
         broker = self._broker
         for holder in holders:
             broker.release(holder, pending.intersection(holder.unacked), attempted=False)
-            broker.release(holder, set(holder.unacked).difference(first), spared=True)
+            broker.release(holder, set(holder.unacked).difference(first), ignore_max_attempts=True)
             broker.release(holder)
             broker.detach(holder)
         self.held.clear()

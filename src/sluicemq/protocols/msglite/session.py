@@ -346,7 +346,7 @@ class MsgliteSession:
             # to a waiting consumer, or not at all; earlier messages of this event loop iteration
             # may be about to go to these consumers
             self._broker.dispatch(queue)
-            if not destination.topic and not queue.hungry:
+            if not destination.topic and not queue.has_idle_consumer:
                 return
             durability = Durability.NONE
         elif destination.temporary:

@@ -173,7 +173,7 @@ class Subscriber:
             return
         broker.release(consumer, unsent, attempted=False)
         sequences = [sequence for sequence in consumer.unacked if sequence not in begun]
-        broker.release(consumer, sequences, spared=True)
+        broker.release(consumer, sequences, ignore_max_attempts=True)
         broker.detach(consumer)
         if self._topic:
             broker.unsubscribe(consumer.subscription)
