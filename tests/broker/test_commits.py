@@ -210,7 +210,7 @@ def test_unused_destination_stays_during_a_commit() -> None:
     [destination] = transaction.destinations
     fixture.broker.transactions.commit(transaction)
     fixture.clock.advance(fixture.broker.settings.destination_idle_timeout + 1)
-    fixture.broker.reap(destination)
+    fixture.broker.delete_if_idle(destination)
     assert not destination.removed
     while transaction.state is not TransactionState.ENDED:
         fixture.broker.flush()

@@ -250,10 +250,10 @@ def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
     queue = fixture.queue(dead_letter=True)
     dead_letter_queue = fixture.broker.destinations.resolve(DEAD)
     fixture.wait(10_000)
-    fixture.broker.reap(dead_letter_queue)
+    fixture.broker.delete_if_idle(dead_letter_queue)
     assert fixture.broker.destinations.find(DEAD) is dead_letter_queue
     fixture.broker.remove(queue)
-    fixture.broker.reap(dead_letter_queue)
+    fixture.broker.delete_if_idle(dead_letter_queue)
     assert fixture.broker.destinations.find(DEAD) is None
 
 

@@ -320,8 +320,8 @@ def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
     for callback in (one, two):
         fixture.broker.destinations.await_creation("q", callback)
         fixture.broker.destinations.await_creation("gone", callback)
-    fixture.broker.destinations.stop_waiting("gone", one)
-    fixture.broker.destinations.stop_waiting("gone", two)
+    fixture.broker.destinations.cancel_wait("gone", one)
+    fixture.broker.destinations.cancel_wait("gone", two)
     fixture.queue("gone")
     fixture.topic("q")
     fixture.queue("q")

@@ -172,7 +172,7 @@ class BrokerFixture:
 
     def sample_stats(self, seconds: float = 1.0) -> None:
         """Sample all destinations once."""
-        for _ in self.broker.stats_sampler.round(seconds):
+        for _ in self.broker.stats_sampler.sample_all(seconds):
             pass
 
     def dead(self, name: str = "q.dlq") -> list[Message]:

@@ -295,7 +295,7 @@ class BatchService(Service):
                 partitions_done=len(writer.done),
                 parts_open=len(parts),
                 rows=sum(writer.rows) + sum(parts),
-                last_seen=writer.seen,
+                last_seen=writer.last_used,
             )
             items.append(view)
         return query.page_with(items, len(writers))

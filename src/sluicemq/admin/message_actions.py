@@ -360,7 +360,7 @@ class ActionService(Service):
                     if body.action == "delete":
                         deletions.append(delivery)
                     # an action on an earlier message may have displaced it
-                    elif (current := run.broker.operations.still_ready(delivery)) is not None:
+                    elif (current := run.broker.operations.refind_ready(delivery)) is not None:
                         _try(run, current, act)
                 if run.slices.due or run.refused:
                     cursor.rewind_to(delivery)

@@ -305,7 +305,7 @@ class MessageService(Service):
         """
         while (count := requested()) > 0:
             if state == "unacked":
-                deliveries = self._broker.operations.in_flight(subscription, offset, count)
+                deliveries = self._broker.operations.unacked_page(subscription, offset, count)
             else:
                 deliveries = list(islice(subscription.delayed.values(), offset, offset + count))
             for delivery in deliveries:

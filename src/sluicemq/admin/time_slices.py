@@ -32,7 +32,7 @@ class TimeSlices:
     @property
     def due(self) -> bool:
         """True if the slice is used up. The first slice is empty if other scans are waiting."""
-        return self._scans.over() or bool(not self._rested and self._scans.waiting)
+        return self._scans.is_time_up() or bool(not self._rested and self._scans.waiting)
 
     async def over(self, items: Iterable[ItemT], every: int = 1) -> AsyncIterator[ItemT]:
         """Yield the items; after `every` of them, wait for the next slice if it is due."""

@@ -75,7 +75,7 @@ class BatchWriterState:
     """State of one writer.
 
     batch     number of its latest batch
-    seen      wall ms of its last part
+    last_used wall ms of its last part
     sequence  record of its last part; 0 = on disk since before the start
     done      complete partitions, ascending
     rows      number of rows of each complete partition
@@ -87,7 +87,7 @@ class BatchWriterState:
 
     batch: int
     owner: str
-    seen: int = 0
+    last_used: int = 0
     sequence: int = 0
     done: array[int] = field(default_factory=lambda: array("I"))
     rows: array[int] = field(default_factory=lambda: array("Q"))
@@ -219,7 +219,7 @@ class Batches:
             self._publisher.accept(destination, message, last=False)
         wall = self._core.clock.wall
         sequence = self._core.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
-        self._publisher.show_unit()
+        self._publisher.make_unit_visible()
         self.remember(part, wall, sequence)
         return BatchAnswer(False, sequence)
 
@@ -240,7 +240,7 @@ class Batches:
                 )
                 verdict: Destination | None = destination
                 if destination.limited or destination.parked:
-                    verdict = self._publisher.judge(destination, message, False)
+                    verdict = self._publisher.apply_limits(destination, message, False)
                 self._publisher.record_transient(destination, message)
                 if not message.durability:
                     self._publisher.expect_memory()
@@ -264,14 +264,14 @@ class Batches:
             writer = BatchWriterState(part.batch, part.owner)
         writer.owner = part.owner
         writer.add(part)
-        writer.seen = wall
+        writer.last_used = wall
         writer.sequence = sequence
         self.writers[part.writer] = writer
         self._forget(wall, part)
 
     def _forget(self, wall: int, latest: BatchPart) -> None:
         writers = self.writers
-        while next(iter(writers.values())).seen <= wall - RETENTION_MS:
+        while next(iter(writers.values())).last_used <= wall - RETENTION_MS:
             writers.popitem(last=False)
         while len(writers) > self._core.settings.max_batch_writers:
             oldest = next(name for name, writer in writers.items() if writer.owner == latest.owner)
@@ -285,7 +285,7 @@ class Batches:
             WriterState(
                 name,
                 writer.batch,
-                writer.seen,
+                writer.last_used,
                 writer.done.tobytes(),
                 writer.rows.tobytes(),
                 writer.digests.tobytes(),
@@ -299,7 +299,7 @@ class Batches:
         """Recover the writers from a snapshot."""
         for state in states:
             writer = self.writers[state.name] = BatchWriterState(state.batch, state.owner)
-            writer.seen = state.seen
+            writer.last_used = state.seen
             writer.done.frombytes(state.done)
             writer.rows.frombytes(state.rows)
             writer.digests.frombytes(state.digests)

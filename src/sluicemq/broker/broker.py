@@ -113,7 +113,7 @@ class Broker:
         self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """Traffic by protocol, for protocols that have had clients."""
-        self.stats_sampler = StatsSampler(self.destinations, self.traffic, self.reap)
+        self.stats_sampler = StatsSampler(self.destinations, self.traffic, self.delete_if_idle)
         journal.observe(
             self.group_commit.on_durable, self.group_commit.on_written, self.publisher.on_space
         )
@@ -172,7 +172,7 @@ class Broker:
         for subscription in (destination.queue, *destination.subscriptions.values()):
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
-        self.depth_sampler.gone(destination)
+        self.depth_sampler.sample_deleted(destination)
         self.core.event_recorder.write()  # while the journal knows the destination
         destination.removed = True
         if self.destinations.find(destination.address) is destination:
@@ -218,7 +218,7 @@ class Broker:
             for destination in [d for d in self.destinations.values() if d.owner is owner]:
                 self.remove(destination, force=True)
 
-    def reap(self, destination: Destination) -> None:
+    def delete_if_idle(self, destination: Destination) -> None:
         """Delete an automatic destination that has been idle for its `idle_timeout`.
 
         The dead-letter queue of an existing destination is kept. The caller calls this
@@ -294,7 +294,7 @@ class Broker:
         )
         if durable:
             self.durable_subscriptions[number] = subscription
-            self.destinations.note_subscription(subscription, True)
+            self.destinations.journal_subscription(subscription, True)
         topic.subscribe(subscription)
         if (
             topic.settings.retain_without_subscriptions
@@ -325,7 +325,7 @@ class Broker:
             return
         subscription.owner = owner
         if subscription.durable:
-            self.destinations.note_subscription(subscription, True)
+            self.destinations.journal_subscription(subscription, True)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription of a topic with its messages.
@@ -337,7 +337,7 @@ class Broker:
         topic = subscription.destination
         if topic.subscriptions.get(subscription.name) is not subscription:
             return
-        if self.keeps(subscription):
+        if self.keeps_messages(subscription):
             orphans = self._take_consumers(subscription)
             if not self.core.stopping:
                 leave_group(subscription)
@@ -346,7 +346,7 @@ class Broker:
             topic.unsubscribe(subscription)
         if subscription.durable:
             del self.durable_subscriptions[subscription.number]
-            self.destinations.note_subscription(subscription, False)
+            self.destinations.journal_subscription(subscription, False)
         topic.restart_idle_time()
         for consumer in orphans:
             consumer.sink.detached(consumer)
@@ -355,9 +355,9 @@ class Broker:
         """Keep the held messages of a topic for members of its group, also after a restart."""
         if not topic.grouped:
             topic.grouped = True
-            self.destinations.note_settings(topic)
+            self.destinations.journal_settings(topic)
 
-    def keeps(self, subscription: Subscription) -> bool:
+    def keeps_messages(self, subscription: Subscription) -> bool:
         """Return whether the topic would keep the messages of a subscription deleted now."""
         topic = subscription.destination
         return (
@@ -568,7 +568,7 @@ class Broker:
         """
         self.clock.refresh()
         with suppress(JournalFailed):  # the journal has notified its owner
-            self.core.clock_log.look()
+            self.core.clock_log.detect_step()
 
     def flush(self) -> None:
         """End an iteration: run scans, dispatch, journal acknowledgements, start a group commit."""

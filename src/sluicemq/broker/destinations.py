@@ -173,7 +173,7 @@ class Destinations:
                 queue.provenance = queue.provenance._replace(explicit=frozenset(), as_written=())
                 queue.apply(settings)
                 if queue.number:
-                    self.note_settings(queue)
+                    self.journal_settings(queue)
         return queue
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
@@ -182,7 +182,7 @@ class Destinations:
         """
         self._awaited.setdefault(name, []).append(callback)
 
-    def stop_waiting(self, name: str, callback: Callable[[Destination], None]) -> None:
+    def cancel_wait(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Cancel an `await_creation`, if there is one whose callback has not been called."""
         callbacks = self._awaited.get(name, [])
         if callback in callbacks:
@@ -250,7 +250,7 @@ class Destinations:
                 activate_consumers(subscription)
         if destination.parked:
             self._core.unblocking[destination] = None
-        self.note_settings(destination)
+        self.journal_settings(destination)
         return destination
 
     def set_paused(self, destination: Destination, paused: bool) -> None:
@@ -262,9 +262,9 @@ class Destinations:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 self._core.dispatchable[subscription] = None
         if not destination.temporary:
-            self.note_settings(destination)
+            self.journal_settings(destination)
 
-    def note_settings(self, destination: Destination) -> None:
+    def journal_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
         number = self.number(destination)
         core = self._core
@@ -275,7 +275,7 @@ class Destinations:
             destination=number,
         )
 
-    def note_subscription(self, subscription: Subscription, created: bool) -> None:
+    def journal_subscription(self, subscription: Subscription, created: bool) -> None:
         """Journal the creation, a new owner, or the deletion of a durable subscription."""
         number = self.number(subscription.destination)
         core = self._core
@@ -388,7 +388,7 @@ class Destinations:
             number = self._core.journal.destination(destination.address)
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
-                self.note_settings(destination)
+                self.journal_settings(destination)
         return number
 
 

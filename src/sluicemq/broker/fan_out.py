@@ -165,7 +165,7 @@ def _transfer_slice(
                 _transfer_accepted(subscription, delivery, ready=False)
         else:
             break
-        if scans.over():
+        if scans.is_time_up():
             scans.schedule(partial(_transfer_slice, subscription, queue, cursor, delayed))
             break
     if not subscription.closed:

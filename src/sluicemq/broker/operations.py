@@ -148,19 +148,19 @@ class Operations:
             delivery = subscription.all_ready.find(priority, order)
             if delivery is not None and delivery.state == READY and delivery.sequence == sequence:
                 return delivery
-        for delivery in self.in_transactions(subscription):
+        for delivery in self.acked_in_transactions(subscription):
             if delivery.sequence == sequence:
                 return delivery
         return None
 
-    def still_ready(self, delivery: Delivery) -> Delivery | None:
+    def refind_ready(self, delivery: Delivery) -> Delivery | None:
         """Return the delivery that a cursor found, unless it has left its place since."""
         current = delivery.subscription.all_ready.find(delivery.priority, delivery.order)
         if current is None or current.state != READY or current.sequence != delivery.sequence:
             return None
         return current
 
-    def in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
+    def acked_in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
         """Yield the deliveries acknowledged in transactions that have not ended."""
         transactions = self._transactions
         for transaction in (*transactions.open.values(), *transactions.prepared.values()):
@@ -168,10 +168,10 @@ class Operations:
                 if delivery.subscription is subscription:
                     yield delivery
 
-    def in_flight(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
+    def unacked_page(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
         """Return up to `count` unacked deliveries from `offset` on, by consumer, then by time."""
         unacked = (consumer.unacked.values() for consumer in subscription.all_consumers)
-        deliveries = chain(chain.from_iterable(unacked), self.in_transactions(subscription))
+        deliveries = chain(chain.from_iterable(unacked), self.acked_in_transactions(subscription))
         return list(islice(deliveries, offset, offset + count))
 
     def delete(self, subscription: Subscription, deliveries: Iterable[Delivery]) -> int:
@@ -317,27 +317,27 @@ class Operations:
         return admission
 
     def purge(
-        self, destination: Destination, unacked: bool, done: Callable[[int], None] = ignore
+        self, destination: Destination, unacked: bool, callback: Callable[[int], None] = ignore
     ) -> None:
         """Delete the ready and scheduled messages, and with `unacked` the unacked ones.
 
         Only messages that are present now are deleted, in slices of the time for scans.
-        `done` is called at the end with their number, at once if one slice is enough.
+        `callback` is called at the end with their number, at once if one slice is enough.
         """
         subscriptions = [destination.queue, *destination.subscriptions.values()]
         slices = _slices(subscriptions, self._core.journal.next_sequence(), unacked)
-        self._core.scans.begin(partial(self._purge, slices, 0, done))
+        self._core.scans.begin(partial(self._purge, slices, 0, callback))
 
-    def _purge(self, slices: Iterator[Slice], count: int, done: Callable[[int], None]) -> None:
+    def _purge(self, slices: Iterator[Slice], count: int, callback: Callable[[int], None]) -> None:
         scans = self._core.scans
         for subscription, deliveries in slices:
             if deliveries and not subscription.closed:
                 self.delete(subscription, deliveries)
                 count += len(deliveries)
-            if scans.over():
-                scans.schedule(partial(self._purge, slices, count, done))
+            if scans.is_time_up():
+                scans.schedule(partial(self._purge, slices, count, callback))
                 return
-        done(count)
+        callback(count)
 
 
 def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) -> Iterator[Slice]:

@@ -128,7 +128,7 @@ class Publisher:
     ) -> None:
         """Accept a message without checking limits; `last` ends the journal unit.
 
-        A message of a unit of several becomes visible only in `show_unit`: making it visible may
+        A message of a unit of several becomes visible only in `make_unit_visible`: making it visible may
         drop another message, whose record would end the unit too early. The message goes to every
         matching subscription, or only to `chosen`, a subscription of the topic.
         """
@@ -175,7 +175,7 @@ class Publisher:
         if observer is not None and is_traced:
             observer.visible(message)
 
-    def show_unit(self) -> None:
+    def make_unit_visible(self) -> None:
         """Make the messages accepted in the completed journal unit visible."""
         unit, self._unit = self._unit, []
         for message, destination, targets, for_group in unit:
@@ -193,7 +193,7 @@ class Publisher:
         The message is the given one, or for Overflow.DEAD_LETTER its dead letter. Raises as
         `publish`.
         """
-        target = self.judge(destination, message, unblocked is not None)
+        target = self.apply_limits(destination, message, unblocked is not None)
         if target is destination:
             return destination, message
         if target is not None:
@@ -203,7 +203,7 @@ class Publisher:
         destination.parked.append(Parked(message, unblocked))
         return None
 
-    def judge(
+    def apply_limits(
         self, destination: Destination, message: Message, may_wait: bool
     ) -> Destination | None:
         """Apply the limits and return the destination, its dead-letter queue, or None to park.
@@ -318,7 +318,7 @@ class Publisher:
         """Cancel the callback registered with `when_space`."""
         self._space_waiters.pop(waiter, None)
 
-    def show_durable(self, sequence: int) -> None:
+    def make_durable_visible(self, sequence: int) -> None:
         """Make the staged messages up to `sequence`, which are durable now, visible."""
         staged = self.staged
         while staged and staged[0][0].sequence <= sequence:
@@ -373,7 +373,7 @@ class Publisher:
         sequence = message.sequence if message.durability else 0
         if is_recorded:
             sequence = journal_completion(delivery.subscription, cause, [delivery.sequence])
-            self.show_unit()
+            self.make_unit_visible()
         end_unjournaled(delivery, cause)
         return sequence
 
@@ -467,7 +467,7 @@ class GroupCommit:
         core = self._core
         if core.observer is not None:
             core.observer.durable(sequence)
-        self._publisher.show_durable(sequence)
+        self._publisher.make_durable_visible(sequence)
         if core.unpaged:
             _page_out_until(core, sequence)
         confirmations = self._confirmations

@@ -143,7 +143,7 @@ class ClockLog:
         self._epoch = clock.epoch
         self._noted = 0
 
-    def look(self) -> None:
+    def detect_step(self) -> None:
         """Record a step of the wall clock, if there was one since the last call.
 
         Call it after the clock was refreshed and before anything is journaled by it.

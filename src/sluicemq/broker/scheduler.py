@@ -209,7 +209,7 @@ class Scans:
         """Number of scans that wait for their next slice."""
         return len(self._waiting)
 
-    def over(self) -> bool:
+    def is_time_up(self) -> bool:
         """Return whether the scans of this iteration have used up their time."""
         if self._deadline is None:
             self._deadline = self._start()
@@ -221,7 +221,7 @@ class Scans:
 
         A step that has not finished schedules itself again.
         """
-        if self._waiting or self.over():
+        if self._waiting or self.is_time_up():
             self.schedule(step)
         else:
             step()
@@ -240,7 +240,7 @@ class Scans:
         """Call the waiting scans, each at most once, until the time is used up."""
         queue = self._waiting
         for _ in range(len(queue)):
-            if self.over():
+            if self.is_time_up():
                 break
             step, outside = queue.popleft()
             step()
@@ -248,7 +248,7 @@ class Scans:
                 break
 
     def end_iteration(self) -> None:
-        """End the iteration: the next call of `over` starts a new deadline."""
+        """End the iteration: the next call of `is_time_up` starts a new deadline."""
         self._deadline = None
         if self._waiting:
             self._wake()

@@ -291,7 +291,7 @@ class Producers:
             if is_match:
                 self._search = None
                 return True
-            if self._broker.scans.over():
+            if self._broker.scans.is_time_up():
                 raise SearchPending
         self._search = None
         return False

@@ -405,7 +405,7 @@ class JmqSession:
                 break
             if channel.ended:
                 break
-            if limited and self._connection.broker.scans.over():
+            if limited and self._connection.broker.scans.is_time_up():
                 self._interrupt((), 0)
             if channel.held is not None:  # the login takes time, or an interruption
                 if remaining := packets[index + 1 :]:

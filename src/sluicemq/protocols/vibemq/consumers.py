@@ -164,11 +164,11 @@ class Subscriber:
         """Requeue all unacked deliveries and detach. `begun` as of `Subscriptions.begun`."""
         broker = self._broker
         unsent = self._stop_sending()
-        broker.destinations.stop_waiting(self.name, self._created)
+        broker.destinations.cancel_wait(self.name, self._created)
         consumer = self._drop_consumer()
         if consumer is None:
             return
-        if self._topic and not broker.keeps(consumer.subscription):
+        if self._topic and not broker.keeps_messages(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
         broker.release(consumer, unsent, attempted=False)
