@@ -146,7 +146,7 @@ class HttpFixture:
         broker.batches.writers.clear()
         durable = asyncio.Event()
         broker.when_durable(broker.core.last_ack_record, durable.set)
-        broker.wake()
+        broker.schedule_flush()
         await durable.wait()
         self._pristine = self.snapshot()
 

@@ -614,7 +614,7 @@ class ModelComparison:
                 self.broker.batches.write(part, messages)
             assert [refusal.row for refusal in error.value.refused] == rejected_rows
             return False
-        assert not self.broker.batches.write(part, messages).already
+        assert not self.broker.batches.write(part, messages).is_repeat
         for destination in redirected:
             destination.totals.dead_lettered += 1
         self.model.commit(admitted)
@@ -624,7 +624,7 @@ class ModelComparison:
         """Write an existing part again, which changes nothing."""
         message = Message(Address(Kind.QUEUE, "a"), b"twice", durability=Durability.SYNC)
         answer = self.broker.batches.write(part, [(message.destination, message)])
-        assert answer.already
+        assert answer.is_repeat
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -827,7 +827,7 @@ class ModelComparison:
             pair.model.prepared = True
         event_recorder = self.broker.core.event_recorder
         self.model.restart(
-            deliveries_recorded=not (event_recorder.kept or event_recorder.delivering)
+            deliveries_recorded=not (event_recorder.buffered or event_recorder.unrecorded)
         )
         self.consumers.clear()
         self.retired.clear()

@@ -75,7 +75,7 @@ def test_the_delay_begins_when_the_write_completes() -> None:
     reader.settle("a")
     fixture.disk.asked.clear()
     wakes: list[str] = []
-    fixture.broker.on_wake(lambda: wakes.append("wake"))
+    fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
     fixture.disk.busy = False
     fixture.disk.commit(False)  # as another thread reports it, between two turns
     assert wakes == ["wake"]

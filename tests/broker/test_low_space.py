@@ -167,11 +167,11 @@ def test_batches_are_refused_for_now(fixture: Fixture) -> None:
     with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(part, [(fixture.queue.address, fixture.message())])
     [refusal] = error.value.refused
-    assert refusal.passing
+    assert refusal.is_temporary
     fixture.level(SpaceLevel.ENOUGH)
     assert not fixture.broker.batches.write(
         part, [(fixture.queue.address, fixture.message())]
-    ).already
+    ).is_repeat
 
 
 def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:

@@ -108,7 +108,7 @@ class PublishingService(Service):
         if not 0 < len(encode_name(address.name)) <= self._context.limits.name:
             raise not_found(address)
         message = self._message(address, parameters.body)
-        broker.wake()
+        broker.schedule_flush()
         destination = resolved(broker, call, address)
         destination.restart_idle_time()
         broker.publish(destination, message)

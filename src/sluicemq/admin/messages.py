@@ -36,7 +36,7 @@ from sluicemq.broker import (
     Destination,
     Selector,
     Subscription,
-    is_held,
+    is_unacked,
 )
 from sluicemq.management.destinations import AddressView
 from sluicemq.management.messages import (
@@ -444,7 +444,7 @@ def state_of(delivery: Delivery) -> MessageState:
 def _holder(delivery: Delivery, state: MessageState) -> Literal["consumer", "transaction"] | None:
     if state != "unacked":
         return None
-    return "consumer" if is_held(delivery) else "transaction"
+    return "consumer" if is_unacked(delivery) else "transaction"
 
 
 def item(

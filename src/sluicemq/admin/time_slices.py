@@ -61,10 +61,10 @@ class TimeSlices:
             return
         self._rested = True
         await called_back(partial(self._scans.schedule, outside=True))
-        self._broker.wake()  # flushes what the request changes next
+        self._broker.schedule_flush()  # flushes what the request changes next
 
 
 async def wait_until_durable(broker: Broker, sequence: int) -> None:
     """Wait until the record with that sequence number is on disk; 0 = return at once."""
-    broker.wake()
+    broker.schedule_flush()
     await called_back(broker.when_durable, sequence)

@@ -212,7 +212,7 @@ class Acceptable:
         True unless they have declined it and it waits for others: a declined message that does not
         wait must come back here to become a dead letter.
         """
-        return message.sequence not in self._declined or not self.waits(message)
+        return message.sequence not in self._declined or not self.can_wait(message)
 
     def decline(self, sequence: int) -> None:
         """Record that these consumers cannot process a message."""
@@ -220,8 +220,8 @@ class Acceptable:
         if len(self._declined) > MOST_DECLINED:
             del self._declined[next(iter(self._declined))]
 
-    def waits(self, message: Message) -> bool:
-        """Return whether a declined message waits for another consumer."""
+    def can_wait(self, message: Message) -> bool:
+        """Return whether a declined message can wait for another consumer."""
         if is_dead_letter(message):
             return True
         for pending_queue in self._subscription.pending_queues.values():
@@ -255,7 +255,7 @@ def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str
         message = consumer.unacked[sequence].message
         assert message is not None  # unacked deliveries have their message in memory
         selector.decline(sequence)
-        if selector.waits(message):
+        if selector.can_wait(message):
             returned_sequences.append(sequence)
         else:
             dead_letter(subscription, sequence, reason, True)

@@ -62,11 +62,11 @@ MOST_PARTITIONS: Final = 1 << 20
 class BatchAnswer(NamedTuple):
     """Result of writing a part.
 
-    already   True if the part had been written before
-    sequence  sequence to wait for (Broker.when_durable) before responding, also if `already`
+    is_repeat True if the part had been written before
+    sequence  sequence to wait for (Broker.when_durable) before responding, also if `is_repeat`
     """
 
-    already: bool
+    is_repeat: bool
     sequence: int
 
 

@@ -148,13 +148,13 @@ class Broker:
         """Record the time of the wall clock, before the broker stops."""
         self.core.clock_log.note_time()
 
-    def wake(self) -> None:
+    def schedule_flush(self) -> None:
         """Request a flush, outside of an event loop iteration."""
-        self.core.wake()
+        self.core.schedule_flush()
 
-    def on_wake(self, callback: Callable[[], None]) -> None:
+    def on_flush_needed(self, callback: Callable[[], None]) -> None:
         """Set the function that arranges for a flush, outside of an event loop iteration."""
-        self.core.wake = callback
+        self.core.schedule_flush = callback
 
     def stop(self) -> None:
         """Accept no more messages; consumers are served as before."""
@@ -593,7 +593,7 @@ class Broker:
                 break
         if core.unfinished:
             core.dispatchable, core.unfinished = core.unfinished, {}
-            core.wake()
+            core.schedule_flush()
         core.scans.end_iteration()
 
     def tick(self) -> None:

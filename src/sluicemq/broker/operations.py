@@ -108,7 +108,7 @@ SLICE: Final = 200
 Slice = tuple["Subscription", list[Delivery]]
 
 
-def is_held(delivery: Delivery) -> bool:
+def is_unacked(delivery: Delivery) -> bool:
     """Return whether a consumer holds the delivery outside of a transaction."""
     consumer = delivery.consumer
     return consumer is not None and delivery.sequence in consumer.unacked
@@ -354,12 +354,12 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
             held_deliveries = list(consumer.unacked.values())
             for start in range(0, len(held_deliveries), SLICE):
                 part = held_deliveries[start : start + SLICE]
-                yield subscription, [e for e in part if e.consumer is consumer and is_held(e)]
+                yield subscription, [e for e in part if e.consumer is consumer and is_unacked(e)]
 
 
 def _expect_no_transaction(delivery: Delivery) -> None:
     """Raise ActionRefused if a transaction has acknowledged the delivery."""
-    if delivery.state == TAKEN and not is_held(delivery):
+    if delivery.state == TAKEN and not is_unacked(delivery):
         raise ActionRefused(
             "in-transaction",
             f"a transaction that has not ended has acknowledged message {delivery.sequence}",

@@ -128,9 +128,9 @@ class Publisher:
     ) -> None:
         """Accept a message without checking limits; `last` ends the journal unit.
 
-        A message of a unit of several becomes visible only in `make_unit_visible`: making it visible may
-        drop another message, whose record would end the unit too early. The message goes to every
-        matching subscription, or only to `chosen`, a subscription of the topic.
+        A message of a unit of several becomes visible only in `make_unit_visible`: making it
+        visible may drop another message, whose record would end the unit too early. The message
+        goes to every matching subscription, or only to `chosen`, a subscription of the topic.
         """
         observer = self._core.observer
         is_traced = observer is not None and observer.accepted(destination, message)
@@ -305,7 +305,7 @@ class Publisher:
             waiters, self._space_waiters = self._space_waiters, {}
             for callback in waiters.values():
                 callback()
-        core.wake()
+        core.schedule_flush()
 
     def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
         """Register a single call of `callback` when journaled messages are accepted again.
@@ -386,7 +386,7 @@ class GroupCommit:
         self._journal = core.journal
         self._publisher = publisher
         self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
-        self._settlements: list[Callable[[], None]] = []
+        self._completion_callbacks: list[Callable[[], None]] = []
         self._commit_callbacks: deque[tuple[int, Callable[[], None]]] = deque()
         self._committing = False
         self._syncing = False
@@ -409,7 +409,7 @@ class GroupCommit:
         The call follows after this event loop iteration. Written acknowledgements survive the end
         of this process; they are on disk within the journal's `flush_interval`.
         """
-        self._settlements.append(callback)
+        self._completion_callbacks.append(callback)
 
     def commit(self) -> None:
         """End an iteration: commit the appended records to the journal.
@@ -417,10 +417,10 @@ class GroupCommit:
         The journal syncs now if a message or a publisher waits for it, otherwise later.
         """
         journal = self._journal
-        if self._settlements:
-            settlements, self._settlements = self._settlements, []
+        if self._completion_callbacks:
+            callbacks, self._completion_callbacks = self._completion_callbacks, []
             sequence = self._core.last_ack_record
-            for callback in settlements:
+            for callback in callbacks:
                 if sequence <= journal.written:
                     callback()
                 else:
@@ -459,7 +459,8 @@ class GroupCommit:
             callbacks.popleft()[1]()
         if sequence > self._journal.durable and not self._syncing:
             if not self._committing:
-                self._core.wake()  # the event loop must recompute its deadline for the new timer
+                # the event loop must recompute its deadline for the new timer
+                self._core.schedule_flush()
             self._set_alarm()
 
     def on_durable(self, sequence: int) -> None:
@@ -474,7 +475,7 @@ class GroupCommit:
         while confirmations and confirmations[0][0] <= sequence:
             confirmations.popleft()[1]()
         if not self._committing:
-            core.wake()
+            core.schedule_flush()
 
 
 def _page_out_until(core: Core, durable: int) -> None:

@@ -179,8 +179,8 @@ class _Recovery:
     """State read from the journal, applied to the broker when all records are read.
 
     attempts   failed deliveries, by subscription and sequence
-    flying     deliveries so far of messages not acknowledged afterwards, by subscription, then by
-               sequence
+    unacked_attempts  deliveries so far of messages not acknowledged afterwards, by subscription,
+                      then by sequence
     """
 
     def __init__(self, broker: Broker, recovery: Recovery) -> None:

@@ -40,7 +40,7 @@ class Selector(Protocol):
 class Route(Generic[_Taker]):
     """Takers with one selector, or without a selector.
 
-    equality  equality by which the route is found, None if it is evaluated for every message
+    equality        equality by which the route is found, None if it is evaluated for every message
     unrestricted    takers that accept messages of all senders
     with_exclusion  takers that exclude a sender, with that sender
     """

@@ -74,12 +74,12 @@ class StatsSampler:
         self,
         destinations: Destinations,
         traffic: dict[str, Traffic],
-        reap: Callable[[Destination], None],
+        delete_if_idle: Callable[[Destination], None],
     ) -> None:
-        """Create a sampler; `reap` deletes an automatic destination that has been idle."""
+        """Create a sampler; `delete_if_idle` deletes an automatic destination that has been idle."""
         self._destinations = destinations
         self._traffic = traffic
-        self._reap = reap
+        self._delete_if_idle = delete_if_idle
         self._remaining: dict[Destination, None] = {}
         """Destinations that this round has still to examine."""
         self._deleted_stats = DestinationStats()
@@ -110,7 +110,7 @@ class StatsSampler:
             if on_destination is not None:
                 on_destination(destination, waiting, unacked)
             if destination.automatic:
-                self._reap(destination)
+                self._delete_if_idle(destination)
             share += 1
             if share >= SHARE:
                 share = 0

@@ -196,10 +196,10 @@ def unlimited() -> Deadline:
 class Scans:
     """Queue of scans that wait for their next slice, and their common deadline."""
 
-    def __init__(self, start: StartDeadline, wake: Callable[[], None]) -> None:
-        """Create an empty queue; `wake` schedules a flush."""
+    def __init__(self, start: StartDeadline, schedule_flush: Callable[[], None]) -> None:
+        """Create an empty queue; `schedule_flush` requests a flush."""
         self._start: Final = start
-        self._wake: Final = wake
+        self._schedule_flush: Final = schedule_flush
         self._deadline: Deadline | None = None
         """Deadline of this iteration, once a scan has asked for it."""
         self._waiting: deque[tuple[Callable[[], object], bool]] = deque()
@@ -213,7 +213,7 @@ class Scans:
         """Return whether the scans of this iteration have used up their time."""
         if self._deadline is None:
             self._deadline = self._start()
-            self._wake()  # the flush ends the iteration
+            self._schedule_flush()  # the flush ends the iteration
         return self._deadline()
 
     def begin(self, step: Callable[[], object]) -> None:
@@ -233,7 +233,7 @@ class Scans:
         the time of its iteration, so no other scan is called after it.
         """
         if not self._waiting:
-            self._wake()
+            self._schedule_flush()
         self._waiting.append((step, outside))
 
     def run(self) -> None:
@@ -251,4 +251,4 @@ class Scans:
         """End the iteration: the next call of `is_time_up` starts a new deadline."""
         self._deadline = None
         if self._waiting:
-            self._wake()
+            self._schedule_flush()

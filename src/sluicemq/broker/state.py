@@ -754,7 +754,7 @@ class Core:
     dead_letters    moves undeliverable messages to their dead-letter queues; set by the broker
     observer        observer of the stages of messages, or None
     stopping        True once no more messages are accepted
-    wake            called if a flush is needed outside of an event loop iteration
+    schedule_flush  called if a flush is needed outside of an event loop iteration
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
     """
@@ -780,6 +780,7 @@ class Core:
         "rescan_first_slice",
         "rescan_rate",
         "scans",
+        "schedule_flush",
         "settings",
         "stopping",
         "subscriptions_with_acks",
@@ -787,7 +788,6 @@ class Core:
         "unblocking",
         "unfinished",
         "unpaged",
-        "wake",
         "wheel",
     )
 
@@ -801,8 +801,8 @@ class Core:
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.wake: Callable[[], None] = ignore
-        self.scans = Scans(start_deadline, lambda: self.wake())
+        self.schedule_flush: Callable[[], None] = ignore
+        self.scans = Scans(start_deadline, lambda: self.schedule_flush())
         self.stopping = False
         self.observer = observer
         self.dead_letters: DeadLetterMover

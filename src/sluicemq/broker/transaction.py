@@ -574,7 +574,7 @@ class Transactions:
     def _start(self, steps: Steps) -> None:
         """Schedule the next slice for a later iteration: this one may have no time left."""
         self._ready.append(steps)
-        self._core.wake()
+        self._core.schedule_flush()
 
     def advance(self) -> None:
         """Run one slice of the work that is ready. Called once per event loop iteration."""
@@ -590,7 +590,7 @@ class Transactions:
                 self._group_commit.when_durable(sequence, partial(self._start, steps))
                 break
         if self._ready:
-            self._core.wake()
+            self._core.schedule_flush()
 
     def _prepare(self, transaction: Transaction) -> Steps:
         yield from self._write_parts(transaction)

@@ -609,5 +609,5 @@ class SentDeliveries:
                 broker.acknowledge(consumer, delivery.sequence)
             if wake:
                 # the flush of this event loop iteration has already run; the journal must not wait
-                self._broker.wake()
+                self._broker.schedule_flush()
         return unsent

@@ -462,7 +462,7 @@ class JmqSession:
         self._compilation = None
         size = self._channel.held_bytes
         packets = self._channel.release()
-        self._connection.broker.wake()
+        self._connection.broker.schedule_flush()
         if packets and isinstance(compiled, SelectorError):
             self._connection.refuse(packets.pop(0), compiled)
         self._handle(packets, size)

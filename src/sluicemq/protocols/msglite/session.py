@@ -240,7 +240,7 @@ class MsgliteSession:
             self._remove_spent()
         if not self._holds and (self._held_bytes or self._channel.ended):
             # this iteration's flush has already run, and pending commands may publish
-            self._broker.wake()
+            self._broker.schedule_flush()
             self._run()
 
     def pause_delivery(self) -> None:

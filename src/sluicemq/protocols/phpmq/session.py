@@ -217,7 +217,7 @@ class PhpmqSession:
         if self._pauses.reasons & _UNSENT:
             self._pauses.resume(_UNSENT)
             # the flush of this event loop iteration has already run
-            self._broker.wake()
+            self._broker.schedule_flush()
 
     def pause_delivery(self) -> None:
         """Stop deliveries, so that no message is sent in part."""
