@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluicemq.broker import BatchPart, Broker, EngineSettings, ManualClock
-from sluicemq.broker.batches import LONGEST_WRITER, MOST_PARTITIONS, RETENTION_MS
+from sluicemq.broker.batches import MAX_PARTITIONS, MAX_WRITER_NAME, RETENTION_MS
 from sluicemq.broker.codec import EngineState, WriterState, decode_batch, decode_state, encode
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
@@ -201,10 +201,10 @@ def test_parts_out_of_order_are_conflicts() -> None:
     "wrong",
     [
         {"writer": ""},
-        {"writer": "w" * (LONGEST_WRITER + 1)},
+        {"writer": "w" * (MAX_WRITER_NAME + 1)},
         {"batch": -1},
         {"batch": 1 << 63},
-        {"partition": MOST_PARTITIONS},
+        {"partition": MAX_PARTITIONS},
         {"part": -1},
         {"digest": 1 << 64},
         {"rows": 1 << 32},

@@ -175,7 +175,7 @@ def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     last = log.steps[-1][0]
     assert log.epoch_of(last) == clock.epoch
     assert log.epoch_of(last - 1) == clock.epoch - 2000
-    log.forget_before(last)
+    log.drop_before(last)
     assert log.steps == []
 
 

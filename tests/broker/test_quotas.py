@@ -130,7 +130,7 @@ def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
     disk.broker.publish(
         queue_of_ann, Message(queue_of_ann.address, b"x", durability=Durability.SYNC)
     )
-    disk.broker.destinations.number(disk.broker.destinations[queue("empty")])
+    disk.broker.destinations.assign_number(disk.broker.destinations[queue("empty")])
     disk.sync()
     if snapshot:
         disk.seal()

@@ -153,7 +153,7 @@ def _join_pending_queue(
         if subscription.all_ready.mask:
             if subscription.rescan is None:
                 subscription.rescan = SelectorRescan(subscription)
-            subscription.rescan.join(pending_queue)
+            subscription.rescan.add_queue(pending_queue)
     pending_queue.consumers += 1
     return pending_queue
 
@@ -175,7 +175,7 @@ def _leave_pending_queue(consumer: Consumer) -> None:
         del subscription.pending_queues[pending_queue.selector.text]
         subscription.selective.remove(pending_queue, pending_queue.selector)
         if subscription.rescan is not None:
-            subscription.rescan.leave(pending_queue)
+            subscription.rescan.remove_queue(pending_queue)
 
 
 def _end_removal(subscription: Subscription) -> None:
@@ -184,7 +184,7 @@ def _end_removal(subscription: Subscription) -> None:
     subscription.destination.restart_idle_time()
 
 
-MOST_DECLINED: Final = 4096
+MAX_DECLINED: Final = 4096
 """Number of declined messages recorded for each kind of consumer and subscription.
 
 Beyond it the oldest one is forgotten: it is dispatched again if it is requeued.
@@ -217,7 +217,7 @@ class Acceptable:
     def decline(self, sequence: int) -> None:
         """Record that these consumers cannot process a message."""
         self._declined[sequence] = None
-        if len(self._declined) > MOST_DECLINED:
+        if len(self._declined) > MAX_DECLINED:
             del self._declined[next(iter(self._declined))]
 
     def can_wait(self, message: Message) -> bool:

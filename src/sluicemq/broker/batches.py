@@ -54,9 +54,9 @@ from sluicemq.model.message import Message
 from sluicemq.model.rows import DIGEST_MASK
 
 RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
-LONGEST_WRITER: Final = 255
+MAX_WRITER_NAME: Final = 255
 """Longest name of a writer, in characters."""
-MOST_PARTITIONS: Final = 1 << 20
+MAX_PARTITIONS: Final = 1 << 20
 
 
 class BatchAnswer(NamedTuple):
@@ -213,14 +213,14 @@ class Batches:
                 destination = queue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                self._destinations.number(destination)
+                self._destinations.assign_number(destination)
             publications.append((destination, message))
         for destination, message in publications:
             self._publisher.accept(destination, message, last=False)
         wall = self._core.clock.wall
         sequence = self._core.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
         self._publisher.make_unit_visible()
-        self.remember(part, wall, sequence)
+        self.record_part(part, wall, sequence)
         return BatchAnswer(False, sequence)
 
     def _plan(
@@ -257,7 +257,7 @@ class Batches:
 
     # --- memory --------------------------------------------------------------------------------
 
-    def remember(self, part: BatchPart, wall: int, sequence: int) -> None:
+    def record_part(self, part: BatchPart, wall: int, sequence: int) -> None:
         """Record a part written at `wall` ms: now, or before a restart (sequence 0)."""
         writer = self.writers.pop(part.writer, None)
         if writer is None or part.batch > writer.batch:
@@ -267,9 +267,9 @@ class Batches:
         writer.last_used = wall
         writer.sequence = sequence
         self.writers[part.writer] = writer
-        self._forget(wall, part)
+        self._drop_old_writers(wall, part)
 
-    def _forget(self, wall: int, latest: BatchPart) -> None:
+    def _drop_old_writers(self, wall: int, latest: BatchPart) -> None:
         writers = self.writers
         while next(iter(writers.values())).last_used <= wall - RETENTION_MS:
             writers.popitem(last=False)
@@ -312,13 +312,13 @@ def _sum(parts: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _expect_sane(part: BatchPart) -> None:
-    if not 0 < len(part.writer) <= LONGEST_WRITER:
+    if not 0 < len(part.writer) <= MAX_WRITER_NAME:
         raise LimitExceeded(
-            f"the name of a writer has 1 to {LONGEST_WRITER} characters, not {len(part.writer)}"
+            f"the name of a writer has 1 to {MAX_WRITER_NAME} characters, not {len(part.writer)}"
         )
     if not (
         0 <= part.batch < 1 << 63
-        and 0 <= part.partition < MOST_PARTITIONS
+        and 0 <= part.partition < MAX_PARTITIONS
         and 0 <= part.part < 1 << 32
         and 0 <= part.digest <= DIGEST_MASK
         and 0 <= part.rows < 1 << 32

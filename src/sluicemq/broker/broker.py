@@ -176,7 +176,7 @@ class Broker:
         self.core.event_recorder.write()  # while the journal knows the destination
         destination.removed = True
         if self.destinations.find(destination.address) is destination:
-            self.destinations.forget(destination)
+            self.destinations.unregister(destination)
             # the journal may know it from before a restart
             self.journal.forget_destination(destination.address)
             for callback in self.destinations.removals:

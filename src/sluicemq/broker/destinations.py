@@ -13,7 +13,7 @@ from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode
 from sluicemq.broker.state import Core, Destination, Subscription
 from sluicemq.journal.format import RecordType, escape_text
 from sluicemq.model.destination import (
-    USUAL,
+    DEFAULT_SETTINGS,
     Address,
     CreatedBy,
     DestinationSettings,
@@ -116,7 +116,11 @@ class Destinations:
         self.expect_creation(address, creator)
         if settings is None:
             broker_defaults = self._core.settings.default_destination
-            settings = broker_defaults if defaults is None or broker_defaults != USUAL else defaults
+            settings = (
+                broker_defaults
+                if defaults is None or broker_defaults != DEFAULT_SETTINGS
+                else defaults
+            )
         provenance = provenance or self.provenance_of(by)
         return self.create(address, settings, None, True, creator, provenance)
 
@@ -266,7 +270,7 @@ class Destinations:
 
     def journal_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
-        number = self.number(destination)
+        number = self.assign_number(destination)
         core = self._core
         core.journal.append_entry(
             RecordType.DESTINATION_SETTINGS,
@@ -277,7 +281,7 @@ class Destinations:
 
     def journal_subscription(self, subscription: Subscription, created: bool) -> None:
         """Journal the creation, a new owner, or the deletion of a durable subscription."""
-        number = self.number(subscription.destination)
+        number = self.assign_number(subscription.destination)
         core = self._core
         core.last_ack_record = core.journal.append_entry(
             RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
@@ -347,7 +351,7 @@ class Destinations:
         if destination.owner is not None:
             _change(self.temporary, destination.owner, change)
 
-    def forget(self, destination: Destination) -> None:
+    def unregister(self, destination: Destination) -> None:
         """Remove a deleted destination from the registry."""
         del self._destinations[destination.address]
         destination.set_dead_letter_queue(None)
@@ -379,7 +383,7 @@ class Destinations:
             callback(destination)
         return destination
 
-    def number(self, destination: Destination) -> int:
+    def assign_number(self, destination: Destination) -> int:
         """Return the journal number of the destination and of its own subscription, assigning one
         if needed.
         """

@@ -74,7 +74,7 @@ def add(
         and due <= now
         and not destination.paused
         and not core.halted
-        and not (destination.limited and destination.full(size))
+        and not (destination.limited and destination.would_exceed_limits(size))
     ):
         consumer = next(iter(pending_queue.available_consumers))
         if consumer.window.credit == 1:

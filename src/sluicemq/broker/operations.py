@@ -233,7 +233,7 @@ class Operations:
         if not copy.durability:
             self._publisher.expect_memory()
         elif not destination.number:
-            self._destinations.number(destination)
+            self._destinations.assign_number(destination)
         self._publisher.accept(destination, copy)
         return copy.sequence if copy.durability else 0
 

@@ -150,7 +150,7 @@ class Publisher:
         if not durability:
             message.sequence = self._journal.next_sequence()
         else:
-            number = destination.number or self._destinations.number(destination)
+            number = destination.number or self._destinations.assign_number(destination)
             if targets is not None:
                 references = reserve(destination, message, targets, for_group)
             self._journal.append_message(message, number, references, last)
@@ -224,7 +224,7 @@ class Publisher:
             latest_expiration = self._clock.wall + settings.message_ttl
             if not message.expiration or message.expiration > latest_expiration:
                 message.expiration = latest_expiration
-        if destination.parked or destination.full(size):
+        if destination.parked or destination.would_exceed_limits(size):
             if settings.overflow is Overflow.BLOCK and may_wait:
                 if settings.max_bytes and size > settings.max_bytes:
                     destination.statistics.rejected += 1
@@ -276,7 +276,7 @@ class Publisher:
         for destination in destinations:
             while destination.parked:
                 message = destination.parked[0].message
-                if destination.full(len(message.body)) or (
+                if destination.would_exceed_limits(len(message.body)) or (
                     self.low_space and message.durability in PERSISTENT
                 ):
                     break
@@ -366,7 +366,7 @@ class Publisher:
             message.durability = Durability.NONE
         message.destination = target.address
         if message.durability and not target.number:
-            self._destinations.number(target)
+            self._destinations.assign_number(target)
         if is_recorded:
             self._core.event_recorder.write()
         self.accept(target, message, not is_recorded, chosen)

@@ -179,7 +179,7 @@ class ClockLog:
             epoch -= step
         return epoch
 
-    def forget_before(self, sequence: int) -> None:
+    def drop_before(self, sequence: int) -> None:
         """Drop the steps that records from `sequence` on do not need."""
         self.steps = [step for step in self.steps if step[0] > sequence]
 

@@ -98,7 +98,7 @@ def snapshot(broker: Broker) -> bytes:
         [
             stored_settings(d, broker.settings.default_destination)
             for d in broker.destinations.values()
-            if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
+            if d.number or d.paused or d.is_permanent or not (d.temporary or d.automatic)
         ],
         [subscription_entry(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -213,7 +213,7 @@ class _Recovery:
                     self._read_delivered(*decode_deliveries(record.body))
                 case RecordType.BATCH_PART:
                     part = decode_batch(record.body)
-                    self.broker.batches.remember(part, record.time // 1000, 0)
+                    self.broker.batches.record_part(part, record.time // 1000, 0)
                 case RecordType.CLOCK_STEP:
                     step = decode_clock_step(record.body)
                     if step:
@@ -319,7 +319,7 @@ class _Recovery:
         count = 0
         for row in self.recovery.rows():
             if not count:
-                self.broker.core.clock_log.forget_before(row.sequence)
+                self.broker.core.clock_log.drop_before(row.sequence)
             number = row[1]
             if number in destinations:
                 destination = destinations[number]

@@ -76,7 +76,7 @@ class StatsSampler:
         traffic: dict[str, Traffic],
         delete_if_idle: Callable[[Destination], None],
     ) -> None:
-        """Create a sampler; `delete_if_idle` deletes an automatic destination that has been idle."""
+        """Create a sampler; `delete_if_idle` deletes an automatic destination if it is idle."""
         self._destinations = destinations
         self._traffic = traffic
         self._delete_if_idle = delete_if_idle

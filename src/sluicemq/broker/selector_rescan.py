@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     Pending = PendingQueue[Delivery, Consumer]
 
-ENOUGH: Final = 1000
+ENOUGH_READY: Final = 1000
 """Number of deliveries in a pending queue that needs no more for now."""
 STEP: Final = 50
 """Deliveries matched between two checks of the pending queues' lengths."""
-IDLE: Final = 3
+IDLE_FACTOR: Final = 3
 """Factor of the budget when the broker is idle: no iteration but the last slice's own has run."""
-LONGEST: Final = 10
+MAX_ELAPSED_MS: Final = 10
 """Longest pause that one slice makes up for, in ms."""
-TRIED_BYTES: Final = 1 << 13
+BYTES_PER_COST: Final = 1 << 13
 """Bytes of a body that cost as much as another delivery."""
 
 
@@ -75,7 +75,7 @@ class SelectorRescan:
         subscription = self._subscription
         return Cursor(subscription.all_ready, subscription.core.journal.next_sequence())
 
-    def join(self, pending_queue: Pending) -> None:
+    def add_queue(self, pending_queue: Pending) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
         if self._pending_queues:
             self._next_queues[pending_queue] = None
@@ -95,7 +95,7 @@ class SelectorRescan:
         self._pending_queues[pending_queue] = None
         self._routes.add(pending_queue, pending_queue.selector)
 
-    def leave(self, pending_queue: Pending) -> None:
+    def remove_queue(self, pending_queue: Pending) -> None:
         """Stop the rescan of an unused pending queue."""
         self._next_queues.pop(pending_queue, None)
         if pending_queue in self._pending_queues:
@@ -146,12 +146,14 @@ class SelectorRescan:
         self._last_slice = core.clock.steady
         self._iterations = core.iterations
         self._match_slice(
-            core.rescan_rate * min(max(elapsed, 1), LONGEST) * (IDLE if is_idle else 1)
+            core.rescan_rate
+            * min(max(elapsed, 1), MAX_ELAPSED_MS)
+            * (IDLE_FACTOR if is_idle else 1)
         )
 
     def _has_enough(self) -> bool:
         return not self._next_queues and all(
-            pending_queue.length >= ENOUGH for pending_queue in self._pending_queues
+            pending_queue.length >= ENOUGH_READY for pending_queue in self._pending_queues
         )
 
     def _match_slice(self, budget: int) -> None:
@@ -179,12 +181,12 @@ class SelectorRescan:
                 budget -= 1  # all deliveries examined were no longer READY
             for delivery in deliveries:
                 count += 1
-                cost = 1 + delivery.size // TRIED_BYTES
+                cost = 1 + delivery.size // BYTES_PER_COST
                 pending_queues = self._routes.targets(core.read(delivery))
                 if pending_queues:
                     all_ready.pin_unpacked(delivery)
                 for pending_queue in pending_queues:
-                    if pending_queue.length < ENOUGH:
+                    if pending_queue.length < ENOUGH_READY:
                         cost = 0
                     pending_queue.push(delivery)
                 budget -= cost

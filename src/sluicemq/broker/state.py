@@ -208,10 +208,10 @@ class Consumer:
 class Rescan(Protocol):
     """Matching of ready messages against new selectors (selector_rescan.py)."""
 
-    def join(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
+    def add_queue(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
 
-    def leave(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
+    def remove_queue(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
         """Stop the rescan of an unused pending queue."""
 
     def defers(self, pending_queue: PendingQueue[Delivery, Consumer], delivery: Delivery) -> bool:
@@ -547,7 +547,7 @@ class Destination:
         if self.drops_when_full or not (self.limited or self.parked):
             return True
         limit = self.settings.max_message_bytes
-        return not (self.parked or self.full(size) or (limit and size > limit))
+        return not (self.parked or self.would_exceed_limits(size) or (limit and size > limit))
 
     @property
     def temporary(self) -> bool:
@@ -555,7 +555,7 @@ class Destination:
         return self.owner is not None
 
     @property
-    def stays(self) -> bool:
+    def is_permanent(self) -> bool:
         """True if it was created by use and is never deleted for being idle, nor by a restart."""
         return self.automatic and self.settings.idle_timeout == 0
 
@@ -595,7 +595,7 @@ class Destination:
             len(s.consumers) for s in self.subscriptions.values()
         )
 
-    def full(self, size: int) -> bool:
+    def would_exceed_limits(self, size: int) -> bool:
         """Return whether a message of `size` bytes would exceed max_messages or max_bytes."""
         settings = self.settings
         if settings.max_messages and self.waiting >= settings.max_messages:

@@ -465,7 +465,7 @@ class Transactions:
                 continue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                self._destinations.number(destination)
+                self._destinations.assign_number(destination)
             publications.append((destination, message))
         deliveries = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
         acked_sequences = recorded(deliveries)
