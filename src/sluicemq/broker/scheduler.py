@@ -10,8 +10,8 @@ A scan is work whose length depends on the number of messages: a browse, the mat
 messages against a new selector, a purge, a list. All scans of a broker share one deadline per
 iteration, so that a thousand of them delay other connections no more than one does. The rest
 continues in later iterations, first come, first served. The caller provides a function that starts
-a deadline; `flush` ends the iteration. A scan examines one message before it calls `over`, so each
-slice makes progress.
+a deadline; `flush` ends the iteration. A scan examines one message before it calls
+`is_time_up`, so each slice makes progress.
 """
 
 from __future__ import annotations

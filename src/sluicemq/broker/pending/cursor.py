@@ -52,7 +52,7 @@ class Cursor(Generic[AnyEntry]):
     def step(self, count: int) -> list[AnyEntry]:
         """Return up to `count` READY deliveries of one priority; none at the end of the scan.
 
-        Some may be temporary objects: PendingQueue.pull makes them permanent.
+        Some may be temporary objects: PendingQueue.pin_unpacked makes them permanent.
         """
         while self.priority >= 0:
             ready = self.examine(count)
