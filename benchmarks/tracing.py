@@ -87,7 +87,7 @@ def measure(broker: Broker, messages: int) -> float:
         broker.flush()
         sequences, taker.held = taker.held, []
         for sequence in sequences:
-            broker.settle(consumer, sequence)
+            broker.acknowledge(consumer, sequence)
         broker.flush()
     return (process_time() - before) / messages * 1e6
 

@@ -156,7 +156,7 @@ async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved
     assert (await act(http_client, action="copy", ids=ids([second]), target=TARGET))[
         "processed"
     ] == 1
-    assert not broker.settle(reader.consumer, first)
+    assert not broker.acknowledge(reader.consumer, first)
     assert waiting(broker, "target") == ["b"]
     broker.revoke(reader.consumer.window)
     broker.suspend(reader.consumer)
@@ -174,7 +174,7 @@ async def test_messages_of_a_transaction_are_not_changed(api_fixture: ApiFixture
     reader = read(broker, jobs)
     [number] = held(reader.consumer)
     transaction = broker.transactions.begin()
-    broker.transactions.settle(transaction, reader.consumer, number)
+    broker.transactions.acknowledge(transaction, reader.consumer, number)
     http_client = api_fixture.http_client(local=True)
     for action in ("delete", "redeliver", "redrive"):
         done = await act(http_client, action=action, ids=ids([number]))

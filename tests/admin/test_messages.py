@@ -139,7 +139,7 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     broker.time_out(reader.consumer, held(reader.consumer)[:1])
     broker.flush()
     transaction = broker.transactions.begin()
-    broker.transactions.settle(transaction, reader.consumer, held(reader.consumer)[0])
+    broker.transactions.acknowledge(transaction, reader.consumer, held(reader.consumer)[0])
     broker.revoke(reader.consumer.window)
     broker.flush()
     http_client = api_fixture.http_client(local=True)

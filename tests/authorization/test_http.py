@@ -145,8 +145,8 @@ class HttpFixture:
         self._declare()
         broker.batches.writers.clear()
         durable = asyncio.Event()
-        broker.when_durable(broker.core.settled, durable.set)
-        broker.wake()
+        broker.when_durable(broker.core.last_ack_record, durable.set)
+        broker.schedule_flush()
         await durable.wait()
         self._pristine = self.snapshot()
 
@@ -166,7 +166,7 @@ class HttpFixture:
         sent = Message(queue.address, b"x", durability=Durability.LAZY)
         broker.transactions.publish(transaction, queue, sent)
         broker.transactions.prepare(transaction, encode_xid(XID))
-        broker.core.settled = transaction.record
+        broker.core.last_ack_record = transaction.record
         broker.flush()
         self.values = {
             "kind": "queue",

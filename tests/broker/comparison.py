@@ -127,7 +127,7 @@ class ModelComparison:
             memory_budget=self.budget, message_overhead=0, chunk_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
-        broker.core.tries_first, broker.core.tries = self.tries
+        broker.core.rescan_first_slice, broker.core.rescan_rate = self.tries
         transactions = broker.transactions
         transactions.slice_seconds, transactions.part_deliveries = 0.0, 1
         self.apply = transactions.apply_part
@@ -322,7 +322,7 @@ class ModelComparison:
         self.model.look()
         expected = self.model.again(pair.model, entries, attempted)
         sequences = [entry.sequence for entry in entries]
-        sent = self.broker.again(pair.engine, sequences, attempted=attempted)
+        sent = self.broker.start_next_attempt(pair.engine, sequences, attempted=attempted)
         assert [(d.sequence, d.attempts) for d in sent] == [
             (entry.sequence, entry.attempts) for entry in expected
         ]
@@ -347,15 +347,15 @@ class ModelComparison:
         assert pair.engine is not None
         self.model.look()
         self.model.settle(entry)
-        assert self.broker.settle(pair.engine, entry.sequence)
-        assert not self.broker.settle(pair.engine, entry.sequence), "settled twice"
+        assert self.broker.acknowledge(pair.engine, entry.sequence)
+        assert not self.broker.acknowledge(pair.engine, entry.sequence), "settled twice"
 
     def settle_any(self, entry: model.Entry) -> None:
         self.model.look()
         subscription = self.subscription(entry.subscription)
         self.model.settle(entry)
-        assert self.broker.settle_any(subscription, entry.sequence)
-        assert not self.broker.settle_any(subscription, entry.sequence), "settled twice"
+        assert self.broker.acknowledge_any(subscription, entry.sequence)
+        assert not self.broker.acknowledge_any(subscription, entry.sequence), "settled twice"
 
     def release(
         self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool, spared: bool
@@ -364,7 +364,7 @@ class ModelComparison:
         self.model.look()
         self.model.release(pair.model, entries, attempted, spared)
         sequences = [entry.sequence for entry in entries]
-        self.broker.release(pair.engine, sequences, attempted=attempted, spared=spared)
+        self.broker.release(pair.engine, sequences, attempted=attempted, ignore_max_attempts=spared)
 
     def time_out(self, pair: ConsumerPair, entries: list[model.Entry]) -> None:
         assert pair.engine is not None
@@ -510,8 +510,8 @@ class ModelComparison:
         self.model.look()
         self.model.settle_in(transaction.model, entry)
         transactions = self.broker.transactions
-        assert transactions.settle(transaction.engine, pair.engine, entry.sequence)
-        assert not transactions.settle(transaction.engine, pair.engine, entry.sequence)
+        assert transactions.acknowledge(transaction.engine, pair.engine, entry.sequence)
+        assert not transactions.acknowledge(transaction.engine, pair.engine, entry.sequence)
 
     def unsettle(
         self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
@@ -525,7 +525,7 @@ class ModelComparison:
             for delivery, consumer in transaction.engine.acks.items()
             if consumer is pair.engine and delivery.sequence == entry.sequence
         ]
-        assert self.broker.transactions.unsettle(transaction.engine, delivery)
+        assert self.broker.transactions.withdraw_ack(transaction.engine, delivery)
 
     def prepare(self, pair: TransactionPair) -> None:
         xid = f"xid {next(self.names)}".encode()
@@ -614,7 +614,7 @@ class ModelComparison:
                 self.broker.batches.write(part, messages)
             assert [refusal.row for refusal in error.value.refused] == rejected_rows
             return False
-        assert not self.broker.batches.write(part, messages).already
+        assert not self.broker.batches.write(part, messages).is_repeat
         for destination in redirected:
             destination.totals.dead_lettered += 1
         self.model.commit(admitted)
@@ -624,7 +624,7 @@ class ModelComparison:
         """Write an existing part again, which changes nothing."""
         message = Message(Address(Kind.QUEUE, "a"), b"twice", durability=Durability.SYNC)
         answer = self.broker.batches.write(part, [(message.destination, message)])
-        assert answer.already
+        assert answer.is_repeat
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -652,7 +652,12 @@ class ModelComparison:
             self.broker.flush()
             if isinstance(self.journal, FileJournal):
                 self.journal.sync()
-            if not (core.dirty or core.again or core.unblocking or self.broker.publisher.staged):
+            if not (
+                core.dispatchable
+                or core.unfinished
+                or core.unblocking
+                or self.broker.publisher.staged
+            ):
                 break
         self.model.look()
         self.check()
@@ -743,12 +748,12 @@ class ModelComparison:
     def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:
         """Check that a random offset leads to the delivery at that position."""
         position = len(in_line) // 2
-        line = subscription.everything
+        line = subscription.all_ready
         cursor = Cursor(line, 1 << 62)
         assert cursor.skip(position, 1 << 30) == position
         rest = []
         while cursor.priority >= 0:
-            rest += [delivery.sequence for delivery in cursor.look(3)]
+            rest += [delivery.sequence for delivery in cursor.examine(3)]
         assert rest == in_line[position:]
 
     def bind_staged(self) -> None:
@@ -781,7 +786,7 @@ class ModelComparison:
                 assert match, f"{entry} is missing"
                 if len(match) > 1:  # dead letters of one message from several subscriptions
                     origin = entry.model_message.origin
-                    match.sort(key=lambda d: origin_of(self.broker.core.glance(d)) != origin)
+                    match.sort(key=lambda d: origin_of(self.broker.core.read_head(d)) != origin)
                 free.remove(match[0])
                 entry.sequence, entry.order = match[0].sequence, match[0].order
             elif not entry.order:
@@ -822,7 +827,7 @@ class ModelComparison:
             pair.model.prepared = True
         event_recorder = self.broker.core.event_recorder
         self.model.restart(
-            deliveries_recorded=not (event_recorder.kept or event_recorder.delivering)
+            deliveries_recorded=not (event_recorder.buffered or event_recorder.unrecorded)
         )
         self.consumers.clear()
         self.retired.clear()

@@ -183,7 +183,10 @@ class Machine(RuleBasedStateMachine):
         that is new remains so for some time."""
         comparison = self.comparison
         comparison.budget = comparison.broker.core.memory_budget = budget
-        comparison.tries = comparison.broker.core.tries_first, comparison.broker.core.tries = tries
+        comparison.tries = (
+            comparison.broker.core.rescan_first_slice,
+            comparison.broker.core.rescan_rate,
+        ) = tries
 
     @rule(
         where=picks,

@@ -75,7 +75,7 @@ def test_the_delay_begins_when_the_write_completes() -> None:
     reader.settle("a")
     fixture.disk.asked.clear()
     wakes: list[str] = []
-    fixture.broker.on_wake(lambda: wakes.append("wake"))
+    fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
     fixture.disk.busy = False
     fixture.disk.commit(False)  # as another thread reports it, between two turns
     assert wakes == ["wake"]
@@ -93,7 +93,7 @@ def test_the_delay_ends_no_iteration_early() -> None:
     assert reader.got() == ["a", "b"]
     fixture.disk.asked.clear()
     fixture.clock.advance(100)
-    fixture.broker.settle(reader.consumer, reader.held()["a"])
+    fixture.broker.acknowledge(reader.consumer, reader.held()["a"])
     fixture.broker.publish(queue, fixture.message(queue, "c", durability=Durability.LAZY))
     fixture.broker.tick()
     assert fixture.disk.asked == []  # later messages are not ahead of the acknowledgement

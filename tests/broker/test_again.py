@@ -19,7 +19,9 @@ def test_messages_are_redelivered_in_queue_order_and_counted() -> None:
     a, b = fixture.send(queue, "a", "b")
     [urgent_sequence] = fixture.send(queue, "urgent", priority=9)
     fixture.send(queue, "not asked for")
-    redelivered = fixture.broker.again(reader.consumer, [b, urgent_sequence, a, 99], attempted=True)
+    redelivered = fixture.broker.start_next_attempt(
+        reader.consumer, [b, urgent_sequence, a, 99], attempted=True
+    )
     assert sent(redelivered) == [("urgent", 2), ("a", 2), ("b", 2)]
     assert (queue.unacked, queue.waiting) == (4, 0)
     statistics = queue.statistics
@@ -34,9 +36,9 @@ def test_unseen_deliveries_do_not_count_as_attempts() -> None:
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
     for _ in range(3):
-        assert sent(fixture.broker.again(reader.consumer, [sequence], attempted=False)) == [
-            ("a", 1)
-        ]
+        assert sent(
+            fixture.broker.start_next_attempt(reader.consumer, [sequence], attempted=False)
+        ) == [("a", 1)]
     assert queue.statistics.redelivered == 0
 
 
@@ -47,9 +49,13 @@ def test_no_redelivery_after_the_last_attempt_or_expiry() -> None:
     a, _ = fixture.send(queue, "a", "b")
     [mortal] = fixture.send(queue, "mortal", expiration=fixture.clock.wall + 100)
     assert reader.consumer.window.credit == 0
-    assert sent(fixture.broker.again(reader.consumer, [a], attempted=True)) == [("a", 2)]
+    assert sent(fixture.broker.start_next_attempt(reader.consumer, [a], attempted=True)) == [
+        ("a", 2)
+    ]
     fixture.clock.advance(100)
-    assert sent(fixture.broker.again(reader.consumer, [a, mortal], attempted=True)) == []
+    assert (
+        sent(fixture.broker.start_next_attempt(reader.consumer, [a, mortal], attempted=True)) == []
+    )
     fixture.broker.flush()
     assert [message.body for message in fixture.dead()] == [b"a", b"mortal"]
     assert (bodies(queue), reader.consumer.window.credit) == (["b"], 2)
@@ -62,7 +68,7 @@ def test_redelivery_restarts_the_ack_timeout() -> None:
     a, _ = fixture.send(queue, "a", "b")
     fixture.wait(900)
     reader.got()
-    fixture.broker.again(reader.consumer, [a], attempted=True)
+    fixture.broker.start_next_attempt(reader.consumer, [a], attempted=True)
     fixture.wait(100)
     assert reader.got() == ["b"]
     fixture.wait(899)
@@ -78,7 +84,7 @@ def test_failed_attempts_are_journaled_as_one_record() -> None:
     reader = fixture.read(queue)
     sequences = fixture.send(queue, "a", "b", "c")
     start = journal.durable + 1
-    fixture.broker.again(reader.consumer, sequences[:2], attempted=True)
-    fixture.broker.again(reader.consumer, sequences[2:], attempted=False)
+    fixture.broker.start_next_attempt(reader.consumer, sequences[:2], attempted=True)
+    fixture.broker.start_next_attempt(reader.consumer, sequences[2:], attempted=False)
     fixture.broker.flush()
     assert [record.type for record in read_from(journal, start)] == [RecordType.DELIVERY_ATTEMPTS]

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluicemq.broker import BatchPart, Broker, EngineSettings, ManualClock
-from sluicemq.broker.batches import LONGEST_WRITER, MOST_PARTITIONS, RETENTION_MS
+from sluicemq.broker.batches import MAX_PARTITIONS, MAX_WRITER_NAME, RETENTION_MS
 from sluicemq.broker.codec import EngineState, WriterState, decode_batch, decode_state, encode
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
@@ -60,7 +60,7 @@ class Lives:
         """Write a part; return False if it already existed."""
         answer = self.broker.batches.write(part, rows(*texts))
         self.sync()
-        return not answer.already
+        return not answer.is_repeat
 
     def sync(self) -> None:
         for _ in range(2):
@@ -93,12 +93,12 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     messages = rows("a") + rows("b", durability=Durability.LAZY)
     messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
     answer = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
-    assert not answer.already
+    assert not answer.is_repeat
     assert fixture.journal.durable < answer.sequence
     fixture.broker.when_durable(answer.sequence, lambda: counts.append(queue.waiting))
     assert counts == []
     repetition = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
-    assert (repetition.already, repetition.sequence) == (True, answer.sequence)
+    assert (repetition.is_repeat, repetition.sequence) == (True, answer.sequence)
     fixture.broker.flush()
     assert counts == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
@@ -152,16 +152,16 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
     digests = (DIGEST_MASK - 5, 7, 7)
     parts = [BatchPart("w", 0, 0, part, part == 2, digests[part], 10) for part in range(3)]
     for part in parts:
-        assert not broker.batches.write(part, []).already
+        assert not broker.batches.write(part, []).is_repeat
     recut_parts = [replace(parts[n], digest=(1, 3, 4)[n], rows=12 - 2 * n) for n in range(3)]
-    assert all(broker.batches.write(part, rows("x")).already for part in recut_parts)
+    assert all(broker.batches.write(part, rows("x")).is_repeat for part in recut_parts)
     recut_parts[2] = replace(recut_parts[2], rows=9)
-    assert broker.batches.write(recut_parts[0], rows("x")).already
-    assert broker.batches.write(recut_parts[1], rows("x")).already
+    assert broker.batches.write(recut_parts[0], rows("x")).is_repeat
+    assert broker.batches.write(recut_parts[1], rows("x")).is_repeat
     for _ in range(2):  # the first answer was lost
         with pytest.raises(BatchConflict, match="not the 30 rows"):
             broker.batches.write(recut_parts[2], rows("x"))
-    assert broker.batches.write(parts[0], rows("x")).already
+    assert broker.batches.write(parts[0], rows("x")).is_repeat
     with pytest.raises(BatchConflict, match="not the 30 rows"):
         broker.batches.write(replace(parts[1], final=True), rows("x"))
     assert broker.destinations.queue("q").waiting == 0
@@ -169,10 +169,10 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
 
 def test_as_many_other_rows_are_a_conflict() -> None:
     broker = BrokerFixture().broker
-    assert not broker.batches.write(FIRST, rows("a")).already
+    assert not broker.batches.write(FIRST, rows("a")).is_repeat
     with pytest.raises(BatchConflict, match="Write other rows as another batch"):
         broker.batches.write(replace(FIRST, digest=12), rows("b"))
-    assert broker.batches.write(FIRST, rows("a")).already
+    assert broker.batches.write(FIRST, rows("a")).is_repeat
 
 
 def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
@@ -180,7 +180,7 @@ def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
     broker = BrokerFixture().broker
     for part in range(2):
         broker.batches.write(BatchPart("w", 0, 0, part, part == 1, part, 10), [])
-    assert broker.batches.write(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).already
+    assert broker.batches.write(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).is_repeat
 
 
 def test_parts_out_of_order_are_conflicts() -> None:
@@ -194,17 +194,17 @@ def test_parts_out_of_order_are_conflicts() -> None:
         broker.batches.write(BatchPart("w", 0, 0, 2, False, 0, 1), rows("x"))
     with pytest.raises(BatchConflict, match="only 0 parts"):
         broker.batches.write(BatchPart("w", 1, 0, 1, False, 0, 1), rows("x"))
-    assert broker.batches.write(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a")).already
+    assert broker.batches.write(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a")).is_repeat
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"writer": ""},
-        {"writer": "w" * (LONGEST_WRITER + 1)},
+        {"writer": "w" * (MAX_WRITER_NAME + 1)},
         {"batch": -1},
         {"batch": 1 << 63},
-        {"partition": MOST_PARTITIONS},
+        {"partition": MAX_PARTITIONS},
         {"part": -1},
         {"digest": 1 << 64},
         {"rows": 1 << 32},
@@ -228,7 +228,7 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     messages += rows("x", to=Address(Kind.TOPIC, "t")) + rows("x", durability=Durability.NONE)
     fixture.broker.core.memory += 1
     refusals = fixture.broker.batches.check(messages)
-    assert [(refusal.row, refusal.passing, type(refusal.error)) for refusal in refusals] == [
+    assert [(refusal.row, refusal.is_temporary, type(refusal.error)) for refusal in refusals] == [
         (1, True, LimitExceeded),
         (2, False, MessageTooLarge),
         (3, False, DestinationNotFound),
@@ -239,7 +239,7 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
         fixture.broker.batches.write(FIRST, messages)
     assert [refusal.row for refusal in error.value.refused] == [1, 2, 3, 4]
     assert fixture.journal.next_sequence() == before + 1
-    assert not fixture.broker.batches.write(FIRST, messages[:1]).already
+    assert not fixture.broker.batches.write(FIRST, messages[:1]).is_repeat
 
 
 def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
@@ -249,7 +249,7 @@ def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
     fixture.broker.flush()
     assert queue.waiting == 4
     refusals = fixture.broker.batches.check(rows("e"))
-    assert [refusal.passing for refusal in refusals] == [True]
+    assert [refusal.is_temporary for refusal in refusals] == [True]
 
 
 def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
@@ -275,7 +275,7 @@ def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
     fixture = BrokerFixture()
     fixture.broker.batches.write(FIRST, rows("a"))
     fixture.broker.stop()
-    assert fixture.broker.batches.write(FIRST, rows("a")).already
+    assert fixture.broker.batches.write(FIRST, rows("a")).is_repeat
     with pytest.raises(BrokerStopping):
         fixture.broker.batches.write(replace(FIRST, batch=1), rows("a"))
     with pytest.raises(BrokerStopping):
@@ -291,7 +291,7 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
         batch = 1 if name == "a" and fixture.broker.batches.writers else 0
         fixture.broker.batches.write(replace(FIRST, writer=name, batch=batch), [])
     assert list(fixture.broker.batches.writers) == ["a", "c"]
-    assert not fixture.broker.batches.write(replace(FIRST, writer="b"), []).already
+    assert not fixture.broker.batches.write(replace(FIRST, writer="b"), []).is_repeat
 
 
 def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:

@@ -45,7 +45,7 @@ def test_browse_omits_messages_acked_in_a_transaction() -> None:
     reader = fixture.read(queue)
     a, b = fixture.send(queue, "a", "b")
     transaction = fixture.broker.transactions.begin()
-    fixture.broker.transactions.settle(transaction, reader.consumer, a)
+    fixture.broker.transactions.acknowledge(transaction, reader.consumer, a)
     assert [sequence for sequence, _ in browsed(fixture, queue.queue)] == [b]
     fixture.broker.retire(reader.consumer, [b])
     assert [sequence for sequence, _ in browsed(fixture, queue.queue)] == [b]

@@ -170,12 +170,12 @@ def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     log = ClockLog(journal, clock, EventRecorder(journal, clock))
     for _ in range(MAX_STEPS + 10):
         clock.wall += 2000
-        log.look()
+        log.detect_step()
     assert len(log.steps) == MAX_STEPS
     last = log.steps[-1][0]
     assert log.epoch_of(last) == clock.epoch
     assert log.epoch_of(last - 1) == clock.epoch - 2000
-    log.forget_before(last)
+    log.drop_before(last)
     assert log.steps == []
 
 
@@ -184,8 +184,8 @@ def test_a_small_difference_is_no_step() -> None:
     journal = MemoryJournal()
     log = ClockLog(journal, clock, EventRecorder(journal, clock))
     clock.wall += 999
-    log.look()
+    log.detect_step()
     assert log.steps == []
     clock.wall += 1
-    log.look()
+    log.detect_step()
     assert [step for _, step in log.steps] == [1000]

@@ -210,7 +210,7 @@ def test_unused_destination_stays_during_a_commit() -> None:
     [destination] = transaction.destinations
     fixture.broker.transactions.commit(transaction)
     fixture.clock.advance(fixture.broker.settings.destination_idle_timeout + 1)
-    fixture.broker.reap(destination)
+    fixture.broker.delete_if_idle(destination)
     assert not destination.removed
     while transaction.state is not TransactionState.ENDED:
         fixture.broker.flush()
@@ -238,7 +238,7 @@ def test_crash_leaves_all_of_a_commit_or_nothing(disk: Disk, flushes: int, snaps
     disk.sync()
     transaction = fill(disk.broker)
     [sequence] = reader.consumer.unacked
-    disk.broker.transactions.settle(transaction, reader.consumer, sequence)
+    disk.broker.transactions.acknowledge(transaction, reader.consumer, sequence)
     done: list[bool] = []
     disk.broker.transactions.commit(transaction, lambda: done.append(True))
     run(disk, flushes)

@@ -224,7 +224,7 @@ def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: Disk)
     reader.detach()
     disk.sync()
     disk.crash()
-    assert disk.broker.settle_any(disk.broker.destinations.queue("q").queue, sequence)
+    assert disk.broker.acknowledge_any(disk.broker.destinations.queue("q").queue, sequence)
     assert disk.broker.destinations.queue("q").waiting == 0
 
 
@@ -247,7 +247,7 @@ def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk)
     disk.sync()
     transactions = disk.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     transactions.prepare(transaction, b"xid")
     disk.sync()
     disk.crash()
@@ -379,7 +379,7 @@ def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(disk
         disk.sync()
     transactions = disk.broker.transactions
     transaction = transactions.begin()
-    assert transactions.settle(transaction, reader.consumer, reader.held()["a"])
+    assert transactions.acknowledge(transaction, reader.consumer, reader.held()["a"])
     transactions.prepare(transaction, b"xid")
     disk.sync()
     disk.crash()
@@ -464,7 +464,7 @@ def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) ->
     deliver_for_good(disk)
     transactions = disk.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     transactions.prepare(transaction, b"xid")
     disk.seal()
     for _ in range(2):

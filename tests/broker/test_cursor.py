@@ -13,7 +13,7 @@ from sluicemq.broker import Delivery, Destination, EngineSettings
 from sluicemq.broker.pending.backlog import CHUNK, Requeued
 from sluicemq.broker.pending.cursor import CHUNK_COST, Cursor
 from sluicemq.broker.pending.entry import READY, TAKEN
-from sluicemq.broker.subscription import take_out, withdraw
+from sluicemq.broker.subscription import remove_waiting, withdraw
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
 
@@ -27,7 +27,7 @@ def sequences(deliveries: list[Delivery]) -> list[int]:
 
 def ready_in(queue: Destination) -> list[Delivery]:
     """Return the ready deliveries in order, from the parts of the pending queue, without cursor."""
-    line = queue.queue.everything
+    line = queue.queue.all_ready
     deliveries: list[Delivery] = []
     for priority in range(10):
         backlog = line.backlogs[priority]
@@ -40,7 +40,7 @@ def ready_in(queue: Destination) -> list[Delivery]:
 
 def skipped(queue: Destination, count: int, until: int, budget: int) -> Cursor:
     """Return a cursor that has skipped `count` deliveries, in as many steps as necessary."""
-    cursor = Cursor(queue.queue.everything, until)
+    cursor = Cursor(queue.queue.all_ready, until)
     remaining = count
     while remaining and cursor.priority >= 0:
         remaining -= cursor.skip(remaining, budget)
@@ -99,13 +99,13 @@ def line_of(
             waiting = ready_in(queue)
             if waiting:
                 delivery = waiting[arguments[0] % len(waiting)]
-                queue.queue.everything.pull(delivery)
+                queue.queue.all_ready.pin_unpacked(delivery)
                 withdraw(delivery)
         elif action == "take out":
             for delivery in ready_in(queue)[arguments[0] : arguments[0] + arguments[1]]:
-                take_out(delivery)
+                remove_waiting(delivery)
         else:
-            queue.queue.everything.compact()
+            queue.queue.all_ready.compact()
     return fixture, queue
 
 
@@ -120,7 +120,7 @@ def test_every_position_is_found_in_any_representation_of_the_queue(
 ) -> None:
     _, queue = line_of(made, chunk_deliveries)
     subscription = queue.queue
-    line = subscription.everything
+    line = subscription.all_ready
     waiting = sequences(ready_in(queue))
     assert len(waiting) == subscription.waiting
     assert line.length >= len(waiting)
@@ -132,7 +132,7 @@ def test_every_position_is_found_in_any_representation_of_the_queue(
         cursor = skipped(queue, offset, NO_END, budget)
         remaining: list[int] = []
         while cursor.priority >= 0:
-            remaining += sequences(cursor.look(3))
+            remaining += sequences(cursor.examine(3))
         assert remaining == waiting[offset:], f"from place {offset}"
 
 
@@ -142,7 +142,7 @@ def test_a_cursor_stops_at_its_end_and_another_resumes_there(
     made: list[tuple[Any, ...]], chunk_deliveries: int, data: st.DataObject
 ) -> None:
     _, queue = line_of(made, chunk_deliveries)
-    line = queue.queue.everything
+    line = queue.queue.all_ready
     end = data.draw(st.integers(0, max((d.order for d in ready_in(queue)), default=0) + 1))
     waiting = [d.sequence for d in ready_in(queue) if d.order <= end]
     offset = data.draw(st.integers(0, len(waiting)))
@@ -162,7 +162,7 @@ def test_every_delivery_is_found_by_its_order(
     made: list[tuple[Any, ...]], chunk_deliveries: int
 ) -> None:
     _, queue = line_of(made, chunk_deliveries)
-    line = queue.queue.everything
+    line = queue.queue.all_ready
     expected = {(d.priority, d.order): d.sequence for d in ready_in(queue)}
     for (priority, order), sequence in expected.items():
         delivery = line.find(priority, order)
@@ -180,7 +180,7 @@ def test_a_packed_backlog_is_skipped_chunk_by_chunk() -> None:
     queue = fixture.queue()
     for _ in range(20):
         fixture.send(queue, *["x"] * 100, durability=Durability.LAZY)
-    cursor = Cursor(queue.queue.everything, NO_END)
+    cursor = Cursor(queue.queue.all_ready, NO_END)
     # 18 chunks, the newest deliveries, however many deliveries the chunks hold
     assert cursor.skip(1950, 18 * CHUNK_COST + 200) == 1950
     assert len(cursor.step(100)) == 50
@@ -191,7 +191,7 @@ def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False, selector=OfType("red"))
     sent = fixture.send(queue, "a", type="red") + fixture.send(queue, "b")
-    line = queue.queue.everything
+    line = queue.queue.all_ready
     length = line.length
     for _ in range(3):
         reader.release()
@@ -247,9 +247,9 @@ def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
     lazy_messages = [fixture.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
     for message in lazy_messages:
         fixture.broker.publish(queue, message)
-    line = queue.queue.everything
+    line = queue.queue.all_ready
     for delivery in ready_in(queue)[-2:]:
-        take_out(delivery)
+        remove_waiting(delivery)
     line.compact()
     assert not line.fifos[4]
     fixture.broker.flush()

@@ -83,7 +83,7 @@ def test_a_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
     assert delivery.scheduled  # expired, and refused by the dead-letter queue
     fixture.broker.operations.redeliver(delivery)
     assert bodies(queue.queue) == ["a", "b"]
-    assert queue.queue.everything.length == 2
+    assert queue.queue.all_ready.length == 2
     assert purge(fixture.broker, queue) == 2
     assert queue.waiting == 0
 
@@ -164,7 +164,7 @@ def test_a_late_acknowledgement_still_counts() -> None:
     [sequence] = fixture.send(queue, "b")
     reader.release()
     assert queue.waiting == 1
-    assert fixture.broker.settle_any(queue.queue, sequence)
+    assert fixture.broker.acknowledge_any(queue.queue, sequence)
     fixture.queue("q.dlq")
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting) == (["a"], 0)
@@ -251,10 +251,10 @@ def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
     queue = fixture.queue(dead_letter=True)
     dead_letter_queue = fixture.broker.destinations.resolve(DEAD)
     fixture.wait(10_000)
-    fixture.broker.reap(dead_letter_queue)
+    fixture.broker.delete_if_idle(dead_letter_queue)
     assert fixture.broker.destinations.find(DEAD) is dead_letter_queue
     fixture.broker.remove(queue)
-    fixture.broker.reap(dead_letter_queue)
+    fixture.broker.delete_if_idle(dead_letter_queue)
     assert fixture.broker.destinations.find(DEAD) is None
 
 

@@ -110,7 +110,7 @@ def test_what_is_remembered_is_bounded() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 0)
-    count = attachment.MOST_DECLINED + 10
+    count = attachment.MAX_DECLINED + 10
     reader = fixture.read(queue, count)
     sequences = fixture.send(queue, *map(str, range(count)))
     while len(reader.consumer.unacked) < count:
@@ -118,9 +118,9 @@ def test_what_is_remembered_is_bounded() -> None:
     decline(fixture, reader, *map(str, range(count)))
     selector = reader.consumer.pending_queue.selector
     assert isinstance(selector, attachment.Acceptable)
-    assert len(selector._declined) == attachment.MOST_DECLINED
-    assert queue.queue.ready == attachment.MOST_DECLINED  # the others are offered once more
-    assert len(reader.consumer.unacked) == len(sequences) - attachment.MOST_DECLINED
+    assert len(selector._declined) == attachment.MAX_DECLINED
+    assert queue.queue.ready == attachment.MAX_DECLINED  # the others are offered once more
+    assert len(reader.consumer.unacked) == len(sequences) - attachment.MAX_DECLINED
 
 
 def test_no_jms_selector_has_the_name_of_a_kind() -> None:

@@ -41,7 +41,7 @@ class DepthSamplerFixture(BrokerFixture):
         for _ in range(0, milliseconds, 10):
             self.clock.advance(10)
             self.broker.tick()
-            yield len(self.broker.core.event_recorder.kept)
+            yield len(self.broker.core.event_recorder.buffered)
             self.broker.flush()
             self.wait(0)
 

@@ -184,7 +184,7 @@ def test_a_consumer_may_reattach_when_notified_of_the_deletion() -> None:
     reader = Comeback(fixture.broker)
     fixture.send(queue, "a")
     fixture.broker.remove(queue, force=True)
-    assert not fixture.broker.settle(reader.consumer, 1)
+    assert not fixture.broker.acknowledge(reader.consumer, 1)
     fixture.send(queue, "b")  # a producer that kept the reference sends to the successor
     assert reader.got() == ["a", "b"]
     assert fixture.broker.destinations.queue("q") is not queue
@@ -320,8 +320,8 @@ def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
     for callback in (one, two):
         fixture.broker.destinations.await_creation("q", callback)
         fixture.broker.destinations.await_creation("gone", callback)
-    fixture.broker.destinations.stop_waiting("gone", one)
-    fixture.broker.destinations.stop_waiting("gone", two)
+    fixture.broker.destinations.cancel_wait("gone", one)
+    fixture.broker.destinations.cancel_wait("gone", two)
     fixture.queue("gone")
     fixture.topic("q")
     fixture.queue("q")

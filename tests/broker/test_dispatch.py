@@ -124,7 +124,7 @@ def test_a_long_backlog_is_served_over_several_scheduled_iterations() -> None:
     names = [str(number) for number in range(2500)]
     fixture.send(queue, *names)
     wakes: list[str] = []
-    fixture.broker.on_wake(lambda: wakes.append("wake"))
+    fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
     reader = fixture.read(queue, 5000)
     names_received = reader.got()
     assert len(names_received) == 1000

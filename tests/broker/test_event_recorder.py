@@ -135,7 +135,7 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     [committed] = fixture.send(queue, "committed")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, committed)
+    transactions.acknowledge(transaction, reader.consumer, committed)
     transactions.commit(transaction)
     assert fixture.records() == [
         (RecordType.DELIVERED, [committed]),
@@ -180,7 +180,7 @@ def test_redeliveries_are_recorded_with_their_attempt_number() -> None:
     first, second = fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
     fixture.broker.flush()
-    fixture.broker.again(reader.consumer, [first], attempted=True)
+    fixture.broker.start_next_attempt(reader.consumer, [first], attempted=True)
     fixture.broker.flush()
     reader.release("a", "b")
     fixture.wait(100)

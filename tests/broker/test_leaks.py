@@ -81,7 +81,7 @@ def test_requeued_messages_acked_by_sequence_are_released() -> None:
         reader = fixture.read(queue, 1)
         [sequence] = fixture.send(queue, "a")
         reader.detach()
-        assert fixture.broker.settle_any(queue.queue, sequence)
+        assert fixture.broker.acknowledge_any(queue.queue, sequence)
     assert remembered(queue) < 100
 
 

@@ -141,8 +141,8 @@ def test_transactions(fixture: Fixture) -> None:
     transactions.publish(prepared, fixture.queue, fixture.message(b"prepared"))
     transactions.prepare(prepared, b"xid")
     transactions.publish(sending_transaction, fixture.queue, fixture.message(b"sent"))
-    transactions.settle(acking_transaction, reader.consumer, reader.held()["one"])
-    transactions.settle(sending_transaction, reader.consumer, reader.held()["two"])
+    transactions.acknowledge(acking_transaction, reader.consumer, reader.held()["one"])
+    transactions.acknowledge(sending_transaction, reader.consumer, reader.held()["two"])
     fixture.broker.flush()
     reader.got()
     fixture.level(SpaceLevel.LOW)
@@ -167,11 +167,11 @@ def test_batches_are_refused_for_now(fixture: Fixture) -> None:
     with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(part, [(fixture.queue.address, fixture.message())])
     [refusal] = error.value.refused
-    assert refusal.passing
+    assert refusal.is_temporary
     fixture.level(SpaceLevel.ENOUGH)
     assert not fixture.broker.batches.write(
         part, [(fixture.queue.address, fixture.message())]
-    ).already
+    ).is_repeat
 
 
 def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:

@@ -24,9 +24,9 @@ def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() ->
     sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
     for sequence in (*sent[2:], *sent[:2]):
         fixture.broker.operations.delete(queue.queue, [found(fixture, queue, sequence)])
-        queue.queue.everything.compact()
+        queue.queue.all_ready.compact()
     assert queue.waiting == 0
-    assert queue.queue.everything.take() is None
+    assert queue.queue.all_ready.take() is None
     assert fixture.journal.stats().live == 0
     reader = fixture.read(queue)
     fixture.send(queue, "i", priority=0)

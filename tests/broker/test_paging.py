@@ -80,11 +80,11 @@ def test_bodies_acked_in_a_transaction_over_the_budget_are_dropped_from_memory(
     unacked = reader.held()
     transaction = transactions.begin()
     for sequence in unacked.values():
-        assert transactions.settle(transaction, reader.consumer, sequence)
+        assert transactions.acknowledge(transaction, reader.consumer, sequence)
     assert fixture.broker.core.memory <= BUDGET
     if withdrawn:
         for delivery in list(transaction.acks):
-            assert transactions.unsettle(transaction, delivery)
+            assert transactions.withdraw_ack(transaction, delivery)
         assert reader.held() == unacked
         assert fixture.broker.core.memory == 200
         reader.detach()

@@ -116,7 +116,7 @@ def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> N
     with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(FIRST, messages, "ann")
     [refusal] = error.value.refused
-    assert (refusal.row, refusal.passing) == (2, False)
+    assert (refusal.row, refusal.is_temporary) == (2, False)
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
@@ -130,7 +130,7 @@ def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
     disk.broker.publish(
         queue_of_ann, Message(queue_of_ann.address, b"x", durability=Durability.SYNC)
     )
-    disk.broker.destinations.number(disk.broker.destinations[queue("empty")])
+    disk.broker.destinations.assign_number(disk.broker.destinations[queue("empty")])
     disk.sync()
     if snapshot:
         disk.seal()

@@ -43,9 +43,9 @@ def test_only_the_holding_consumer_may_ack() -> None:
     queue = fixture.queue()
     holder, other_reader = fixture.read(queue), fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
-    assert not fixture.broker.settle(other_reader.consumer, sequence)
-    assert fixture.broker.settle(holder.consumer, sequence)
-    assert not fixture.broker.settle(holder.consumer, sequence)
+    assert not fixture.broker.acknowledge(other_reader.consumer, sequence)
+    assert fixture.broker.acknowledge(holder.consumer, sequence)
+    assert not fixture.broker.acknowledge(holder.consumer, sequence)
     assert queue.unacked == 0
 
 
@@ -126,9 +126,9 @@ def test_a_requeued_message_can_be_acked_by_sequence() -> None:
     reader = fixture.read(queue, 1)
     came_back, never_seen = fixture.send(queue, "a", "b")
     reader.detach()
-    assert fixture.broker.settle_any(queue.queue, came_back)
-    assert not fixture.broker.settle_any(queue.queue, came_back)
-    assert not fixture.broker.settle_any(queue.queue, never_seen)
+    assert fixture.broker.acknowledge_any(queue.queue, came_back)
+    assert not fixture.broker.acknowledge_any(queue.queue, came_back)
+    assert not fixture.broker.acknowledge_any(queue.queue, never_seen)
     assert fixture.read(queue).got() == ["b"]
     assert queue.statistics.acknowledged == 1
 
@@ -140,7 +140,7 @@ def test_an_ack_by_sequence_refills_the_window_of_the_present_holder() -> None:
     sequence, _ = fixture.send(queue, "a", "b")
     first.detach()
     second = fixture.read(queue, 1)
-    assert fixture.broker.settle_any(queue.queue, sequence)
+    assert fixture.broker.acknowledge_any(queue.queue, sequence)
     fixture.broker.flush()
     assert second.got() == ["a", "b"]
 
@@ -151,7 +151,7 @@ def test_a_message_awaiting_its_retry_can_be_acked_by_sequence() -> None:
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
     fixture.wait(1000)
-    assert fixture.broker.settle_any(queue.queue, sequence)
+    assert fixture.broker.acknowledge_any(queue.queue, sequence)
     fixture.wait(500)
     assert reader.got() == ["a"]
     assert queue.waiting == 0
@@ -218,7 +218,7 @@ def test_spared_messages_count_attempts_but_are_not_dead_lettered() -> None:
     fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
     unacked = reader.held()
-    fixture.broker.release(reader.consumer, [unacked["a"]], spared=True)
+    fixture.broker.release(reader.consumer, [unacked["a"]], ignore_max_attempts=True)
     reader.detach()
     assert bodies(queue) == ["a"]
     assert [message.body for message in fixture.dead()] == [b"b"]

@@ -17,8 +17,8 @@ def test_kept_deliveries_can_be_acked_and_the_rest_are_requeued_uncounted() -> N
     fixture.broker.retire(reader.consumer, [a, c])
     other_reader = fixture.read(queue)
     assert (other_reader.got(), other_reader.attempts) == (["b"], {"b": 1})
-    assert fixture.broker.settle(reader.consumer, a)
-    assert not fixture.broker.settle(reader.consumer, a)
+    assert fixture.broker.acknowledge(reader.consumer, a)
+    assert not fixture.broker.acknowledge(reader.consumer, a)
     fixture.broker.release(reader.consumer, [c])
     fixture.broker.flush()
     assert (other_reader.got(), other_reader.attempts) == (["c"], {"b": 1, "c": 2})
@@ -38,7 +38,7 @@ def test_a_retired_consumer_is_not_counted() -> None:
     fixture.send(topic, "b")
     assert reader.got() == ["a"]
     assert fixture.read(subscription).got() == ["b"]
-    fixture.broker.settle(reader.consumer, sequence)
+    fixture.broker.acknowledge(reader.consumer, sequence)
     fixture.broker.flush()
     assert reader.got() == []
 
@@ -58,9 +58,9 @@ def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     ends = {
-        "settled": lambda reader, s: fixture.broker.settle(reader.consumer, s),
+        "settled": lambda reader, s: fixture.broker.acknowledge(reader.consumer, s),
         "released": lambda reader, s: fixture.broker.release(reader.consumer, [s]),
-        "settled by number": lambda reader, s: fixture.broker.settle_any(queue.queue, s),
+        "settled by number": lambda reader, s: fixture.broker.acknowledge_any(queue.queue, s),
         "dead": lambda reader, s: fixture.broker.dead_letter(queue.queue, s, "rejected"),
         "requeued": lambda reader, s: fixture.broker.requeue(queue.queue, s, 0),
         "timed out": lambda reader, s: fixture.broker.time_out(reader.consumer, [s]),
@@ -121,7 +121,7 @@ def test_a_retired_consumer_is_removed_with_its_queue(durability: Durability) ->
     [sequence] = fixture.send(queue, "a", durability=durability)
     fixture.broker.retire(reader.consumer, [sequence])
     fixture.broker.remove(queue)
-    assert not fixture.broker.settle(reader.consumer, sequence)
+    assert not fixture.broker.acknowledge(reader.consumer, sequence)
     fixture.broker.flush()
     assert reader.detachments == 0
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
@@ -136,9 +136,9 @@ def test_kept_deliveries_may_be_acked_in_transactions_and_returned() -> None:
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     for sequence in (a, b, c):
-        assert transactions.settle(transaction, reader.consumer, sequence)
+        assert transactions.acknowledge(transaction, reader.consumer, sequence)
     assert not queue.queue.retired
-    assert transactions.unsettle(transaction, next(iter(transaction.acks)))
+    assert transactions.withdraw_ack(transaction, next(iter(transaction.acks)))
     assert list(queue.queue.retired) == [reader.consumer]
     assert reader.held() == {"a": a}
     transactions.rollback(transaction)
@@ -157,8 +157,8 @@ def test_transactional_acks_of_a_deleted_queue_are_gone() -> None:
     fixture.broker.retire(reader.consumer, [sequence])
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     fixture.broker.remove(queue)
-    assert transactions.unsettle(transaction, *transaction.acks)
+    assert transactions.withdraw_ack(transaction, *transaction.acks)
     fixture.broker.flush()
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)

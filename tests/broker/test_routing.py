@@ -75,7 +75,7 @@ def test_the_index_finds_exactly_the_matching_subscriptions(
     for subscription in subscriptions:
         fixture.broker.unsubscribe(subscription)
     routes = topic.routes
-    assert (routes.routes, routes.asked, routes.indexes) == ({}, {}, {})
+    assert (routes.routes, routes.unindexed, routes.indexes) == ({}, {}, {})
 
 
 def test_only_subscriptions_whose_equality_holds_are_evaluated() -> None:

@@ -66,11 +66,11 @@ def test_work_outside_the_flush_gets_the_time_of_its_iteration() -> None:
 def test_a_query_outside_a_flush_ends_with_a_flush() -> None:
     wakes: list[None] = []
     scans = Scans(ScanTime(1).start, lambda: wakes.append(None))
-    assert not scans.over()
-    assert scans.over()
+    assert not scans.is_time_up()
+    assert scans.is_time_up()
     assert len(wakes) == 1
     scans.end_iteration()
-    assert not scans.over()
+    assert not scans.is_time_up()
 
 
 class Fixture:
@@ -181,7 +181,7 @@ def test_a_browse_evaluates_nothing_after_the_deadline(limit: int) -> None:
         for item in items:
             if item is not None:
                 sequences.append(item[0])
-            if broker.core.scans.over():
+            if broker.core.scans.is_time_up():
                 broker.core.scans.schedule(step)
                 return
 

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from sluicemq.broker import Delivery, Destination, EngineSettings
-from sluicemq.broker.selector_rescan import ENOUGH, IDLE
+from sluicemq.broker.selector_rescan import ENOUGH_READY, IDLE_FACTOR
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType, bodies, move_ready, purge
 
@@ -57,7 +57,7 @@ def test_an_idle_broker_evaluates_larger_slices() -> None:
     fixture.read(queue, selector=red)
     fixture.broker.flush()
     fixture.wait(1)
-    assert red.calls == FIRST + IDLE * MORE
+    assert red.calls == FIRST + IDLE_FACTOR * MORE
 
 
 def test_a_slice_covers_at_most_ten_milliseconds() -> None:
@@ -243,18 +243,18 @@ def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
 def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    numbers = [str(number) for number in range(3 * ENOUGH)]
+    numbers = [str(number) for number in range(3 * ENOUGH_READY)]
     fixture.send(queue, *numbers, type="red", durability=Durability.LAZY)
     red = OfType("red")
     reader = fixture.read(queue, 0, refill=False, selector=red)
     for _ in range(5):
         fixture.wait(10)
-    assert red.calls == ENOUGH
+    assert red.calls == ENOUGH_READY
     received_bodies: list[str] = []
     while len(received_bodies) < len(numbers):
         fixture.broker.grant(reader.consumer.window, 700)
         fixture.wait(10)
-        assert red.calls <= len(received_bodies) + 700 + ENOUGH + 50
+        assert red.calls <= len(received_bodies) + 700 + ENOUGH_READY + 50
         new_bodies = reader.got()
         assert new_bodies, "the rescan does not go on"
         received_bodies += new_bodies
@@ -264,7 +264,7 @@ def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
 def test_a_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    fixture.send(queue, *["x"] * 3 * ENOUGH, type="red", durability=Durability.LAZY)
+    fixture.send(queue, *["x"] * 3 * ENOUGH_READY, type="red", durability=Durability.LAZY)
     fixture.send(queue, "wanted", type="green")
     fixture.read(queue, 0, selector=OfType("red"))
     for _ in range(5):

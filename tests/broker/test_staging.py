@@ -55,7 +55,7 @@ def test_the_broker_schedules_a_flush_after_the_sync() -> None:
     queue = fixture.queue()
     fixture.send(queue, "a")
     wakes: list[str] = []
-    fixture.broker.on_wake(lambda: wakes.append("wake"))
+    fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
     fixture.disk.sync()
     assert wakes == ["wake"]
 

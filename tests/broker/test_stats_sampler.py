@@ -69,7 +69,7 @@ def test_other_work_runs_after_each_share() -> None:
     for number in range(3 * SHARE):
         fixture.queue(str(number))
     sampled: list[Destination] = []
-    steps = fixture.broker.stats_sampler.round(
+    steps = fixture.broker.stats_sampler.sample_all(
         1.0, lambda destination, waiting, unacked: sampled.append(destination)
     )
     sizes = []
@@ -85,7 +85,7 @@ def test_the_callback_receives_the_depth_of_each_destination() -> None:
     fixture.send(queue, "a", "b", "c")
     fixture.read(queue, 1)
     samples = []
-    for _ in fixture.broker.stats_sampler.round(1.0, lambda *sample: samples.append(sample)):
+    for _ in fixture.broker.stats_sampler.sample_all(1.0, lambda *sample: samples.append(sample)):
         pass
     assert samples == [(queue, 2, 1)]
 
@@ -99,7 +99,7 @@ def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
     for name in names:
         fixture.queue(name)
     for _ in range(3):
-        steps = fixture.broker.stats_sampler.round(1.0)
+        steps = fixture.broker.stats_sampler.sample_all(1.0)
         published = fixture.broker.stats_sampler.totals.statistics.published
         while True:
             for name in data.draw(st.lists(st.sampled_from(names), max_size=4)):
@@ -120,7 +120,7 @@ def test_a_destination_deleted_during_a_round_is_skipped() -> None:
     for number in range(SHARE + 2):
         fixture.broker.destinations.queue(str(number))
     fixture.clock.advance(1000)
-    steps = fixture.broker.stats_sampler.round(1.0)
+    steps = fixture.broker.stats_sampler.sample_all(1.0)
     list(islice(steps, 1))
     destinations = list(fixture.broker.destinations.values())
     assert len(destinations) == 2

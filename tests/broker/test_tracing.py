@@ -146,7 +146,7 @@ def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
     fixture.witness.since()
-    fixture.broker.again(reader.consumer, [sequence], attempted=True)
+    fixture.broker.start_next_attempt(reader.consumer, [sequence], attempted=True)
     reader.settle("a")
     assert [line for line in fixture.witness.since() if line != "durable"] == [
         "a is redelivered",
@@ -186,7 +186,7 @@ def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -
     purge(fixture.broker, queue)
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     transactions.commit(transaction)
     assert "d is acknowledged" in fixture.witness.since()
 
@@ -197,7 +197,7 @@ def test_acks_by_other_consumers_end_no_span(fixture: TracedFixture) -> None:
     other_reader = fixture.read(queue, credit=1)
     [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
     fixture.witness.since()
-    assert not fixture.broker.settle(other_reader.consumer, sequence)
+    assert not fixture.broker.acknowledge(other_reader.consumer, sequence)
     assert fixture.witness.since() == []
     holder.settle("a")
     assert "a is acknowledged" in fixture.witness.since()
@@ -212,7 +212,7 @@ def test_acknowledgements_in_a_transaction_count_when_it_is_committed(
     transactions = fixture.broker.transactions
     fixture.witness.since()
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     transactions.publish(transaction, queue, fixture.message(queue, "b"))
     assert fixture.witness.since() == []
     transactions.commit(transaction)

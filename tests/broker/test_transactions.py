@@ -31,7 +31,7 @@ def test_all_changes_become_visible_at_the_commit() -> None:
     [order] = fixture.send(orders, "order")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    assert transactions.settle(transaction, reader.consumer, order)
+    assert transactions.acknowledge(transaction, reader.consumer, order)
     send(fixture, transaction, answers, "1", "2")
     fixture.broker.flush()
     assert (orders.unacked, orders.statistics.acknowledged, bodies(answers)) == (1, 0, [])
@@ -49,7 +49,7 @@ def test_a_rollback_forgets_the_sends_and_gives_the_deliveries_back(durability: 
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     for sequence in (second, first):
-        transactions.settle(transaction, reader.consumer, sequence)
+        transactions.acknowledge(transaction, reader.consumer, sequence)
     send(fixture, transaction, queue, "c")
     transactions.rollback(transaction)
     fixture.broker.flush()
@@ -65,10 +65,10 @@ def test_only_the_holder_may_settle_and_only_once() -> None:
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    assert not transactions.settle(transaction, other_reader.consumer, sequence)
-    assert transactions.settle(transaction, reader.consumer, sequence)
-    assert not transactions.settle(transaction, reader.consumer, sequence)
-    assert not fixture.broker.settle(reader.consumer, sequence)
+    assert not transactions.acknowledge(transaction, other_reader.consumer, sequence)
+    assert transactions.acknowledge(transaction, reader.consumer, sequence)
+    assert not transactions.acknowledge(transaction, reader.consumer, sequence)
+    assert not fixture.broker.acknowledge(reader.consumer, sequence)
 
 
 def test_settling_in_a_transaction_refills_the_window() -> None:
@@ -76,7 +76,7 @@ def test_settling_in_a_transaction_refills_the_window() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
     sequence, _ = fixture.send(queue, "a", "b")
-    fixture.broker.transactions.settle(
+    fixture.broker.transactions.acknowledge(
         fixture.broker.transactions.begin(), reader.consumer, sequence
     )
     fixture.broker.flush()
@@ -91,10 +91,10 @@ def test_an_acknowledgement_taken_back_is_not_part_of_the_commit() -> None:
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     for sequence in (first, second):
-        transactions.settle(transaction, reader.consumer, sequence)
+        transactions.acknowledge(transaction, reader.consumer, sequence)
     delivery = next(iter(transaction.acks))
-    assert transactions.unsettle(transaction, delivery)
-    assert not transactions.unsettle(transaction, delivery)
+    assert transactions.withdraw_ack(transaction, delivery)
+    assert not transactions.withdraw_ack(transaction, delivery)
     transactions.commit(transaction)
     assert reader.held() == {"a": first}
     reader.settle("a")
@@ -108,9 +108,9 @@ def test_an_acknowledgement_taken_back_from_a_consumer_that_has_gone_frees_the_m
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     reader.detach()
-    transactions.unsettle(transaction, *transaction.acks)
+    transactions.withdraw_ack(transaction, *transaction.acks)
     assert fixture.read(queue).got() == ["a"]
 
 
@@ -119,7 +119,7 @@ def test_messages_acked_in_a_transaction_do_not_time_out() -> None:
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
-    fixture.broker.transactions.settle(
+    fixture.broker.transactions.acknowledge(
         fixture.broker.transactions.begin(), reader.consumer, sequence
     )
     fixture.wait(5000)
@@ -181,9 +181,9 @@ def test_an_ended_transaction_raises() -> None:
         with pytest.raises(TransactionEnded):
             send(fixture, transaction, queue, "b")
         with pytest.raises(TransactionEnded):
-            transactions.settle(transaction, reader.consumer, sequence)
+            transactions.acknowledge(transaction, reader.consumer, sequence)
         with pytest.raises(TransactionEnded):
-            transactions.unsettle(transaction, delivery)
+            transactions.withdraw_ack(transaction, delivery)
         with pytest.raises(TransactionEnded):
             transactions.prepare(transaction, b"xid")
         with pytest.raises(TransactionEnded):
@@ -201,7 +201,7 @@ def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
     [order] = fixture.send(orders, "order")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, order)
+    transactions.acknowledge(transaction, reader.consumer, order)
     send(fixture, transaction, answers, "answer")
     transactions.prepare(transaction, b"xid")
     reader.detach()
@@ -222,7 +222,7 @@ def test_a_prepared_transaction_rolls_back_to_the_queue() -> None:
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     send(fixture, transaction, queue, "never")
     transactions.prepare(transaction, b"xid")
     reader.detach()
@@ -258,7 +258,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     transaction = transactions.begin()
     for queue, reader in zip((orders, other_queue), readers, strict=True):
         [sequence] = fixture.send(queue, "order")
-        transactions.settle(transaction, reader.consumer, sequence)
+        transactions.acknowledge(transaction, reader.consumer, sequence)
     fixture.send(full, "old", durability=Durability.LAZY)
     # messages displaced by a lazy message must not be recorded inside the unit
     message = fixture.message(full, "new", durability=Durability.LAZY)
@@ -325,9 +325,9 @@ def test_an_acknowledgement_taken_back_times_out_like_a_new_delivery() -> None:
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     fixture.wait(5000)
-    transactions.unsettle(transaction, *transaction.acks)
+    transactions.withdraw_ack(transaction, *transaction.acks)
     fixture.wait(999)
     assert reader.got() == ["a"]
     fixture.wait(1)
@@ -341,7 +341,7 @@ def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.acknowledge(transaction, reader.consumer, sequence)
     fixture.broker.remove(queue, force=True)
     transactions.rollback(transaction)
     fixture.broker.flush()
@@ -374,7 +374,7 @@ def test_a_rollback_is_one_record_for_each_subscription() -> None:
     for queue in queues:
         reader = fixture.read(queue, 3, refill=False)
         for sequence in fixture.send(queue, "a", "b", "c"):
-            transactions.settle(transaction, reader.consumer, sequence)
+            transactions.acknowledge(transaction, reader.consumer, sequence)
     start = journal.durable + 1
     transactions.rollback(transaction)
     fixture.broker.flush()

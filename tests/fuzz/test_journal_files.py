@@ -86,7 +86,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         reader.consumer = broker.attach(queue.queue, reader, Window(6, True))
         sync()
         first, second, third, *_ = list(reader.consumer.unacked)
-        broker.settle(reader.consumer, first)
+        broker.acknowledge(reader.consumer, first)
         broker.requeue(queue.queue, second, 0)
         broker.dead_letter(queue.queue, third, "test", force=True)
         broker.detach(reader.consumer)

@@ -15,9 +15,9 @@ from sluicemq.model.message import Property
 from sluicemq.model.rows import (
     DIGEST_MASK,
     FRAME_ROWS,
+    MAX_NAME_BYTES,
+    MAX_PROPERTIES_BYTES,
     MAX_TIME,
-    MOST_NAME_BYTES,
-    MOST_PROPERTIES_BYTES,
     Row,
     RowValues,
     announced_rows,
@@ -153,8 +153,8 @@ def test_limits() -> None:
     with pytest.raises(FrameTooLarge, match="4294967295 rows"):
         decode(b"\xdd\xff\xff\xff\xff")
     with pytest.raises(ProtocolError, match="far too long"):
-        name_of(msgspec.msgpack.encode("x" * MOST_NAME_BYTES))
-    oversized = msgspec.Raw(msgspec.msgpack.encode({"a": "x" * MOST_PROPERTIES_BYTES}))
+        name_of(msgspec.msgpack.encode("x" * MAX_NAME_BYTES))
+    oversized = msgspec.Raw(msgspec.msgpack.encode({"a": "x" * MAX_PROPERTIES_BYTES}))
     with pytest.raises(ProtocolError, match="more than"):
         properties_of(oversized)
     several: tuple[object, ...] = ({"a": {}}, {"a": []}, {1: 1}, [], 5)

@@ -59,7 +59,7 @@ class Reader:
         """Acknowledge these or all unacked messages, and flush."""
         unacked = self.held()
         for body in bodies or unacked:
-            assert self.broker.settle(self.consumer, unacked[body])
+            assert self.broker.acknowledge(self.consumer, unacked[body])
         self.broker.flush()
 
     def release(self, *bodies: str, attempted: bool = True) -> None:
@@ -91,7 +91,7 @@ def move_ready(
     limit: int = 0,
 ) -> int:
     """Move ready messages in order and return their number; `limit` is the most, 0 = all."""
-    cursor = Cursor(source.everything, broker.journal.next_sequence())
+    cursor = Cursor(source.all_ready, broker.journal.next_sequence())
     count = 0
     step = cursor.step(1)
     while step and not (limit and count >= limit):
@@ -172,7 +172,7 @@ class BrokerFixture:
 
     def sample_stats(self, seconds: float = 1.0) -> None:
         """Sample all destinations once."""
-        for _ in self.broker.stats_sampler.round(seconds):
+        for _ in self.broker.stats_sampler.sample_all(seconds):
             pass
 
     def dead(self, name: str = "q.dlq") -> list[Message]:

@@ -45,7 +45,7 @@ class SessionHarness(ABC):
         self.broker = Broker(
             MemoryJournal(), self.clock, settings, start_deadline=self.scan_time.start
         )
-        self.broker.on_wake(self._wake)
+        self.broker.on_flush_needed(self._wake)
         self.links: list[Carrier] = []
         self.timers: list[RecordedTimer] = []
         self._woken = False

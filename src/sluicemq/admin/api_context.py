@@ -135,7 +135,8 @@ class ApiLimits(NamedTuple):
 class ApiContext:
     """Interfaces to the broker and the server process.
 
-    broker         the engine; call `broker.wake()` before anything that depends on the time
+    broker         the engine; call `broker.schedule_flush()` before anything that depends on
+                   the time
     connections    connections of all listeners
     configuration  effective settings, and the files of a backup
     vitals         state of the process

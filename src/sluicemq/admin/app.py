@@ -246,7 +246,7 @@ class Application:
     async def _admit(self, request: Request) -> Call:
         """Authenticate a request and match it with its endpoint. Raises ApiError, AccessError."""
         check_origin(request)
-        self.context.broker.wake()
+        self.context.broker.schedule_flush()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
         caller = caller_of(request)
         request_identity = NOT_ASKED

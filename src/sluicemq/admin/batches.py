@@ -267,7 +267,7 @@ class BatchService(Service):
             owner=self._owner(call, query.writer),
         )
         broker = self._broker
-        broker.wake()
+        broker.schedule_flush()
         existing = broker.batches.find(part)
         if existing is not None:
             return await self._known(existing, part.writer)
@@ -295,7 +295,7 @@ class BatchService(Service):
                 partitions_done=len(writer.done),
                 parts_open=len(parts),
                 rows=sum(writer.rows) + sum(parts),
-                last_seen=writer.seen,
+                last_seen=writer.last_used,
             )
             items.append(view)
         return query.page_with(items, len(writers))
@@ -335,7 +335,7 @@ class BatchService(Service):
         yielding to the event loop."""
         broker = self._broker
         identity = call.identity
-        broker.wake()
+        broker.schedule_flush()
         # another user may have become the owner of the writer while the rows were read
         part = replace(part, owner=self._owner(call, query.writer))
         existing = broker.batches.find(part)

@@ -312,7 +312,7 @@ class TransactionService(Service):
                 "the transaction is not prepared, and its client may not have sent everything yet; "
                 "it can only be rolled back",
             )
-        self._broker.wake()
+        self._broker.schedule_flush()
         await called_back(self._broker.transactions.commit, transaction)
 
     @handles(ROLL_BACK_TRANSACTION)

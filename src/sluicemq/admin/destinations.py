@@ -314,13 +314,14 @@ def oldest(broker: Broker, destination: Destination) -> int | None:
     subscriptions = every(destination)[:MOST_SUBSCRIPTIONS]
     heads = list(
         filter(
-            None, (subscription.eldest() for subscription in subscriptions if subscription.ready)
+            None,
+            (subscription.oldest_ready() for subscription in subscriptions if subscription.ready),
         )
     )
     if not heads:
         return None
     try:
-        message = broker.glance(min(heads, key=attrgetter("order")))
+        message = broker.read_head(min(heads, key=attrgetter("order")))
     except JournalError:
         return None
     return max(0, broker.clock.wall - message.arrival)
@@ -450,7 +451,7 @@ class DeadLetterService(Service):
 
     def _reason_of(self, delivery: Delivery) -> str:
         try:
-            message = self._broker.glance(delivery)
+            message = self._broker.read_head(delivery)
         except JournalError:
             return "(damaged)"
         reason = (message.properties or {}).get(REASON)

@@ -90,7 +90,7 @@ class History:
         self._rounds += 1
         self._seconds += seconds
         last = self._rounds >= STEP
-        yield from self._broker.stats_sampler.round(seconds, self._look if last else None)
+        yield from self._broker.stats_sampler.sample_all(seconds, self._look if last else None)
         if last:
             self._sample()
 

@@ -108,9 +108,9 @@ class PublishingService(Service):
         if not 0 < len(encode_name(address.name)) <= self._context.limits.name:
             raise not_found(address)
         message = self._message(address, parameters.body)
-        broker.wake()
+        broker.schedule_flush()
         destination = resolved(broker, call, address)
-        destination.touch()
+        destination.restart_idle_time()
         broker.publish(destination, message)
         broker.traffic_of("http").published += 1
         if message.durability is Durability.SYNC:
@@ -315,7 +315,7 @@ class ActionService(Service):
         return lambda delivery: transfer(delivery, resolve())
 
     def _redrive(self, call: Call, delivery: Delivery) -> None:
-        origin = origin_of(self._broker.glance(delivery))
+        origin = origin_of(self._broker.read_head(delivery))
         if origin is None:
             raise ActionRefused("no-origin", "the message has no origin")
         name = origin.address.name
@@ -354,16 +354,16 @@ class ActionService(Service):
             cursor = run.subscription.cursor(end_sequence)
         while cursor.priority >= 0 and not run.over() and not run.subscription.closed:
             deletions: list[Delivery] = []
-            for delivery in cursor.look(STEP if run.remaining < 0 else min(STEP, run.remaining)):
+            for delivery in cursor.examine(STEP if run.remaining < 0 else min(STEP, run.remaining)):
                 run.scanned += 1
                 if selector is None or selects(run.broker, selector, delivery):
                     if body.action == "delete":
                         deletions.append(delivery)
                     # an action on an earlier message may have displaced it
-                    elif (current := run.broker.operations.still_ready(delivery)) is not None:
+                    elif (current := run.broker.operations.refind_ready(delivery)) is not None:
                         _try(run, current, act)
                 if run.slices.due or run.refused:
-                    cursor.back_to(delivery)
+                    cursor.rewind_to(delivery)
                     break
             run.broker.operations.delete(run.subscription, deletions)
             run.done += len(deletions)

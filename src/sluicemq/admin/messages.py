@@ -36,7 +36,7 @@ from sluicemq.broker import (
     Destination,
     Selector,
     Subscription,
-    is_held,
+    is_unacked,
 )
 from sluicemq.management.destinations import AddressView
 from sluicemq.management.messages import (
@@ -283,7 +283,7 @@ class MessageService(Service):
             "unacked": subscription.unacked,
             "scheduled": len(subscription.delayed),
         }[query.state]
-        has_more = cursor.more() if query.state == "ready" else offset < total
+        has_more = cursor.has_more() if query.state == "ready" else offset < total
         return MessagePage(
             items=items,
             total=total if selector is None else None,
@@ -305,7 +305,7 @@ class MessageService(Service):
         """
         while (count := requested()) > 0:
             if state == "unacked":
-                deliveries = self._broker.operations.in_flight(subscription, offset, count)
+                deliveries = self._broker.operations.unacked_page(subscription, offset, count)
             else:
                 deliveries = list(islice(subscription.delayed.values(), offset, offset + count))
             for delivery in deliveries:
@@ -323,7 +323,7 @@ class MessageService(Service):
     ) -> MessageItem:
         try:
             broker = self._broker
-            message = broker.read(delivery) if body else broker.glance(delivery)
+            message = broker.read(delivery) if body else broker.read_head(delivery)
         except JournalError:
             return damaged(self._broker, delivery, state, position)
         preview = view_of_body(message, PREVIEW_BYTES, PREVIEWED_BYTES) if body else None
@@ -397,7 +397,7 @@ async def compiled(broker: Broker, text: str) -> Selector | None:
 def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
     """Return whether the selector matches a message; False if the message cannot be read."""
     try:
-        return selector(broker.glance(delivery))
+        return selector(broker.read_head(delivery))
     except JournalError:
         return False
 
@@ -444,7 +444,7 @@ def state_of(delivery: Delivery) -> MessageState:
 def _holder(delivery: Delivery, state: MessageState) -> Literal["consumer", "transaction"] | None:
     if state != "unacked":
         return None
-    return "consumer" if is_held(delivery) else "transaction"
+    return "consumer" if is_unacked(delivery) else "transaction"
 
 
 def item(

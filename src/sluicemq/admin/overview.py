@@ -240,7 +240,7 @@ class OverviewService(Service):
             yield b""
             yield b"retry: %d\n\n" % RETRY_MS
             while not leaving.is_set():
-                self._context.broker.wake()
+                self._context.broker.schedule_flush()
                 identity = call.who.current()
                 if identity is None:
                     yield event("logout", b"{}")

@@ -32,7 +32,7 @@ class TimeSlices:
     @property
     def due(self) -> bool:
         """True if the slice is used up. The first slice is empty if other scans are waiting."""
-        return self._scans.over() or bool(not self._rested and self._scans.waiting)
+        return self._scans.is_time_up() or bool(not self._rested and self._scans.waiting)
 
     async def over(self, items: Iterable[ItemT], every: int = 1) -> AsyncIterator[ItemT]:
         """Yield the items; after `every` of them, wait for the next slice if it is due."""
@@ -48,10 +48,10 @@ class TimeSlices:
         caller still needs, returns 0. The cursor is behind the last message when the iteration has
         ended; the caller does not break it off."""
         while (count := min(STEP, requested())) > 0 and cursor.priority >= 0:
-            for delivery in cursor.look(count):
+            for delivery in cursor.examine(count):
                 yield delivery
                 if self.due:
-                    cursor.back_to(delivery)
+                    cursor.rewind_to(delivery)
                     break
             await self.rest()
 
@@ -61,10 +61,10 @@ class TimeSlices:
             return
         self._rested = True
         await called_back(partial(self._scans.schedule, outside=True))
-        self._broker.wake()  # flushes what the request changes next
+        self._broker.schedule_flush()  # flushes what the request changes next
 
 
 async def wait_until_durable(broker: Broker, sequence: int) -> None:
     """Wait until the record with that sequence number is on disk; 0 = return at once."""
-    broker.wake()
+    broker.schedule_flush()
     await called_back(broker.when_durable, sequence)

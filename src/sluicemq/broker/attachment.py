@@ -23,7 +23,7 @@ from sluicemq.broker.routing import Selector
 from sluicemq.broker.selector_rescan import SelectorRescan
 from sluicemq.broker.selectors.equality import Equality
 from sluicemq.broker.state import Consumer, Delivery, Destination, Sink, Subscription, Window
-from sluicemq.broker.subscription import dead_letter, enter_line, unwatch
+from sluicemq.broker.subscription import dead_letter, mark_available, stop_ack_timer
 from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 from sluicemq.model.message import Message
@@ -66,8 +66,8 @@ def attach(
     subscription.consumers[consumer] = None
     window.consumers.append(consumer)
     if settings.active_consumers:
-        elect(subscription)
-    enter_line(consumer)
+        activate_consumers(subscription)
+    mark_available(consumer)
     dispatch(subscription)
     return consumer
 
@@ -75,10 +75,10 @@ def attach(
 def detach(consumer: Consumer) -> None:
     """Remove a consumer and return its unacked deliveries to their original positions."""
     if consumer in consumer.subscription.consumers:
-        _leave(consumer)
+        _remove_consumer(consumer)
         release(consumer)
-        unwatch(consumer)
-        _left(consumer.subscription)
+        stop_ack_timer(consumer)
+        _end_removal(consumer.subscription)
     elif consumer.retired:
         release(consumer)
 
@@ -88,7 +88,7 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
     subscription = consumer.subscription
     if consumer not in subscription.consumers:
         return
-    _leave(consumer)
+    _remove_consumer(consumer)
     kept_sequences = set(kept)
     sequences = [sequence for sequence in consumer.unacked if sequence not in kept_sequences]
     release(consumer, sequences, attempted)
@@ -97,27 +97,27 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
     if consumer.unacked:
         subscription.retired[consumer] = None
     else:
-        unwatch(consumer)
-    _left(subscription)
+        stop_ack_timer(consumer)
+    _end_removal(subscription)
 
 
 def reselect(consumer: Consumer, selector: Selector) -> None:
     """Change the selector of an attached consumer, which keeps its unacked deliveries."""
     _leave_pending_queue(consumer)
     consumer.pending_queue = _join_pending_queue(consumer.subscription, selector)
-    enter_line(consumer)
+    mark_available(consumer)
 
 
-def elect(subscription: Subscription) -> None:
+def activate_consumers(subscription: Subscription) -> None:
     """Activate the consumers that have been attached longest; the others are standbys."""
     consumers = subscription.consumers
     limit = subscription.destination.settings.active_consumers or len(consumers)
     for position, consumer in enumerate(consumers):
         consumer.active = position < limit
         if consumer.active:
-            enter_line(consumer)
+            mark_available(consumer)
         else:
-            consumer.pending_queue.line.pop(consumer, None)
+            consumer.pending_queue.available_consumers.pop(consumer, None)
 
 
 def _expect_selector_load(subscription: Subscription, selector: Selector) -> None:
@@ -150,15 +150,15 @@ def _join_pending_queue(
             subscription.core.settings.chunk_deliveries, selector
         )
         subscription.selective.add(pending_queue, selector)
-        if subscription.everything.mask:
+        if subscription.all_ready.mask:
             if subscription.rescan is None:
                 subscription.rescan = SelectorRescan(subscription)
-            subscription.rescan.join(pending_queue)
+            subscription.rescan.add_queue(pending_queue)
     pending_queue.consumers += 1
     return pending_queue
 
 
-def _leave(consumer: Consumer) -> None:
+def _remove_consumer(consumer: Consumer) -> None:
     """Detach the consumer from its subscription, so that nothing more is dispatched to it."""
     subscription = consumer.subscription
     del subscription.consumers[consumer]
@@ -169,22 +169,22 @@ def _leave(consumer: Consumer) -> None:
 def _leave_pending_queue(consumer: Consumer) -> None:
     subscription = consumer.subscription
     pending_queue = consumer.pending_queue
-    pending_queue.line.pop(consumer, None)
+    pending_queue.available_consumers.pop(consumer, None)
     pending_queue.consumers -= 1
     if pending_queue.selector is not None and not pending_queue.consumers:
         del subscription.pending_queues[pending_queue.selector.text]
         subscription.selective.remove(pending_queue, pending_queue.selector)
         if subscription.rescan is not None:
-            subscription.rescan.leave(pending_queue)
+            subscription.rescan.remove_queue(pending_queue)
 
 
-def _left(subscription: Subscription) -> None:
+def _end_removal(subscription: Subscription) -> None:
     if subscription.destination.settings.active_consumers:
-        elect(subscription)
-    subscription.destination.touch()
+        activate_consumers(subscription)
+    subscription.destination.restart_idle_time()
 
 
-MOST_DECLINED: Final = 4096
+MAX_DECLINED: Final = 4096
 """Number of declined messages recorded for each kind of consumer and subscription.
 
 Beyond it the oldest one is forgotten: it is dispatched again if it is requeued.
@@ -212,16 +212,16 @@ class Acceptable:
         True unless they have declined it and it waits for others: a declined message that does not
         wait must come back here to become a dead letter.
         """
-        return message.sequence not in self._declined or not self.waits(message)
+        return message.sequence not in self._declined or not self.can_wait(message)
 
     def decline(self, sequence: int) -> None:
         """Record that these consumers cannot process a message."""
         self._declined[sequence] = None
-        if len(self._declined) > MOST_DECLINED:
+        if len(self._declined) > MAX_DECLINED:
             del self._declined[next(iter(self._declined))]
 
-    def waits(self, message: Message) -> bool:
-        """Return whether a declined message waits for another consumer."""
+    def can_wait(self, message: Message) -> bool:
+        """Return whether a declined message can wait for another consumer."""
         if is_dead_letter(message):
             return True
         for pending_queue in self._subscription.pending_queues.values():
@@ -255,7 +255,7 @@ def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str
         message = consumer.unacked[sequence].message
         assert message is not None  # unacked deliveries have their message in memory
         selector.decline(sequence)
-        if selector.waits(message):
+        if selector.can_wait(message):
             returned_sequences.append(sequence)
         else:
             dead_letter(subscription, sequence, reason, True)

@@ -54,19 +54,19 @@ from sluicemq.model.message import Message
 from sluicemq.model.rows import DIGEST_MASK
 
 RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
-LONGEST_WRITER: Final = 255
+MAX_WRITER_NAME: Final = 255
 """Longest name of a writer, in characters."""
-MOST_PARTITIONS: Final = 1 << 20
+MAX_PARTITIONS: Final = 1 << 20
 
 
 class BatchAnswer(NamedTuple):
     """Result of writing a part.
 
-    already   True if the part had been written before
-    sequence  sequence to wait for (Broker.when_durable) before responding, also if `already`
+    is_repeat True if the part had been written before
+    sequence  sequence to wait for (Broker.when_durable) before responding, also if `is_repeat`
     """
 
-    already: bool
+    is_repeat: bool
     sequence: int
 
 
@@ -75,7 +75,7 @@ class BatchWriterState:
     """State of one writer.
 
     batch     number of its latest batch
-    seen      wall ms of its last part
+    last_used wall ms of its last part
     sequence  record of its last part; 0 = on disk since before the start
     done      complete partitions, ascending
     rows      number of rows of each complete partition
@@ -87,7 +87,7 @@ class BatchWriterState:
 
     batch: int
     owner: str
-    seen: int = 0
+    last_used: int = 0
     sequence: int = 0
     done: array[int] = field(default_factory=lambda: array("I"))
     rows: array[int] = field(default_factory=lambda: array("Q"))
@@ -213,14 +213,14 @@ class Batches:
                 destination = queue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                self._destinations.number(destination)
+                self._destinations.assign_number(destination)
             publications.append((destination, message))
         for destination, message in publications:
             self._publisher.accept(destination, message, last=False)
         wall = self._core.clock.wall
         sequence = self._core.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
-        self._publisher.show_unit()
-        self.remember(part, wall, sequence)
+        self._publisher.make_unit_visible()
+        self.record_part(part, wall, sequence)
         return BatchAnswer(False, sequence)
 
     def _plan(
@@ -240,7 +240,7 @@ class Batches:
                 )
                 verdict: Destination | None = destination
                 if destination.limited or destination.parked:
-                    verdict = self._publisher.judge(destination, message, False)
+                    verdict = self._publisher.apply_limits(destination, message, False)
                 self._publisher.record_transient(destination, message)
                 if not message.durability:
                     self._publisher.expect_memory()
@@ -257,21 +257,21 @@ class Batches:
 
     # --- memory --------------------------------------------------------------------------------
 
-    def remember(self, part: BatchPart, wall: int, sequence: int) -> None:
+    def record_part(self, part: BatchPart, wall: int, sequence: int) -> None:
         """Record a part written at `wall` ms: now, or before a restart (sequence 0)."""
         writer = self.writers.pop(part.writer, None)
         if writer is None or part.batch > writer.batch:
             writer = BatchWriterState(part.batch, part.owner)
         writer.owner = part.owner
         writer.add(part)
-        writer.seen = wall
+        writer.last_used = wall
         writer.sequence = sequence
         self.writers[part.writer] = writer
-        self._forget(wall, part)
+        self._drop_old_writers(wall, part)
 
-    def _forget(self, wall: int, latest: BatchPart) -> None:
+    def _drop_old_writers(self, wall: int, latest: BatchPart) -> None:
         writers = self.writers
-        while next(iter(writers.values())).seen <= wall - RETENTION_MS:
+        while next(iter(writers.values())).last_used <= wall - RETENTION_MS:
             writers.popitem(last=False)
         while len(writers) > self._core.settings.max_batch_writers:
             oldest = next(name for name, writer in writers.items() if writer.owner == latest.owner)
@@ -285,7 +285,7 @@ class Batches:
             WriterState(
                 name,
                 writer.batch,
-                writer.seen,
+                writer.last_used,
                 writer.done.tobytes(),
                 writer.rows.tobytes(),
                 writer.digests.tobytes(),
@@ -299,7 +299,7 @@ class Batches:
         """Recover the writers from a snapshot."""
         for state in states:
             writer = self.writers[state.name] = BatchWriterState(state.batch, state.owner)
-            writer.seen = state.seen
+            writer.last_used = state.seen
             writer.done.frombytes(state.done)
             writer.rows.frombytes(state.rows)
             writer.digests.frombytes(state.digests)
@@ -312,13 +312,13 @@ def _sum(parts: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _expect_sane(part: BatchPart) -> None:
-    if not 0 < len(part.writer) <= LONGEST_WRITER:
+    if not 0 < len(part.writer) <= MAX_WRITER_NAME:
         raise LimitExceeded(
-            f"the name of a writer has 1 to {LONGEST_WRITER} characters, not {len(part.writer)}"
+            f"the name of a writer has 1 to {MAX_WRITER_NAME} characters, not {len(part.writer)}"
         )
     if not (
         0 <= part.batch < 1 << 63
-        and 0 <= part.partition < MOST_PARTITIONS
+        and 0 <= part.partition < MAX_PARTITIONS
         and 0 <= part.part < 1 << 32
         and 0 <= part.digest <= DIGEST_MASK
         and 0 <= part.rows < 1 << 32

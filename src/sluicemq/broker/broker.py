@@ -15,8 +15,8 @@ from sluicemq.broker import attachment, redelivery
 from sluicemq.broker.batches import Batches
 from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.destinations import Destinations, creator_text
-from sluicemq.broker.dispatch import dispatch, flush_acks, relocate, serve_one, settle
-from sluicemq.broker.fan_out import give_held, join, leave
+from sluicemq.broker.dispatch import acknowledge, deliver_one, dispatch, flush_acks, requeue_at_tail
+from sluicemq.broker.fan_out import join_group, leave_group, transfer_retained
 from sluicemq.broker.operations import Operations
 from sluicemq.broker.pending.entry import GONE
 from sluicemq.broker.publishing import GroupCommit, Publisher
@@ -40,10 +40,10 @@ from sluicemq.broker.stats import Traffic
 from sluicemq.broker.subscription import (
     dead_letter,
     end,
-    enter_line,
     expire,
+    mark_available,
     purge,
-    seize,
+    remove_delivered,
 )
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
@@ -113,7 +113,7 @@ class Broker:
         self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """Traffic by protocol, for protocols that have had clients."""
-        self.stats_sampler = StatsSampler(self.destinations, self.traffic, self.reap)
+        self.stats_sampler = StatsSampler(self.destinations, self.traffic, self.delete_if_idle)
         journal.observe(
             self.group_commit.on_durable, self.group_commit.on_written, self.publisher.on_space
         )
@@ -138,7 +138,7 @@ class Broker:
         """Sequence of the last record of acknowledgements or of a change of the durable
         subscriptions.
         """
-        return self.core.settled
+        return self.core.last_ack_record
 
     def call_at(self, time: int, callback: Callable[[Any], None], argument: object) -> None:
         """Call `callback` with the argument at steady time `time` in ms."""
@@ -148,13 +148,13 @@ class Broker:
         """Record the time of the wall clock, before the broker stops."""
         self.core.clock_log.note_time()
 
-    def wake(self) -> None:
+    def schedule_flush(self) -> None:
         """Request a flush, outside of an event loop iteration."""
-        self.core.wake()
+        self.core.schedule_flush()
 
-    def on_wake(self, callback: Callable[[], None]) -> None:
+    def on_flush_needed(self, callback: Callable[[], None]) -> None:
         """Set the function that arranges for a flush, outside of an event loop iteration."""
-        self.core.wake = callback
+        self.core.schedule_flush = callback
 
     def stop(self) -> None:
         """Accept no more messages; consumers are served as before."""
@@ -172,11 +172,11 @@ class Broker:
         for subscription in (destination.queue, *destination.subscriptions.values()):
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
-        self.depth_sampler.gone(destination)
+        self.depth_sampler.sample_deleted(destination)
         self.core.event_recorder.write()  # while the journal knows the destination
         destination.removed = True
         if self.destinations.find(destination.address) is destination:
-            self.destinations.forget(destination)
+            self.destinations.unregister(destination)
             # the journal may know it from before a restart
             self.journal.forget_destination(destination.address)
             for callback in self.destinations.removals:
@@ -218,13 +218,13 @@ class Broker:
             for destination in [d for d in self.destinations.values() if d.owner is owner]:
                 self.remove(destination, force=True)
 
-    def reap(self, destination: Destination) -> None:
+    def delete_if_idle(self, destination: Destination) -> None:
         """Delete an automatic destination that has been idle for its `idle_timeout`.
 
         The dead-letter queue of an existing destination is kept. The caller calls this
         periodically.
         """
-        if not destination.busy() and not destination.for_dead_letters:
+        if not destination.busy() and not destination.is_dead_letter_queue:
             timeout = destination.settings.idle_timeout
             if timeout is None:
                 timeout = self.settings.destination_idle_timeout
@@ -284,7 +284,7 @@ class Broker:
             self.unsubscribe(existing)
         if member:
             self.form_group(topic)
-            return join(topic, name)
+            return join_group(topic, name)
         number = 0
         if durable:
             number = DURABLE_SUBSCRIPTION | self.next_subscription
@@ -294,14 +294,14 @@ class Broker:
         )
         if durable:
             self.durable_subscriptions[number] = subscription
-            self.destinations.note_subscription(subscription, True)
+            self.destinations.journal_subscription(subscription, True)
         topic.subscribe(subscription)
         if (
             topic.settings.retain_without_subscriptions
             and topic.queue.waiting
             and not topic.keeps_group
         ):
-            give_held(subscription)
+            transfer_retained(subscription)
         return subscription
 
     def _check_subscriptions(self, name: str, creator: str | None) -> None:
@@ -325,7 +325,7 @@ class Broker:
             return
         subscription.owner = owner
         if subscription.durable:
-            self.destinations.note_subscription(subscription, True)
+            self.destinations.journal_subscription(subscription, True)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Delete a subscription of a topic with its messages.
@@ -337,17 +337,17 @@ class Broker:
         topic = subscription.destination
         if topic.subscriptions.get(subscription.name) is not subscription:
             return
-        if self.keeps(subscription):
+        if self.keeps_messages(subscription):
             orphans = self._take_consumers(subscription)
             if not self.core.stopping:
-                leave(subscription)
+                leave_group(subscription)
         else:
             orphans = self._close(subscription)
             topic.unsubscribe(subscription)
         if subscription.durable:
             del self.durable_subscriptions[subscription.number]
-            self.destinations.note_subscription(subscription, False)
-        topic.touch()
+            self.destinations.journal_subscription(subscription, False)
+        topic.restart_idle_time()
         for consumer in orphans:
             consumer.sink.detached(consumer)
 
@@ -355,9 +355,9 @@ class Broker:
         """Keep the held messages of a topic for members of its group, also after a restart."""
         if not topic.grouped:
             topic.grouped = True
-            self.destinations.note_settings(topic)
+            self.destinations.journal_settings(topic)
 
-    def keeps(self, subscription: Subscription) -> bool:
+    def keeps_messages(self, subscription: Subscription) -> bool:
         """Return whether the topic would keep the messages of a subscription deleted now."""
         topic = subscription.destination
         return (
@@ -433,7 +433,7 @@ class Broker:
         """
         attachment.retire(consumer, kept, attempted)
 
-    def again(
+    def start_next_attempt(
         self, consumer: Consumer, sequences: Iterable[int], *, attempted: bool
     ) -> list[Delivery]:
         """Start the next delivery attempt of unacked messages to the same consumer.
@@ -444,7 +444,7 @@ class Broker:
         returned; sequences that the consumer does not hold are ignored. No credit is used, but each
         ended delivery restores one if the window refills.
         """
-        return redelivery.again(consumer, sequences, attempted)
+        return redelivery.start_next_attempt(consumer, sequences, attempted)
 
     def read(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, for reading. Raises JournalDamaged, RecordNotFound."""
@@ -458,60 +458,58 @@ class Broker:
         """
         self.core.page_out(deliveries)
 
-    def glance(self, delivery: Delivery) -> Message:
+    def read_head(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, possibly without its body if that is long."""
-        return self.core.glance(delivery)
+        return self.core.read_head(delivery)
 
     def fetch(self, sequence: int) -> Message:
         """Return a journaled message that still exists. Raises RecordNotFound, JournalDamaged."""
         return self.journal.fetch(sequence)
 
     def grant(self, window: Window, credit: int) -> None:
-        """Add credit to a window; its consumers join the end of their lines and are served in
-        turn.
-        """
+        """Add credit to a window; its available consumers are served in turn."""
         window.credit += credit
         for consumer in list(window.consumers):
             if window.credit == 1:
-                if serve_one(consumer):
+                if deliver_one(consumer):
                     return
             elif window.credit <= 0:
                 return
-            enter_line(consumer)
+            mark_available(consumer)
             if consumer.pending_queue.mask:
                 dispatch(consumer.subscription)
 
     def dispatch(self, subscription: Subscription) -> None:
-        """Serve the consumers in line now, without waiting for the end of the iteration."""
+        """Serve the available consumers now, without waiting for the end of the iteration."""
         dispatch(subscription)
 
     def revoke(self, window: Window) -> None:
         """Set the credit to 0; unacked deliveries stay with their consumers."""
         window.credit = 0
         for consumer in window.consumers:
-            consumer.pending_queue.line.pop(consumer, None)
+            consumer.pending_queue.available_consumers.pop(consumer, None)
 
     def suspend(self, consumer: Consumer) -> None:
         """Pause delivery to a consumer whose connection cannot accept more bytes."""
         consumer.suspended = True
-        consumer.pending_queue.line.pop(consumer, None)
+        consumer.pending_queue.available_consumers.pop(consumer, None)
 
     def resume(self, consumer: Consumer) -> None:
         """Resume delivery to a suspended consumer whose connection accepts bytes again."""
         if consumer.suspended:
             consumer.suspended = False
-            enter_line(consumer)
+            mark_available(consumer)
 
-    def settle(self, consumer: Consumer, sequence: int) -> bool:
+    def acknowledge(self, consumer: Consumer, sequence: int) -> bool:
         """Acknowledge a message; return False if the consumer does not hold it."""
-        return settle(consumer, sequence)
+        return acknowledge(consumer, sequence)
 
-    def settle_any(self, subscription: Subscription, sequence: int) -> bool:
+    def acknowledge_any(self, subscription: Subscription, sequence: int) -> bool:
         """Acknowledge a message that has been delivered, regardless of its present consumer."""
-        for consumer in subscription.holders:
+        for consumer in subscription.all_consumers:
             if sequence in consumer.unacked:
-                return settle(consumer, sequence)
-        delivery = seize(subscription, sequence)
+                return acknowledge(consumer, sequence)
+        delivery = remove_delivered(subscription, sequence)
         if delivery is not None:
             subscription.destination.statistics.acknowledged += 1
             end(delivery, Cause.ACKNOWLEDGED)
@@ -523,12 +521,12 @@ class Broker:
         sequences: Iterable[int] | None = None,
         *,
         attempted: bool = True,
-        spared: bool = False,
+        ignore_max_attempts: bool = False,
     ) -> None:
         """Return deliveries to their original positions (None = all held); see
         redelivery.release.
         """
-        redelivery.release(consumer, sequences, attempted, spared)
+        redelivery.release(consumer, sequences, attempted, ignore_max_attempts)
 
     def decline(self, consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
         """Return deliveries that the consumer, attached without a selector, cannot process.
@@ -551,9 +549,9 @@ class Broker:
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""
-        delivery = seize(subscription, sequence)
+        delivery = remove_delivered(subscription, sequence)
         if delivery is not None:
-            relocate(delivery, expiration)
+            requeue_at_tail(delivery, expiration)
         return delivery is not None
 
     def dead_letter(
@@ -570,7 +568,7 @@ class Broker:
         """
         self.clock.refresh()
         with suppress(JournalFailed):  # the journal has notified its owner
-            self.core.clock_log.look()
+            self.core.clock_log.detect_step()
 
     def flush(self) -> None:
         """End an iteration: run scans, dispatch, journal acknowledgements, start a group commit."""
@@ -579,23 +577,23 @@ class Broker:
         core.iterations += 1
         self.transactions.advance()
         while True:
-            while core.dirty or core.unblocking:
-                dirty, core.dirty = core.dirty, {}
-                for subscription in dirty:
+            while core.dispatchable or core.unblocking:
+                subscriptions, core.dispatchable = core.dispatchable, {}
+                for subscription in subscriptions:
                     dispatch(subscription)
                 if core.unblocking:
                     self.publisher.unpark()
-            if core.settling:
+            if core.subscriptions_with_acks:
                 core.event_recorder.write()
-                settling, core.settling = core.settling, {}
-                for subscription in settling:
+                subscriptions, core.subscriptions_with_acks = core.subscriptions_with_acks, {}
+                for subscription in subscriptions:
                     flush_acks(subscription)
             self.group_commit.commit()
-            if not (core.dirty or core.unblocking or core.settling):
+            if not (core.dispatchable or core.unblocking or core.subscriptions_with_acks):
                 break
-        if core.again:
-            core.dirty, core.again = core.again, {}
-            core.wake()
+        if core.unfinished:
+            core.dispatchable, core.unfinished = core.unfinished, {}
+            core.schedule_flush()
         core.scans.end_iteration()
 
     def tick(self) -> None:

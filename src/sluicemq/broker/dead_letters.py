@@ -38,20 +38,20 @@ class DeadLetters:
         self._publisher = publisher
         self.policies: dict[Origin, DeadLetterPolicy] = {}
 
-    def keeps(self, message: Message, source: Destination, usual: bool) -> bool:
+    def becomes_dead_letter(self, message: Message, source: Destination, by_default: bool) -> bool:
         """Return whether an undeliverable message becomes a dead letter.
 
-        The policy of the message's protocol decides; without a decision of the policy, `usual`
-        does.
+        The policy of the message's protocol decides; without a decision of the policy,
+        `by_default` does.
         """
         policy = self.policies.get(message.origin)
         if policy is not None:
             decision = policy.keep(message, source)
             if decision is not None:
                 return decision
-        return usual
+        return by_default
 
-    def make(
+    def make_dead_letter(
         self,
         message: Message,
         source: Destination,
@@ -67,10 +67,10 @@ class DeadLetters:
             note_topic(dead_letter, subscription)
         return dead_letter
 
-    def fits(self, source: Destination, size: int) -> bool:
+    def has_capacity(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
         queue = self._destinations.find(source.dead_letter_address)
-        return queue is None or queue is source or queue.takes_dead_letter(size)
+        return queue is None or queue is source or queue.accepts_dead_letter(size)
 
     def move(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
         """Replace a delivery by its dead letter.
@@ -79,16 +79,16 @@ class DeadLetters:
         capacity. An overflow delivery gets no dead letter in that case.
         """
         source = delivery.subscription.destination
-        is_usual = (force or source.settings.dead_letter) and not source.temporary
-        if not is_usual and not self.policies:
+        by_default = (force or source.settings.dead_letter) and not source.temporary
+        if not by_default and not self.policies:
             return False  # avoids reading the message
         message = delivery.message or self._core.journal.fetch(delivery.sequence)
-        if is_dead_letter(message) or not self.keeps(message, source, is_usual):
+        if is_dead_letter(message) or not self.becomes_dead_letter(message, source, by_default):
             return False
         queue = self._destinations.dead_letter_queue(source)
-        if queue is not source and not queue.takes_dead_letter(delivery.size):
+        if queue is not source and not queue.accepts_dead_letter(delivery.size):
             return False if reason == "overflow" else None
-        dead_letter = self.make(
+        dead_letter = self.make_dead_letter(
             message, source, reason, delivery.attempts, delivery.subscription.name
         )
         source.statistics.dead_lettered += 1

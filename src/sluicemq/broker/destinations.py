@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from sluicemq.broker.attachment import elect
+from sluicemq.broker.attachment import activate_consumers
 from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode
 from sluicemq.broker.state import Core, Destination, Subscription
 from sluicemq.journal.format import RecordType, escape_text
 from sluicemq.model.destination import (
-    USUAL,
+    DEFAULT_SETTINGS,
     Address,
     CreatedBy,
     DestinationSettings,
@@ -116,7 +116,11 @@ class Destinations:
         self.expect_creation(address, creator)
         if settings is None:
             broker_defaults = self._core.settings.default_destination
-            settings = broker_defaults if defaults is None or broker_defaults != USUAL else defaults
+            settings = (
+                broker_defaults
+                if defaults is None or broker_defaults != DEFAULT_SETTINGS
+                else defaults
+            )
         provenance = provenance or self.provenance_of(by)
         return self.create(address, settings, None, True, creator, provenance)
 
@@ -173,7 +177,7 @@ class Destinations:
                 queue.provenance = queue.provenance._replace(explicit=frozenset(), as_written=())
                 queue.apply(settings)
                 if queue.number:
-                    self.note_settings(queue)
+                    self.journal_settings(queue)
         return queue
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
@@ -182,7 +186,7 @@ class Destinations:
         """
         self._awaited.setdefault(name, []).append(callback)
 
-    def stop_waiting(self, name: str, callback: Callable[[Destination], None]) -> None:
+    def cancel_wait(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Cancel an `await_creation`, if there is one whose callback has not been called."""
         callbacks = self._awaited.get(name, [])
         if callback in callbacks:
@@ -247,10 +251,10 @@ class Destinations:
         destination.apply(settings)
         if settings.active_consumers != active_consumers:
             for subscription in (destination.queue, *destination.subscriptions.values()):
-                elect(subscription)
+                activate_consumers(subscription)
         if destination.parked:
             self._core.unblocking[destination] = None
-        self.note_settings(destination)
+        self.journal_settings(destination)
         return destination
 
     def set_paused(self, destination: Destination, paused: bool) -> None:
@@ -260,13 +264,13 @@ class Destinations:
         destination.paused = paused
         if not paused:
             for subscription in (destination.queue, *destination.subscriptions.values()):
-                self._core.dirty[subscription] = None
+                self._core.dispatchable[subscription] = None
         if not destination.temporary:
-            self.note_settings(destination)
+            self.journal_settings(destination)
 
-    def note_settings(self, destination: Destination) -> None:
+    def journal_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
-        number = self.number(destination)
+        number = self.assign_number(destination)
         core = self._core
         core.journal.append_entry(
             RecordType.DESTINATION_SETTINGS,
@@ -275,11 +279,11 @@ class Destinations:
             destination=number,
         )
 
-    def note_subscription(self, subscription: Subscription, created: bool) -> None:
+    def journal_subscription(self, subscription: Subscription, created: bool) -> None:
         """Journal the creation, a new owner, or the deletion of a durable subscription."""
-        number = self.number(subscription.destination)
+        number = self.assign_number(subscription.destination)
         core = self._core
-        core.settled = core.journal.append_entry(
+        core.last_ack_record = core.journal.append_entry(
             RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
             encode(subscription_entry(subscription)),
             core.clock.wall,
@@ -347,10 +351,10 @@ class Destinations:
         if destination.owner is not None:
             _change(self.temporary, destination.owner, change)
 
-    def forget(self, destination: Destination) -> None:
+    def unregister(self, destination: Destination) -> None:
         """Remove a deleted destination from the registry."""
         del self._destinations[destination.address]
-        destination.point_dead_letters(None)
+        destination.set_dead_letter_queue(None)
         self._count(destination, -1)
 
     def create(
@@ -379,7 +383,7 @@ class Destinations:
             callback(destination)
         return destination
 
-    def number(self, destination: Destination) -> int:
+    def assign_number(self, destination: Destination) -> int:
         """Return the journal number of the destination and of its own subscription, assigning one
         if needed.
         """
@@ -388,7 +392,7 @@ class Destinations:
             number = self._core.journal.destination(destination.address)
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
-                self.note_settings(destination)
+                self.journal_settings(destination)
         return number
 
 

@@ -10,19 +10,19 @@ from typing import Final
 from sluicemq.broker.codec import Requeue, encode
 from sluicemq.broker.pending.entry import GONE, HELD, RECORDED, SHARED, TAKEN
 from sluicemq.broker.pending.queue import PendingQueue
-from sluicemq.broker.redelivery import record_deliveries, watch
+from sluicemq.broker.redelivery import record_deliveries, start_ack_timer
 from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     ACKNOWLEDGED,
-    complete,
+    compact_pending_queues,
     delay,
+    drop_overflow,
     expire,
     expire_uncounted,
-    let_go,
-    put_back,
-    refilled,
-    shed,
-    tidy,
+    journal_completion,
+    mark_window_available,
+    remove_drained_consumer,
+    requeue_in_place,
 )
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
@@ -36,10 +36,13 @@ ITERATION_BYTES: Final = 1 << 20
 # --- arrival -------------------------------------------------------------------------------------
 
 
-def add(subscription: Subscription, message: Message, journaled: int, alone: bool = False) -> None:
+def add(
+    subscription: Subscription, message: Message, journaled: int, is_only_target: bool = False
+) -> None:
     """Add a message that has become visible to a subscription.
 
-    `alone` states that no other subscription has received messages that could be ordered before it.
+    `is_only_target` states that no other subscription has received messages that could be ordered
+    before it.
     """
     core = subscription.core
     destination = subscription.destination
@@ -64,28 +67,28 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
         headers = message.header_bytes() if message.properties and not native else len(native)
         core.memory += size + headers + core.overhead
     message.references += 1
-    pending_queue = subscription.everything
+    pending_queue = subscription.all_ready
     if (
-        alone
-        and pending_queue.line
+        is_only_target
+        and pending_queue.available_consumers
         and not pending_queue.mask
         and len(subscription.pending_queues) == 1
         and (not expires or expires > now)
         and due <= now
         and not destination.paused
         and not core.halted
-        and not (destination.limited and destination.full(size))
+        and not (destination.limited and destination.would_exceed_limits(size))
     ):
-        consumer = next(iter(pending_queue.line))
+        consumer = next(iter(pending_queue.available_consumers))
         if consumer.window.credit == 1:
-            _hand_over(consumer, delivery)
+            _deliver_directly(consumer, delivery)
             return
     if expires and expires <= now:
         expire_uncounted(delivery)  # it came too late to displace another
     else:
-        enter(delivery, due)
+        enqueue(delivery, due)
     if destination.limited:
-        shed(subscription)
+        drop_overflow(subscription)
     if core.memory > core.memory_budget and journaled and delivery.message is not None:
         if message.sequence <= core.journal.durable:
             core.drop_message(delivery)
@@ -93,7 +96,7 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
             core.unpaged.append(delivery)
 
 
-def enter(delivery: Delivery, due: int) -> None:
+def enqueue(delivery: Delivery, due: int) -> None:
     """Count a delivery as waiting and make it ready at steady time `due` (0 = immediately)."""
     subscription = delivery.subscription
     subscription.waiting += 1
@@ -105,27 +108,27 @@ def enter(delivery: Delivery, due: int) -> None:
     if due > steady:
         delay(delivery, due - steady)
     else:
-        _line_up(delivery)
+        _push_ready(delivery)
 
 
-def _line_up(delivery: Delivery) -> None:
+def _push_ready(delivery: Delivery) -> None:
     """Append a delivery behind all of its priority, in every pending queue that it matches."""
     subscription = delivery.subscription
-    everything = subscription.everything
-    everything.push(delivery)
+    all_ready = subscription.all_ready
+    all_ready.push(delivery)
     if len(subscription.pending_queues) == 1:
-        if everything.line:
-            subscription.core.dirty[subscription] = None
+        if all_ready.available_consumers:
+            subscription.core.dispatchable[subscription] = None
         return
     rescan = subscription.rescan
     for pending_queue in subscription.selective.targets(subscription.core.read(delivery)):
         if rescan is None or not rescan.defers(pending_queue, delivery):
-            everything.share(delivery)
+            all_ready.pin(delivery)
             pending_queue.push(delivery)
-    subscription.core.dirty[subscription] = None
+    subscription.core.dispatchable[subscription] = None
 
 
-def relocate(old: Delivery, expiration: int) -> int:
+def requeue_at_tail(old: Delivery, expiration: int) -> int:
     """Append a delivery, which is uncounted and in no pending queue, at the tail.
 
     `expiration` is in wall ms. Return the sequence of its new position, for `when_durable`.
@@ -161,10 +164,10 @@ def relocate(old: Delivery, expiration: int) -> int:
     old.message = None
     delivery.attempts = old.attempts
     if delivery.attempts:
-        subscription.back[delivery.sequence] = delivery
-    enter(delivery, 0)
+        subscription.requeued[delivery.sequence] = delivery
+    enqueue(delivery, 0)
     if subscription.destination.limited:
-        shed(subscription)
+        drop_overflow(subscription)
     if core.memory > core.memory_budget and delivery.journaled and delivery.message:
         core.drop_message(delivery)
     return delivery.order
@@ -174,7 +177,7 @@ def relocate(old: Delivery, expiration: int) -> int:
 
 
 def dispatch(subscription: Subscription) -> None:
-    """Deliver ready messages to the consumers in line, one each in turn.
+    """Deliver ready messages to the available consumers, one each in turn.
 
     A message may match the selectors of several pending queues, and the first of them delivers it.
     So the pending queue that is served first comes last the next time.
@@ -182,7 +185,7 @@ def dispatch(subscription: Subscription) -> None:
     if subscription.destination.paused or subscription.core.halted:
         return
     if len(subscription.pending_queues) == 1:
-        _serve(subscription, subscription.everything, ITERATION_DELIVERIES)
+        _dispatch_queue(subscription, subscription.all_ready, ITERATION_DELIVERIES)
         return
     statistics = subscription.destination.statistics
     byte_limit = statistics.delivered_bytes + ITERATION_BYTES
@@ -190,29 +193,29 @@ def dispatch(subscription: Subscription) -> None:
     pending_queues = [
         pending_queue
         for pending_queue in subscription.pending_queues.values()
-        if pending_queue.line and pending_queue.mask
+        if pending_queue.available_consumers and pending_queue.mask
     ]
     first = pending_queues[0] if len(pending_queues) > 1 else None
     while pending_queues:
         pending_queues = [
             pending_queue
             for pending_queue in pending_queues
-            if _serve(subscription, pending_queue, 1)
+            if _dispatch_queue(subscription, pending_queue, 1)
         ]
         total += 1
         if total >= ITERATION_DELIVERIES or statistics.delivered_bytes > byte_limit:
-            subscription.core.again[subscription] = None
+            subscription.core.unfinished[subscription] = None
             break
     if first is not None:
         text = first.selector.text if first.selector is not None else ""
         subscription.pending_queues[text] = subscription.pending_queues.pop(text)
-    tidy(subscription)
+    compact_pending_queues(subscription)
     if subscription.rescan is not None:
         subscription.rescan.resume()
 
 
-def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
-    """Deliver to the first consumer in line, whose credit is 1, without a pending queue.
+def _deliver_directly(consumer: Consumer, delivery: Delivery) -> None:
+    """Deliver to the first available consumer, whose credit is 1, without a pending queue.
 
     With that credit, waiting for the end of the iteration could not make the batch larger. The
     delivery is neither in a pending queue nor counted.
@@ -227,16 +230,16 @@ def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
     delivery.attempts += 1
     if delivery.attempts > 1:
         statistics.redelivered += 1
-        subscription.back.pop(sequence, None)
+        subscription.requeued.pop(sequence, None)
     consumer.unacked[sequence] = delivery
     subscription.unacked += 1
     subscription.unacked_bytes += size
     window = consumer.window
     window.credit = 0
     for peer in window.consumers:
-        peer.pending_queue.line.pop(peer, None)
-    if consumer.ack_timeout and not consumer.watched:
-        watch(consumer)
+        peer.pending_queue.available_consumers.pop(peer, None)
+    if consumer.ack_timeout and not consumer.has_ack_timer:
+        start_ack_timer(consumer)
     statistics.delivered += 1
     statistics.delivered_bytes += size
     consumer.delivered += 1
@@ -245,18 +248,18 @@ def _hand_over(consumer: Consumer, delivery: Delivery) -> None:
     consumer.sink.deliver(consumer, deliveries)
 
 
-def serve_one(consumer: Consumer) -> bool:
+def deliver_one(consumer: Consumer) -> bool:
     """Deliver the first ready delivery to the consumer, whose credit is 1.
 
     Return False, without any change, if no delivery is ready or the simple path does not apply: the
-    consumer then has to wait in line.
+    consumer then has to be marked as available.
     """
     subscription = consumer.subscription
     pending_queue = consumer.pending_queue
     destination = subscription.destination
     if (
         not pending_queue.mask
-        or pending_queue.line
+        or pending_queue.available_consumers
         or len(subscription.pending_queues) > 1
         or not consumer.active
         or consumer.suspended
@@ -264,18 +267,18 @@ def serve_one(consumer: Consumer) -> bool:
         or subscription.core.halted
     ):
         return False
-    delivery = _take(subscription, pending_queue)
+    delivery = _take_ready(subscription, pending_queue)
     if delivery is None:
         return False
     subscription.waiting -= 1
     subscription.waiting_bytes -= delivery.size
     if destination.parked:
         subscription.core.unblocking[destination] = None
-    _hand_over(consumer, delivery)
+    _deliver_directly(consumer, delivery)
     return True
 
 
-def _take(
+def _take_ready(
     subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer]
 ) -> Delivery | None:
     """Remove and return the first delivery that has not expired, with its message, or None.
@@ -294,30 +297,30 @@ def _take(
             try:
                 core.load(delivery)
             except (JournalDamaged, RecordNotFound):
-                put_back(delivery)
+                requeue_in_place(delivery)
                 raise
         return delivery
 
 
-def _serve(
+def _dispatch_queue(
     subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer], limit: int
 ) -> int:
     """Dispatch up to `limit` deliveries per consumer and return the number dispatched."""
-    line = pending_queue.line
-    if not line or not pending_queue.mask:
+    available = pending_queue.available_consumers
+    if not available or not pending_queue.mask:
         return 0
     core = subscription.core
     now = core.clock.steady
     batches: dict[Consumer, list[Delivery]] = {}
-    back = subscription.back
+    requeued = subscription.requeued
     total = 0
     size = 0
     redelivered = 0
-    while line and pending_queue.mask:
-        consumer = next(iter(line))
+    while available and pending_queue.mask:
+        consumer = next(iter(available))
         window = consumer.window
         if window.credit <= 0:
-            line.popitem(last=False)
+            available.popitem(last=False)
             continue
         batch = batches.get(consumer)
         if batch is None:
@@ -325,16 +328,16 @@ def _serve(
         capacity = limit - len(batch)
         if capacity <= 0 or size > ITERATION_BYTES:
             if limit > 1:
-                core.again[subscription] = None
+                core.unfinished[subscription] = None
             break
-        if len(line) > 1:
+        if len(available) > 1:
             capacity = 1
         elif window.credit < capacity:
             capacity = window.credit
         unacked = consumer.unacked
         count = 0
         while count < capacity:
-            delivery = _take(subscription, pending_queue)
+            delivery = _take_ready(subscription, pending_queue)
             if delivery is None:
                 break
             delivery.state = TAKEN
@@ -342,7 +345,7 @@ def _serve(
             delivery.attempts += 1
             if delivery.attempts > 1:
                 redelivered += 1
-                back.pop(delivery.sequence, None)
+                requeued.pop(delivery.sequence, None)
             delivery.delivered = now
             unacked[delivery.sequence] = delivery
             batch.append(delivery)
@@ -354,11 +357,11 @@ def _serve(
         window.credit -= count
         if window.credit <= 0:
             for peer in window.consumers:
-                peer.pending_queue.line.pop(peer, None)
-        elif count and len(line) > 1:
-            line.move_to_end(consumer)
-        if consumer.ack_timeout and count and not consumer.watched:
-            watch(consumer)
+                peer.pending_queue.available_consumers.pop(peer, None)
+        elif count and len(available) > 1:
+            available.move_to_end(consumer)
+        if consumer.ack_timeout and count and not consumer.has_ack_timer:
+            start_ack_timer(consumer)
     if total:
         subscription.waiting -= total
         subscription.waiting_bytes -= size
@@ -382,7 +385,7 @@ def _serve(
 # --- acknowledgement -----------------------------------------------------------------------------
 
 
-def settle(consumer: Consumer, sequence: int) -> bool:
+def acknowledge(consumer: Consumer, sequence: int) -> bool:
     """Acknowledge a delivery of `consumer`; False when it holds no such delivery."""
     delivery = consumer.unacked.pop(sequence, None)
     if delivery is None:
@@ -406,27 +409,27 @@ def settle(consumer: Consumer, sequence: int) -> bool:
         core.wheel.discard(delivery)
     if delivery.journaled == RECORDED:
         if not subscription.acked:
-            core.settling[subscription] = None
+            core.subscriptions_with_acks[subscription] = None
         subscription.acked.append(sequence)
     elif delivery.journaled == SHARED:
-        if destination.is_last_copy(sequence):
+        if destination.end_shared_copy(sequence):
             if subscription.number == destination.number:
                 if not subscription.acked:
-                    core.settling[subscription] = None
+                    core.subscriptions_with_acks[subscription] = None
                 subscription.acked.append(sequence)
             else:
-                complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
+                journal_completion(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     window = consumer.window
     if window.refill:
         window.credit += 1
         if window.credit == 1:
-            refilled(window)
+            mark_window_available(window)
         elif consumer.pending_queue.mask:
-            core.dirty[subscription] = None
+            core.dispatchable[subscription] = None
     elif consumer.retired:
-        let_go(consumer)
+        remove_drained_consumer(consumer)
     if core.observer is not None:
         core.observer.ended(subscription, sequence, ACKNOWLEDGED)
     return True
@@ -438,7 +441,7 @@ def flush_acks(subscription: Subscription) -> None:
     if sequences:
         subscription.acked = []
         core = subscription.core
-        core.settled = core.journal.append_completed(
+        core.last_ack_record = core.journal.append_completed(
             subscription.number,
             subscription.destination.number,
             Cause.ACKNOWLEDGED,

@@ -22,7 +22,7 @@ subscription matches it, and the first subscription that matches a held message 
 `queue`.
 
 Members of the group need no scan for held messages. Another first subscription that matches some of
-them gets them by a scan (`give_held`).
+them gets them by a scan (`transfer_retained`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sluicemq.broker.dispatch import add
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, RECORDED, SHARED, UNJOURNALED
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import forget, tidy, withdraw
+from sluicemq.broker.subscription import compact_pending_queues, end_unjournaled, withdraw
 from sluicemq.journal.format import Cause
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability, Message
 
 
-def join(topic: Destination, name: str) -> Subscription:
+def join_group(topic: Destination, name: str) -> Subscription:
     """Add a member to the group and return it; the first member receives all held messages."""
     if topic.members:
         member = Subscription(topic.core, topic, name, topic.number, shared=False)
@@ -55,7 +55,7 @@ def join(topic: Destination, name: str) -> Subscription:
     return member
 
 
-def leave(member: Subscription) -> None:
+def leave_group(member: Subscription) -> None:
     """Remove the last member, which has no consumers, from the group; the topic holds its
     messages.
     """
@@ -67,53 +67,57 @@ def leave(member: Subscription) -> None:
     topic.queue = member
 
 
-def holds(topic: Destination, targets: list[Subscription]) -> bool:
+def includes_group(topic: Destination, targets: list[Subscription]) -> bool:
     """Return whether the group is among the targets of a message."""
     if not topic.settings.retain_without_subscriptions:
         return False
-    return any(_is_of_group(topic, target) for target in targets)
+    return any(_belongs_to_group(topic, target) for target in targets)
 
 
-def _is_of_group(topic: Destination, target: Subscription) -> bool:
+def _belongs_to_group(topic: Destination, target: Subscription) -> bool:
     if target.member or target is topic.queue:
         return True
     return not (topic.grouped or target.durable or topic.settings.auto_ack)
 
 
-def reserve(topic: Destination, message: Message, targets: list[Subscription], held: bool) -> int:
+def reserve(
+    topic: Destination, message: Message, targets: list[Subscription], for_group: bool
+) -> int:
     """Return the number of ends of deliveries that the journal awaits before it deletes the
     message.
 
-    The message has its number; `held` as in `fan_out`.
+    The message has its number; `for_group` as in `fan_out`.
     """
     routes = [target.number for target in targets if target.number >= DURABLE_SUBSCRIPTION]
-    if held:
+    if for_group:
         routes.append(topic.number)
     message.routes = tuple(routes)
     return len(routes)
 
 
-def fan_out(topic: Destination, message: Message, targets: list[Subscription], held: bool) -> None:
+def fan_out(
+    topic: Destination, message: Message, targets: list[Subscription], for_group: bool
+) -> None:
     """Add a visible message to its subscriptions, none of which is closed.
 
-    `held` states that it was published to the group and journaled so, regardless of the present
-    settings.
+    `for_group` states that it was published to the group and journaled so, regardless of the
+    present settings.
     """
     group: list[Subscription] = []
-    if held:
-        group = [target for target in targets if _is_of_group(topic, target)]
-        targets = [target for target in targets if not _is_of_group(topic, target)]
+    if for_group:
+        group = [target for target in targets if _belongs_to_group(topic, target)]
+        targets = [target for target in targets if not _belongs_to_group(topic, target)]
     if message.durability:
         references = sum(1 for target in targets if not target.durable)
         if references:  # before the group, where an expired message is completed at once
             topic.core.journal.retain(message.sequence, references)
-    if held:
-        _give_group(topic, message, group)
+    if for_group:
+        _add_to_group(topic, message, group)
     for target in targets:
-        add(target, message, target.journaling(message))
+        add(target, message, target.journaling_mode(message))
 
 
-def _give_group(topic: Destination, message: Message, group: list[Subscription]) -> None:
+def _add_to_group(topic: Destination, message: Message, group: list[Subscription]) -> None:
     """Add a message to the members it was published to that still exist, or else to the present
     ones.
     """
@@ -127,24 +131,24 @@ def _give_group(topic: Destination, message: Message, group: list[Subscription])
         journaled = RECORDED
         if len(group) > 1 or not (group[0].member or group[0] is topic.queue):
             journaled = SHARED
-            topic.held[message.sequence] = len(group)
+            topic.shared_copies[message.sequence] = len(group)
     for target in group:
         add(target, message, journaled)
 
 
-def give_held(subscription: Subscription) -> None:
+def transfer_retained(subscription: Subscription) -> None:
     """Give the messages that the topic holds to a new subscription, in slices of the scans' time.
 
     Messages published meanwhile go to the subscription immediately, and may be delivered before
     held ones that are still to be transferred.
     """
     queue = subscription.destination.queue
-    cursor = Cursor(queue.everything, queue.core.journal.next_sequence())
+    cursor = Cursor(queue.all_ready, queue.core.journal.next_sequence())
     delayed = deque(queue.delayed.values())
-    queue.core.scans.begin(partial(_give_held, subscription, queue, cursor, delayed))
+    queue.core.scans.begin(partial(_transfer_slice, subscription, queue, cursor, delayed))
 
 
-def _give_held(
+def _transfer_slice(
     subscription: Subscription,
     queue: Subscription,
     cursor: Cursor[Delivery],
@@ -153,22 +157,22 @@ def _give_held(
     scans = queue.core.scans
     while not subscription.closed and not queue.closed and queue.destination.queue is queue:
         if cursor.priority >= 0:
-            for delivery in cursor.look(1):
-                _offer(subscription, delivery, ready=True)
+            for delivery in cursor.examine(1):
+                _transfer_accepted(subscription, delivery, ready=True)
         elif delayed:
             delivery = delayed.popleft()
             if delivery.state == DELAYED:
-                _offer(subscription, delivery, ready=False)
+                _transfer_accepted(subscription, delivery, ready=False)
         else:
             break
-        if scans.over():
-            scans.schedule(partial(_give_held, subscription, queue, cursor, delayed))
+        if scans.is_time_up():
+            scans.schedule(partial(_transfer_slice, subscription, queue, cursor, delayed))
             break
     if not subscription.closed:
-        queue.core.dirty[subscription] = None
+        queue.core.dispatchable[subscription] = None
 
 
-def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
+def _transfer_accepted(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
     """Move a held delivery to the subscription if that accepts it."""
     queue = delivery.subscription
     try:
@@ -181,13 +185,13 @@ def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> No
     if not subscription.accepts(message):
         return
     if ready:
-        queue.everything.pull(delivery)
+        queue.all_ready.pin_unpacked(delivery)
     withdraw(delivery)
     journaled, delivery.journaled = delivery.journaled, UNJOURNALED
-    forget(delivery, Cause.MOVED)
+    end_unjournaled(delivery, Cause.MOVED)
     if journaled:
         message.durability = message.durability or Durability.SYNC
     if message.durability:
-        queue.destination.held[message.sequence] = 1
+        queue.destination.shared_copies[message.sequence] = 1
     add(subscription, message, SHARED if message.durability else UNJOURNALED)
-    tidy(queue)
+    compact_pending_queues(queue)

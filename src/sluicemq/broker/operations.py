@@ -22,7 +22,7 @@ from itertools import chain, islice
 from typing import Final
 
 from sluicemq.broker.destinations import Destinations
-from sluicemq.broker.dispatch import relocate
+from sluicemq.broker.dispatch import requeue_at_tail
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, queue_order
 from sluicemq.broker.pending.queue import PRIORITIES
@@ -30,11 +30,11 @@ from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.redelivery import release
 from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import (
+    compact_pending_queues,
     end_all,
     end_delay,
-    take_from_holder,
-    take_out,
-    tidy,
+    remove_unacked,
+    remove_waiting,
     withdraw,
 )
 from sluicemq.broker.transaction import Transactions
@@ -67,15 +67,15 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
     messages dispatched meanwhile may be. None = no message in this step; the scan continues.
     """
     core = subscription.core
-    cursor = Cursor(subscription.everything, core.journal.next_sequence())
+    cursor = Cursor(subscription.all_ready, core.journal.next_sequence())
     unacked: deque[Delivery] = deque()
-    for consumer in subscription.holders:
+    for consumer in subscription.all_consumers:
         unacked.extend(consumer.unacked.values())
     unacked = deque(sorted(unacked, key=queue_order))
     while cursor.priority >= 0 or unacked:
         deliveries: list[Delivery] = []
         if cursor.priority >= 0:
-            deliveries = cursor.look(STEP)
+            deliveries = cursor.examine(STEP)
         elif unacked[0].state == TAKEN:
             deliveries = [unacked.popleft()]
         else:
@@ -108,7 +108,7 @@ SLICE: Final = 200
 Slice = tuple["Subscription", list[Delivery]]
 
 
-def is_held(delivery: Delivery) -> bool:
+def is_unacked(delivery: Delivery) -> bool:
     """Return whether a consumer holds the delivery outside of a transaction."""
     consumer = delivery.consumer
     return consumer is not None and delivery.sequence in consumer.unacked
@@ -135,32 +135,32 @@ class Operations:
         The object may be a temporary one: it is valid for reading, and for an operation that
         follows immediately.
         """
-        delivery = subscription.delayed.get(sequence) or subscription.back.get(sequence)
+        delivery = subscription.delayed.get(sequence) or subscription.requeued.get(sequence)
         if delivery is not None:
             return delivery
-        for consumer in subscription.holders:
+        for consumer in subscription.all_consumers:
             delivery = consumer.unacked.get(sequence)
             if delivery is not None:
                 return delivery
         requeued = self._core.requeued.get((subscription.number, sequence))
         order = sequence if requeued is None else requeued.order
         for priority in range(PRIORITIES):
-            delivery = subscription.everything.find(priority, order)
+            delivery = subscription.all_ready.find(priority, order)
             if delivery is not None and delivery.state == READY and delivery.sequence == sequence:
                 return delivery
-        for delivery in self.in_transactions(subscription):
+        for delivery in self.acked_in_transactions(subscription):
             if delivery.sequence == sequence:
                 return delivery
         return None
 
-    def still_ready(self, delivery: Delivery) -> Delivery | None:
+    def refind_ready(self, delivery: Delivery) -> Delivery | None:
         """Return the delivery that a cursor found, unless it has left its place since."""
-        current = delivery.subscription.everything.find(delivery.priority, delivery.order)
+        current = delivery.subscription.all_ready.find(delivery.priority, delivery.order)
         if current is None or current.state != READY or current.sequence != delivery.sequence:
             return None
         return current
 
-    def in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
+    def acked_in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
         """Yield the deliveries acknowledged in transactions that have not ended."""
         transactions = self._transactions
         for transaction in (*transactions.open.values(), *transactions.prepared.values()):
@@ -168,10 +168,10 @@ class Operations:
                 if delivery.subscription is subscription:
                     yield delivery
 
-    def in_flight(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
+    def unacked_page(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
         """Return up to `count` unacked deliveries from `offset` on, by consumer, then by time."""
-        unacked = (consumer.unacked.values() for consumer in subscription.holders)
-        deliveries = chain(chain.from_iterable(unacked), self.in_transactions(subscription))
+        unacked = (consumer.unacked.values() for consumer in subscription.all_consumers)
+        deliveries = chain(chain.from_iterable(unacked), self.acked_in_transactions(subscription))
         return list(islice(deliveries, offset, offset + count))
 
     def delete(self, subscription: Subscription, deliveries: Iterable[Delivery]) -> int:
@@ -184,10 +184,10 @@ class Operations:
             _expect_no_transaction(delivery)
         for delivery in deliveries:
             if delivery.state == TAKEN:
-                take_from_holder(subscription, delivery.sequence)
+                remove_unacked(subscription, delivery.sequence)
             else:
-                take_out(delivery)
-        tidy(subscription)
+                remove_waiting(delivery)
+        compact_pending_queues(subscription)
         return end_all(subscription, deliveries, Cause.PURGED)
 
     def move(self, delivery: Delivery, target: Destination) -> int:
@@ -233,7 +233,7 @@ class Operations:
         if not copy.durability:
             self._publisher.expect_memory()
         elif not destination.number:
-            self._destinations.number(destination)
+            self._destinations.assign_number(destination)
         self._publisher.accept(destination, copy)
         return copy.sequence if copy.durability else 0
 
@@ -244,11 +244,11 @@ class Operations:
             assert delivery.consumer is not None
             release(delivery.consumer, [delivery.sequence], True, True)
         elif delivery.state == DELAYED:
-            scheduled = self._deliver_at(delivery, self._core.glance(delivery))
+            scheduled = self._deliver_at(delivery, self._core.read_head(delivery))
             if scheduled and delivery.journaled == RECORDED:
                 # otherwise it would be delayed again after a restart
                 withdraw(delivery)
-                return relocate(delivery, self._expiration(delivery))
+                return requeue_at_tail(delivery, self._expiration(delivery))
             end_delay(delivery)
         return 0
 
@@ -288,9 +288,9 @@ class Operations:
             destination, message = self._admit(target, message)
             if destination is not target:
                 target, chosen = destination, None
-        take_out(delivery)
+        remove_waiting(delivery)
         sequence = self._publisher.replace(delivery, target, message, Cause.MOVED, chosen)
-        tidy(subscription)
+        compact_pending_queues(subscription)
         return sequence
 
     def _admit(self, target: Destination, message: Message) -> tuple[Destination, Message]:
@@ -317,27 +317,27 @@ class Operations:
         return admission
 
     def purge(
-        self, destination: Destination, unacked: bool, done: Callable[[int], None] = ignore
+        self, destination: Destination, unacked: bool, callback: Callable[[int], None] = ignore
     ) -> None:
         """Delete the ready and scheduled messages, and with `unacked` the unacked ones.
 
         Only messages that are present now are deleted, in slices of the time for scans.
-        `done` is called at the end with their number, at once if one slice is enough.
+        `callback` is called at the end with their number, at once if one slice is enough.
         """
         subscriptions = [destination.queue, *destination.subscriptions.values()]
         slices = _slices(subscriptions, self._core.journal.next_sequence(), unacked)
-        self._core.scans.begin(partial(self._purge, slices, 0, done))
+        self._core.scans.begin(partial(self._purge, slices, 0, callback))
 
-    def _purge(self, slices: Iterator[Slice], count: int, done: Callable[[int], None]) -> None:
+    def _purge(self, slices: Iterator[Slice], count: int, callback: Callable[[int], None]) -> None:
         scans = self._core.scans
         for subscription, deliveries in slices:
             if deliveries and not subscription.closed:
                 self.delete(subscription, deliveries)
                 count += len(deliveries)
-            if scans.over():
-                scans.schedule(partial(self._purge, slices, count, done))
+            if scans.is_time_up():
+                scans.schedule(partial(self._purge, slices, count, callback))
                 return
-        done(count)
+        callback(count)
 
 
 def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) -> Iterator[Slice]:
@@ -345,21 +345,21 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
     for subscription in subscriptions:
         cursor = subscription.cursor(until)
         while cursor.priority >= 0:
-            yield subscription, cursor.look(SLICE)
+            yield subscription, cursor.examine(SLICE)
         delayed = list(subscription.delayed.values())
         for start in range(0, len(delayed), SLICE):
             part = delayed[start : start + SLICE]
             yield subscription, [delivery for delivery in part if delivery.state == DELAYED]
-        for consumer in subscription.holders if unacked else ():
+        for consumer in subscription.all_consumers if unacked else ():
             held_deliveries = list(consumer.unacked.values())
             for start in range(0, len(held_deliveries), SLICE):
                 part = held_deliveries[start : start + SLICE]
-                yield subscription, [e for e in part if e.consumer is consumer and is_held(e)]
+                yield subscription, [e for e in part if e.consumer is consumer and is_unacked(e)]
 
 
 def _expect_no_transaction(delivery: Delivery) -> None:
     """Raise ActionRefused if a transaction has acknowledged the delivery."""
-    if delivery.state == TAKEN and not is_held(delivery):
+    if delivery.state == TAKEN and not is_unacked(delivery):
         raise ActionRefused(
             "in-transaction",
             f"a transaction that has not ended has acknowledged message {delivery.sequence}",

@@ -12,10 +12,10 @@ from typing import Final
 
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import add
-from sluicemq.broker.fan_out import fan_out, holds, reserve
+from sluicemq.broker.fan_out import fan_out, includes_group, reserve
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, UNJOURNALED
 from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
-from sluicemq.broker.subscription import complete, forget
+from sluicemq.broker.subscription import end_unjournaled, journal_completion
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
@@ -128,9 +128,9 @@ class Publisher:
     ) -> None:
         """Accept a message without checking limits; `last` ends the journal unit.
 
-        A message of a unit of several becomes visible only in `show_unit`: making it visible may
-        drop another message, whose record would end the unit too early. The message goes to every
-        matching subscription, or only to `chosen`, a subscription of the topic.
+        A message of a unit of several becomes visible only in `make_unit_visible`: making it
+        visible may drop another message, whose record would end the unit too early. The message
+        goes to every matching subscription, or only to `chosen`, a subscription of the topic.
         """
         observer = self._core.observer
         is_traced = observer is not None and observer.accepted(destination, message)
@@ -139,10 +139,10 @@ class Publisher:
         statistics.published_bytes += len(message.body)
         targets = None
         references = 1
-        held = False
+        for_group = False
         if destination.topic:
             targets = destination.targets(message) if chosen is None else [chosen]
-            held = holds(destination, targets)
+            for_group = includes_group(destination, targets)
         message.arrival = self._clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self._clock.epoch
@@ -150,35 +150,40 @@ class Publisher:
         if not durability:
             message.sequence = self._journal.next_sequence()
         else:
-            number = destination.number or self._destinations.number(destination)
+            number = destination.number or self._destinations.assign_number(destination)
             if targets is not None:
-                references = reserve(destination, message, targets, held)
+                references = reserve(destination, message, targets, for_group)
             self._journal.append_message(message, number, references, last)
             if durability == _SYNC:
                 destination.staged += 1
                 destination.staged_bytes += len(message.body)
-                self.staged.append((message, destination, targets, held))
+                self.staged.append((message, destination, targets, for_group))
                 if observer is not None and is_traced:
                     observer.staged(message)
                 return
         if not last or self._unit:
-            self._unit.append((message, destination, targets, held))
+            self._unit.append((message, destination, targets, for_group))
         elif targets is None:
-            add(destination.queue, message, RECORDED if durability else UNJOURNALED, alone=True)
+            add(
+                destination.queue,
+                message,
+                RECORDED if durability else UNJOURNALED,
+                is_only_target=True,
+            )
         else:
-            fan_out(destination, message, targets, held)
+            fan_out(destination, message, targets, for_group)
         if observer is not None and is_traced:
             observer.visible(message)
 
-    def show_unit(self) -> None:
+    def make_unit_visible(self) -> None:
         """Make the messages accepted in the completed journal unit visible."""
         unit, self._unit = self._unit, []
-        for message, destination, targets, held in unit:
+        for message, destination, targets, for_group in unit:
             if targets is None:
                 journaled = RECORDED if message.durability else UNJOURNALED
                 add(destination.queue, message, journaled)
             else:
-                fan_out(destination, message, targets, held)
+                fan_out(destination, message, targets, for_group)
 
     def admit(
         self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
@@ -188,7 +193,7 @@ class Publisher:
         The message is the given one, or for Overflow.DEAD_LETTER its dead letter. Raises as
         `publish`.
         """
-        target = self.judge(destination, message, unblocked is not None)
+        target = self.apply_limits(destination, message, unblocked is not None)
         if target is destination:
             return destination, message
         if target is not None:
@@ -207,7 +212,7 @@ class Publisher:
         destination.parked.append(Parked(message, unblocked))
         return None
 
-    def judge(
+    def apply_limits(
         self, destination: Destination, message: Message, may_wait: bool
     ) -> Destination | None:
         """Apply the limits and return the destination, its dead-letter queue, or None to park.
@@ -228,7 +233,7 @@ class Publisher:
             latest_expiration = self._clock.wall + settings.message_ttl
             if not message.expiration or message.expiration > latest_expiration:
                 message.expiration = latest_expiration
-        if destination.parked or destination.full(size):
+        if destination.parked or destination.would_exceed_limits(size):
             if settings.overflow is Overflow.BLOCK and may_wait:
                 if settings.max_bytes and size > settings.max_bytes:
                     destination.statistics.rejected += 1
@@ -239,10 +244,10 @@ class Publisher:
                 return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
                 queue = self._destinations.dead_letter_queue(destination)
-                if queue is not destination and self._core.dead_letters.keeps(
+                if queue is not destination and self._core.dead_letters.becomes_dead_letter(
                     message, destination, True
                 ):
-                    if queue.takes_dead_letter(size):
+                    if queue.accepts_dead_letter(size):
                         return queue
                     destination.statistics.rejected += 1
                     raise LimitExceeded(
@@ -250,7 +255,7 @@ class Publisher:
                         f"takes no more: {queue.waiting} messages, {queue.waiting_bytes} bytes "
                         "are waiting there"
                     )
-            if not destination.drops:
+            if not destination.drops_when_full:
                 destination.statistics.rejected += 1
                 raise LimitExceeded(
                     f"{destination.address} is full: {destination.waiting} messages, "
@@ -260,7 +265,7 @@ class Publisher:
 
     def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
         """Return the dead letter of a message that a full destination does not accept."""
-        dead_letter = self._core.dead_letters.make(message, source, "overflow", 0)
+        dead_letter = self._core.dead_letters.make_dead_letter(message, source, "overflow", 0)
         dead_letter.destination = queue.address
         source.statistics.dead_lettered += 1
         return dead_letter
@@ -287,7 +292,7 @@ class Publisher:
         for destination in destinations:
             while destination.parked:
                 message = destination.parked[0].message
-                if destination.full(len(message.body)) or (
+                if destination.would_exceed_limits(len(message.body)) or (
                     self.low_space and message.durability in PERSISTENT
                 ):
                     break
@@ -308,7 +313,7 @@ class Publisher:
             for destination in self._destinations.values():
                 for subscription in (destination.queue, *destination.subscriptions.values()):
                     if subscription.waiting:
-                        core.dirty[subscription] = None
+                        core.dispatchable[subscription] = None
         if not self.low_space:
             for destination in self._destinations.values():
                 if destination.parked:
@@ -316,7 +321,7 @@ class Publisher:
             waiters, self._space_waiters = self._space_waiters, {}
             for callback in waiters.values():
                 callback()
-        core.wake()
+        core.schedule_flush()
 
     def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
         """Register a single call of `callback` when journaled messages are accepted again.
@@ -329,22 +334,22 @@ class Publisher:
         """Cancel the callback registered with `when_space`."""
         self._space_waiters.pop(waiter, None)
 
-    def show_durable(self, sequence: int) -> None:
+    def make_durable_visible(self, sequence: int) -> None:
         """Make the staged messages up to `sequence`, which are durable now, visible."""
         staged = self.staged
         while staged and staged[0][0].sequence <= sequence:
-            message, destination, targets, held = staged.popleft()
+            message, destination, targets, for_group = staged.popleft()
             destination.staged -= 1
             destination.staged_bytes -= len(message.body)
             if targets is not None:
-                self._fan_out(message, destination, targets, held)
+                self._fan_out(message, destination, targets, for_group)
             elif not destination.removed:
                 add(destination.queue, message, RECORDED)
             else:
-                complete(destination.queue, Cause.DISCARDED, [message.sequence])
+                journal_completion(destination.queue, Cause.DISCARDED, [message.sequence])
 
     def _fan_out(
-        self, message: Message, topic: Destination, targets: list[Subscription], held: bool
+        self, message: Message, topic: Destination, targets: list[Subscription], for_group: bool
     ) -> None:
         """Make a staged message visible; some of its subscriptions may have been deleted since."""
         if topic.parked:
@@ -353,12 +358,12 @@ class Publisher:
         if closed_targets:
             targets = [target for target in targets if not target.closed]
         if not topic.removed:
-            fan_out(topic, message, targets, held)
-        elif held:
-            complete(topic.queue, Cause.DISCARDED, [message.sequence])
+            fan_out(topic, message, targets, for_group)
+        elif for_group:
+            journal_completion(topic.queue, Cause.DISCARDED, [message.sequence])
         for target in closed_targets:
             if target.durable:
-                complete(target, Cause.DISCARDED, [message.sequence])
+                journal_completion(target, Cause.DISCARDED, [message.sequence])
 
     def replace(
         self,
@@ -377,15 +382,15 @@ class Publisher:
             message.durability = Durability.NONE
         message.destination = target.address
         if message.durability and not target.number:
-            self._destinations.number(target)
+            self._destinations.assign_number(target)
         if is_recorded:
             self._core.event_recorder.write()
         self.accept(target, message, not is_recorded, chosen)
         sequence = message.sequence if message.durability else 0
         if is_recorded:
-            sequence = complete(delivery.subscription, cause, [delivery.sequence])
-            self.show_unit()
-        forget(delivery, cause)
+            sequence = journal_completion(delivery.subscription, cause, [delivery.sequence])
+            self.make_unit_visible()
+        end_unjournaled(delivery, cause)
         return sequence
 
 
@@ -397,7 +402,7 @@ class GroupCommit:
         self._journal = core.journal
         self._publisher = publisher
         self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
-        self._settlements: list[Callable[[], None]] = []
+        self._completion_callbacks: list[Callable[[], None]] = []
         self._commit_callbacks: deque[tuple[int, Callable[[], None]]] = deque()
         self._committing = False
         self._syncing = False
@@ -420,7 +425,7 @@ class GroupCommit:
         The call follows after this event loop iteration. Written acknowledgements survive the end
         of this process; they are on disk within the journal's `flush_interval`.
         """
-        self._settlements.append(callback)
+        self._completion_callbacks.append(callback)
 
     def commit(self) -> None:
         """End an iteration: commit the appended records to the journal.
@@ -428,10 +433,10 @@ class GroupCommit:
         The journal syncs now if a message or a publisher waits for it, otherwise later.
         """
         journal = self._journal
-        if self._settlements:
-            settlements, self._settlements = self._settlements, []
-            sequence = self._core.settled
-            for callback in settlements:
+        if self._completion_callbacks:
+            callbacks, self._completion_callbacks = self._completion_callbacks, []
+            sequence = self._core.last_ack_record
+            for callback in callbacks:
                 if sequence <= journal.written:
                     callback()
                 else:
@@ -470,7 +475,8 @@ class GroupCommit:
             callbacks.popleft()[1]()
         if sequence > self._journal.durable and not self._syncing:
             if not self._committing:
-                self._core.wake()  # the event loop must recompute its deadline for the new timer
+                # the event loop must recompute its deadline for the new timer
+                self._core.schedule_flush()
             self._set_alarm()
 
     def on_durable(self, sequence: int) -> None:
@@ -478,14 +484,14 @@ class GroupCommit:
         core = self._core
         if core.observer is not None:
             core.observer.durable(sequence)
-        self._publisher.show_durable(sequence)
+        self._publisher.make_durable_visible(sequence)
         if core.unpaged:
             _page_out_until(core, sequence)
         confirmations = self._confirmations
         while confirmations and confirmations[0][0] <= sequence:
             confirmations.popleft()[1]()
         if not self._committing:
-            core.wake()
+            core.schedule_flush()
 
 
 def _page_out_until(core: Core, durable: int) -> None:

@@ -51,10 +51,10 @@ class EventRecorder:
     """Buffer of delivery and depth records.
 
     recording   True if deliveries are recorded
-    delivering  deliveries of this iteration that are not yet records, by number of subscription:
+    unrecorded  deliveries of this iteration that are not yet records, by number of subscription:
                 the destination's number, sequences delivered for the first time, and (sequence,
                 attempts) of redeliveries
-    kept        buffered records: type, body, wall ms, number of the destination
+    buffered    records not yet written: type, body, wall ms, number of the destination
     suspended   True while disk space is low: nothing is recorded
     """
 
@@ -63,25 +63,25 @@ class EventRecorder:
         self._journal = journal
         self.recording = journal.options.record_deliveries
         self.suspended = False
-        self.delivering: dict[int, tuple[int, list[int], list[tuple[int, int]]]] = {}
-        self.kept: list[tuple[int, bytes, int, int]] = []
+        self.unrecorded: dict[int, tuple[int, list[int], list[tuple[int, int]]]] = {}
+        self.buffered: list[tuple[int, bytes, int, int]] = []
 
     def suspend(self, suspended: bool) -> None:
         """Stop recording and drop the records that have not been written, or record again."""
         self.suspended = suspended
         self.recording = self._journal.options.record_deliveries and not suspended
         if suspended:
-            self.kept.clear()
-            self.delivering.clear()
+            self.buffered.clear()
+            self.unrecorded.clear()
 
     def deliver(self, subscription: int, destination: int, deliveries: Sequence[Entry]) -> None:
         """Record deliveries just dispatched to a consumer, unless their end is not journaled.
 
         `subscription` and `destination` are numbers in the journal.
         """
-        batch = self.delivering.get(subscription)
+        batch = self.unrecorded.get(subscription)
         if batch is None:
-            batch = self.delivering[subscription] = (destination, [], [])
+            batch = self.unrecorded[subscription] = (destination, [], [])
         _, first_deliveries, redeliveries = batch
         for delivery in deliveries:
             if delivery.journaled >= SHARED:
@@ -93,32 +93,32 @@ class EventRecorder:
     def record_depth(self, destination: int, ready: int, unacked: int, consumers: int) -> None:
         """Record the depth of the journaled destination with that number."""
         body = DEPTH.pack(ready, unacked, consumers, 0)
-        self.kept.append((RecordType.DEPTH, body, self._clock.wall, destination))
+        self.buffered.append((RecordType.DEPTH, body, self._clock.wall, destination))
 
     def end_iteration(self) -> bool:
         """Turn the iteration's deliveries into records; return True if records wait to be
         written.
         """
-        if self.delivering:
-            delivering, self.delivering = self.delivering, {}
+        if self.unrecorded:
+            unrecorded, self.unrecorded = self.unrecorded, {}
             wall = self._clock.wall
-            for number, (destination, first_deliveries, redeliveries) in delivering.items():
+            for number, (destination, first_deliveries, redeliveries) in unrecorded.items():
                 for part in _parts(first_deliveries):
                     body = encode_completed(number, part)
-                    self.kept.append((RecordType.DELIVERED, body, wall, destination))
+                    self.buffered.append((RecordType.DELIVERED, body, wall, destination))
                 for pairs in _parts(redeliveries):
                     body = encode_redelivered(
                         number, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
                     )
-                    self.kept.append((RecordType.REDELIVERED, body, wall, destination))
-        return bool(self.kept)
+                    self.buffered.append((RecordType.REDELIVERED, body, wall, destination))
+        return bool(self.buffered)
 
     def write(self) -> None:
         """Append the buffered records, before an acknowledgement or another write; never inside a
         unit.
         """
         if self.end_iteration():
-            records, self.kept = self.kept, []
+            records, self.buffered = self.buffered, []
             for type, body, wall, destination in records:
                 self._journal.append_entry(type, body, wall, destination=destination)
 
@@ -143,7 +143,7 @@ class ClockLog:
         self._epoch = clock.epoch
         self._noted = 0
 
-    def look(self) -> None:
+    def detect_step(self) -> None:
         """Record a step of the wall clock, if there was one since the last call.
 
         Call it after the clock was refreshed and before anything is journaled by it.
@@ -179,7 +179,7 @@ class ClockLog:
             epoch -= step
         return epoch
 
-    def forget_before(self, sequence: int) -> None:
+    def drop_before(self, sequence: int) -> None:
         """Drop the steps that records from `sequence` on do not need."""
         self.steps = [step for step in self.steps if step[0] > sequence]
 

@@ -41,10 +41,10 @@ from sluicemq.broker.codec import (
     encode,
 )
 from sluicemq.broker.destinations import stored_settings, subscription_entry
-from sluicemq.broker.dispatch import enter
+from sluicemq.broker.dispatch import enqueue
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import put_back
+from sluicemq.broker.subscription import requeue_in_place
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import Cause, RecordType, decode_deliveries
 from sluicemq.journal.recovery import LiveRow, Recovery
@@ -63,15 +63,15 @@ def snapshot(broker: Broker) -> bytes:
     for number, subscription in broker.durable_subscriptions.items():
         pending[number].extend(_recorded(subscription))
     for destination in broker.destinations.values():
-        if destination.topic and destination.number and _may_hold(destination):
-            group = pending[destination.number] = array("Q", destination.held)
+        if destination.topic and destination.number and _may_have_group_messages(destination):
+            group = pending[destination.number] = array("Q", destination.shared_copies)
             for subscription in (destination.queue, *destination.members):
                 group.extend(_recorded(subscription))
-    for message, destination, targets, held in broker.publisher.staged:
+    for message, destination, targets, for_group in broker.publisher.staged:
         for target in targets or ():
             if target.durable and target.number in pending:
                 pending[target.number].append(message.sequence)
-        if held and destination.number in pending:
+        if for_group and destination.number in pending:
             pending[destination.number].append(message.sequence)
     attempts: list[Attempts] = []
     unacked: dict[int, list[Delivery]] = {}
@@ -82,7 +82,7 @@ def snapshot(broker: Broker) -> bytes:
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
                 if subscription.unacked and broker.core.event_recorder.recording:
-                    unacked.setdefault(subscription.number, []).extend(_in_flight(subscription))
+                    unacked.setdefault(subscription.number, []).extend(_unacked(subscription))
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
         for delivery in transaction.acks:
@@ -98,7 +98,7 @@ def snapshot(broker: Broker) -> bytes:
         [
             stored_settings(d, broker.settings.default_destination)
             for d in broker.destinations.values()
-            if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
+            if d.number or d.paused or d.is_permanent or not (d.temporary or d.automatic)
         ],
         [subscription_entry(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -128,12 +128,12 @@ def snapshot(broker: Broker) -> bytes:
     return encode(state)
 
 
-def _may_hold(topic: Destination) -> bool:
+def _may_have_group_messages(topic: Destination) -> bool:
     """Return whether messages may be for the topic's group."""
     return (
         topic.settings.retain_without_subscriptions
         or topic.grouped
-        or bool(topic.held or topic.queue.waiting)
+        or bool(topic.shared_copies or topic.queue.waiting)
     )
 
 
@@ -146,17 +146,17 @@ def _failures(subscription: Subscription) -> Iterator[tuple[int, int]]:
     """Yield (sequence, failed attempts) of journaled deliveries that have failed at least
     once.
     """
-    for delivery in subscription.back.values():
+    for delivery in subscription.requeued.values():
         if delivery.journaled >= SHARED:
             yield delivery.sequence, delivery.attempts
-    for delivery in _in_flight(subscription):
+    for delivery in _unacked(subscription):
         if delivery.attempts > 1:
             yield delivery.sequence, delivery.attempts - 1
 
 
-def _in_flight(subscription: Subscription) -> Iterator[Delivery]:
+def _unacked(subscription: Subscription) -> Iterator[Delivery]:
     """Yield the unacked deliveries that are journaled."""
-    for consumer in subscription.holders:
+    for consumer in subscription.all_consumers:
         for delivery in consumer.unacked.values():
             if delivery.journaled >= SHARED:
                 yield delivery
@@ -179,8 +179,8 @@ class _Recovery:
     """State read from the journal, applied to the broker when all records are read.
 
     attempts   failed deliveries, by subscription and sequence
-    flying     deliveries so far of messages not acknowledged afterwards, by subscription, then by
-               sequence
+    unacked_attempts  deliveries so far of messages not acknowledged afterwards, by subscription,
+                      then by sequence
     """
 
     def __init__(self, broker: Broker, recovery: Recovery) -> None:
@@ -188,9 +188,9 @@ class _Recovery:
         self.recovery = recovery
         self.subscriptions: dict[int, SubscriptionEntry] = {}
         self.pending: dict[int, set[int]] = {}
-        self.settled: dict[int, set[int]] = {}
+        self.completed: dict[int, set[int]] = {}
         self.attempts: dict[tuple[int, int], int] = {}
-        self.flying: dict[int, dict[int, int]] = {}
+        self.unacked_attempts: dict[int, dict[int, int]] = {}
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
         self.payloads: dict[int, bytes] = {}
         """Payloads of PREPARED records that are not resolved; b"" = not read."""
@@ -201,19 +201,19 @@ class _Recovery:
     def read(self) -> None:
         """Read the snapshot, then all records after it."""
         if self.recovery.state:
-            self._take(decode_state(self.recovery.state))
+            self._read_state(decode_state(self.recovery.state))
         for record in self.recovery.events():
             match record.type:
                 case RecordType.COMPLETED:
-                    self._settled(record.subscription, record.sequences)
+                    self._read_completed(record.subscription, record.sequences)
                 case RecordType.DELIVERED:
                     sequences = record.sequences
-                    self._delivered(record.subscription, sequences, repeat(1, len(sequences)))
+                    self._read_delivered(record.subscription, sequences, repeat(1, len(sequences)))
                 case RecordType.REDELIVERED:
-                    self._delivered(*decode_deliveries(record.body))
+                    self._read_delivered(*decode_deliveries(record.body))
                 case RecordType.BATCH_PART:
                     part = decode_batch(record.body)
-                    self.broker.batches.remember(part, record.time // 1000, 0)
+                    self.broker.batches.record_part(part, record.time // 1000, 0)
                 case RecordType.CLOCK_STEP:
                     step = decode_clock_step(record.body)
                     if step:
@@ -243,13 +243,13 @@ class _Recovery:
                         key = (requeue.subscription, record.reference)
                         self.attempts[key] = requeue.attempts
                 case RecordType.DELIVERY_ATTEMPTS:
-                    self._attempted(decode_attempts(record.body))
+                    self._read_attempts(decode_attempts(record.body))
                 case RecordType.TRANSACTION_PREPARED:
                     self.payloads[record.sequence] = record.body
                 case RecordType.TRANSACTION_RESOLVED:
                     self.payloads.pop(record.reference, None)
 
-    def _take(self, state: EngineState) -> None:
+    def _read_state(self, state: EngineState) -> None:
         for settings in state.settings:
             self.declared[settings.address] = settings
         self.broker.next_subscription = state.next_subscription
@@ -259,12 +259,12 @@ class _Recovery:
         for number, packed in state.pending:
             self.pending[number] = set(array("Q", packed))
         for attempts in state.attempts:
-            self._attempted(attempts)
+            self._read_attempts(attempts)
         for number, sequence, order, expiration in state.requeued:
             self.requeued[number, sequence] = (order, expiration)
         self.payloads.update(state.prepared)
         for number, packed, counts in state.delivered:
-            self._delivered(number, array("Q", packed), array("I", counts))
+            self._read_delivered(number, array("Q", packed), array("I", counts))
         self.broker.batches.recover(state.writers)
         self.broker.core.clock_log.steps.extend(state.clock_steps)
 
@@ -277,27 +277,27 @@ class _Recovery:
             broker.next_subscription, (number & ~DURABLE_SUBSCRIPTION) + 1
         )
 
-    def _settled(self, subscription: int, sequences: list[int]) -> None:
-        delivery_counts = self.flying.get(subscription)
+    def _read_completed(self, subscription: int, sequences: list[int]) -> None:
+        delivery_counts = self.unacked_attempts.get(subscription)
         if delivery_counts:
             for sequence in sequences:
                 delivery_counts.pop(sequence, None)
         if subscription & DURABLE_SUBSCRIPTION or self._is_topic(subscription):
-            self.settled.setdefault(subscription, set()).update(sequences)
+            self.completed.setdefault(subscription, set()).update(sequences)
 
     def _is_topic(self, number: int) -> bool:
         """Return whether the number is that of a topic, and so of its group."""
         address = self.broker.journal.addresses.get(number)
         return address is not None and address.kind is Kind.TOPIC
 
-    def _delivered(
+    def _read_delivered(
         self, subscription: int, sequences: Iterable[int], attempts: Iterable[int]
     ) -> None:
-        delivery_counts = self.flying.setdefault(subscription, {})
+        delivery_counts = self.unacked_attempts.setdefault(subscription, {})
         delivery_counts.update(zip(sequences, attempts, strict=True))
 
-    def _attempted(self, attempts: Attempts) -> None:
-        delivery_counts = self.flying.get(attempts.subscription, {})
+    def _read_attempts(self, attempts: Attempts) -> None:
+        delivery_counts = self.unacked_attempts.get(attempts.subscription, {})
         for sequence, count in attempts.counts:
             self.attempts[attempts.subscription, sequence] = count
             delivery_counts.pop(sequence, None)
@@ -307,28 +307,28 @@ class _Recovery:
         deliveries.
         """
         for address, settings in self.declared.items():
-            if not settings.temporary and not self._only_if_used(settings):
-                self._adopt(address, settings)
+            if not settings.temporary and not self._requires_use(settings):
+                self._recover_destination(address, settings)
         for entry in self.subscriptions.values():
             self._subscribe(entry)
         for record, payload in self.payloads.items():
             body = payload or self.broker.journal.entry(record).body
             self.prepared[record] = decode_prepared(body)
-        acked_deliveries = self._held()
+        acked_deliveries = self._prepared_acks()
         destinations: dict[int, Destination | None] = {}
         count = 0
         for row in self.recovery.rows():
             if not count:
-                self.broker.core.clock_log.forget_before(row.sequence)
+                self.broker.core.clock_log.drop_before(row.sequence)
             number = row[1]
             if number in destinations:
                 destination = destinations[number]
             else:
                 destination = destinations[number] = self._destination(row)
             if destination is None or row.transient:
-                self._orphan(row, row.references)
+                self._add_orphans(row, row.references)
             elif not destination.topic:
-                self._place(destination.queue, row, acked_deliveries)
+                self._recover_delivery(destination.queue, row, acked_deliveries)
                 count += 1
             else:
                 count += self._distribute(destination, row, acked_deliveries)
@@ -336,7 +336,7 @@ class _Recovery:
         self._dead_letter_orphans()
         return count
 
-    def _only_if_used(self, settings: StoredSettings) -> bool:
+    def _requires_use(self, settings: StoredSettings) -> bool:
         """Return whether a destination is recovered only if it has messages or durable
         subscriptions.
 
@@ -346,7 +346,7 @@ class _Recovery:
         stays = settings.paused or settings.grouped or settings.settings.idle_timeout == 0
         return settings.automatic and settings.default_settings and not stays
 
-    def _adopt(
+    def _recover_destination(
         self, address: Address, settings: StoredSettings | None, created: int = 0
     ) -> Destination:
         """Recover a destination; without settings, as an automatic one.
@@ -385,7 +385,9 @@ class _Recovery:
         settings = self.declared.get(address)
         if settings is not None and settings.temporary:
             return None
-        destination = broker.destinations.find(address) or self._adopt(address, settings, row.time)
+        destination = broker.destinations.find(address) or self._recover_destination(
+            address, settings, row.time
+        )
         destination.set_number(row.destination)
         return destination
 
@@ -412,7 +414,7 @@ class _Recovery:
                     f"the durable subscription {name} of topic {address.name} has a selector "
                     f"that this version does not understand: {error}"
                 ) from None
-        topic = broker.destinations.find(address) or self._adopt(
+        topic = broker.destinations.find(address) or self._recover_destination(
             address, self.declared.get(address)
         )
         subscription = Subscription(
@@ -443,21 +445,21 @@ class _Recovery:
             target_numbers = [n for n in numbers if sequence in self.pending.get(n, ())]
         else:
             target_numbers = list(self.broker.journal.fetch(sequence).routes)
-        target_numbers = [n for n in target_numbers if sequence not in self.settled.get(n, ())]
+        target_numbers = [n for n in target_numbers if sequence not in self.completed.get(n, ())]
         subscriptions = self.broker.durable_subscriptions
         takers = [subscriptions[number] for number in target_numbers if number in subscriptions]
         for subscription in takers:
-            self._place(subscription, row, acked_deliveries)
+            self._recover_delivery(subscription, row, acked_deliveries)
         count = len(takers)
         references = row.references - count
         if topic.number in target_numbers:
             references -= 1
-            count += self._hold(topic, row, acked_deliveries)
+            count += self._distribute_to_group(topic, row, acked_deliveries)
         # references of deleted subscriptions, or of ends that were not journaled
-        self._orphan(row, references)
+        self._add_orphans(row, references)
         return count
 
-    def _hold(
+    def _distribute_to_group(
         self,
         topic: Destination,
         row: LiveRow,
@@ -478,19 +480,19 @@ class _Recovery:
                 if subscription.number not in message.routes and subscription.accepts(message)
             ]
         if not takers:
-            self._place(topic.queue, row, acked_deliveries)
+            self._recover_delivery(topic.queue, row, acked_deliveries)
             return 1
-        topic.held[row.sequence] = len(takers)
+        topic.shared_copies[row.sequence] = len(takers)
         for subscription in takers:
-            self._place(subscription, row, acked_deliveries, SHARED)
+            self._recover_delivery(subscription, row, acked_deliveries, SHARED)
         return len(takers)
 
-    def _orphan(self, row: LiveRow, references: int) -> None:
+    def _add_orphans(self, row: LiveRow, references: int) -> None:
         """Record that `references` ends which the journal awaits will not be journaled."""
         if references > 0:
             self.orphans.setdefault(row.destination, []).extend([row.sequence] * references)
 
-    def _place(
+    def _recover_delivery(
         self,
         subscription: Subscription,
         row: LiveRow,
@@ -519,7 +521,7 @@ class _Recovery:
         )
         if self.attempts:
             delivery.attempts = self.attempts.get(key, 0)
-        delivery_counts = self.flying.get(subscription.number)
+        delivery_counts = self.unacked_attempts.get(subscription.number)
         if delivery_counts:
             delivery.attempts = max(delivery.attempts, delivery_counts.get(sequence, 0))
         if requeue is not None:
@@ -536,14 +538,14 @@ class _Recovery:
             subscription.waiting_bytes += size
             if expires:
                 self.broker.core.wheel.add(delivery, self.broker.clock.steady)
-            put_back(delivery)
+            requeue_in_place(delivery)
         else:
             if delivery.attempts:
-                subscription.back[sequence] = delivery
+                subscription.requeued[sequence] = delivery
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
-            enter(delivery, due)
+            enqueue(delivery, due)
 
-    def _held(self) -> dict[tuple[int, int], list[Delivery]]:
+    def _prepared_acks(self) -> dict[tuple[int, int], list[Delivery]]:
         """Return an empty list for each delivery that a prepared transaction has acknowledged."""
         acked_deliveries: dict[tuple[int, int], list[Delivery]] = {}
         for prepared in self.prepared.values():

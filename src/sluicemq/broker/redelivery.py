@@ -17,9 +17,9 @@ from sluicemq.broker.subscription import (
     drop,
     end_all,
     expire_uncounted,
-    let_go,
-    put_back,
-    refilled,
+    mark_window_available,
+    remove_drained_consumer,
+    requeue_in_place,
 )
 from sluicemq.journal.format import Cause, RecordType
 
@@ -28,12 +28,13 @@ def release(
     consumer: Consumer,
     sequences: Iterable[int] | None = None,
     attempted: bool = True,
-    spared: bool = False,
+    ignore_max_attempts: bool = False,
 ) -> None:
     """Return deliveries to their original positions; None = all that the consumer holds.
 
     With `attempted` False the delivery counts no attempt: it was prefetched and not processed. With
-    `spared` it counts, but even the last attempt does not lead to the dead-letter queue.
+    `ignore_max_attempts` it counts, but even the last attempt does not lead to the dead-letter
+    queue.
     """
     unacked = consumer.unacked
     if sequences is None:
@@ -42,7 +43,7 @@ def release(
     else:
         deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
     if deliveries:
-        _return(consumer, deliveries, attempted, 0, spared)
+        _requeue_and_refill(consumer, deliveries, attempted, 0, ignore_max_attempts)
 
 
 def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
@@ -59,30 +60,30 @@ def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
         if settings.retry_delay:
             delay_ms = settings.retry_delay << min(delivery.attempts - 1, 40)
             delay_ms = min(delay_ms, settings.retry_delay_max or delay_ms)
-        _return(consumer, [delivery], True, delay_ms)
+        _requeue_and_refill(consumer, [delivery], True, delay_ms)
 
 
-def _return(
+def _requeue_and_refill(
     consumer: Consumer,
     deliveries: list[Delivery],
     attempted: bool,
     delay_ms: int,
-    spared: bool = False,
+    ignore_max_attempts: bool = False,
 ) -> None:
-    let_go(consumer)
-    give_back(consumer.subscription, deliveries, attempted, delay_ms, spared)
+    remove_drained_consumer(consumer)
+    requeue_unacked(consumer.subscription, deliveries, attempted, delay_ms, ignore_max_attempts)
     window = consumer.window
     if window.refill:
         window.credit += len(deliveries)
-        refilled(window)
+        mark_window_available(window)
 
 
-def give_back(
+def requeue_unacked(
     subscription: Subscription,
     returned: list[Delivery],
     attempted: bool,
     wait: int = 0,
-    spared: bool = False,
+    ignore_max_attempts: bool = False,
 ) -> None:
     """Make unacked deliveries removed from their consumer ready, delayed by `wait` ms, expired or
     dead-lettered.
@@ -104,7 +105,7 @@ def give_back(
         if delivery.expires and delivery.expires <= now:
             expire_uncounted(delivery)
             continue
-        if attempted and limit and delivery.attempts >= limit and not spared:
+        if attempted and limit and delivery.attempts >= limit and not ignore_max_attempts:
             drop(delivery, "max-attempts", False)
             if delivery.state != GONE and delivery.journaled == RECORDED:
                 counts.append((delivery.sequence, delivery.attempts))
@@ -117,17 +118,19 @@ def give_back(
             core.wheel.add(delivery, now)  # handed-over deliveries are not in the wheel yet
         if wait:
             if delivery.attempts:
-                subscription.back[delivery.sequence] = delivery
+                subscription.requeued[delivery.sequence] = delivery
             delay(delivery, wait)
         else:
-            put_back(delivery)
+            requeue_in_place(delivery)
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
             core.drop_message(delivery)
     _journal_attempts(subscription, counts)
 
 
-def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list[Delivery]:
-    """Start the next attempt of deliveries at the same consumer: see Broker.again."""
+def start_next_attempt(
+    consumer: Consumer, sequences: Iterable[int], attempted: bool
+) -> list[Delivery]:
+    """Start the next attempt of deliveries at the same consumer: see Broker.start_next_attempt."""
     subscription = consumer.subscription
     now = subscription.core.clock.steady
     unacked = consumer.unacked
@@ -158,9 +161,9 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
     if new_deliveries:
         record_deliveries(subscription, new_deliveries)
     if ended_deliveries:
-        _return(consumer, ended_deliveries, attempted, 0)
-    if new_deliveries and consumer.ack_timeout and not consumer.watched:
-        watch(consumer)
+        _requeue_and_refill(consumer, ended_deliveries, attempted, 0)
+    if new_deliveries and consumer.ack_timeout and not consumer.has_ack_timer:
+        start_ack_timer(consumer)
     return new_deliveries
 
 
@@ -183,7 +186,7 @@ def _journal_attempts(subscription: Subscription, counts: list[tuple[int, int]])
         core.journal.append_entry(RecordType.DELIVERY_ATTEMPTS, payload, core.clock.wall)
 
 
-def hold(consumer: Consumer, delivery: Delivery) -> None:
+def restore_unacked(consumer: Consumer, delivery: Delivery) -> None:
     """Return a delivery from a transaction to the consumer that acknowledged it there.
 
     Raises JournalDamaged, RecordNotFound.
@@ -198,20 +201,20 @@ def hold(consumer: Consumer, delivery: Delivery) -> None:
         subscription.retired[consumer] = None
     if consumer.window.refill:
         consumer.window.credit -= 1
-    if consumer.ack_timeout and not consumer.watched:
-        watch(consumer)
+    if consumer.ack_timeout and not consumer.has_ack_timer:
+        start_ack_timer(consumer)
 
 
-def watch(consumer: Consumer) -> None:
+def start_ack_timer(consumer: Consumer) -> None:
     """Start the acknowledgement timer for a delivery that the consumer has just received."""
-    consumer.watched = True
+    consumer.has_ack_timer = True
     core = consumer.subscription.core
     core.timers.add(core.clock.steady + consumer.ack_timeout, _check_acks, consumer)
 
 
 def _check_acks(consumer: Consumer) -> None:
     """Return deliveries that have been unacked for longer than the timeout."""
-    consumer.watched = False
+    consumer.has_ack_timer = False
     core = consumer.subscription.core
     now = core.clock.steady
     sequences: list[int] = []
@@ -221,5 +224,5 @@ def _check_acks(consumer: Consumer) -> None:
         sequences.append(delivery.sequence)
     time_out(consumer, sequences)
     for delivery in islice(consumer.unacked.values(), 1):
-        consumer.watched = True
+        consumer.has_ack_timer = True
         core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)

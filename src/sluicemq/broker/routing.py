@@ -40,37 +40,37 @@ class Selector(Protocol):
 class Route(Generic[_Taker]):
     """Takers with one selector, or without a selector.
 
-    equality  equality by which the route is found, None if it is evaluated for every message
-    everyone  takers that accept messages of all senders
-    choosy    takers that exclude a sender, with that sender
+    equality        equality by which the route is found, None if it is evaluated for every message
+    unrestricted    takers that accept messages of all senders
+    with_exclusion  takers that exclude a sender, with that sender
     """
 
-    __slots__ = ("choosy", "equality", "everyone", "selector")
+    __slots__ = ("equality", "selector", "unrestricted", "with_exclusion")
 
     def __init__(self, selector: Selector | None) -> None:
         self.selector = selector
         self.equality: Equality | None = None
-        self.everyone: dict[_Taker, None] = {}
-        self.choosy: dict[_Taker, object] = {}
+        self.unrestricted: dict[_Taker, None] = {}
+        self.with_exclusion: dict[_Taker, object] = {}
 
     def add(self, taker: _Taker, exclude: object) -> None:
         """Add a taker; `exclude` is the sender whose messages it does not accept, or None."""
         if exclude is None:
-            self.everyone[taker] = None
+            self.unrestricted[taker] = None
         else:
-            self.choosy[taker] = exclude
+            self.with_exclusion[taker] = exclude
 
     def remove(self, taker: _Taker) -> None:
         """Remove a taker, which must have been added."""
-        if taker in self.everyone:
-            del self.everyone[taker]
+        if taker in self.unrestricted:
+            del self.unrestricted[taker]
         else:
-            del self.choosy[taker]
+            del self.with_exclusion[taker]
 
     def collect(self, message: Message, chosen: list[_Taker]) -> None:
         """Append the takers that accept a message which the selector matches."""
-        chosen.extend(self.everyone)
-        for taker, exclude in self.choosy.items():
+        chosen.extend(self.unrestricted)
+        for taker, exclude in self.with_exclusion.items():
             if message.sender != exclude:
                 chosen.append(taker)
 
@@ -127,26 +127,26 @@ class Routes(Generic[_Taker]):
 
     unselective  takers without a selector
     routes       takers with a selector, by its text
-    asked        routes that are evaluated for every message
+    unindexed    routes that are evaluated for every message
     indexes      the other routes, by field
     load         largest number of nodes that one message may be evaluated with
     """
 
-    __slots__ = ("asked", "indexes", "load", "routes", "unselective")
+    __slots__ = ("indexes", "load", "routes", "unindexed", "unselective")
 
     def __init__(self) -> None:
         self.unselective: Route[_Taker] = Route(None)
         self.routes: dict[str, Route[_Taker]] = {}
-        self.asked: dict[str, Route[_Taker]] = {}
+        self.unindexed: dict[str, Route[_Taker]] = {}
         self.indexes: dict[str, RouteIndex[_Taker]] = {}
         self.load = 0
 
     def load_with(self, selector: Selector) -> int:
         """Return the load including that selector, which must not be present yet."""
         trial: Route[_Taker] = Route(selector)
-        self._place(selector, trial)
+        self._index_route(selector, trial)
         load = self.load
-        self._displace(selector, trial)
+        self._unindex_route(selector, trial)
         return load
 
     def add(self, taker: _Taker, selector: Selector | None, exclude: object = None) -> None:
@@ -156,7 +156,7 @@ class Routes(Generic[_Taker]):
             selective_route = self.routes.get(selector.text)
             if selective_route is None:
                 selective_route = self.routes[selector.text] = Route(selector)
-                self._place(selector, selective_route)
+                self._index_route(selector, selective_route)
             route = selective_route
         route.add(taker, exclude)
 
@@ -167,9 +167,9 @@ class Routes(Generic[_Taker]):
             return
         route = self.routes[selector.text]
         route.remove(taker)
-        if not (route.everyone or route.choosy):
+        if not (route.unrestricted or route.with_exclusion):
             del self.routes[selector.text]
-            self._displace(selector, route)
+            self._unindex_route(selector, route)
 
     def targets(self, message: Message) -> list[_Taker]:
         """Return the takers that match the message."""
@@ -177,7 +177,7 @@ class Routes(Generic[_Taker]):
         self.unselective.collect(message, takers)
         if not self.routes:
             return takers
-        for route in self.asked.values():
+        for route in self.unindexed.values():
             assert route.selector is not None
             if route.selector(message):
                 route.collect(message, takers)
@@ -197,12 +197,12 @@ class Routes(Generic[_Taker]):
         """
         if not selector.equalities:
             return None
-        return min(selector.equalities, key=self._crowd)
+        return min(selector.equalities, key=self._largest_bucket)
 
-    def _place(self, selector: Selector, route: Route[_Taker]) -> None:
+    def _index_route(self, selector: Selector, route: Route[_Taker]) -> None:
         equality = route.equality = self._choose(selector)
         if equality is None:
-            self.asked[selector.text] = route
+            self.unindexed[selector.text] = route
             self.load += selector.nodes
             return
         if not equality.buckets:
@@ -215,7 +215,7 @@ class Routes(Generic[_Taker]):
             index.add(bucket, selector.text, route, selector.nodes)
         self.load += index.peak
 
-    def _crowd(self, equality: Equality) -> tuple[int, bool]:
+    def _largest_bucket(self, equality: Equality) -> tuple[int, bool]:
         """Return the size of the fullest bucket; if equal, a field that is read anyway is
         preferred.
         """
@@ -224,10 +224,10 @@ class Routes(Generic[_Taker]):
             return 0, True
         return max((len(index.buckets.get(b, ())) for b in equality.buckets), default=0), False
 
-    def _displace(self, selector: Selector, route: Route[_Taker]) -> None:
+    def _unindex_route(self, selector: Selector, route: Route[_Taker]) -> None:
         equality = route.equality
         if equality is None:
-            del self.asked[selector.text]
+            del self.unindexed[selector.text]
             self.load -= selector.nodes
             return
         if not equality.buckets:

@@ -17,7 +17,7 @@ from typing import Final
 
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.state import Core, Destination
-from sluicemq.broker.stats import DestinationStats, Traffic, kept
+from sluicemq.broker.stats import DestinationStats, Traffic, decay_factor
 
 SHARE: Final = 100
 """Destinations examined together. Each takes about 3 µs in a round of statistics, 1 µs in one of
@@ -50,7 +50,7 @@ class BrokerTotals:
     unacked: int = 0
     statistics: DestinationStats = field(default_factory=DestinationStats)
 
-    def take(self, destination: Destination, waiting: int, unacked: int) -> None:
+    def add_destination(self, destination: Destination, waiting: int, unacked: int) -> None:
         """Add a destination to the totals."""
         self.destinations += 1
         if destination.topic:
@@ -74,56 +74,56 @@ class StatsSampler:
         self,
         destinations: Destinations,
         traffic: dict[str, Traffic],
-        reap: Callable[[Destination], None],
+        delete_if_idle: Callable[[Destination], None],
     ) -> None:
-        """Create a sampler; `reap` deletes an automatic destination that has been idle."""
+        """Create a sampler; `delete_if_idle` deletes an automatic destination if it is idle."""
         self._destinations = destinations
         self._traffic = traffic
-        self._reap = reap
-        self._left: dict[Destination, None] = {}
+        self._delete_if_idle = delete_if_idle
+        self._remaining: dict[Destination, None] = {}
         """Destinations that this round has still to examine."""
-        self._gone = DestinationStats()
+        self._deleted_stats = DestinationStats()
         """Statistics of deleted destinations."""
-        self.totals = self._next = BrokerTotals()
-        """`_next`: totals of this round, as far as it has come."""
-        destinations.removals.append(self._removed)
+        self.totals = self._next_totals = BrokerTotals()
+        """`_next_totals`: totals of this round, as far as it has come."""
+        destinations.removals.append(self._on_removal)
 
-    def round(
+    def sample_all(
         self, seconds: float, on_destination: DestinationCallback | None = None
     ) -> Iterator[None]:
         """Run one round, `seconds` (> 0) after the previous one, and yield after each share.
 
         A caller that returned to the event loop begins a broker iteration before it continues.
         """
-        keep = kept(seconds)
+        decay = decay_factor(seconds)
         for traffic in self._traffic.values():
-            traffic.sample(seconds, keep)
-        self._next = totals = BrokerTotals()
-        totals.statistics.add(self._gone)
-        self._left = remaining = dict.fromkeys(self._destinations.values())
+            traffic.sample(seconds, decay)
+        self._next_totals = totals = BrokerTotals()
+        totals.statistics.add(self._deleted_stats)
+        self._remaining = remaining = dict.fromkeys(self._destinations.values())
         share = 0
         while remaining:
             destination, _ = remaining.popitem()
-            destination.statistics.sample(seconds, keep)
+            destination.statistics.sample(seconds, decay)
             waiting, unacked = destination.waiting, destination.unacked
-            totals.take(destination, waiting, unacked)
+            totals.add_destination(destination, waiting, unacked)
             if on_destination is not None:
                 on_destination(destination, waiting, unacked)
             if destination.automatic:
-                self._reap(destination)
+                self._delete_if_idle(destination)
             share += 1
             if share >= SHARE:
                 share = 0
                 yield
         self.totals = totals
 
-    def _removed(self, destination: Destination) -> None:
+    def _on_removal(self, destination: Destination) -> None:
         statistics = destination.statistics
         statistics.publish_rate = statistics.deliver_rate = 0.0
-        self._gone.add(statistics)
-        if destination in self._left:
-            del self._left[destination]
-            self._next.statistics.add(statistics)
+        self._deleted_stats.add(statistics)
+        if destination in self._remaining:
+            del self._remaining[destination]
+            self._next_totals.statistics.add(statistics)
 
 
 LARGEST_SHARE: Final = 500
@@ -137,7 +137,7 @@ class DepthSampler:
     def __init__(self, core: Core, destinations: Destinations) -> None:
         self._core = core
         self._destinations = destinations
-        self._left: list[Destination] = []
+        self._remaining: list[Destination] = []
         self._share = SHARE
         self._delay = self._interval = core.journal.options.depth_interval
         if self._interval > 0:
@@ -145,30 +145,30 @@ class DepthSampler:
 
     def _step(self, argument: None) -> None:
         core = self._core
-        remaining = self._left
+        remaining = self._remaining
         if not remaining:
             remaining.extend(self._destinations.values())
             steps = min(STEPS, len(remaining) // SHARE + 1)
             self._share = min(LARGEST_SHARE, len(remaining) // steps + 1)
             self._delay = max(1, self._interval // steps)
         for destination in remaining[-self._share :]:
-            self.look(destination)
+            self.sample(destination)
         del remaining[-self._share :]
         core.timers.add(core.clock.steady + self._delay, self._step, None)
 
-    def look(self, destination: Destination) -> None:
+    def sample(self, destination: Destination) -> None:
         """Record the depth of a destination if it has changed and the destination is journaled."""
         depth = (destination.waiting, destination.unacked, destination.consumers)
         self._record(destination, depth)
 
-    def gone(self, destination: Destination) -> None:
+    def sample_deleted(self, destination: Destination) -> None:
         """Record a depth of 0 for a destination that is about to be deleted."""
         self._record(destination, (0, 0, 0))
 
     def finish(self) -> None:
         """Record all changed depths before the broker stops."""
         for destination in self._destinations.values():
-            self.look(destination)
+            self.sample(destination)
 
     def _record(self, destination: Destination, standing: tuple[int, int, int]) -> None:
         if self._interval <= 0 or self._core.event_recorder.suspended:

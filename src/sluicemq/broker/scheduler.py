@@ -10,8 +10,8 @@ A scan is work whose length depends on the number of messages: a browse, the mat
 messages against a new selector, a purge, a list. All scans of a broker share one deadline per
 iteration, so that a thousand of them delay other connections no more than one does. The rest
 continues in later iterations, first come, first served. The caller provides a function that starts
-a deadline; `flush` ends the iteration. A scan examines one message before it calls `over`, so each
-slice makes progress.
+a deadline; `flush` ends the iteration. A scan examines one message before it calls
+`is_time_up`, so each slice makes progress.
 """
 
 from __future__ import annotations
@@ -196,10 +196,10 @@ def unlimited() -> Deadline:
 class Scans:
     """Queue of scans that wait for their next slice, and their common deadline."""
 
-    def __init__(self, start: StartDeadline, wake: Callable[[], None]) -> None:
-        """Create an empty queue; `wake` schedules a flush."""
+    def __init__(self, start: StartDeadline, schedule_flush: Callable[[], None]) -> None:
+        """Create an empty queue; `schedule_flush` requests a flush."""
         self._start: Final = start
-        self._wake: Final = wake
+        self._schedule_flush: Final = schedule_flush
         self._deadline: Deadline | None = None
         """Deadline of this iteration, once a scan has asked for it."""
         self._waiting: deque[tuple[Callable[[], object], bool]] = deque()
@@ -209,11 +209,11 @@ class Scans:
         """Number of scans that wait for their next slice."""
         return len(self._waiting)
 
-    def over(self) -> bool:
+    def is_time_up(self) -> bool:
         """Return whether the scans of this iteration have used up their time."""
         if self._deadline is None:
             self._deadline = self._start()
-            self._wake()  # the flush ends the iteration
+            self._schedule_flush()  # the flush ends the iteration
         return self._deadline()
 
     def begin(self, step: Callable[[], object]) -> None:
@@ -221,7 +221,7 @@ class Scans:
 
         A step that has not finished schedules itself again.
         """
-        if self._waiting or self.over():
+        if self._waiting or self.is_time_up():
             self.schedule(step)
         else:
             step()
@@ -233,14 +233,14 @@ class Scans:
         the time of its iteration, so no other scan is called after it.
         """
         if not self._waiting:
-            self._wake()
+            self._schedule_flush()
         self._waiting.append((step, outside))
 
     def run(self) -> None:
         """Call the waiting scans, each at most once, until the time is used up."""
         queue = self._waiting
         for _ in range(len(queue)):
-            if self.over():
+            if self.is_time_up():
                 break
             step, outside = queue.popleft()
             step()
@@ -248,7 +248,7 @@ class Scans:
                 break
 
     def end_iteration(self) -> None:
-        """End the iteration: the next call of `over` starts a new deadline."""
+        """End the iteration: the next call of `is_time_up` starts a new deadline."""
         self._deadline = None
         if self._waiting:
-            self._wake()
+            self._schedule_flush()

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     Pending = PendingQueue[Delivery, Consumer]
 
-ENOUGH: Final = 1000
+ENOUGH_READY: Final = 1000
 """Number of deliveries in a pending queue that needs no more for now."""
 STEP: Final = 50
 """Deliveries matched between two checks of the pending queues' lengths."""
-IDLE: Final = 3
+IDLE_FACTOR: Final = 3
 """Factor of the budget when the broker is idle: no iteration but the last slice's own has run."""
-LONGEST: Final = 10
+MAX_ELAPSED_MS: Final = 10
 """Longest pause that one slice makes up for, in ms."""
-TRIED_BYTES: Final = 1 << 13
+BYTES_PER_COST: Final = 1 << 13
 """Bytes of a body that cost as much as another delivery."""
 
 
@@ -43,12 +43,12 @@ class SelectorRescan:
     """Rescan of one subscription. It ends by itself."""
 
     __slots__ = (
-        "_armed",
         "_cursor",
-        "_following",
+        "_deferred",
+        "_is_scheduled",
         "_iterations",
-        "_kept",
-        "_last",
+        "_last_slice",
+        "_next_queues",
         "_pending_queues",
         "_routes",
         "_subscription",
@@ -60,12 +60,12 @@ class SelectorRescan:
         """Pending queues of the present pass."""
         self._routes: Routes[Pending] = Routes()
         """Routes to the pending queues of the present pass."""
-        self._following: dict[Pending, None] = {}
+        self._next_queues: dict[Pending, None] = {}
         """Pending queues that wait for the next pass."""
-        self._kept: list[tuple[Pending, Delivery]] = []
+        self._deferred: list[tuple[Pending, Delivery]] = []
         """Matching deliveries that arrived since the pass began."""
-        self._armed = False
-        self._last = 0
+        self._is_scheduled = False
+        self._last_slice = 0
         """Steady ms of the last slice."""
         self._iterations = 0
         """Number of iterations that had ended at the last slice."""
@@ -73,36 +73,36 @@ class SelectorRescan:
 
     def _begin(self) -> Cursor[Delivery]:
         subscription = self._subscription
-        return Cursor(subscription.everything, subscription.core.journal.next_sequence())
+        return Cursor(subscription.all_ready, subscription.core.journal.next_sequence())
 
-    def join(self, pending_queue: Pending) -> None:
+    def add_queue(self, pending_queue: Pending) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
         if self._pending_queues:
-            self._following[pending_queue] = None
-            self._arm()
+            self._next_queues[pending_queue] = None
+            self._schedule()
             return
-        self._enter(pending_queue)
+        self._add_to_pass(pending_queue)
         core = self._subscription.core
-        self._last = core.clock.steady
+        self._last_slice = core.clock.steady
         self._iterations = core.iterations
-        if core.scans.waiting or core.scans.over():
-            self._arm()
+        if core.scans.waiting or core.scans.is_time_up():
+            self._schedule()
         else:
-            self._try(core.tries_first)
+            self._match_slice(core.rescan_first_slice)
 
-    def _enter(self, pending_queue: Pending) -> None:
+    def _add_to_pass(self, pending_queue: Pending) -> None:
         """Add a pending queue to this pass."""
         self._pending_queues[pending_queue] = None
         self._routes.add(pending_queue, pending_queue.selector)
 
-    def leave(self, pending_queue: Pending) -> None:
+    def remove_queue(self, pending_queue: Pending) -> None:
         """Stop the rescan of an unused pending queue."""
-        self._following.pop(pending_queue, None)
+        self._next_queues.pop(pending_queue, None)
         if pending_queue in self._pending_queues:
             del self._pending_queues[pending_queue]
             self._routes.remove(pending_queue, pending_queue.selector)
             if not self._pending_queues:
-                self._next()
+                self._begin_next_pass()
 
     def defers(self, pending_queue: Pending, delivery: Delivery) -> bool:
         """Return whether a matching delivery must not enter the pending queue yet.
@@ -110,107 +110,111 @@ class SelectorRescan:
         True if the pass, or the next one, will reach the delivery, or if the pass has to complete
         its priority first.
         """
-        if pending_queue in self._following:
+        if pending_queue in self._next_queues:
             return True
         cursor = self._cursor
         if pending_queue not in self._pending_queues or delivery.priority > cursor.priority:
             return False
         if delivery.order <= cursor.until:
             return cursor.is_before(delivery)
-        self._subscription.everything.share(delivery)
-        self._kept.append((pending_queue, delivery))
+        self._subscription.all_ready.pin(delivery)
+        self._deferred.append((pending_queue, delivery))
         return True
 
     def resume(self) -> None:
         """Resume a paused pass after deliveries were taken from the pending queues."""
-        if not self._armed and not self._sated():
-            self._last = self._subscription.core.clock.steady
-            self._arm()
+        if not self._is_scheduled and not self._has_enough():
+            self._last_slice = self._subscription.core.clock.steady
+            self._schedule()
 
-    def _arm(self) -> None:
-        if not self._armed:
-            self._armed = True
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
             core = self._subscription.core
-            core.timers.add(core.clock.steady + 1, self._queue, None)
+            core.timers.add(core.clock.steady + 1, self._enqueue_slice, None)
 
-    def _queue(self, _: None) -> None:
-        self._subscription.core.scans.schedule(self._run)
+    def _enqueue_slice(self, _: None) -> None:
+        self._subscription.core.scans.schedule(self._run_slice)
 
-    def _run(self) -> None:
-        self._armed = False
+    def _run_slice(self) -> None:
+        self._is_scheduled = False
         core = self._subscription.core
         if self._subscription.rescan is not self:
             return
-        elapsed = core.clock.steady - self._last
+        elapsed = core.clock.steady - self._last_slice
         is_idle = core.iterations == self._iterations + 1
-        self._last = core.clock.steady
+        self._last_slice = core.clock.steady
         self._iterations = core.iterations
-        self._try(core.tries * min(max(elapsed, 1), LONGEST) * (IDLE if is_idle else 1))
-
-    def _sated(self) -> bool:
-        return not self._following and all(
-            pending_queue.length >= ENOUGH for pending_queue in self._pending_queues
+        self._match_slice(
+            core.rescan_rate
+            * min(max(elapsed, 1), MAX_ELAPSED_MS)
+            * (IDLE_FACTOR if is_idle else 1)
         )
 
-    def _try(self, budget: int) -> None:
+    def _has_enough(self) -> bool:
+        return not self._next_queues and all(
+            pending_queue.length >= ENOUGH_READY for pending_queue in self._pending_queues
+        )
+
+    def _match_slice(self, budget: int) -> None:
         """Continue until the budget or the time of scans is used up.
 
         A delivery matched for a pending queue that has too few is free of charge: it is work for
         the consumers of that pending queue.
         """
         core = self._subscription.core
-        everything = self._subscription.everything
-        core.dirty[self._subscription] = None
+        all_ready = self._subscription.all_ready
+        core.dispatchable[self._subscription] = None
         cursor = self._cursor
         count = 0
         while budget > 0 and count < ITERATION_DELIVERIES:
-            if self._sated():
+            if self._has_enough():
                 return
             priority = cursor.priority
-            deliveries = cursor.look(min(budget, STEP))
+            deliveries = cursor.examine(min(budget, STEP))
             if cursor.priority != priority:
-                self._show(cursor.priority)
+                self._push_deferred(cursor.priority)
             if cursor.priority < 0:
-                self._next()
+                self._begin_next_pass()
                 return
             if not deliveries and cursor.priority == priority:
                 budget -= 1  # all deliveries examined were no longer READY
             for delivery in deliveries:
                 count += 1
-                cost = 1 + delivery.size // TRIED_BYTES
+                cost = 1 + delivery.size // BYTES_PER_COST
                 pending_queues = self._routes.targets(core.read(delivery))
                 if pending_queues:
-                    everything.pull(delivery)
+                    all_ready.pin_unpacked(delivery)
                 for pending_queue in pending_queues:
-                    if pending_queue.length < ENOUGH:
+                    if pending_queue.length < ENOUGH_READY:
                         cost = 0
                     pending_queue.push(delivery)
                 budget -= cost
-                if core.scans.over():
-                    cursor.back_to(delivery)
-                    self._arm()
+                if core.scans.is_time_up():
+                    cursor.rewind_to(delivery)
+                    self._schedule()
                     return
-        self._arm()
+        self._schedule()
 
-    def _show(self, priority: int) -> None:
+    def _push_deferred(self, priority: int) -> None:
         """Publish the deliveries kept back for priorities that the pass has completed."""
-        entries, self._kept = self._kept, []
+        entries, self._deferred = self._deferred, []
         for pending_queue, delivery in entries:
             if delivery.priority <= priority:
-                self._kept.append((pending_queue, delivery))
+                self._deferred.append((pending_queue, delivery))
             elif delivery.state == READY:
                 pending_queue.push(delivery)
 
-    def _next(self) -> None:
+    def _begin_next_pass(self) -> None:
         """Begin the next pass if pending queues wait for it."""
-        self._show(-1)
+        self._push_deferred(-1)
         self._pending_queues = {}
         self._routes = Routes()
-        if self._following:
-            pending_queues, self._following = self._following, {}
+        if self._next_queues:
+            pending_queues, self._next_queues = self._next_queues, {}
             self._cursor = self._begin()
             for pending_queue in pending_queues:
-                self._enter(pending_queue)
-            self._arm()
+                self._add_to_pass(pending_queue)
+            self._schedule()
         else:
             self._subscription.rescan = None

@@ -41,9 +41,9 @@ DURABLE_SUBSCRIPTION: Final = 1 << 31
 """Bit set in the numbers of durable subscriptions; without it the number is a destination's."""
 SHORT_BYTES: Final = 4096
 """Reading a body of up to this size costs less than leaving it out."""
-TRIES: Final = 60
+RESCAN_RATE: Final = 60
 """Reading and matching one takes some 5 µs: two thirds of the time remain for other work."""
-TRIES_FIRST: Final = 500
+RESCAN_FIRST_SLICE: Final = 500
 REQUEUED_LIMIT: Final = 1024
 """Number of requeued deliveries recorded before those that have ended are removed."""
 
@@ -89,7 +89,7 @@ class Delivery(Entry):
         self.consumer: Consumer | None = None
         self.delivered = 0
 
-    def like(self, sequence: int, size: int) -> Delivery:
+    def copy_with(self, sequence: int, size: int) -> Delivery:
         """Return a READY delivery in the same subscription, see Entry."""
         return Delivery(
             self.subscription, sequence, None, self.priority, size, self.journaled, 0, 0
@@ -171,6 +171,7 @@ class Consumer:
         "ack_timeout",
         "active",
         "delivered",
+        "has_ack_timer",
         "number",
         "pending_queue",
         "retired",
@@ -178,7 +179,6 @@ class Consumer:
         "subscription",
         "suspended",
         "unacked",
-        "watched",
         "window",
     )
 
@@ -201,17 +201,17 @@ class Consumer:
         self.active = True
         self.suspended = False
         self.retired = False
-        self.watched = False
+        self.has_ack_timer = False
         """True while a timer runs for its oldest unacked delivery."""
 
 
 class Rescan(Protocol):
     """Matching of ready messages against new selectors (selector_rescan.py)."""
 
-    def join(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
+    def add_queue(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
 
-    def leave(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
+    def remove_queue(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
         """Stop the rescan of an unused pending queue."""
 
     def defers(self, pending_queue: PendingQueue[Delivery, Consumer], delivery: Delivery) -> bool:
@@ -231,9 +231,10 @@ class Subscription:
     owner     user that owns it; "" = no owner yet, or not owned by a user
     waiting   number of READY and DELAYED deliveries; waiting_bytes = size of their bodies
     unacked   number of TAKEN deliveries; unacked_bytes = size of their bodies
-    back      READY and DELAYED deliveries that were delivered before, by sequence: the consumer may
+    requeued  READY and DELAYED deliveries that were delivered before, by sequence: the consumer may
               still acknowledge them by their id
-    pending_queues  by the text of the selector; "" is `everything`, which has no selector
+    all_ready pending queue without a selector, which has all READY deliveries
+    pending_queues  by the text of the selector; "" is `all_ready`
     selective routes to the pending queues that have a selector
     retired   consumers that are detached and still hold deliveries
     refused   DELAYED deliveries that have ended and wait for capacity in the dead-letter queue, by
@@ -246,13 +247,12 @@ class Subscription:
 
     __slots__ = (
         "acked",
-        "back",
+        "all_ready",
         "closed",
         "consumers",
         "core",
         "delayed",
         "destination",
-        "everything",
         "exclude",
         "member",
         "name",
@@ -260,6 +260,7 @@ class Subscription:
         "owner",
         "pending_queues",
         "refused",
+        "requeued",
         "rescan",
         "retired",
         "retrying",
@@ -292,16 +293,16 @@ class Subscription:
         self.exclude = exclude
         self.shared = shared
         self.owner = owner
-        self.everything: PendingQueue[Delivery, Consumer] = PendingQueue(
+        self.all_ready: PendingQueue[Delivery, Consumer] = PendingQueue(
             core.settings.chunk_deliveries
         )
-        self.pending_queues: dict[str, PendingQueue[Delivery, Consumer]] = {"": self.everything}
+        self.pending_queues: dict[str, PendingQueue[Delivery, Consumer]] = {"": self.all_ready}
         self.selective: Routes[PendingQueue[Delivery, Consumer]] = Routes()
         self.rescan: Rescan | None = None
         self.consumers: dict[Consumer, None] = {}
         self.retired: dict[Consumer, None] = {}
         self.delayed: dict[int, Delivery] = {}
-        self.back: dict[int, Delivery] = {}
+        self.requeued: dict[int, Delivery] = {}
         self.refused: dict[int, tuple[Delivery, str, bool]] = {}
         self.retrying = False
         self.acked: list[int] = []
@@ -312,7 +313,7 @@ class Subscription:
         self.unacked_bytes = 0
 
     @property
-    def holders(self) -> list[Consumer]:
+    def all_consumers(self) -> list[Consumer]:
         """Return the consumers that may hold a delivery."""
         return [*self.consumers, *self.retired]
 
@@ -324,7 +325,7 @@ class Subscription:
         """
         unacked_deliveries: list[Delivery] = []
         if unacked:
-            for consumer in self.holders:
+            for consumer in self.all_consumers:
                 unacked_deliveries.extend(consumer.unacked.values())
             unacked_deliveries.sort(key=queue_order)
         return chain(
@@ -335,15 +336,15 @@ class Subscription:
         self, until: int = NO_END, priority: int = PRIORITIES - 1, last: int = 0
     ) -> Cursor[Delivery]:
         """Return a cursor over the ready deliveries; arguments as in Cursor."""
-        return Cursor(self.everything, until, priority, last)
+        return Cursor(self.all_ready, until, priority, last)
 
     def head(self) -> Delivery | None:
         """Return the next delivery to dispatch to a consumer without a selector, or None."""
-        return self.everything.head()
+        return self.all_ready.head()
 
-    def eldest(self) -> Delivery | None:
+    def oldest_ready(self) -> Delivery | None:
         """Return the ready delivery with the lowest order, or None."""
-        mask = self.everything.mask
+        mask = self.all_ready.mask
         cursors = [
             self.cursor(priority=priority) for priority in range(PRIORITIES) if mask >> priority & 1
         ]
@@ -366,17 +367,17 @@ class Subscription:
         """True if it belongs to a topic and outlives its consumers and the process."""
         return self.number >= DURABLE_SUBSCRIPTION
 
-    def journaling(self, message: Message) -> int:
+    def journaling_mode(self, message: Message) -> int:
         """Return the journaling mode of this message's delivery here, outside a group."""
         if not message.durability:
             return UNJOURNALED
         return RECORDED if self.durable else HELD
 
     @property
-    def hungry(self) -> bool:
-        """True if a consumer waits in a line and no ready message is pending for it."""
+    def has_idle_consumer(self) -> bool:
+        """True if a consumer is available and no ready message is pending for it."""
         return any(
-            pending_queue.line and not pending_queue.mask
+            pending_queue.available_consumers and not pending_queue.mask
             for pending_queue in self.pending_queues.values()
         )
 
@@ -419,8 +420,8 @@ class Destination:
         "creator",
         "dead_letters",
         "grouped",
-        "held",
         "idle_since",
+        "last_published",
         "limited",
         "members",
         "name",
@@ -434,12 +435,12 @@ class Destination:
         "removed",
         "routes",
         "settings",
+        "shared_copies",
         "staged",
         "staged_bytes",
         "statistics",
         "subscriptions",
         "topic",
-        "used",
     )
 
     def __init__(
@@ -475,10 +476,10 @@ class Destination:
         self.staged_bytes = 0
         self.parked: deque[Parked] = deque()
         self.committing = 0
-        self.held: dict[int, int] = {}
+        self.shared_copies: dict[int, int] = {}
         """Number of SHARED deliveries of each message that has any, by sequence."""
         self.idle_since = core.clock.steady
-        self.used = 0
+        self.last_published = 0
         self.dead_letters: Address | None = None
         self.apply(settings)
         self.queue: Subscription = Subscription(core, self)
@@ -496,14 +497,14 @@ class Destination:
             or settings.message_ttl
         )
         keeps = settings.dead_letter and not self.temporary and not self.removed
-        self.point_dead_letters(self.dead_letter_address if keeps else None)
+        self.set_dead_letter_queue(self.dead_letter_address if keeps else None)
 
     @property
     def dead_letter_address(self) -> Address:
         """Address of its dead-letter queue, if dead letters are enabled."""
         return Address(Kind.QUEUE, self.settings.dead_letter_queue or f"{self.name}.dlq")
 
-    def point_dead_letters(self, queue: Address | None) -> None:
+    def set_dead_letter_queue(self, queue: Address | None) -> None:
         """Register the queue that receives its dead letters, None = none."""
         if queue == self.address:
             queue = None
@@ -520,12 +521,12 @@ class Destination:
         self.dead_letters = queue
 
     @property
-    def for_dead_letters(self) -> bool:
+    def is_dead_letter_queue(self) -> bool:
         """True if it is the dead-letter queue of an existing destination."""
         return self.address in self.core.dead_letter_queues
 
     @property
-    def drops(self) -> bool:
+    def drops_when_full(self) -> bool:
         """True if it drops messages when full.
 
         The limits of a dead-letter queue refuse messages instead, regardless of its policy, unless
@@ -533,18 +534,20 @@ class Destination:
         """
         if self.settings.overflow not in _DROPPING:
             return False
-        return not self.for_dead_letters or self.address in self.core.dropping_dead_letter_queues
+        return (
+            not self.is_dead_letter_queue or self.address in self.core.dropping_dead_letter_queues
+        )
 
     def priority(self, priority: int) -> int:
         """Return the priority at which a message is queued."""
         return priority if self.settings.priority_ordering else DEFAULT_PRIORITY
 
-    def takes_dead_letter(self, size: int) -> bool:
+    def accepts_dead_letter(self, size: int) -> bool:
         """Return whether its limits allow another dead letter with a body of `size` bytes."""
-        if self.drops or not (self.limited or self.parked):
+        if self.drops_when_full or not (self.limited or self.parked):
             return True
         limit = self.settings.max_message_bytes
-        return not (self.parked or self.full(size) or (limit and size > limit))
+        return not (self.parked or self.would_exceed_limits(size) or (limit and size > limit))
 
     @property
     def temporary(self) -> bool:
@@ -552,7 +555,7 @@ class Destination:
         return self.owner is not None
 
     @property
-    def stays(self) -> bool:
+    def is_permanent(self) -> bool:
         """True if it was created by use and is never deleted for being idle, nor by a restart."""
         return self.automatic and self.settings.idle_timeout == 0
 
@@ -592,22 +595,22 @@ class Destination:
             len(s.consumers) for s in self.subscriptions.values()
         )
 
-    def full(self, size: int) -> bool:
+    def would_exceed_limits(self, size: int) -> bool:
         """Return whether a message of `size` bytes would exceed max_messages or max_bytes."""
         settings = self.settings
         if settings.max_messages and self.waiting >= settings.max_messages:
             return True
         return bool(settings.max_bytes and self.waiting_bytes + size > settings.max_bytes)
 
-    def touch(self) -> None:
+    def restart_idle_time(self) -> None:
         """Restart the idle time."""
         self.idle_since = self.core.clock.steady
 
     def busy(self) -> bool:
         """Return whether it is in use, or has been published to since the last call."""
-        if self.statistics.published != self.used:
-            self.used = self.statistics.published
-            self.touch()
+        if self.statistics.published != self.last_published:
+            self.last_published = self.statistics.published
+            self.restart_idle_time()
         return bool(
             self.consumers
             or self.waiting
@@ -661,25 +664,25 @@ class Destination:
         for member in self.members:
             member.number = number
 
-    def is_last_copy(self, sequence: int) -> bool:
+    def end_shared_copy(self, sequence: int) -> bool:
         """Count the end of a SHARED delivery of that message; return whether it was the last."""
-        remaining = self.held.pop(sequence) - 1
+        remaining = self.shared_copies.pop(sequence) - 1
         if remaining:
-            self.held[sequence] = remaining
+            self.shared_copies[sequence] = remaining
         return not remaining
 
 
 class DeadLetterMover(Protocol):
     """Mover of undeliverable messages to their dead-letter queues (dead_letters.py)."""
 
-    def keeps(self, message: Message, source: Destination, usual: bool) -> bool:
+    def becomes_dead_letter(self, message: Message, source: Destination, by_default: bool) -> bool:
         """Return whether an undeliverable message becomes a dead letter.
 
-        The policy of the message's protocol decides; without a decision of the policy, `usual`
-        does.
+        The policy of the message's protocol decides; without a decision of the policy,
+        `by_default` does.
         """
 
-    def make(
+    def make_dead_letter(
         self,
         message: Message,
         source: Destination,
@@ -689,7 +692,7 @@ class DeadLetterMover(Protocol):
     ) -> Message:
         """Return the dead letter of a message that was in `source`, in its `subscription`."""
 
-    def fits(self, source: Destination, size: int) -> bool:
+    def has_capacity(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
 
     def move(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
@@ -733,14 +736,14 @@ class Core:
 
     memory          bytes of messages held in memory, as `size_in_memory` counts them
     memory_budget   above it, journaled bodies are paged out and read back when they are dispatched
-    dirty           subscriptions that may be able to dispatch
-    again           subscriptions that have used up their share of this iteration
+    dispatchable    subscriptions that may be able to dispatch
+    unfinished      subscriptions that have used up their share of this iteration
     event_recorder  recorder of deliveries and depths, which cause no writes of their own
-    settling        subscriptions with acknowledgements not yet journaled
-    settled         sequence number of the last record of acknowledgements, or of a change of the
+    subscriptions_with_acks  those with acknowledgements not yet journaled
+    last_ack_record  sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
-    tries           deliveries that a subscription matches against new selectors per ms
-    tries_first     the same for the first slice of a new selector
+    rescan_rate     deliveries that a subscription matches against new selectors per ms
+    rescan_first_slice  the same for the first slice of a new selector
     iterations      event loop iterations of the broker so far
     requeued        deliveries whose position differs from that of their sequence, by
                     (subscription, sequence), and some that have ended since
@@ -751,40 +754,40 @@ class Core:
     dead_letters    moves undeliverable messages to their dead-letter queues; set by the broker
     observer        observer of the stages of messages, or None
     stopping        True once no more messages are accepted
-    wake            called if a flush is needed outside of an event loop iteration
+    schedule_flush  called if a flush is needed outside of an event loop iteration
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
     """
 
     __slots__ = (
-        "again",
         "clock",
         "clock_log",
         "dead_letter_queues",
         "dead_letters",
-        "dirty",
+        "dispatchable",
         "dropping_dead_letter_queues",
         "event_recorder",
         "halted",
         "iterations",
         "journal",
+        "last_ack_record",
         "memory",
         "memory_budget",
         "observer",
         "overhead",
         "requeued",
         "requeued_limit",
+        "rescan_first_slice",
+        "rescan_rate",
         "scans",
+        "schedule_flush",
         "settings",
-        "settled",
-        "settling",
         "stopping",
+        "subscriptions_with_acks",
         "timers",
-        "tries",
-        "tries_first",
         "unblocking",
+        "unfinished",
         "unpaged",
-        "wake",
         "wheel",
     )
 
@@ -798,8 +801,8 @@ class Core:
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.wake: Callable[[], None] = ignore
-        self.scans = Scans(start_deadline, lambda: self.wake())
+        self.schedule_flush: Callable[[], None] = ignore
+        self.scans = Scans(start_deadline, lambda: self.schedule_flush())
         self.stopping = False
         self.observer = observer
         self.dead_letters: DeadLetterMover
@@ -813,14 +816,14 @@ class Core:
         self.clock_log = ClockLog(journal, clock, self.event_recorder)
         self.timers = Timers(_needs_timer)
         self.wheel: ExpiryWheel[Delivery] = ExpiryWheel()
-        self.dirty: dict[Subscription, None] = {}
-        self.again: dict[Subscription, None] = {}
-        self.settling: dict[Subscription, None] = {}
-        self.settled = 0
+        self.dispatchable: dict[Subscription, None] = {}
+        self.unfinished: dict[Subscription, None] = {}
+        self.subscriptions_with_acks: dict[Subscription, None] = {}
+        self.last_ack_record = 0
         self.requeued: dict[tuple[int, int], Delivery] = {}
         self.requeued_limit = REQUEUED_LIMIT
-        self.tries = TRIES
-        self.tries_first = TRIES_FIRST
+        self.rescan_rate = RESCAN_RATE
+        self.rescan_first_slice = RESCAN_FIRST_SLICE
         self.iterations = 0
         self.halted = False
         self.unpaged: deque[Delivery] = deque()
@@ -830,7 +833,7 @@ class Core:
         """Return a delivery's message, for reading. Raises JournalDamaged, RecordNotFound."""
         return delivery.message or self.journal.fetch(delivery.sequence)
 
-    def glance(self, delivery: Delivery) -> Message:
+    def read_head(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, possibly without its body if that is long."""
         if delivery.message is not None or delivery.size <= SHORT_BYTES:
             return self.read(delivery)
@@ -882,4 +885,4 @@ def _needs_timer(argument: object) -> bool:
     """Return False for a delivery that is not delayed, and for a consumer that is not watched."""
     if isinstance(argument, Delivery):
         return argument.state == DELAYED
-    return not isinstance(argument, Consumer) or argument.watched
+    return not isinstance(argument, Consumer) or argument.has_ack_timer

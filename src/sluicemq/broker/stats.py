@@ -10,7 +10,7 @@ NO_RATE: Final = 0.001
 """Messages/s below which a rate is set to 0."""
 
 
-def kept(seconds: float) -> float:
+def decay_factor(seconds: float) -> float:
     """Return the fraction of a rate that remains after `seconds` (> 0)."""
     return exp(-seconds / SMOOTHING_SECONDS)
 
@@ -39,16 +39,16 @@ class Traffic:
         self._last_published = 0
         self._last_delivered = 0
 
-    def sample(self, seconds: float, keep: float) -> None:
-        """Update the rates for the last `seconds` (> 0); `keep` is `kept(seconds)`."""
+    def sample(self, seconds: float, decay: float) -> None:
+        """Update the rates for the last `seconds` (> 0); `decay` is `decay_factor(seconds)`."""
         publications = self.published - self._last_published
         deliveries = self.delivered - self._last_delivered
         if publications or self.publish_rate:
-            rate = self.publish_rate * keep + publications / seconds * (1 - keep)
+            rate = self.publish_rate * decay + publications / seconds * (1 - decay)
             self.publish_rate = rate if rate > NO_RATE else 0.0
             self._last_published = self.published
         if deliveries or self.deliver_rate:
-            rate = self.deliver_rate * keep + deliveries / seconds * (1 - keep)
+            rate = self.deliver_rate * decay + deliveries / seconds * (1 - decay)
             self.deliver_rate = rate if rate > NO_RATE else 0.0
             self._last_delivered = self.delivered
 

@@ -2,14 +2,14 @@
 
 States, and the functions that change them:
 
-    enter ──> READY ──dispatch──> TAKEN ──settle──────────────> GONE
-               │ ^                  │ ├──release──> READY
-               │ │                  │ ├──time-out──> DELAYED (back-off) or READY
-               │ └──timer── DELAYED │ └──dead_letter──────────> GONE
-               ├──expiry, purge, overflow─────────────────────> GONE
-    enter (due later) ──> DELAYED ──timer──> READY
+    enqueue ──> READY ──dispatch──> TAKEN ──acknowledge─────────> GONE
+                 │ ^                  │ ├──release──> READY
+                 │ │                  │ ├──time-out──> DELAYED (back-off) or READY
+                 │ └──timer── DELAYED │ └──dead_letter──────────> GONE
+                 ├──expiry, purge, overflow─────────────────────> GONE
+    enqueue (due later) ──> DELAYED ──timer──> READY
 
-dispatch.py has `enter`, the dispatch to a consumer, and `settle`. redelivery.py returns
+dispatch.py has `enqueue`, the dispatch to a consumer, and `acknowledge`. redelivery.py returns
 unacked messages to the pending queues, and attachment.py adds and removes consumers.
 """
 
@@ -24,9 +24,9 @@ from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
 
-OFFERED: Final = 4096
+RETRY_EXAMINED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
-OFFERED_MOVES: Final = 256
+RETRY_MOVES: Final = 256
 """Number of refused deliveries moved in one pass, so that other work is not delayed."""
 
 
@@ -48,23 +48,23 @@ _OUTCOMES: Final = {
 # --- return ------------------------------------------------------------------------------------
 
 
-def put_back(delivery: Delivery) -> None:
+def requeue_in_place(delivery: Delivery) -> None:
     """Return a delivery to its original position, in every pending queue that it matches."""
     delivery.state = READY
     delivery.consumer = None
     subscription = delivery.subscription
     if delivery.attempts:
-        subscription.back[delivery.sequence] = delivery
-    everything = subscription.everything
-    everything.reinsert(delivery)
+        subscription.requeued[delivery.sequence] = delivery
+    all_ready = subscription.all_ready
+    all_ready.reinsert(delivery)
     if len(subscription.pending_queues) > 1:
         rescan = subscription.rescan
         for pending_queue in subscription.selective.targets(subscription.core.read(delivery)):
             if rescan is None or not rescan.defers(pending_queue, delivery):
-                everything.share(delivery)
+                all_ready.pin(delivery)
                 pending_queue.reinsert(delivery)
-        tidy(subscription)
-    subscription.core.dirty[subscription] = None
+        compact_pending_queues(subscription)
+    subscription.core.dispatchable[subscription] = None
     _released(delivery)
 
 
@@ -75,18 +75,18 @@ def _released(delivery: Delivery) -> None:
         subscription.core.observer.ended(subscription, delivery.sequence, RELEASED)
 
 
-def tidy(subscription: Subscription) -> None:
+def compact_pending_queues(subscription: Subscription) -> None:
     """Compact the pending queues in which deliveries taken through other queues may prevail."""
-    everything = subscription.everything
-    stale_count = everything.length - subscription.ready
-    if stale_count > 64 and stale_count > everything.loose() // 2:
-        everything.compact()
+    all_ready = subscription.all_ready
+    stale_count = all_ready.length - subscription.ready
+    if stale_count > 64 and stale_count > all_ready.count_objects() // 2:
+        all_ready.compact()
     if len(subscription.pending_queues) == 1:
         return
     limit = 2 * subscription.waiting + 64
     for pending_queue in subscription.pending_queues.values():
-        if pending_queue is not everything and pending_queue.length > 64:
-            loose_count = pending_queue.loose()
+        if pending_queue is not all_ready and pending_queue.length > 64:
+            loose_count = pending_queue.count_objects()
             if loose_count > limit or loose_count > pending_queue.limit:
                 pending_queue.compact()
 
@@ -122,10 +122,10 @@ def end_delay(delivery: Delivery) -> None:
     if subscription.refused.pop(delivery.sequence, None) and delivery.expires:
         core = subscription.core
         core.wheel.add(delivery, core.clock.steady)
-    put_back(delivery)
+    requeue_in_place(delivery)
 
 
-def shed(subscription: Subscription) -> None:
+def drop_overflow(subscription: Subscription) -> None:
     """Apply the dropping policies after an arrival."""
     destination = subscription.destination
     settings = destination.settings
@@ -135,9 +135,9 @@ def shed(subscription: Subscription) -> None:
     while (settings.max_messages and subscription.waiting > settings.max_messages) or (
         settings.max_bytes and subscription.waiting_bytes > settings.max_bytes
     ):
-        if not destination.drops:
+        if not destination.drops_when_full:
             return
-        delivery = subscription.everything.take_for_drop(drops_lowest)
+        delivery = subscription.all_ready.take_for_drop(drops_lowest)
         if delivery is None:
             return
         withdraw(delivery)
@@ -147,40 +147,40 @@ def shed(subscription: Subscription) -> None:
 # --- consumers (see also attachment.py) --------------------------------------------------------
 
 
-def let_go(consumer: Consumer) -> None:
+def remove_drained_consumer(consumer: Consumer) -> None:
     """Forget a retired consumer once it holds no more deliveries."""
     if consumer.retired and not consumer.unacked:
         consumer.subscription.retired.pop(consumer, None)
-        unwatch(consumer)
+        stop_ack_timer(consumer)
 
 
-def unwatch(consumer: Consumer) -> None:
+def stop_ack_timer(consumer: Consumer) -> None:
     """End the acknowledgement timer of a consumer that will not receive any more deliveries."""
-    if consumer.watched:
-        consumer.watched = False
+    if consumer.has_ack_timer:
+        consumer.has_ack_timer = False
         consumer.subscription.core.timers.note_ended()
 
 
-def enter_line(consumer: Consumer) -> None:
-    """Put the consumer at the end of its line, if it may take a message."""
+def mark_available(consumer: Consumer) -> None:
+    """Mark the consumer as available, behind the others, if it may take a message."""
     if consumer.window.credit > 0 and consumer.active and not consumer.suspended:
-        line = consumer.pending_queue.line
-        line.pop(consumer, None)
-        line[consumer] = None
+        available = consumer.pending_queue.available_consumers
+        available.pop(consumer, None)
+        available[consumer] = None
         if consumer.pending_queue.mask:
-            consumer.subscription.core.dirty[consumer.subscription] = None
+            consumer.subscription.core.dispatchable[consumer.subscription] = None
 
 
-def refilled(window: Window) -> None:
-    """Put the consumers of a window in their lines after credit was added."""
+def mark_window_available(window: Window) -> None:
+    """Mark the consumers of a window as available after credit was added."""
     for peer in window.consumers:
-        enter_line(peer)
+        mark_available(peer)
 
 
 # --- removal from a consumer -------------------------------------------------------------------
 
 
-def complete(
+def journal_completion(
     subscription: Subscription, cause: Cause, sequences: list[int], last: bool = True
 ) -> int:
     """Journal the end of messages in a subscription and return the record's sequence; `last` ends
@@ -197,35 +197,35 @@ def complete(
     )
 
 
-def _take_back(subscription: Subscription, sequence: int) -> Delivery | None:
+def _remove_requeued(subscription: Subscription, sequence: int) -> Delivery | None:
     """Remove a requeued delivery from the ready or delayed messages and return it, or None."""
-    delivery = subscription.back.pop(sequence, None)
+    delivery = subscription.requeued.pop(sequence, None)
     if delivery is not None:
-        take_out(delivery)
-        tidy(subscription)
+        remove_waiting(delivery)
+        compact_pending_queues(subscription)
     return delivery
 
 
-def seize(subscription: Subscription, sequence: int) -> Delivery | None:
+def remove_delivered(subscription: Subscription, sequence: int) -> Delivery | None:
     """Remove a message that has been delivered before and return it, or None.
 
     The message may be unacked, or have been requeued since.
     """
-    return take_from_holder(subscription, sequence) or _take_back(subscription, sequence)
+    return remove_unacked(subscription, sequence) or _remove_requeued(subscription, sequence)
 
 
-def take_from_holder(subscription: Subscription, sequence: int) -> Delivery | None:
+def remove_unacked(subscription: Subscription, sequence: int) -> Delivery | None:
     """Remove an unacked delivery from its consumer and restore the consumer's credit."""
-    for consumer in subscription.holders:
+    for consumer in subscription.all_consumers:
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is not None:
-            let_go(consumer)
+            remove_drained_consumer(consumer)
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             delivery.consumer = None
             if consumer.window.refill:
                 consumer.window.credit += 1
-                refilled(consumer.window)
+                mark_window_available(consumer.window)
             return delivery
     return None
 
@@ -247,14 +247,14 @@ def end_all(subscription: Subscription, deliveries: Iterable[Delivery], cause: C
     for delivery in deliveries:
         if delivery.journaled == RECORDED:
             sequences.append(delivery.sequence)
-        forget(delivery, cause)
+        end_unjournaled(delivery, cause)
     if not sequences:
         return 0
     subscription.core.event_recorder.write()
-    return complete(subscription, cause, sequences)
+    return journal_completion(subscription, cause, sequences)
 
 
-def forget(delivery: Delivery, cause: Cause) -> None:
+def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
     """End a delivery without journaling it, because another record already does."""
     subscription = delivery.subscription
     sequence = delivery.sequence
@@ -263,7 +263,7 @@ def forget(delivery: Delivery, cause: Cause) -> None:
         subscription.refused.pop(sequence, None)
         subscription.core.timers.note_ended()
     if delivery.attempts:
-        subscription.back.pop(sequence, None)
+        subscription.requeued.pop(sequence, None)
     delivery.state = GONE
     core = subscription.core
     if delivery.message is not None:
@@ -272,8 +272,8 @@ def forget(delivery: Delivery, cause: Cause) -> None:
         core.wheel.discard(delivery)
     destination = subscription.destination
     if delivery.journaled == SHARED:
-        if destination.is_last_copy(sequence):
-            complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
+        if destination.end_shared_copy(sequence):
+            journal_completion(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     if destination.parked:
@@ -294,21 +294,22 @@ def withdraw(delivery: Delivery) -> None:
     delivery.state = TAKEN
 
 
-def take_out(delivery: Delivery) -> None:
+def remove_waiting(delivery: Delivery) -> None:
     """Withdraw a delivery and remove it from the pending queue for good.
 
-    The object may be a temporary one, unpacked from a chunk. The caller calls `tidy` afterwards.
+    The object may be a temporary one, unpacked from a chunk. The caller calls
+    `compact_pending_queues` afterwards.
     """
     if delivery.state == READY:
-        delivery.subscription.everything.discard(delivery)
+        delivery.subscription.all_ready.discard(delivery)
     withdraw(delivery)
 
 
 def expire(delivery: Delivery) -> None:
     """Expire a waiting delivery, which may already have been removed from its pending queue."""
-    take_out(delivery)
+    remove_waiting(delivery)
     expire_uncounted(delivery)
-    tidy(delivery.subscription)
+    compact_pending_queues(delivery.subscription)
 
 
 def expire_uncounted(delivery: Delivery) -> None:
@@ -354,29 +355,29 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     subscription.delayed[delivery.sequence] = delivery
     subscription.refused[delivery.sequence] = (delivery, reason, force)
     if delivery.attempts:
-        subscription.back[delivery.sequence] = delivery
+        subscription.requeued[delivery.sequence] = delivery
     core.page_out((delivery,))
-    _retry_in(subscription, core.settings.dead_letter_retry)
+    _schedule_retry(subscription, core.settings.dead_letter_retry)
     _released(delivery)
 
 
-def _retry_in(subscription: Subscription, milliseconds: int) -> None:
+def _schedule_retry(subscription: Subscription, milliseconds: int) -> None:
     if not subscription.retrying:
         subscription.retrying = True
         core = subscription.core
-        core.timers.add(core.clock.steady + milliseconds, _offer_again, subscription)
+        core.timers.add(core.clock.steady + milliseconds, _retry_refused, subscription)
 
 
-def _offer_again(subscription: Subscription) -> None:
+def _retry_refused(subscription: Subscription) -> None:
     """Move refused deliveries for which the dead-letter queue has capacity, oldest first."""
     subscription.retrying = False
     destination = subscription.destination
-    fits = subscription.core.dead_letters.fits
+    has_capacity = subscription.core.dead_letters.has_capacity
     count = 0
-    for delivery, reason, force in list(islice(subscription.refused.values(), OFFERED)):
-        if count == OFFERED_MOVES or not fits(destination, 0):
+    for delivery, reason, force in list(islice(subscription.refused.values(), RETRY_EXAMINED)):
+        if count == RETRY_MOVES or not has_capacity(destination, 0):
             break
-        if subscription.refused.get(delivery.sequence) is None or not fits(
+        if subscription.refused.get(delivery.sequence) is None or not has_capacity(
             destination, delivery.size
         ):
             continue
@@ -384,13 +385,13 @@ def _offer_again(subscription: Subscription) -> None:
         drop(delivery, reason, force)
         count += 1
     if subscription.refused:
-        milliseconds = 1 if count == OFFERED_MOVES else subscription.core.settings.dead_letter_retry
-        _retry_in(subscription, milliseconds)
+        milliseconds = 1 if count == RETRY_MOVES else subscription.core.settings.dead_letter_retry
+        _schedule_retry(subscription, milliseconds)
 
 
 def dead_letter(subscription: Subscription, sequence: int, reason: str, force: bool) -> bool:
     """Remove a delivered message for good; return False if no such delivery exists."""
-    delivery = seize(subscription, sequence)
+    delivery = remove_delivered(subscription, sequence)
     if delivery is None:
         return False
     if reason == "expired":

@@ -1,6 +1,6 @@
 """Transactions over sends and acknowledgements, local and two-phase (XA).
 
-             publish, settle                 prepare                    commit
+             publish, acknowledge            prepare                    commit
    (begin) ────────────────> OPEN ───────────────────────> PREPARED ──────────────> (gone)
                               │  └──────── commit ────────────┼───────────────────> (gone)
                               └─────────── rollback ──────────┴───────────────────> (gone)
@@ -48,9 +48,14 @@ from sluicemq.broker.codec import (
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.pending.entry import RECORDED
 from sluicemq.broker.publishing import GroupCommit, Publisher
-from sluicemq.broker.redelivery import give_back, hold
+from sluicemq.broker.redelivery import requeue_unacked, restore_unacked
 from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import complete, forget, let_go, refilled
+from sluicemq.broker.subscription import (
+    end_unjournaled,
+    journal_completion,
+    mark_window_available,
+    remove_drained_consumer,
+)
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.space import ignore
 from sluicemq.model.destination import is_temporary
@@ -110,17 +115,17 @@ class Transaction:
     record  sequence of its TRANSACTION_PREPARED record, set by `prepare`
     payload payload of that record, set by `prepare`
     on_end  callbacks for the end of the transaction; their argument is True if it was committed
-    done    callbacks for a durable and applied preparation or commit
+    callbacks  for a durable and applied preparation or commit
     owner   user that began it; "" = no owner: it precedes the first user, or was migrated
     """
 
     __slots__ = (
-        "_touched",
+        "_destination_names",
         "acks",
         "bytes",
+        "callbacks",
         "created",
         "destinations",
-        "done",
         "number",
         "on_end",
         "owner",
@@ -146,8 +151,8 @@ class Transaction:
         self.record = 0
         self.payload = b""
         self.on_end: Callable[[bool], None] | None = None
-        self._touched: tuple[frozenset[str], frozenset[str]] | None = None
-        self.done: list[Callable[[], None]] = []
+        self._destination_names: tuple[frozenset[str], frozenset[str]] | None = None
+        self.callbacks: list[Callable[[], None]] = []
 
     @property
     def records(self) -> Iterable[tuple[int, bytes]]:
@@ -157,16 +162,16 @@ class Transaction:
         for part in self.parts:
             yield part.record, b""
 
-    def touched(self) -> tuple[frozenset[str], frozenset[str]]:
+    def destination_names(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names of the destinations it sends to, and of those it acknowledges from."""
-        names = self._touched
+        names = self._destination_names
         if names is None:
             names = (
                 frozenset([destination.name for destination in self.destinations]),
                 frozenset([delivery.subscription.destination.name for delivery in self.acks]),
             )
             if self.state is TransactionState.PREPARED:  # a prepared transaction no longer changes
-                self._touched = names
+                self._destination_names = names
         return names
 
 
@@ -212,7 +217,7 @@ class Transactions:
         together, would hold too much: it stays open and can be committed or rolled back. Raises
         TransactionError if it has ended, or is prepared or committed.
         """
-        self._expect(transaction, TransactionState.OPEN)
+        self._expect_state(transaction, TransactionState.OPEN)
         self._publisher.expect_space(message)
         self._check_limits(transaction, self._core.size_in_memory(message))
         self._publisher.record_transient(destination, message)
@@ -251,11 +256,11 @@ class Transactions:
                 "(broker.memory_limit); commit or roll back, or try again later"
             )
 
-    def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
+    def acknowledge(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
         """Acknowledge in the transaction; return False if the consumer does not hold the
         message.
         """
-        self._expect(transaction, TransactionState.OPEN)
+        self._expect_state(transaction, TransactionState.OPEN)
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is None:
             return False
@@ -263,56 +268,56 @@ class Transactions:
         core = self._core
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
             core.drop_message(delivery)
-        let_go(consumer)
+        remove_drained_consumer(consumer)
         window = consumer.window
         if window.refill:
             window.credit += 1
             if window.credit == 1:
-                refilled(window)
-            self._core.dirty[consumer.subscription] = None
+                mark_window_available(window)
+            self._core.dispatchable[consumer.subscription] = None
         return True
 
-    def unsettle(self, transaction: Transaction, delivery: Delivery) -> bool:
+    def withdraw_ack(self, transaction: Transaction, delivery: Delivery) -> bool:
         """Withdraw an acknowledgement: its consumer, even a retired one, holds the delivery again.
 
         If the consumer is detached, the delivery returns to its original position. Raises
         JournalDamaged, RecordNotFound.
         """
-        self._expect(transaction, TransactionState.OPEN)
+        self._expect_state(transaction, TransactionState.OPEN)
         consumer = transaction.acks.get(delivery)
         if consumer is None:
             return False
         subscription = consumer.subscription
         if consumer in subscription.consumers or (consumer.retired and not subscription.closed):
-            hold(consumer, delivery)
+            restore_unacked(consumer, delivery)
         else:
-            give_back(subscription, [delivery], True)
+            requeue_unacked(subscription, [delivery], True)
         del transaction.acks[delivery]
         return True
 
     def prepare(
-        self, transaction: Transaction, xid: bytes, done: Callable[[], None] = ignore
+        self, transaction: Transaction, xid: bytes, callback: Callable[[], None] = ignore
     ) -> None:
-        """Prepare the transaction (first phase). `done` is called once a crash cannot undo it.
+        """Prepare the transaction (first phase). `callback` is called once a crash cannot undo it.
 
         Raises TransactionEnded, and TransactionError if another transaction with that xid is
         prepared, if this one has another xid, or if it is being committed.
         """
-        self._expect_some(transaction)
+        self._expect_not_ended(transaction)
         if transaction.xid == xid and transaction.state is TransactionState.PREPARING:
-            transaction.done.append(done)
+            transaction.callbacks.append(callback)
             return
         if transaction.xid == xid and transaction.state is TransactionState.PREPARED:
-            self._group_commit.when_durable(transaction.record, done)
+            self._group_commit.when_durable(transaction.record, callback)
             return
-        self._expect(transaction, TransactionState.OPEN)
+        self._expect_state(transaction, TransactionState.OPEN)
         if xid in self.prepared:
             raise TransactionError(f"a transaction with xid {xid.hex()} is prepared already")
         self._publisher.expect_space(*(message for _, message in transaction.sends))
         transaction.xid = xid
         if self._is_large(transaction):
             transaction.state = TransactionState.PREPARING
-            transaction.done.append(done)
+            transaction.callbacks.append(callback)
             self._start(self._prepare(transaction))
         else:
             sends = [PreparedMessage.of(message) for _, message in transaction.sends]
@@ -320,7 +325,7 @@ class Transactions:
             self.record_prepared(
                 transaction, PreparedTransaction(xid, sends, acks, transaction.owner)
             )
-            self._group_commit.when_durable(transaction.record, done)
+            self._group_commit.when_durable(transaction.record, callback)
         del self.open[transaction.number]
         self.prepared[xid] = transaction
 
@@ -403,17 +408,17 @@ class Transactions:
         self.resolve(transaction, transaction.record, True)
         self.end(transaction, True)
 
-    def commit(self, transaction: Transaction, done: Callable[[], None] = ignore) -> None:
-        """Commit a transaction. `done` is called once it is applied and a crash cannot undo it.
+    def commit(self, transaction: Transaction, callback: Callable[[], None] = ignore) -> None:
+        """Commit a transaction. `callback` is called once it is applied and a crash cannot undo it.
 
         Raises TransactionEnded; TransactionError while it is being prepared; DestinationNotFound or
         LimitExceeded if a destination was deleted and cannot be created again; LowDiskSpace unless
         it is prepared. After an error nothing has changed. Once this has returned, the transaction
         cannot be undone.
         """
-        self._expect_some(transaction)
+        self._expect_not_ended(transaction)
         if transaction.state is TransactionState.COMMITTING:
-            transaction.done.append(done)
+            transaction.callbacks.append(callback)
             return
         if transaction.state is TransactionState.PREPARING:
             raise TransactionError(f"transaction {transaction.number} is still being prepared")
@@ -430,7 +435,7 @@ class Transactions:
                 )
         if transaction.parts or (not transaction.record and self._is_large(transaction)):
             transaction.state = TransactionState.COMMITTING
-            transaction.done.append(done)
+            transaction.callbacks.append(callback)
             for destination in destinations.values():
                 destination.committing += 1
             self._start(self._commit(transaction))
@@ -439,7 +444,7 @@ class Transactions:
             transaction, len(transaction.sends), len(transaction.acks), transaction.record
         )
         self.end(transaction, True)
-        self._group_commit.when_durable(sequence, done)
+        self._group_commit.when_durable(sequence, callback)
 
     def perform(self, transaction: Transaction, sends: int, acks: int, record: int) -> int:
         """Publish the first `sends` messages and end the first `acks` deliveries in one journal
@@ -460,7 +465,7 @@ class Transactions:
                 continue
             if message.durability:
                 # numbering appends records of its own, which must not become part of the unit
-                self._destinations.number(destination)
+                self._destinations.assign_number(destination)
             publications.append((destination, message))
         deliveries = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
         acked_sequences = recorded(deliveries)
@@ -481,16 +486,18 @@ class Transactions:
                 self._publisher.accept(destination, message, last=False)
         for subscription, sequences in acked_sequences.items():
             remaining -= 1
-            sequence = complete(subscription, Cause.ACKNOWLEDGED, sequences, remaining == 0)
+            sequence = journal_completion(
+                subscription, Cause.ACKNOWLEDGED, sequences, remaining == 0
+            )
         if record:
             sequence = self.resolve(transaction, record, True)
-        self._publisher.show_unit()
+        self._publisher.make_unit_visible()
         for delivery in deliveries:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
-            forget(delivery, Cause.ACKNOWLEDGED)
+            end_unjournaled(delivery, Cause.ACKNOWLEDGED)
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
@@ -499,7 +506,7 @@ class Transactions:
         Return the sequence to wait for before responding (0 = none). Raises TransactionEnded, and
         TransactionError while it is being prepared or committed.
         """
-        self._expect_some(transaction)
+        self._expect_not_ended(transaction)
         if transaction.state in (TransactionState.PREPARING, TransactionState.COMMITTING):
             raise TransactionError(
                 f"transaction {transaction.number} is {transaction.state.value}: it cannot be "
@@ -513,7 +520,7 @@ class Transactions:
         for delivery in transaction.acks:
             acked_deliveries.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in acked_deliveries.items():
-            give_back(subscription, deliveries, True)
+            requeue_unacked(subscription, deliveries, True)
         self.end(transaction, False)
         return sequence
 
@@ -542,12 +549,12 @@ class Transactions:
         if on_end is not None:
             on_end(committed)
 
-    def _expect_some(self, transaction: Transaction) -> None:
+    def _expect_not_ended(self, transaction: Transaction) -> None:
         if transaction.state is TransactionState.ENDED:
             raise TransactionEnded(f"transaction {transaction.number} has ended")
 
-    def _expect(self, transaction: Transaction, state: TransactionState) -> None:
-        self._expect_some(transaction)
+    def _expect_state(self, transaction: Transaction, state: TransactionState) -> None:
+        self._expect_not_ended(transaction)
         if transaction.state is not state:
             raise TransactionError(
                 f"transaction {transaction.number} is {transaction.state.value}, not {state.value}"
@@ -567,7 +574,7 @@ class Transactions:
     def _start(self, steps: Steps) -> None:
         """Schedule the next slice for a later iteration: this one may have no time left."""
         self._ready.append(steps)
-        self._core.wake()
+        self._core.schedule_flush()
 
     def advance(self) -> None:
         """Run one slice of the work that is ready. Called once per event loop iteration."""
@@ -583,7 +590,7 @@ class Transactions:
                 self._group_commit.when_durable(sequence, partial(self._start, steps))
                 break
         if self._ready:
-            self._core.wake()
+            self._core.schedule_flush()
 
     def _prepare(self, transaction: Transaction) -> Steps:
         yield from self._write_parts(transaction)
@@ -593,7 +600,7 @@ class Transactions:
             PreparedTransaction(transaction.xid, [], [], owner=transaction.owner, parts=parts),
         )
         yield transaction.record, self.slice_deliveries
-        _call_done(transaction)
+        _run_callbacks(transaction)
 
     def _commit(self, transaction: Transaction) -> Steps:
         destinations = list(transaction.destinations.values())
@@ -606,7 +613,7 @@ class Transactions:
             destination.committing -= 1
         self.end(transaction, True)
         yield sequence, self.slice_deliveries
-        _call_done(transaction)
+        _run_callbacks(transaction)
 
     def _write_parts(self, transaction: Transaction) -> Steps:
         sends = iter(transaction.sends)
@@ -661,7 +668,7 @@ def recorded(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
     return sequences
 
 
-def _call_done(transaction: Transaction) -> None:
-    done, transaction.done = transaction.done, []
-    for callback in done:
+def _run_callbacks(transaction: Transaction) -> None:
+    callbacks, transaction.callbacks = transaction.callbacks, []
+    for callback in callbacks:
         callback()

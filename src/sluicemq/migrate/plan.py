@@ -12,7 +12,7 @@ import msgspec
 
 from sluicemq.migrate.source_files import ChangeDetector
 from sluicemq.model.destination import (
-    USUAL,
+    DEFAULT_SETTINGS,
     Address,
     DestinationSettings,
     Provenance,
@@ -139,7 +139,7 @@ class Plan(msgspec.Struct, kw_only=True):
     place: Path
     settings: dict[str, tuple[object, str]] = msgspec.field(default_factory=dict)
     listeners: list[NewListener] = msgspec.field(default_factory=list)
-    defaults: DestinationSettings = USUAL
+    defaults: DestinationSettings = DEFAULT_SETTINGS
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
     origins: dict[Address, tuple[Provenance, int]] = msgspec.field(default_factory=dict)
     subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)

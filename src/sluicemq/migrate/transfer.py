@@ -265,7 +265,7 @@ class _Transfer:
             True,
             provenance=Provenance(_CREATORS[self._plan.kind]),
         )
-        return destinations.number(destination)
+        return destinations.assign_number(destination)
 
     def _write(self, part: list[SourceMessage]) -> None:
         """Append one unit."""

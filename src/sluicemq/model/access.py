@@ -21,7 +21,7 @@ MAX_USER: Final = 64
 
 _USER: Final = re.compile(r"[\w.@-]{1,64}\Z")
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9.-]{1,64}=[^\0-\x1f\x7f:]{1,191}\Z")
-_MOST_REMEMBERED: Final = 1024
+_MAX_CACHED: Final = 1024
 
 
 class Operation(StrEnum):
@@ -118,7 +118,7 @@ class Identity:
                 operation in operations and pattern.match(destination)
                 for pattern, operations in self._rules
             )
-            if len(self._known) >= _MOST_REMEMBERED:
+            if len(self._known) >= _MAX_CACHED:
                 self._known.clear()
             self._known[key] = verdict
         return verdict

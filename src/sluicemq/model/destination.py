@@ -140,7 +140,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     ] = None
 
 
-USUAL: Final = DestinationSettings()
+DEFAULT_SETTINGS: Final = DestinationSettings()
 """Default settings of a destination."""
 
 
@@ -187,7 +187,9 @@ class Provenance(NamedTuple):
         return self._replace(explicit=(self.explicit - unset_names) | set_names, as_written=values)
 
 
-def differing(settings: DestinationSettings, base: DestinationSettings = USUAL) -> frozenset[str]:
+def differing(
+    settings: DestinationSettings, base: DestinationSettings = DEFAULT_SETTINGS
+) -> frozenset[str]:
     """Return the names of the settings that are not as in `base`."""
     return frozenset(
         name

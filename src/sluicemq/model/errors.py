@@ -112,12 +112,12 @@ class Refusal(NamedTuple):
 
     row      index of the message, from 0
     error    reason of the refusal
-    passing  True if the broker's present state is the reason: a later attempt may succeed
+    is_temporary  True if the broker's present state is the reason: a later attempt may succeed
     """
 
     row: int
     error: BrokerError
-    passing: bool
+    is_temporary: bool
 
 
 class BatchRefused(BrokerError):

@@ -25,13 +25,13 @@ from sluicemq.model.message import DEFAULT_PRIORITY, BodyKind, Durability, Prope
 
 FRAME_ROWS: Final = 1024
 """Largest number of rows in a frame."""
-USUAL_ROWS: Final = 256
+DEFAULT_FRAME_ROWS: Final = 256
 """Largest number of rows in a frame made by `encode`."""
-USUAL_BYTES: Final = 256 * 1024
+DEFAULT_FRAME_BYTES: Final = 256 * 1024
 """Bytes of bodies at which `encode` ends a frame."""
-MOST_PROPERTIES_BYTES: Final = 1024 * 1024
+MAX_PROPERTIES_BYTES: Final = 1024 * 1024
 """Largest size of a row's properties in bytes."""
-MOST_NAME_BYTES: Final = 65_540
+MAX_NAME_BYTES: Final = 65_540
 """Largest size of a destination's name in bytes, checked before the name is decoded."""
 
 MAX_TIME: Final = 253_402_300_799_999
@@ -130,7 +130,7 @@ def name_of(raw: bytes | msgspec.Raw) -> str:
     """Return the name encoded in `Row.destination`. Raises ProtocolError (UnusableRow)."""
     reason = None
     try:
-        name: Any = _any.decode(raw) if len(raw) <= MOST_NAME_BYTES else None
+        name: Any = _any.decode(raw) if len(raw) <= MAX_NAME_BYTES else None
     except _UNREADABLE as error:
         raise ProtocolError(f"the destination is not text: {error}") from None
     if isinstance(name, list) and len(name) == 2 and isinstance(name[1], str):
@@ -146,8 +146,8 @@ def name_of(raw: bytes | msgspec.Raw) -> str:
 
 def properties_of(raw: msgspec.Raw) -> dict[str, Property] | None:
     """Return the decoded `Row.properties`. Raises ProtocolError."""
-    if len(raw) > MOST_PROPERTIES_BYTES:
-        raise ProtocolError(f"the properties have more than {MOST_PROPERTIES_BYTES} bytes")
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raise ProtocolError(f"the properties have more than {MAX_PROPERTIES_BYTES} bytes")
     try:
         properties = _properties.decode(raw)
     except _UNREADABLE as error:
@@ -204,7 +204,7 @@ def encode(rows: Iterable[RowValues]) -> Iterator[bytes]:
     for values in rows:
         batch.append(values)
         size += len(values[2])
-        if len(batch) >= USUAL_ROWS or size >= USUAL_BYTES:
+        if len(batch) >= DEFAULT_FRAME_ROWS or size >= DEFAULT_FRAME_BYTES:
             yield frame(batch)
             batch = []
             size = 0

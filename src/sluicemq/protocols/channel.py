@@ -606,8 +606,8 @@ class SentDeliveries:
             for consumer, delivery in unsent:
                 if delivery.journaled:
                     wake = True
-                broker.settle(consumer, delivery.sequence)
+                broker.acknowledge(consumer, delivery.sequence)
             if wake:
                 # the flush of this event loop iteration has already run; the journal must not wait
-                self._broker.wake()
+                self._broker.schedule_flush()
         return unsent

@@ -81,7 +81,7 @@ def _rights(transaction: Transaction) -> Iterator[Right]:
 
     Any user that knows a temporary destination's name may publish to it.
     """
-    sent, acked = transaction.touched()
+    sent, acked = transaction.destination_names()
     yield from ((Operation.PRODUCE, name) for name in sent if not is_temporary(name))
     yield from ((Operation.CONSUME, name) for name in acked)
 

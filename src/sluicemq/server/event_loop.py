@@ -50,7 +50,7 @@ class EventLoopBatch:
         self._outgoing: dict[Output, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = NEVER
-        broker.on_wake(self.begin)
+        broker.on_flush_needed(self.begin)
 
     def begin(self) -> None:
         """Begin a batch, unless one is open, and schedule its end. Refreshes the clock once."""

@@ -254,7 +254,7 @@ def test_a_message_on_disk_is_read_once_for_its_age(
         broker.flush()
         journal.sync()
         clock.advance(1000)
-    head = queue.queue.everything.head()
+    head = queue.queue.all_ready.head()
     assert head is not None
     assert head.message is None
     reads = 0

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sluicemq.model.message import BodyKind, Durability
 from sluicemq.model.rows import (
+    MAX_PROPERTIES_BYTES,
     MAX_TIME,
-    MOST_PROPERTIES_BYTES,
     Row,
     UnusableRow,
     decode,
@@ -215,7 +215,7 @@ def test_a_map_is_a_map_message() -> None:
         ({"expiration": datetime(1969, 12, 31, tzinfo=UTC)}, {}, "expiration is before 1970"),
         ({"deliver_at": (MAX_TIME + 1) * 1000}, {}, "deliver_at is before 1970 or after 9999"),
         ({"durability": "twice"}, {}, "none, lazy or sync"),
-        ({"properties": [("p", "x" * MOST_PROPERTIES_BYTES)]}, {}, "the properties have 1048"),
+        ({"properties": [("p", "x" * MAX_PROPERTIES_BYTES)]}, {}, "the properties have 1048"),
     ],
 )
 def test_faults(values: dict[str, Any], types: dict[str, pa.DataType], reason: str) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.model.rows import FRAME_ROWS, USUAL_ROWS, decode, frames, row
+from sluicemq.model.rows import DEFAULT_FRAME_ROWS, FRAME_ROWS, decode, frames, row
 from sluicemq.pipeline.sink.delivery import ROW_BYTES, EncodedPart, Parts
 
 
@@ -41,8 +41,10 @@ def test_a_partition_within_the_limits_is_one_part() -> None:
     (part,) = collect([10] * 1000, [3, 3, 700], 1000, 1000 * (10 + ROW_BYTES))
     assert numbers(part) == list(range(1000))
     assert (part.number, part.rows) == (0, 1000)
-    assert max(map(len, map(decode, frames(memoryview(b"".join(part.frames)))))) == USUAL_ROWS
-    assert USUAL_ROWS <= FRAME_ROWS
+    assert (
+        max(map(len, map(decode, frames(memoryview(b"".join(part.frames)))))) == DEFAULT_FRAME_ROWS
+    )
+    assert DEFAULT_FRAME_ROWS <= FRAME_ROWS
 
 
 def test_a_row_too_much_begins_another_part() -> None:

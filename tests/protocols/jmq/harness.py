@@ -116,7 +116,7 @@ class DiskHarness(Harness):
         self.directory = directory
         self.journal = FileJournal.open(directory, notify=_ignore)
         self.broker = Broker(self.journal, self.clock)
-        self.broker.on_wake(self._wake)
+        self.broker.on_flush_needed(self._wake)
         self.journal.snapshot_from(lambda: snapshot(self.broker))
         recover(self.broker, self.journal.recovery)
         self.coordinator = Coordinator(self.broker)

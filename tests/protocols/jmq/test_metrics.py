@@ -42,7 +42,7 @@ class Monitor:
         for delivery in deliveries:
             assert delivery.message is not None
             self.messages.append(delivery.message)
-            self.fixture.broker.settle(consumer, delivery.sequence)
+            self.fixture.broker.acknowledge(consumer, delivery.sequence)
 
     def detached(self, consumer: Consumer) -> None:
         raise AssertionError

@@ -148,7 +148,7 @@ def test_a_queue_by_use_does_not_vanish(harness: Harness) -> None:
     peer.subscribe("q")
     peer.ask(wire.UNSUBSCRIBE, "q")
     harness.clock.advance(10**9)
-    harness.broker.reap(harness.destination("q"))
+    harness.broker.delete_if_idle(harness.destination("q"))
     assert peer.info("q") is not None
 
 

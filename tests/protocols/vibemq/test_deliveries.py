@@ -132,7 +132,7 @@ def test_an_id_whose_delivery_went_another_way_does_not_hide_the_next(harness: H
     peer.publish("q", "m", "m", "n")
     peer.subscribe("q")
     queue = harness.destination("q").queue
-    harness.broker.settle_any(queue, next(queue.browse()).sequence)
+    harness.broker.acknowledge_any(queue, next(queue.browse()).sequence)
     peer.acknowledge("m", "n")
     assert harness.bodies("q") == []
 
@@ -209,7 +209,7 @@ def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> N
     assert peer.ids() == ["0"]
     queue = harness.destination("q").queue
     [delivery] = [d for d in queue.browse() if d.consumer is not None]
-    harness.broker.settle_any(queue, delivery.sequence)
+    harness.broker.acknowledge_any(queue, delivery.sequence)
     harness.turn(60 * SECONDS)  # looks after itself
     assert peer.ids() == ["1"]
 

@@ -298,7 +298,7 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
         journal = FileJournal.open(tmp_path)
         harness = Harness()
         harness.broker = Broker(journal, ManualClock())
-        harness.broker.on_wake(lambda: None)
+        harness.broker.on_flush_needed(lambda: None)
         journal.snapshot_from(lambda: snapshot(harness.broker))
         recover(harness.broker, journal.recovery)
         return journal, harness
@@ -338,7 +338,7 @@ def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> N
         settings = EngineSettings(default_destination=DestinationSettings(max_messages=limit))
         harness = Harness()
         harness.broker = Broker(journal, ManualClock(), settings)
-        harness.broker.on_wake(lambda: None)
+        harness.broker.on_flush_needed(lambda: None)
         recover(harness.broker, journal.recovery)
         destination = harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
         assert destination.settings.max_messages == expected

@@ -49,7 +49,7 @@ class PackedChunk(Generic[AnyEntry]):
         self.last = deliveries[-1].order
 
     @staticmethod
-    def alike(deliveries: list[AnyEntry]) -> bool:
+    def can_pack(deliveries: list[AnyEntry]) -> bool:
         """Return whether deliveries, at least one, all READY and of one priority, can be packed."""
         journaled = deliveries[0].journaled
         return bool(journaled) and all(
@@ -75,7 +75,7 @@ class PackedChunk(Generic[AnyEntry]):
         sequences = self.orders[start : start + count]
         sizes = self._sizes[start : start + count]
         for sequence, size in zip(sequences, sizes, strict=True):
-            yield template.like(sequence, size)
+            yield template.copy_with(sequence, size)
 
     def count(self, order: int) -> int:
         """Return the number of deliveries behind that order."""
@@ -113,7 +113,7 @@ class Backlog(Generic[AnyEntry]):
 
     def add(self, deliveries: list[AnyEntry], pack: bool) -> None:
         """Append deliveries, at least one; packed if `pack` is set and possible."""
-        if pack and PackedChunk.alike(deliveries):
+        if pack and PackedChunk.can_pack(deliveries):
             template = self._template
             if template is None or template.journaled != deliveries[0].journaled:
                 template = self._template = deliveries[0]
@@ -135,14 +135,14 @@ class Backlog(Generic[AnyEntry]):
         """Return the first `count` deliveries behind that order; those in chunks as temporary
         objects.
         """
-        deliveries = behind(self._front, order, count)
+        deliveries = entries_after(self._front, order, count)
         if len(deliveries) < count:
             start = bisect_right(self._chunks, order, key=_last)
             for chunk in islice(self._chunks, start, None):
                 if isinstance(chunk, PackedChunk):
                     deliveries.extend(chunk.after(order, count - len(deliveries)))
                 else:
-                    deliveries += behind(chunk, order, count - len(deliveries))
+                    deliveries += entries_after(chunk, order, count - len(deliveries))
                 if len(deliveries) >= count:
                     break
         return deliveries
@@ -160,12 +160,12 @@ class Backlog(Generic[AnyEntry]):
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
         if self._front and self._front[-1].order >= order:
-            return at(self._front, order)
+            return entry_at(self._front, order)
         index = bisect_left(self._chunks, order, key=_last)
         if index == len(self._chunks):
             return None
         chunk = self._chunks[index]
-        return chunk.find(order) if isinstance(chunk, PackedChunk) else at(chunk, order)
+        return chunk.find(order) if isinstance(chunk, PackedChunk) else entry_at(chunk, order)
 
     def last(self) -> int:
         """Return the order of the last delivery, 0 if there is none."""
@@ -186,7 +186,7 @@ class Backlog(Generic[AnyEntry]):
             if not chunk.remove(order):
                 return False
             self.packed -= 1
-        elif packed or not remove(chunk, order):
+        elif packed or not remove_entry(chunk, order):
             return False
         if not chunk:
             del self._chunks[index]
@@ -215,21 +215,23 @@ class Backlog(Generic[AnyEntry]):
         return remaining
 
 
-def behind(line: deque[AnyEntry] | list[AnyEntry], order: int, count: int) -> list[AnyEntry]:
+def entries_after(
+    entries: deque[AnyEntry] | list[AnyEntry], order: int, count: int
+) -> list[AnyEntry]:
     """Return the first `count` deliveries of an ordered sequence behind that order."""
-    start = bisect_right(line, order, key=order_of) if line else 0
-    return list(islice(line, start, start + count))
+    start = bisect_right(entries, order, key=order_of) if entries else 0
+    return list(islice(entries, start, start + count))
 
 
-def at(line: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry | None:
+def entry_at(entries: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry | None:
     """Return the delivery of an ordered sequence with that order, in any state, or None."""
-    index = bisect_left(line, order, key=order_of)
-    if index < len(line) and line[index].order == order:
-        return line[index]
+    index = bisect_left(entries, order, key=order_of)
+    if index < len(entries) and entries[index].order == order:
+        return entries[index]
     return None
 
 
-def remove(chunk: list[AnyEntry], order: int) -> bool:
+def remove_entry(chunk: list[AnyEntry], order: int) -> bool:
     """Remove the delivery with that order from a chunk; return False if it is not present."""
     index = bisect_left(chunk, order, key=order_of)
     if index == len(chunk) or chunk[index].order != order:
@@ -297,7 +299,7 @@ class Requeued(Generic[AnyEntry]):
     def discard(self, order: int) -> bool:
         """Remove the delivery with that order; return False if it is not present."""
         index = bisect_left(self._chunks, order, key=_last)
-        if index == len(self._chunks) or not remove(self._chunks[index], order):
+        if index == len(self._chunks) or not remove_entry(self._chunks[index], order):
             return False
         if not self._chunks[index]:
             del self._chunks[index]
@@ -306,13 +308,13 @@ class Requeued(Generic[AnyEntry]):
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
         index = bisect_left(self._chunks, order, key=_last)
-        return at(self._chunks[index], order) if index < len(self._chunks) else None
+        return entry_at(self._chunks[index], order) if index < len(self._chunks) else None
 
     def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order, in any state."""
         deliveries: list[AnyEntry] = []
         for chunk in islice(self._chunks, bisect_right(self._chunks, order, key=_last), None):
-            deliveries += behind(chunk, order, count - len(deliveries))
+            deliveries += entries_after(chunk, order, count - len(deliveries))
             if len(deliveries) >= count:
                 break
         return deliveries

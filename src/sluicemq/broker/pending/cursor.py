@@ -52,15 +52,15 @@ class Cursor(Generic[AnyEntry]):
     def step(self, count: int) -> list[AnyEntry]:
         """Return up to `count` READY deliveries of one priority; none at the end of the scan.
 
-        Some may be temporary objects: PendingQueue.pull makes them permanent.
+        Some may be temporary objects: PendingQueue.pin_unpacked makes them permanent.
         """
         while self.priority >= 0:
-            ready = self.look(count)
+            ready = self.examine(count)
             if ready:
                 return ready
         return []
 
-    def look(self, count: int) -> list[AnyEntry]:
+    def examine(self, count: int) -> list[AnyEntry]:
         """Examine at most `count` deliveries and return the READY ones.
 
         The list may be empty although the scan has not ended.
@@ -77,13 +77,13 @@ class Cursor(Generic[AnyEntry]):
         self.last = deliveries[-1].order
         return ready_of(deliveries)
 
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """Return whether a READY delivery follows. The position stays the same."""
         return self.priority >= 0 and bool(
             Cursor(self._pending_queue, self.until, self.priority, self.last).step(1)
         )
 
-    def back_to(self, delivery: AnyEntry) -> None:
+    def rewind_to(self, delivery: AnyEntry) -> None:
         """Continue behind a delivery that the last step returned: later ones were not processed."""
         self.last = delivery.order
 
@@ -105,7 +105,7 @@ class Cursor(Generic[AnyEntry]):
                     budget -= CHUNK_COST
                     continue
             limit, priority = min(count - total, budget, EXAMINED), self.priority
-            total += len(self.look(limit))
+            total += len(self.examine(limit))
             if self.priority == priority:
                 budget -= limit
         return total

@@ -65,7 +65,7 @@ class Entry:
     pinned: bool
     state: int
 
-    def like(self, sequence: int, size: int) -> Self:
+    def copy_with(self, sequence: int, size: int) -> Self:
         """Return a READY entry that differs from this one in sequence and size, without message,
         attempts and expiration.
         """

@@ -19,8 +19,8 @@ from sluicemq.broker.pending.backlog import (
     Backlog,
     PackedChunk,
     Requeued,
-    at,
-    behind,
+    entries_after,
+    entry_at,
     order_of,
     ready_of,
 )
@@ -28,14 +28,14 @@ from sluicemq.broker.pending.entry import READY, AnyEntry
 from sluicemq.broker.routing import Selector
 
 PRIORITIES: Final = 10
-LOOSE: Final = 1024
+COMPACTION_MIN: Final = 1024
 """Smallest number of objects in a pending queue before deliveries that have ended are removed."""
 
 AnyConsumer = TypeVar("AnyConsumer")
 
 
 class PendingQueue(Generic[AnyEntry, AnyConsumer]):
-    """Ready deliveries of one selector. `line` holds the consumers that can take a message now.
+    """Ready deliveries of one selector. `available_consumers` can take a message now.
 
     fifos     newest part of the FIFO, by priority
     backlogs  older part of the FIFO in chunks, by priority
@@ -47,12 +47,12 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
 
     __slots__ = (
         "_chunk_size",
+        "available_consumers",
         "backlogs",
         "consumers",
         "fifos",
         "length",
         "limit",
-        "line",
         "mask",
         "pinned",
         "requeued",
@@ -70,8 +70,8 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         self.requeued: list[Requeued[AnyEntry] | None] = [None] * PRIORITIES
         self.mask = 0
         self.length = 0
-        self.limit = LOOSE
-        self.line: OrderedDict[AnyConsumer, None] = OrderedDict()
+        self.limit = COMPACTION_MIN
+        self.available_consumers: OrderedDict[AnyConsumer, None] = OrderedDict()
         self.consumers = 0
 
     def push(self, delivery: AnyEntry) -> None:
@@ -116,18 +116,18 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
                 backlog = self.backlogs[priority] = Backlog()
             backlog.add(ready, packing)
 
-    def share(self, delivery: AnyEntry) -> None:
+    def pin(self, delivery: AnyEntry) -> None:
         """Mark a delivery object of this queue that will be in another pending queue too."""
         delivery.pinned = True
         self.pinned = True
 
-    def pull(self, delivery: AnyEntry) -> None:
+    def pin_unpacked(self, delivery: AnyEntry) -> None:
         """Keep this object of a READY delivery in the pending queue, because another holder needs
         it.
 
         The delivery must have just been returned by `after` or by a cursor.
         """
-        self.share(delivery)
+        self.pin(delivery)
         backlog = self.backlogs[delivery.priority]
         if backlog is not None and backlog.discard(delivery.sequence, packed=True):
             self.length -= 1
@@ -163,7 +163,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         deliveries = backlog.after(order, count) if backlog is not None else []
         fifo = self.fifos[priority]
         if fifo and len(deliveries) < count:
-            deliveries += behind(fifo, order, count - len(deliveries))
+            deliveries += entries_after(fifo, order, count - len(deliveries))
         requeued = self.requeued[priority]
         if requeued is not None:
             deliveries += requeued.after(order, count)
@@ -195,7 +195,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
                 return delivery
         fifo = self.fifos[priority]
         if fifo and fifo[0].order <= order:
-            return at(fifo, order)
+            return entry_at(fifo, order)
         backlog = self.backlogs[priority]
         return backlog.find(order) if backlog is not None else None
 
@@ -296,7 +296,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             self.mask &= ~(1 << priority)
         return delivery
 
-    def loose(self) -> int:
+    def count_objects(self) -> int:
         """Return the number of its deliveries that are objects."""
         return self.length - sum(backlog.packed for backlog in self.backlogs if backlog is not None)
 
@@ -323,7 +323,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             self.length += count
             if count:
                 self.mask |= 1 << priority
-        self.limit = 2 * self.loose() + LOOSE
+        self.limit = 2 * self.count_objects() + COMPACTION_MIN
 
     def clear(self) -> None:
         """Remove all deliveries."""
@@ -332,4 +332,4 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         self.backlogs = [None] * PRIORITIES
         self.mask = 0
         self.length = 0
-        self.limit = LOOSE
+        self.limit = COMPACTION_MIN

@@ -38,7 +38,7 @@ from sluicemq.model.message import (
     Durability,
     Property,
 )
-from sluicemq.model.rows import MAX_TIME, MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
+from sluicemq.model.rows import MAX_NAME_BYTES, MAX_PROPERTIES_BYTES, MAX_TIME, Row
 from sluicemq.model.rows import row as row_of
 from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.protocols.java import MAX_SIZE, SerialError, dumps_map, inflate
@@ -105,7 +105,7 @@ def _name(spelled: str) -> str | bytes:
     if not spelled:
         raise InvalidValue("the row has no destination")
     raw = spelled.encode()
-    if len(raw) > MOST_NAME_BYTES:
+    if len(raw) > MAX_NAME_BYTES:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
     decoded = _RAW.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
     return spelled if decoded == raw else decoded
@@ -352,10 +352,10 @@ def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
 
 def _check_size(column: pa.Array, properties: list[Properties | None], faults: Faults) -> None:
     """Record a fault for properties over the limit and omit them: a part has a limit, too."""
-    if column.nbytes <= MOST_PROPERTIES_BYTES:
+    if column.nbytes <= MAX_PROPERTIES_BYTES:
         return
     for row, values in enumerate(properties):
-        if values and (size := len(msgspec.msgpack.encode(values))) > MOST_PROPERTIES_BYTES:
+        if values and (size := len(msgspec.msgpack.encode(values))) > MAX_PROPERTIES_BYTES:
             faults.setdefault(row, f"the properties have {size} bytes")
             properties[row] = None
 

@@ -221,7 +221,7 @@ class JmqConnection:
         if (
             self.background is not None
             and known_selector(selector) is None
-            and (len(selector) > SHORT_SELECTOR or broker.scans.over())
+            and (len(selector) > SHORT_SELECTOR or broker.scans.is_time_up())
         ):
             raise SelectorPending(selector)
         return broker.compile_selector(selector)

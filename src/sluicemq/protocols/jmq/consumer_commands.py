@@ -491,9 +491,9 @@ class ConsumerCommands:
 
     def _acknowledge_in(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
         branch = self._branches.active(transaction, self._connection)
-        settle = self._broker.transactions.settle
+        acknowledge = self._broker.transactions.acknowledge
         for consumer, sysid, holder, delivery in self._taken(blocks):
-            if settle(branch.transaction, holder, delivery.sequence):
+            if acknowledge(branch.transaction, holder, delivery.sequence):
                 branch.acked[consumer.number, sysid] = (consumer, holder, delivery)
 
     def _taken(

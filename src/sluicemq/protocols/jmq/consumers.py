@@ -531,7 +531,7 @@ class JmsConsumer:
             return False
         holder = delivery.consumer
         if holder is not None and holder.sink is self:
-            self._broker.settle(holder, delivery.sequence)
+            self._broker.acknowledge(holder, delivery.sequence)
         return delivery.recorded
 
     def take(self, sysid: bytes) -> Delivery | None:
@@ -576,7 +576,9 @@ class JmsConsumer:
             if self.closed:
                 self._broker.release(holder, sequences, attempted=attempted)
             else:
-                self._add_pending(self._broker.again(holder, sequences, attempted=attempted))
+                self._add_pending(
+                    self._broker.start_next_attempt(holder, sequences, attempted=attempted)
+                )
         if requested and self._outbound.safe:
             self._outbound.acknowledged()
         self.level()
@@ -619,7 +621,7 @@ class JmsConsumer:
         broker = self._broker
         for holder in holders:
             broker.release(holder, pending.intersection(holder.unacked), attempted=False)
-            broker.release(holder, set(holder.unacked).difference(first), spared=True)
+            broker.release(holder, set(holder.unacked).difference(first), ignore_max_attempts=True)
             broker.release(holder)
             broker.detach(holder)
         self.held.clear()

@@ -405,7 +405,7 @@ class Browsing:
             if next(self._waiting[0][0], self) is self:
                 if self._waiting:
                     self._waiting_bytes -= self._waiting.popleft()[1]
-                if not self._scans.over():
+                if not self._scans.is_time_up():
                     continue
             self._running = bool(self._waiting)
             if self._running:
@@ -423,7 +423,7 @@ class Browsing:
         if destination is not None and destination.owner in (None, self._connection.channel):
             limit = self._connection.options.browsed
             identity = broker.identity
-            over = self._scans.over
+            over = self._scans.is_time_up
             for entry in scan(destination.queue):
                 if entry is not None:
                     sequence, delivery = entry
@@ -451,7 +451,7 @@ class Browsing:
         previous: Message | None = None
         is_answered = False
         size = 0
-        over = self._scans.over
+        over = self._scans.is_time_up
         body = packet.body
         for offset in range(0, len(body), SYSID_SIZE):
             message = self._find(consumer_id, body[offset : offset + SYSID_SIZE])

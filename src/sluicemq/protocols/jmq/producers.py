@@ -291,7 +291,7 @@ class Producers:
             if is_match:
                 self._search = None
                 return True
-            if self._broker.scans.over():
+            if self._broker.scans.is_time_up():
                 raise SearchPending
         self._search = None
         return False
@@ -381,11 +381,11 @@ def _latest_first(
 ) -> Iterator[Delivery | None]:
     """Yield the unacked messages of a subscription, then windows of its ready messages of one
     priority, the latest window first; None for an empty window."""
-    for consumer in subscription.holders:
+    for consumer in subscription.all_consumers:
         for delivery in reversed(list(consumer.unacked.values())):
             if not delivery.ended:
                 yield delivery
     for end in range(broker.journal.next_sequence(), 0, -_WINDOW):
         cursor = subscription.cursor(end, priority, max(0, end - _WINDOW))
         while cursor.priority == priority:
-            yield from cursor.look(_EXAMINED) or (None,)
+            yield from cursor.examine(_EXAMINED) or (None,)

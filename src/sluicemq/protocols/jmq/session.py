@@ -405,7 +405,7 @@ class JmqSession:
                 break
             if channel.ended:
                 break
-            if limited and self._connection.broker.scans.over():
+            if limited and self._connection.broker.scans.is_time_up():
                 self._interrupt((), 0)
             if channel.held is not None:  # the login takes time, or an interruption
                 if remaining := packets[index + 1 :]:
@@ -462,7 +462,7 @@ class JmqSession:
         self._compilation = None
         size = self._channel.held_bytes
         packets = self._channel.release()
-        self._connection.broker.wake()
+        self._connection.broker.schedule_flush()
         if packets and isinstance(compiled, SelectorError):
             self._connection.refuse(packets.pop(0), compiled)
         self._handle(packets, size)

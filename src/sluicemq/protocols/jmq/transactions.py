@@ -362,13 +362,13 @@ class Branches:
         messages: list[tuple[JmsConsumer, bytes]] = []
         if not branch.can_roll_back:
             return messages
-        unsettle = self._broker.transactions.unsettle
+        withdraw_ack = self._broker.transactions.withdraw_ack
         for block in blocks:
             acknowledgement = branch.acked.pop(block, None)
             if acknowledgement is None:
                 continue
             consumer, holder, delivery = acknowledgement
-            if unsettle(branch.transaction, delivery) and delivery.sequence in holder.unacked:
+            if withdraw_ack(branch.transaction, delivery) and delivery.sequence in holder.unacked:
                 consumer.put_back(block[1], delivery)
                 messages.append((consumer, block[1]))
         return messages

@@ -240,7 +240,7 @@ class MsgliteSession:
             self._remove_spent()
         if not self._holds and (self._held_bytes or self._channel.ended):
             # this iteration's flush has already run, and pending commands may publish
-            self._broker.wake()
+            self._broker.schedule_flush()
             self._run()
 
     def pause_delivery(self) -> None:
@@ -346,7 +346,7 @@ class MsgliteSession:
             # to a waiting consumer, or not at all; earlier messages of this event loop iteration
             # may be about to go to these consumers
             self._broker.dispatch(queue)
-            if not destination.topic and not queue.hungry:
+            if not destination.topic and not queue.has_idle_consumer:
                 return
             durability = Durability.NONE
         elif destination.temporary:

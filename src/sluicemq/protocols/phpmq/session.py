@@ -217,7 +217,7 @@ class PhpmqSession:
         if self._pauses.reasons & _UNSENT:
             self._pauses.resume(_UNSENT)
             # the flush of this event loop iteration has already run
-            self._broker.wake()
+            self._broker.schedule_flush()
 
     def pause_delivery(self) -> None:
         """Stop deliveries, so that no message is sent in part."""
@@ -293,11 +293,11 @@ class PhpmqSession:
                     if (
                         consumer is None
                         or queue != self._queue
-                        or not broker.settle(consumer, sequence)
+                        or not broker.acknowledge(consumer, sequence)
                     ):
                         subscription = self._find(queue)
                         if subscription is not None and sequence:
-                            broker.settle_any(subscription, sequence)
+                            broker.acknowledge_any(subscription, sequence)
                 elif kind == CONSUME:
                     self._subscribe(queue, number)
                 else:

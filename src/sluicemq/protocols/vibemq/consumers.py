@@ -164,16 +164,16 @@ class Subscriber:
         """Requeue all unacked deliveries and detach. `begun` as of `Subscriptions.begun`."""
         broker = self._broker
         unsent = self._stop_sending()
-        broker.destinations.stop_waiting(self.name, self._created)
+        broker.destinations.cancel_wait(self.name, self._created)
         consumer = self._drop_consumer()
         if consumer is None:
             return
-        if self._topic and not broker.keeps(consumer.subscription):
+        if self._topic and not broker.keeps_messages(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
         broker.release(consumer, unsent, attempted=False)
         sequences = [sequence for sequence in consumer.unacked if sequence not in begun]
-        broker.release(consumer, sequences, spared=True)
+        broker.release(consumer, sequences, ignore_max_attempts=True)
         broker.detach(consumer)
         if self._topic:
             broker.unsubscribe(consumer.subscription)
@@ -369,7 +369,7 @@ class Subscriber:
 
     def acknowledge(self, consumer: Consumer, delivery: Delivery) -> bool:
         """Acknowledge a delivery of `consumer`, this subscription's; False if it has ended."""
-        if not self._broker.settle(consumer, delivery.sequence):
+        if not self._broker.acknowledge(consumer, delivery.sequence):
             return False
         subscriptions = self._subscriptions
         if subscriptions.copies is None:
@@ -405,7 +405,7 @@ class Subscriber:
         if delay or self._connection.channel.congested or self._has_rivals(consumer):
             broker.time_out(consumer, sequences)
         else:
-            deliveries = broker.again(consumer, sequences, attempted=True)
+            deliveries = broker.start_next_attempt(consumer, sequences, attempted=True)
             unacked = {delivery.sequence for delivery in deliveries}
             self._subscriptions.give_up(
                 sequence for sequence in sequences if sequence not in unacked
@@ -596,7 +596,7 @@ class Subscriptions:
         if not answered_copy.unacked and consumer is not None:
             # the message was requeued before
             sequence = answered_copy.delivery.sequence
-            self.connection.broker.settle_any(consumer.subscription, sequence)
+            self.connection.broker.acknowledge_any(consumer.subscription, sequence)
         later_copies = copies[index + 1 :]
         later_sequences = {copy.delivery.sequence for copy in later_copies}
         remaining: list[Copy] = []

@@ -483,7 +483,7 @@ class QueueCreation:
             address, creator=creator, settings=settings, provenance=provenance
         )
         # so that the journal records it even without messages
-        broker.destinations.number(destination)
+        broker.destinations.assign_number(destination)
         return self._with_dead_letters(destination)
 
     def declare(
