@@ -271,7 +271,7 @@ def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
         harness.turn()
     assert [p.type for p in peer.receive()] == [H.GOODBYE_REPLY]
     assert isinstance(peer.session, JmqSession)
-    assert not peer.session._browsing._waiting
+    assert not peer.session._browsing._requests
 
 
 def test_requests_wait_their_turn(

@@ -381,7 +381,7 @@ def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> Non
     number_of(step(other, PREPARE, "z"))
     number_of(step(other, COMMIT, "z"))
     assert harness.bodies("q") == [b"y", b"z"]
-    assert not harness.coordinator.branches._kept
+    assert not harness.coordinator.branches._detached
 
 
 def test_prepared_branches_survive_their_connection(harness: Harness, peer: Peer) -> None:

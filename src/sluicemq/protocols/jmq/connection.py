@@ -303,7 +303,7 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
         "JMQService": options.service,
         "JMQProtocolLevel": connection.level,
     }
-    status, reason = _verdict(options, level, packet)
+    status, reason = _hello_status(options, level, packet)
     if reason:
         properties["JMQReason"] = reason
     if status in (Status.OK, Status.NOT_FOUND):
@@ -324,7 +324,7 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
     return status
 
 
-def _verdict(options: SessionOptions, level: int, packet: Packet) -> tuple[Status, str]:
+def _hello_status(options: SessionOptions, level: int, packet: Packet) -> tuple[Status, str]:
     """Return the status of the reply to HELLO, and its reason. Raises RejectedRequest."""
     if level < Level.LOWEST:
         return Status.BAD_VERSION, f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
@@ -392,7 +392,7 @@ class PortMapperSession(NoConsumers):
     def __init__(self, transport: Transport, rows: Callable[[], bytes], patience: float) -> None:
         self._transport = transport
         self._rows = rows
-        self._heard = 0
+        self._received_bytes = 0
         self._answered = False
         self._timer = Alarm(transport)
         if patience:
@@ -400,8 +400,8 @@ class PortMapperSession(NoConsumers):
 
     def receive(self, data: bytes) -> None:
         """Read up to the end of a line (CR or LF), then answer."""
-        self._heard += len(data)
-        if b"\n" in data or b"\r" in data or self._heard >= MAX_LINE:
+        self._received_bytes += len(data)
+        if b"\n" in data or b"\r" in data or self._received_bytes >= MAX_LINE:
             self.end_of_input()
 
     @property

@@ -84,8 +84,8 @@ class ConsumerCommands:
         "_connection",
         "_delay",
         "_durables",
-        "_known",
         "_pending",
+        "_sessions_by_consumer",
     )
 
     def __init__(self, connection: JmqConnection, branches: Branches, durables: Durables) -> None:
@@ -95,7 +95,7 @@ class ConsumerCommands:
         self._broker = connection.broker
         self._delay = Alarm(connection.channel.transport)
         """Timer of a delayed START."""
-        self._known: OrderedDict[int, int] = OrderedDict()
+        self._sessions_by_consumer: OrderedDict[int, int] = OrderedDict()
         """Sessions of the latest consumers by JMQConsumerID, for late acknowledgements."""
         self._pending: list[bytes] = []
         """Replies to the acknowledgements of the current read."""
@@ -187,7 +187,7 @@ class ConsumerCommands:
         connection = self._connection
         session = self._session_of(packet)
         address = address_of(packet)
-        self._may_consume(address)
+        self._check_may_consume(address)
         selector = self._connection.selector(packet)
         if len(connection.consumers) >= connection.options.most:
             raise RejectedRequest(
@@ -224,24 +224,26 @@ class ConsumerCommands:
         consumer.attach()
         connection.consumers[consumer_id] = consumer
         session.consumers[consumer_id] = consumer
-        self._known[consumer_id] = session.number
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+        self._sessions_by_consumer[consumer_id] = session.number
+        if len(self._sessions_by_consumer) > MOST_KNOWN:
+            self._sessions_by_consumer.popitem(last=False)
         if text(packet, "JMQDurableName"):
             ack_record = self._broker.last_ack_record
             self._broker.when_durable(
-                ack_record, partial(self._added, packet, properties, consumer)
+                ack_record, partial(self._confirm_consumer, packet, properties, consumer)
             )
         else:
-            self._added(packet, properties, consumer)
+            self._confirm_consumer(packet, properties, consumer)
 
-    def _added(self, packet: Packet, properties: dict[str, object], consumer: JmsConsumer) -> None:
+    def _confirm_consumer(
+        self, packet: Packet, properties: dict[str, object], consumer: JmsConsumer
+    ) -> None:
         """Reply and begin to deliver, once the subscription is durable if it has to be."""
         self._connection.reply(packet, properties=properties)
         consumer.known = True
         consumer.level()
 
-    def _may_consume(self, address: Address) -> None:
+    def _check_may_consume(self, address: Address) -> None:
         """Raise RejectedRequest or AccessDenied unless the client may consume from a destination.
 
         The owner of a temporary destination needs no permission.
@@ -311,7 +313,7 @@ class ConsumerCommands:
         """Close a consumer (JMQConsumerID), remove a durable subscription (JMQDurableName), or
         both. If either is refused, nothing happens."""
         if "JMQConsumerID" not in packet.properties:
-            self._unsubscribe(packet, self._durable(packet, ()), {})
+            self._unsubscribe(packet, self._durable_to_remove(packet, ()), {})
             return
         consumer_id = number(packet, "JMQConsumerID")
         connection = self._connection
@@ -324,7 +326,7 @@ class ConsumerCommands:
         redeliver_all = truth(packet, "JMQRedeliverAll")
         durable_name = ""
         if text(packet, "JMQDurableName"):
-            durable_name = self._durable(packet, consumer.pauses.engines)
+            durable_name = self._durable_to_remove(packet, consumer.pauses.engines)
         consumer.retire(last, none=redeliver_all)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
@@ -339,7 +341,7 @@ class ConsumerCommands:
         else:
             connection.reply(packet, properties=properties)
 
-    def _durable(self, packet: Packet, leaving: Collection[Consumer]) -> str:
+    def _durable_to_remove(self, packet: Packet, leaving: Collection[Consumer]) -> str:
         """Return the name of the durable subscription that the request removes.
 
         Raises RejectedRequest: BAD_REQUEST, NOT_FOUND; AccessDenied; SubscriptionInUse if it has
@@ -413,21 +415,21 @@ class ConsumerCommands:
         if packet.block:
             kind = number(packet, "JMQAckType", AckType.CONSUMED)
             if truth(packet, "JMQValidate"):
-                self._validate(transaction, blocks)
+                self._check_acknowledged(transaction, blocks)
                 self._connection.reply(packet)
                 return
             if kind != AckType.CONSUMED:
-                self._give_up(packet, kind, blocks)
+                self._handle_undeliverable(packet, kind, blocks)
                 self._connection.reply(packet)
                 return
         if transaction:
-            self._acknowledge_in(transaction, blocks)
-        elif self._consume(blocks) and packet.flags & A:
+            self._acknowledge_in_transaction(transaction, blocks)
+        elif self._acknowledge_blocks(blocks) and packet.flags & A:
             self._pending.append(encode_reply(_REPLY, packet.consumer_id, _OK))
             return
         self._connection.reply(packet)
 
-    def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
+    def _acknowledge_blocks(self, blocks: list[tuple[int, bytes]]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
         consumers = self._connection.consumers
         is_recorded = False
@@ -472,7 +474,7 @@ class ConsumerCommands:
         """
         consumer = self._connection.consumers.get(consumer_id)
         if consumer is None:
-            if self._known.get(consumer_id) in self._connection.sessions:
+            if self._sessions_by_consumer.get(consumer_id) in self._connection.sessions:
                 return None
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {consumer_id}")
         if not consumer.holds:
@@ -489,14 +491,16 @@ class ConsumerCommands:
 
     # --- transactions ------------------------------------------------------------------------
 
-    def _acknowledge_in(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+    def _acknowledge_in_transaction(
+        self, transaction: int, blocks: list[tuple[int, bytes]]
+    ) -> None:
         branch = self._branches.active(transaction, self._connection)
         settle = self._broker.transactions.settle
-        for consumer, sysid, holder, delivery in self._taken(blocks):
+        for consumer, sysid, holder, delivery in self._take_deliveries(blocks):
             if settle(branch.transaction, holder, delivery.sequence):
                 branch.acked[consumer.number, sysid] = (consumer, holder, delivery)
 
-    def _taken(
+    def _take_deliveries(
         self, blocks: list[tuple[int, bytes]]
     ) -> Iterator[tuple[JmsConsumer, bytes, Consumer, Delivery]]:
         """Remove unacked messages from their consumers, and yield them. Raises RejectedRequest."""
@@ -510,7 +514,7 @@ class ConsumerCommands:
                 yield consumer, sysid, holder, delivery
             self._forget(consumer)
 
-    def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+    def _check_acknowledged(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
         """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
         if not transaction:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate requires a transaction")
@@ -522,7 +526,9 @@ class ConsumerCommands:
 
     # --- undeliverable messages --------------------------------------------------------------
 
-    def _give_up(self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]) -> None:
+    def _handle_undeliverable(
+        self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]
+    ) -> None:
         """Reroute or dead-letter messages that the client cannot process.
 
         Raises RejectedRequest.
@@ -530,7 +536,7 @@ class ConsumerCommands:
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckType {kind}")
         is_expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
-        for _, _, holder, delivery in self._taken(blocks):
+        for _, _, holder, delivery in self._take_deliveries(blocks):
             if kind == AckType.UNDELIVERABLE:
                 reroute(self._broker, holder, delivery)
             else:

@@ -301,24 +301,24 @@ class JmsConsumer:
             self._durables.share(terms.name, self._address.name)
         self._outbound.consumers[self] = None
         if pattern is not None:
-            self._broker.destinations.creations.append(self._created)
+            self._broker.destinations.creations.append(self._attach_to_new_topic)
         try:
             if pattern is None:
-                self._join_address()
+                self._attach_to_address()
                 return
             if terms.durable:
                 self._durables.expect(terms, pattern)
             for topic in matching(self._broker, pattern):
-                self._join(topic)
+                self._attach_to(topic)
         except BrokerError:
             self.end()
             raise
 
-    def _join_address(self) -> None:
+    def _attach_to_address(self) -> None:
         creator = self._outbound.channel.identity.creator
-        self._join(find_or_create(self._broker, self._address, creator))
+        self._attach_to(find_or_create(self._broker, self._address, creator))
 
-    def _join(self, destination: Destination) -> None:
+    def _attach_to(self, destination: Destination) -> None:
         """Receive messages from one more destination. Raises BrokerError."""
         is_queue = self.terms.sort == OF_QUEUE
         subscription = destination.queue if is_queue else self._subscribe(destination)
@@ -351,12 +351,12 @@ class JmsConsumer:
             self._durables.add(terms.name, subscription)
         return subscription
 
-    def _created(self, topic: Destination) -> None:
+    def _attach_to_new_topic(self, topic: Destination) -> None:
         """Attach the consumer to a new topic if its wildcard matches it."""
         assert self._pattern is not None
         if stands_for(self._pattern, topic):
             with suppress(BrokerError):  # the topic may have its maximum number of subscriptions
-                self._join(topic)
+                self._attach_to(topic)
 
     def level(self) -> None:
         """Write pending messages up to the limits, and grant the engine the remaining credit."""
@@ -369,7 +369,7 @@ class JmsConsumer:
             return
         if self.pending:
             self.pauses.pause(_PAUSED)
-            if not self._drain():
+            if not self._write_pending():
                 return
         window = self.window
         additional_credit = self.credit - window.credit
@@ -396,7 +396,7 @@ class JmsConsumer:
         paused = self.pauses.reasons
         if paused or capacity < len(deliveries) or counts_bytes:
             self._add_pending(deliveries)
-            if not paused and not self._drain():
+            if not paused and not self._write_pending():
                 self.pauses.pause(_PAUSED)
         else:
             self._write(deliveries)
@@ -411,7 +411,7 @@ class JmsConsumer:
             else:
                 pending.append(delivery)
 
-    def _drain(self) -> bool:
+    def _write_pending(self) -> bool:
         """Write pending messages up to the limits; return whether more may be written then."""
         pending = self.pending
         outbound = self._outbound
@@ -429,7 +429,7 @@ class JmsConsumer:
             if outbound.counts_bytes or byte_credit.limited:
                 capacity = 1
             candidates = [pending.popleft() for _ in range(capacity)]
-            deliveries = [delivery for delivery in candidates if self._has(delivery)]
+            deliveries = [delivery for delivery in candidates if self._is_unacked(delivery)]
             if deliveries:
                 self._write(deliveries)
         return False
@@ -494,19 +494,19 @@ class JmsConsumer:
         transport.write(chunks)
         self._broker.page_out(deliveries)
         if undeliverable:
-            transport.call_later(0, partial(self._pass_on, undeliverable, too_large))
-        self.held.trim(self._holds)
+            transport.call_later(0, partial(self._reroute_or_dead_letter, undeliverable, too_large))
+        self.held.trim(self._is_entry_unacked)
         self._full = len(unacked_entries) >= self._most_held
         self.byte_credit.left -= size
         if self._full or self.byte_credit.left <= 0:
             self.pauses.pause(_PAUSED)
         outbound.spend(self, count, size)
 
-    def _pass_on(self, deliveries: list[Delivery], too_large: bool) -> None:
+    def _reroute_or_dead_letter(self, deliveries: list[Delivery], too_large: bool) -> None:
         """Dead-letter messages that no packet can carry; reroute those too large for the client."""
         for delivery in deliveries:
             holder = delivery.consumer
-            if too_large and holder is not None and self._has(delivery):
+            if too_large and holder is not None and self._is_unacked(delivery):
                 reroute(self._broker, holder, delivery, force=True)
             elif not (too_large or delivery.ended):
                 self._broker.dead_letter(
@@ -514,13 +514,13 @@ class JmsConsumer:
                 )
         self.level()
 
-    def _has(self, delivery: Delivery) -> bool:
+    def _is_unacked(self, delivery: Delivery) -> bool:
         """Return whether a message is still held: not purged, nor acknowledged elsewhere."""
         holder = delivery.consumer
         return not delivery.ended and holder is not None and holder.sink is self
 
-    def _holds(self, entry: tuple[int, Delivery]) -> bool:
-        return self._has(entry[1])
+    def _is_entry_unacked(self, entry: tuple[int, Delivery]) -> bool:
+        return self._is_unacked(entry[1])
 
     # --- acknowledgements --------------------------------------------------------------------
 
@@ -594,8 +594,8 @@ class JmsConsumer:
             boundary = self.held.first[last][0]
         elif last is None:
             boundary = 0 if none else _EVERYTHING
-        self.held.keep(lambda entry: entry[0] <= boundary and self._has(entry[1]))
-        engines = self._close()
+        self.held.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry[1]))
+        engines = self._stop_delivery()
         sequences: dict[Consumer, list[int]] = {engine: [] for engine in engines}
         for _, (_, delivery) in self.held.entries():
             holder = delivery.consumer
@@ -604,7 +604,7 @@ class JmsConsumer:
         self.pending.clear()
         for engine in engines:
             self._broker.retire(engine, sequences[engine])
-        self._leave(engines)
+        self._delete_unused_subscriptions(engines)
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
@@ -625,19 +625,19 @@ class JmsConsumer:
         self.held.clear()
         self.pending.clear()
         if not self.closed:
-            self._leave(self._close())
+            self._delete_unused_subscriptions(self._stop_delivery())
 
-    def _close(self) -> list[Consumer]:
+    def _stop_delivery(self) -> list[Consumer]:
         """End the deliveries and return the consumers of the engine."""
         self.closed = True
         del self._outbound.consumers[self]
         if self.terms.sort == SHARED:
             self._durables.unshare(self.terms.name)
         if self._pattern is not None:
-            self._broker.destinations.creations.remove(self._created)
+            self._broker.destinations.creations.remove(self._attach_to_new_topic)
         return self.pauses.take()
 
-    def _leave(self, engines: list[Consumer]) -> None:
+    def _delete_unused_subscriptions(self, engines: list[Consumer]) -> None:
         """Delete nondurable subscriptions of topics whose last consumer was detached."""
         if not (self.terms.durable or self.terms.sort == OF_QUEUE):
             for engine in engines:
@@ -650,10 +650,10 @@ class JmsConsumer:
         destination, use the next one of that name, unless the broker refuses that."""
         if consumer in self.pauses.engines:
             self.pauses.engines.remove(consumer)
-            self.held.keep(self._holds)
+            self.held.keep(self._is_entry_unacked)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):
-                    self._join_address()
+                    self._attach_to_address()
 
 
 @dataclass(slots=True, eq=False)

@@ -95,7 +95,9 @@ Work = Iterator[None]
 # --- CREATE, DESTROY, VERIFY -----------------------------------------------------------------
 
 
-def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> DestinationSettings:
+def _with_flavour(
+    settings: DestinationSettings, address: Address, bits: int
+) -> DestinationSettings:
     """Return the settings with the flavour in JMQDestType, which topics do not have.
 
     Raises RejectedRequest if there is more than one.
@@ -180,7 +182,7 @@ def _create_temporary(connection: JmqConnection, address: Address, bits: int) ->
         raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
     if not is_jms_temporary(address.name):
         connection.channel.demand(Operation.CREATE, address.name)
-    settings = _flavoured(DEFAULTS, address, bits)
+    settings = _with_flavour(DEFAULTS, address, bits)
     connection.broker.destinations.check_temporary(connection.channel)
     connection.broker.destinations.declare(
         address,
@@ -200,14 +202,14 @@ def _create(connection: JmqConnection, address: Address, bits: int) -> None:
         or identity.may(Operation.CONSUME, address.name)
     ):
         connection.channel.demand(Operation.CREATE, address.name)
-    _flavoured(DEFAULTS, address, bits)  # refused before anything is created
+    _with_flavour(DEFAULTS, address, bits)  # refused before anything is created
     exists = connection.broker.destinations.find(address) is not None
     try:
         destination = find_or_create(connection.broker, address, identity.creator)
     except DestinationNotFound as error:
         raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
     if not exists:
-        destination.apply(_flavoured(destination.settings, address, bits))
+        destination.apply(_with_flavour(destination.settings, address, bits))
 
 
 def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
@@ -324,11 +326,11 @@ class Browsing:
     __slots__ = (
         "_broker",
         "_connection",
+        "_request_bytes",
+        "_requests",
         "_running",
         "_scans",
         "_views",
-        "_waiting",
-        "_waiting_bytes",
     )
 
     def __init__(self, connection: JmqConnection) -> None:
@@ -337,9 +339,9 @@ class Browsing:
         self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
         """Views by the JMQConsumerID in BROWSE_REPLY."""
-        self._waiting: deque[tuple[Work, int]] = deque()
+        self._requests: deque[tuple[Work, int]] = deque()
         """Requests in order, with their sizes in bytes."""
-        self._waiting_bytes = 0
+        self._request_bytes = 0
         self._running = False
         """True while the next slice is scheduled."""
 
@@ -361,53 +363,53 @@ class Browsing:
                 packet, properties=properties, body=dumps_map(longs(metrics_of(destination)))
             )
             return
-        self._begin(self._list(packet, compiled), packet)
+        self._enqueue(self._list(packet, compiled), packet)
 
     def deliver(self, packet: Packet) -> None:
         """Handle DELIVER."""
         consumer_id = number(packet, "JMQConsumerID")
         if len(packet.body) % SYSID_SIZE:
             raise RejectedRequest(Status.BAD_REQUEST, "the body is not a list of SysMessageIDs")
-        self._begin(self._send(packet, consumer_id), packet)
+        self._enqueue(self._send(packet, consumer_id), packet)
 
     # --- one after the other -----------------------------------------------------------------
 
-    def _begin(self, work: Work, packet: Packet) -> None:
+    def _enqueue(self, work: Work, packet: Packet) -> None:
         size = len(packet.head) + len(packet.body)
-        too_large = self._waiting_bytes + size > MOST_WAITING_BYTES
-        if len(self._waiting) >= MOST_WAITING or (self._waiting and too_large):
+        too_large = self._request_bytes + size > MOST_WAITING_BYTES
+        if len(self._requests) >= MOST_WAITING or (self._requests and too_large):
             raise RejectedRequest(
                 Status.UNAVAILABLE,
                 "the connection has too many requests to browse queues in progress",
             )
-        self._waiting.append((work, size))
-        self._waiting_bytes += size
+        self._requests.append((work, size))
+        self._request_bytes += size
         if not self._running:
             self._running = True
             self._scans.begin(self._step)
 
     def go_on(self) -> None:
         """Continue after the client has read."""
-        if self._waiting and not self._running:
+        if self._requests and not self._running:
             self._running = True
             self._scans.schedule(self._step)
 
     def end(self) -> None:
         """Stop all browsing at the end of the connection."""
-        self._waiting.clear()
+        self._requests.clear()
         self._views.clear()
 
     def _step(self) -> None:
         self._running = False
-        while self._waiting:
+        while self._requests:
             if self._connection.channel.congested:
                 return  # until `go_on`
-            if next(self._waiting[0][0], self) is self:
-                if self._waiting:
-                    self._waiting_bytes -= self._waiting.popleft()[1]
+            if next(self._requests[0][0], self) is self:
+                if self._requests:
+                    self._request_bytes -= self._requests.popleft()[1]
                 if not self._scans.over():
                     continue
-            self._running = bool(self._waiting)
+            self._running = bool(self._requests)
             if self._running:
                 self._scans.schedule(self._step)
             return

@@ -147,11 +147,11 @@ class Durables:
     """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
     subscription, even if the engine has one for each topic that a wildcard matches."""
 
-    __slots__ = ("_broker", "_expected", "_names", "_shared")
+    __slots__ = ("_broker", "_names", "_shared", "_wildcards")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._expected: dict[str, tuple[Terms, Pattern]] = {}
+        self._wildcards: dict[str, tuple[Terms, Pattern]] = {}
         """Wildcards, whose subscriptions include topics that are created later."""
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
         """Subscriptions by client id, quoted as in the names, and name."""
@@ -176,14 +176,14 @@ class Durables:
                 )
                 with suppress(ValueError):
                     self.expect(terms, Pattern(pattern))
-        broker.destinations.creations.append(self._created)
+        broker.destinations.creations.append(self._subscribe_to_new_topic)
 
     def find(self, name: str) -> list[Subscription]:
         """Return the open subscriptions of that name."""
         client = _client_part(name)
         names = self._names.get(client, {})
         alive = [subscription for subscription in names.get(name, ()) if not subscription.closed]
-        if alive or name in self._expected:
+        if alive or name in self._wildcards:
             names[name] = dict.fromkeys(alive)
         elif names.pop(name, None) is not None and not names:
             del self._names[client]
@@ -196,7 +196,7 @@ class Durables:
 
     def expect(self, terms: Terms, pattern: Pattern) -> None:
         """Subscribe to topics that are created later and match the wildcard."""
-        self._expected[terms.name] = (terms, pattern)
+        self._wildcards[terms.name] = (terms, pattern)
         self.add(terms.name)
 
     def share(self, name: str, topic: str) -> None:
@@ -215,8 +215,8 @@ class Durables:
         if consumers > 1:
             self._shared[name] = (topic, consumers - 1)
 
-    def _created(self, topic: Destination) -> None:
-        for terms, pattern in list(self._expected.values()):
+    def _subscribe_to_new_topic(self, topic: Destination) -> None:
+        for terms, pattern in list(self._wildcards.values()):
             if stands_for(pattern, topic):
                 with suppress(BrokerError):
                     self.add(terms.name, subscribe(self._broker, topic, terms, pattern))
@@ -258,9 +258,9 @@ class Durables:
                 continue
             for subscription in self.find(name):
                 claim_subscription(self._broker, identity, subscription)
-            terms, pattern = self._expected.get(name, (None, None))
+            terms, pattern = self._wildcards.get(name, (None, None))
             if terms is not None and pattern is not None and not terms.owner:
-                self._expected[name] = (terms._replace(owner=identity.name), pattern)
+                self._wildcards[name] = (terms._replace(owner=identity.name), pattern)
 
     def may_use(self, name: str, identity: Identity) -> bool:
         """Return whether the user may use, replace or delete all subscriptions of that name."""
@@ -268,7 +268,7 @@ class Durables:
             may_use_subscription(identity, subscription) for subscription in self.find(name)
         ):
             return False
-        terms, pattern = self._expected.get(name, (None, None))
+        terms, pattern = self._wildcards.get(name, (None, None))
         if terms is None or pattern is None:
             return True
         return may_use(identity, terms.owner, [(Operation.CONSUME, pattern.text.replace(">", "*"))])
@@ -276,8 +276,8 @@ class Durables:
     def _owners(self, name: str) -> Iterator[str]:
         for subscription in self.find(name):
             yield subscription.owner
-        if name in self._expected:
-            yield self._expected[name][0].owner
+        if name in self._wildcards:
+            yield self._wildcards[name][0].owner
 
     # --- replacing and removing --------------------------------------------------------------
 
@@ -304,12 +304,12 @@ class Durables:
 
     def is_known(self, name: str) -> bool:
         """Return whether there is a subscription of that name, or a wildcard without topics."""
-        return name in self._expected or bool(self.find(name))
+        return name in self._wildcards or bool(self.find(name))
 
     def remove(self, name: str) -> None:
         """Delete the subscriptions of a name. Raises SubscriptionInUse."""
         self._drop(name, self.find(name))
-        self._expected.pop(name, None)
+        self._wildcards.pop(name, None)
         self.find(name)  # removes the name, which is no longer in use
 
     def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
@@ -317,7 +317,7 @@ class Durables:
         for subscription in subscriptions:
             self._broker.unsubscribe(subscription)
         if subscriptions:
-            self._expected.pop(name, None)
+            self._wildcards.pop(name, None)
 
 
 def expect_unused(
@@ -359,11 +359,11 @@ class Holder(NamedTuple):
 class ClientIds:
     """Client ids in use. Connections are known by their numbers."""
 
-    __slots__ = ("_held", "_holders")
+    __slots__ = ("_client_ids", "_holders")
 
     def __init__(self) -> None:
         self._holders: dict[str, dict[int, Holder]] = {}
-        self._held: dict[int, str] = {}
+        self._client_ids: dict[int, str] = {}
 
     def take(
         self, connection: int, client_id: str, identity: Identity, *, shared: bool, namespace: str
@@ -389,11 +389,11 @@ class ClientIds:
         self._holders.setdefault(client_id, {})[connection] = Holder(
             shared, namespace, identity.name
         )
-        self._held[connection] = client_id
+        self._client_ids[connection] = client_id
 
     def release(self, connection: int) -> None:
         """Remove the client id of a connection."""
-        client_id = self._held.pop(connection, None)
+        client_id = self._client_ids.pop(connection, None)
         if client_id is not None:
             holders = self._holders[client_id]
             del holders[connection]

@@ -73,18 +73,18 @@ LOOK_INTERVAL: Final = 1000
 class Branch:
     """Transaction.
 
-    number       JMQTransactionID
-    xid          136 bytes; b"" if it is local
-    session      JMQSessionID of a local one, or 0
-    joined       numbers of the connections that may use it
-    sessionless  it does not end with them
-    failure      why it has failed, "" if it has not, or its client has ended it with TMFAIL
-    kept_for     owner for whom it is kept without a connection, None while it has one
-    acked        what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the engine's,
-                 and the delivery
-    used         steady ms of the first message or acknowledgement, 0 = there is none
-    timeout      ms after that until it is rolled back, 0 = never
-    expires      steady ms at which it is rolled back if no connection joins it, or NEVER
+    number          JMQTransactionID
+    xid             136 bytes; b"" if it is local
+    session         JMQSessionID of a local one, or 0
+    joined          numbers of the connections that may use it
+    sessionless     it does not end with them
+    failure         why it has failed, "" if it has not, or its client has ended it with TMFAIL
+    detached_owner  owner for whom it is kept without a connection, None while it has one
+    acked           what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the
+                    engine's, and the delivery
+    used            steady ms of the first message or acknowledgement, 0 = there is none
+    timeout         ms after that until it is rolled back, 0 = never
+    expires         steady ms at which it is rolled back if no connection joins it, or NEVER
     """
 
     number: int
@@ -95,7 +95,7 @@ class Branch:
     joined: set[int] = field(default_factory=set)
     sessionless: bool = True
     failure: str = ""
-    kept_for: str | None = None
+    detached_owner: str | None = None
     acked: dict[tuple[int, bytes], tuple[JmsConsumer, Consumer, Delivery]] = field(
         default_factory=dict
     )
@@ -133,9 +133,9 @@ class Branches:
         "_broker",
         "_by_connection",
         "_by_xid",
+        "_detached",
         "_ended",
-        "_kept",
-        "_look_at",
+        "_next_expiry_check",
         "_open",
         "_uid",
     )
@@ -148,9 +148,9 @@ class Branches:
         """Branches by Xid, including ended ones."""
         self._by_connection: dict[int, dict[int, Branch]] = {}
         self._ended: OrderedDict[int, Branch] = OrderedDict()
-        self._kept: dict[str, dict[int, Branch]] = {}
+        self._detached: dict[str, dict[int, Branch]] = {}
         """Unprepared transactions without a connection, by owner and number."""
-        self._look_at = NEVER
+        self._next_expiry_check = NEVER
         """Steady ms of the next search for transactions whose time is over."""
 
     # --- finding -----------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Branches:
             )
         if not branch.used:
             branch.used = self._broker.clock.steady
-            self._expect_look(branch.deadline)
+            self._schedule_expiry_check(branch.deadline)
         return branch
 
     def usable(self, branch: Branch, connection: JmqConnection) -> bool:
@@ -216,7 +216,7 @@ class Branches:
             transaction = self._broker.transactions.prepared.get(xid)
             if transaction is not None:
                 branch = Branch(self._uid(), transaction, State.PREPARED, xid)
-                self._expect(branch, State.ROLLEDBACK)
+                self._set_rollback_state(branch, State.ROLLEDBACK)
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
 
@@ -253,7 +253,7 @@ class Branches:
             timeout=connection.options.transaction_timeout,
         )
         # a rollback that the client has not requested counts as a timeout
-        self._expect(branch, State.TIMED_OUT)
+        self._set_rollback_state(branch, State.TIMED_OUT)
         self._open[branch.number] = branch
         if xid:
             self._by_xid[xid] = branch
@@ -262,22 +262,22 @@ class Branches:
 
     def join(self, branch: Branch, connection: JmqConnection) -> None:
         """Add a connection to the users of the transaction."""
-        self._keep_no_longer(branch)
+        self._remove_detached(branch)
         branch.joined.add(connection.number)
         self._by_connection.setdefault(connection.number, {})[branch.number] = branch
 
     # --- time --------------------------------------------------------------------------------
 
-    def _expect_look(self, deadline: int) -> None:
+    def _schedule_expiry_check(self, deadline: int) -> None:
         """Look for transactions to roll back at steady time `deadline`. There is one timer for all:
         one for each would keep those that have ended in memory."""
-        if deadline < self._look_at:
-            self._look_at = deadline
-            self._broker.call_at(deadline, self._look, deadline)
+        if deadline < self._next_expiry_check:
+            self._next_expiry_check = deadline
+            self._broker.call_at(deadline, self._roll_back_expired, deadline)
 
-    def _look(self, when: int) -> None:
+    def _roll_back_expired(self, when: int) -> None:
         """Roll back the transactions whose time is over."""
-        if when != self._look_at:
+        if when != self._next_expiry_check:
             return  # there was an earlier look, which has set the time of the next one
         now = self._broker.clock.steady
         next_deadline = NEVER
@@ -287,36 +287,40 @@ class Branches:
                 self.roll_back(branch, State.TIMED_OUT)
             else:
                 next_deadline = min(next_deadline, deadline)
-        self._look_at = NEVER
+        self._next_expiry_check = NEVER
         if next_deadline < NEVER:
-            self._expect_look(max(next_deadline, now + LOOK_INTERVAL))
+            self._schedule_expiry_check(max(next_deadline, now + LOOK_INTERVAL))
 
     def _detach(self, branch: Branch, timeout: int, limit: int) -> None:
         """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
         At most `limit` are kept for its owner; the oldest goes first."""
         if not branch.can_roll_back:
             return
-        branch.kept_for = branch.transaction.owner
-        branches = self._kept.setdefault(branch.kept_for, {})
+        branch.detached_owner = branch.transaction.owner
+        branches = self._detached.setdefault(branch.detached_owner, {})
         branches[branch.number] = branch
         if len(branches) > limit:
             oldest = next(
-                (kept_branch for kept_branch in branches.values() if kept_branch.can_roll_back),
+                (
+                    detached_branch
+                    for detached_branch in branches.values()
+                    if detached_branch.can_roll_back
+                ),
                 branch,
             )
             self.roll_back(oldest, State.TIMED_OUT)
         if timeout:
             branch.expires = self._broker.clock.steady + timeout
-            self._expect_look(branch.expires)
+            self._schedule_expiry_check(branch.expires)
 
-    def _keep_no_longer(self, branch: Branch) -> None:
+    def _remove_detached(self, branch: Branch) -> None:
         """Remove a branch from those without a connection: it is joined, prepared or ended."""
-        if branch.kept_for is not None:
-            branches = self._kept[branch.kept_for]
+        if branch.detached_owner is not None:
+            branches = self._detached[branch.detached_owner]
             del branches[branch.number]
             if not branches:
-                del self._kept[branch.kept_for]
-            branch.kept_for = None
+                del self._detached[branch.detached_owner]
+            branch.detached_owner = None
             branch.expires = NEVER
 
     # --- the end -----------------------------------------------------------------------------
@@ -337,8 +341,8 @@ class Branches:
         if branch.state is not State.PREPARED:
             branch.state = State.PREPARED
             branch.acked.clear()
-            self._keep_no_longer(branch)
-            self._expect(branch, State.ROLLEDBACK)
+            self._remove_detached(branch)
+            self._set_rollback_state(branch, State.ROLLEDBACK)
 
     def commit(self, branch: Branch, done: Callable[[], None]) -> None:
         """Commit; call `done` when it is complete. Raises BrokerError without any change."""
@@ -349,7 +353,7 @@ class Branches:
 
     def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> int:
         """Roll back and return the journal sequence number to wait for."""
-        self._expect(branch, state)
+        self._set_rollback_state(branch, state)
         return self._broker.transactions.rollback(branch.transaction)
 
     def take_back(
@@ -373,14 +377,14 @@ class Branches:
                 messages.append((consumer, block[1]))
         return messages
 
-    def _expect(self, branch: Branch, rollback_state: State) -> None:
+    def _set_rollback_state(self, branch: Branch, rollback_state: State) -> None:
         """Set the state after a rollback to `rollback_state`; after a commit it is COMMITTED."""
         branch.transaction.on_end = partial(self._end, branch, rollback_state)
 
     def _end(self, branch: Branch, rollback_state: State, committed: bool) -> None:
         branch.state = State.COMMITTED if committed else rollback_state
         branch.acked.clear()
-        self._keep_no_longer(branch)
+        self._remove_detached(branch)
         del self._open[branch.number]
         for connection in branch.joined:
             self._by_connection[connection].pop(branch.number, None)
@@ -467,7 +471,7 @@ class TransactionCommands:
         if branch is not None and branch.over:
             branch = None  # a Xid may be used again
         if flags in (XaFlag.JOIN, XaFlag.RESUME):
-            branch = self._own(branch)
+            branch = self._require_visible(branch)
         elif branch is not None and self._visible(branch) is None:
             raise RejectedRequest(Status.ERROR, "a transaction with this Xid exists already")
         state = State.CREATED if branch is None else branch.state
@@ -487,7 +491,7 @@ class TransactionCommands:
         branch = self._find(packet)
         if not truth(packet, "JMQNoOp"):
             flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
-            branch.state = self._next(packet, branch, flags)
+            branch.state = self._next_state(packet, branch, flags)
         self._answer(packet, branch)
 
     # --- PREPARE, COMMIT, ROLLBACK -----------------------------------------------------------
@@ -495,14 +499,14 @@ class TransactionCommands:
     def prepare(self, packet: Packet) -> None:
         """Handle PREPARE_TRANSACTION."""
         branch = self._find(packet)
-        self._next(packet, branch, XaFlag.NOFLAGS)
+        self._next_state(packet, branch, XaFlag.NOFLAGS)
         limit = self._connection.options.most
         self._branches.prepare(branch, limit, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
         branch = self._find(packet)
-        self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
+        self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         properties: dict[str, object] = {}
         next_branch = None
         if not branch.xid and truth(packet, "JMQStartNextTransaction"):
@@ -527,7 +531,7 @@ class TransactionCommands:
         Without it the client has sent REDELIVER, or any consumer may receive them.
         """
         branch = self._find(packet)
-        self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
+        self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         sequence = 0
         if not branch.over:
             if truth(packet, "JMQRedeliver"):
@@ -594,7 +598,7 @@ class TransactionCommands:
             return branch
         return None
 
-    def _own(self, branch: Branch | None) -> Branch:
+    def _require_visible(self, branch: Branch | None) -> Branch:
         """Return the branch.
 
         Raises RejectedRequest: NOT_FOUND if there is none that the user may use.
@@ -616,7 +620,7 @@ class TransactionCommands:
         xid = _xid(packet)
         transaction_id = number(packet, "JMQTransactionID", 0)
         if xid:
-            branch = self._own(branches.by_xid(xid))
+            branch = self._require_visible(branches.by_xid(xid))
             is_other_number = transaction_id and transaction_id != branch.number
             if is_other_number and self._visible(branches.by_number(transaction_id)) is not None:
                 raise RejectedRequest(
@@ -625,7 +629,7 @@ class TransactionCommands:
         elif not transaction_id:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQTransactionID is missing")
         else:
-            branch = self._own(branches.by_number(transaction_id))
+            branch = self._require_visible(branches.by_number(transaction_id))
             is_usable = branches.usable(branch, self._connection)
             if not is_usable and branch.state is not State.TIMED_OUT:
                 raise _unknown()
@@ -633,7 +637,7 @@ class TransactionCommands:
             claim_transaction(self._connection.identity, branch.transaction)
         return branch
 
-    def _next(self, packet: Packet, branch: Branch, flags: int) -> State:
+    def _next_state(self, packet: Packet, branch: Branch, flags: int) -> State:
         """Return the state after the request. Raises RejectedRequest."""
         request = PacketType(packet.type)
         prepares = request is PacketType.PREPARE_TRANSACTION
