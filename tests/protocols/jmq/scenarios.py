@@ -268,7 +268,7 @@ def _() -> Packet:
 
 @provokes(H.ADD_PRODUCER_REPLY, 405)
 def _() -> Packet:
-    peer = connected(SessionOptions(most=1))
+    peer = connected(SessionOptions(max_per_connection=1))
     peer.ask(H.ADD_PRODUCER, peer.place("q"))
     return peer.ask(H.ADD_PRODUCER, peer.place("q"))
 
@@ -402,7 +402,9 @@ def _() -> Packet:
 
 @provokes(H.HELLO_REPLY, 503)
 def _() -> Packet:
-    peer = Harness().arrive(SessionOptions(refusal="the limit of 5 connections is reached"))
+    peer = Harness().arrive(
+        SessionOptions(unavailable_reason="the limit of 5 connections is reached")
+    )
     answer = peer.hello()
     assert peer.challenge == []
     assert not peer.transport.open
@@ -519,7 +521,7 @@ def _() -> Packet:
 
 @provokes(H.CREATE_SESSION_REPLY, 405)
 def _() -> Packet:
-    peer = connected(SessionOptions(most=1))
+    peer = connected(SessionOptions(max_per_connection=1))
     peer.session_of()
     return peer.ask(H.CREATE_SESSION)
 

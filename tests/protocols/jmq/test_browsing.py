@@ -307,7 +307,7 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
 
 
 def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(browsed=2))
+    peer = harness.connect(SessionOptions(max_browsed=2))
     peer.send("q", *"abc")
     number, ids = browse(peer)
     assert len(ids) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.model.access import Identity
 from sluicemq.protocols.jmq.packets import PacketType, RejectedRequest, Status
-from sluicemq.protocols.jmq.subscriptions import ClientIds, expanded
+from sluicemq.protocols.jmq.subscriptions import ClientIds, expand_client_id
 from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer
 
@@ -37,30 +37,30 @@ IN_B: Way = (True, "b")
 )
 def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
     ids = ClientIds()
-    ids.take(1, "x", ANNA, shared=first[0], namespace=first[1])
+    ids.assign(1, "x", ANNA, shared=first[0], namespace=first[1])
     if allowed:
-        ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
+        ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
     else:
         with pytest.raises(RejectedRequest) as refused:
-            ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
+            ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
         assert refused.value.status == Status.CONFLICT
         ids.release(1)
-        ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
+        ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
 
 
 def test_a_connection_has_one(harness: Harness) -> None:
     ids = harness.coordinator.client_ids
-    ids.take(1, "x", ANNA, shared=False, namespace="")
-    ids.take(1, "x", ANNA, shared=False, namespace="")
-    ids.take(1, "y", ANNA, shared=False, namespace="")
-    ids.take(2, "x", ANNA, shared=False, namespace="")
+    ids.assign(1, "x", ANNA, shared=False, namespace="")
+    ids.assign(1, "x", ANNA, shared=False, namespace="")
+    ids.assign(1, "y", ANNA, shared=False, namespace="")
+    ids.assign(2, "x", ANNA, shared=False, namespace="")
     with pytest.raises(RejectedRequest):
-        ids.take(1, "x", ANNA, shared=False, namespace="")
+        ids.assign(1, "x", ANNA, shared=False, namespace="")
     with pytest.raises(RejectedRequest):
-        ids.take(2, "y", ANNA, shared=False, namespace="")  # the refused one did not lose its own
+        ids.assign(2, "y", ANNA, shared=False, namespace="")  # the refused one did not lose its own
     ids.release(1)
     ids.release(1)
-    ids.take(2, "y", ANNA, shared=False, namespace="")
+    ids.assign(2, "y", ANNA, shared=False, namespace="")
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_client_id_properties_of_another_type_are_refused(peer: Peer) -> None:
 
 
 def test_a_client_id_may_begin_with_the_user(harness: Harness) -> None:
-    assert expanded("${u}-1", "anna") == "anna-1"
-    assert expanded("a${u}", "anna") == "a${u}"
+    assert expand_client_id("${u}-1", "anna") == "anna-1"
+    assert expand_client_id("a${u}", "anna") == "a${u}"
     anna = Access(Identity("anna", superuser=True))
     peer = harness.connect(access=anna)
     assert peer.refusal(SET, {"JMQClientID": "${u}-1"}) == Status.OK

@@ -265,7 +265,7 @@ def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Pe
         peer.resume(number, 1000)
     peer.receive()
     consumer = harness.coordinator.connections.popitem()[1]._connection.consumers[number]
-    assert len(consumer.held.first) < 100
+    assert len(consumer.unacked.first) < 100
 
 
 def test_a_session_that_does_not_acknowledge(harness: Harness, peer: Peer) -> None:

@@ -149,7 +149,7 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
 def test_who_acknowledges_nothing_is_not_sent_everything(
     harness: Harness, transacted: bool
 ) -> None:
-    peer = harness.connect(SessionOptions(held=5))
+    peer = harness.connect(SessionOptions(max_unacked=5))
     consumer = peer.consume("q", peer.session_of(), size=3)
     transaction = peer.begin() if transacted else 0
     peer.send("q", *"abcdefgh")
@@ -166,7 +166,7 @@ def test_who_acknowledges_nothing_is_not_sent_everything(
 
 
 def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(held=2), JMQSize=2)
+    peer = harness.connect(SessionOptions(max_unacked=2), JMQSize=2)
     peer.send("q", *"abcd")
     peer.consume("q", peer.session_of())
     messages = peer.delivered()

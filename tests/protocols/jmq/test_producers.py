@@ -222,7 +222,7 @@ def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) ->
 
 
 def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(packet=5_000))
+    peer = harness.connect(SessionOptions(max_packet_size=5_000))
     producer = produce(peer, "q")
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "one")

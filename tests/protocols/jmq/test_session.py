@@ -54,7 +54,9 @@ def test_an_invalid_protocol_level_ends_the_connection(level: object) -> None:
 
 def test_the_hello_reply_describes_the_broker() -> None:
     harness = Harness()
-    options = SessionOptions(broker_list="mq://here:7676/", packet=70_000, service="ssljms")
+    options = SessionOptions(
+        broker_list="mq://here:7676/", max_packet_size=70_000, service="ssljms"
+    )
     first = harness.arrive(options).hello()
     second = harness.arrive(options).hello()
     properties = first.properties
@@ -393,7 +395,7 @@ def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
 
 def test_a_packet_that_is_too_large_is_423() -> None:
     harness = Harness()
-    peer = harness.connect(SessionOptions(packet=10_000))
+    peer = harness.connect(SessionOptions(max_packet_size=10_000))
     peer.send("q", "x" * 20_000, expect=Status.ENTITY_TOO_LARGE)
     peer.put(peer.message("q", b"y" * 20_000, flags=0))
     assert peer.receive() == []
@@ -417,7 +419,7 @@ def test_strangers_are_given_little_memory() -> None:
 
 
 def test_a_connection_has_only_so_much_of_everything() -> None:
-    peer = Harness().connect(SessionOptions(most=2))
+    peer = Harness().connect(SessionOptions(max_per_connection=2))
     for kind, properties, expected in (
         (H.CREATE_SESSION, {}, Status.NOT_ALLOWED),
         (H.ADD_PRODUCER, peer.place("q"), Status.NOT_ALLOWED),

@@ -416,7 +416,9 @@ def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
         return sum(type(item) is transactions.Branch for item in gc.get_objects())
 
     monkeypatch.setattr(transactions, "MOST_REMEMBERED", 5)
-    options = SessionOptions(authentication="basic", transaction_timeout=1000, most=10)
+    options = SessionOptions(
+        authentication="basic", transaction_timeout=1000, max_per_connection=10
+    )
     gc.collect()
     before = branches()
     peer = harness.connect(options)
@@ -563,7 +565,7 @@ def test_so_does_one_that_may_not_be_sent(harness: Harness, name: str) -> None:
 
 
 def test_so_does_one_that_is_too_large_to_be_read(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(authentication="basic", packet=1000))
+    peer = harness.connect(SessionOptions(authentication="basic", max_packet_size=1000))
     transaction = peer.begin()
     peer.say(1, **silent(peer, "a" * 2000, transaction))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)

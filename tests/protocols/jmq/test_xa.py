@@ -21,7 +21,7 @@ from sluicemq.protocols.jmq.packets import (
     ReportedTransactionState,
     Status,
     XaFlag,
-    after,
+    state_after,
 )
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, blocks, status, xid
@@ -369,7 +369,7 @@ def test_a_branch_survives_its_connection(
 
 def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> None:
     """The oldest of the owner goes when one more loses its connection."""
-    options = SessionOptions(authentication="basic", most=2)
+    options = SessionOptions(authentication="basic", max_per_connection=2)
     for name in ("x", "y", "z"):
         peer = harness.connect(options)
         peer.send("q", name, transaction_id=number_of(step(peer, START, name)))
@@ -508,7 +508,7 @@ def test_verify(harness: Harness, peer: Peer) -> None:
 
 
 def test_a_user_has_a_limited_number_of_prepared_branches(harness: Harness) -> None:
-    options = SessionOptions(authentication="basic", most=2)
+    options = SessionOptions(authentication="basic", max_per_connection=2)
     for name in "abc":
         peer = harness.connect(options)
         peer.send("out", name, transaction_id=number_of(step(peer, START, name)))
@@ -557,9 +557,9 @@ def test_wishes_for_a_distributed_transaction(peer: Peer) -> None:
 
 def test_a_local_step_has_no_flags() -> None:
     with pytest.raises(RejectedRequest):
-        after(PREPARE, LOCAL, S.STARTED)
-    assert after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
-    assert after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
+        state_after(PREPARE, LOCAL, S.STARTED)
+    assert state_after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
+    assert state_after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
 
 
 # --- branches without a connection ----------------------------------------------------------------

@@ -23,7 +23,7 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import (
     JmqConnection,
     byte_limit,
-    max_packet,
+    client_packet_limit,
 )
 from sluicemq.protocols.jmq.consumers import (
     GIVEN_UP,
@@ -58,11 +58,11 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED_DURABLE,
     Durables,
     Terms,
-    expect_unused,
+    check_unused,
     subscription_name,
 )
 from sluicemq.protocols.jmq.transactions import Branches
-from sluicemq.protocols.jmq.wire import Packet, encode_reply, number, text, truth
+from sluicemq.protocols.jmq.wire import Packet, boolean, encode_reply, number, text
 from sluicemq.protocols.transport import Alarm
 
 RECOVERY_SECONDS: Final = 0.1
@@ -110,7 +110,7 @@ class ConsumerCommands:
         except ValueError:
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckMode {mode_number}") from None
         connection = self._connection
-        if len(connection.sessions) >= connection.options.most:
+        if len(connection.sessions) >= connection.options.max_per_connection:
             raise RejectedRequest(
                 Status.NOT_ALLOWED,
                 f"the connection has {len(connection.sessions)} sessions, the limit",
@@ -189,7 +189,7 @@ class ConsumerCommands:
         address = address_of(packet)
         self._check_may_consume(address)
         selector = self._connection.selector(packet)
-        if len(connection.consumers) >= connection.options.most:
+        if len(connection.consumers) >= connection.options.max_per_connection:
             raise RejectedRequest(
                 Status.CONFLICT,
                 f"the connection has {len(connection.consumers)} consumers, the limit",
@@ -240,8 +240,8 @@ class ConsumerCommands:
     ) -> None:
         """Reply and begin to deliver, once the subscription is durable if it has to be."""
         self._connection.reply(packet, properties=properties)
-        consumer.known = True
-        consumer.level()
+        consumer.is_announced = True
+        consumer.update_flow()
 
     def _check_may_consume(self, address: Address) -> None:
         """Raise RejectedRequest or AccessDenied unless the client may consume from a destination.
@@ -267,14 +267,14 @@ class ConsumerCommands:
         client_id = self._connection.sender.client_id
         durable_name = text(packet, "JMQDurableName")
         if address.kind is Kind.QUEUE:
-            if truth(packet, "JMQNoLocal"):
+            if boolean(packet, "JMQNoLocal"):
                 raise RejectedRequest(Status.ERROR, "JMQNoLocal requires a topic")
             if durable_name:
                 raise RejectedRequest(Status.ERROR, "a durable subscription requires a topic")
             return Terms(address.name, OF_QUEUE, True, selector, None)
         shared_name = text(packet, "JMQSharedSubscriptionName")
-        share = truth(packet, "JMQShare")
-        jms_share = truth(packet, "JMQJMSShare")
+        share = boolean(packet, "JMQShare")
+        jms_share = boolean(packet, "JMQJMSShare")
         if durable_name and is_temporary(address.name):
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a subscription of a temporary topic cannot be durable"
@@ -294,7 +294,7 @@ class ConsumerCommands:
         elif share and client_id:
             sort, name, sharing = GROUP, selector.text if selector else "", True
         exclude: object = None
-        if truth(packet, "JMQNoLocal"):
+        if boolean(packet, "JMQNoLocal"):
             exclude = self._connection.sender if sort == ALONE else client_id
             if not exclude:
                 raise RejectedRequest(
@@ -323,11 +323,11 @@ class ConsumerCommands:
         last = packet.body or None
         if last is not None and len(last) != SYSID_SIZE:
             raise RejectedRequest(Status.BAD_REQUEST, "the body is not a SysMessageID")
-        redeliver_all = truth(packet, "JMQRedeliverAll")
+        redeliver_all = boolean(packet, "JMQRedeliverAll")
         durable_name = ""
         if text(packet, "JMQDurableName"):
             durable_name = self._durable_to_remove(packet, consumer.pauses.engines)
-        consumer.retire(last, none=redeliver_all)
+        consumer.close(last, none_received=redeliver_all)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if not consumer.has_destination:
@@ -341,11 +341,11 @@ class ConsumerCommands:
         else:
             connection.reply(packet, properties=properties)
 
-    def _durable_to_remove(self, packet: Packet, leaving: Collection[Consumer]) -> str:
+    def _durable_to_remove(self, packet: Packet, closing: Collection[Consumer]) -> str:
         """Return the name of the durable subscription that the request removes.
 
         Raises RejectedRequest: BAD_REQUEST, NOT_FOUND; AccessDenied; SubscriptionInUse if it has
-        other consumers than those `leaving`.
+        other consumers than those `closing`.
         """
         name = text(packet, "JMQDurableName")
         if not name:
@@ -365,7 +365,7 @@ class ConsumerCommands:
             for subscription in durables.find(qualified_name):
                 connection.channel.demand(Operation.CONSUME, subscription.destination.name)
             if durables.is_known(qualified_name):
-                expect_unused(qualified_name, durables.find(qualified_name), leaving)
+                check_unused(qualified_name, durables.find(qualified_name), closing)
                 return qualified_name
         raise RejectedRequest(Status.NOT_FOUND, f"the durable subscription {name} does not exist")
 
@@ -391,7 +391,7 @@ class ConsumerCommands:
         limit = byte_limit(packet)
         connection = self._connection
         outbound = connection.outbound
-        outbound.max_packet = max_packet(packet, outbound.max_packet)
+        outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)
         if "JMQConsumerID" in packet.properties:
             consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
@@ -414,7 +414,7 @@ class ConsumerCommands:
         transaction = packet.transaction_id
         if packet.block:
             kind = number(packet, "JMQAckType", AckType.CONSUMED)
-            if truth(packet, "JMQValidate"):
+            if boolean(packet, "JMQValidate"):
                 self._check_acknowledged(transaction, blocks)
                 self._connection.reply(packet)
                 return
@@ -435,7 +435,7 @@ class ConsumerCommands:
         is_recorded = False
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
-            if consumer is None or not consumer.holds:
+            if consumer is None or not consumer.requires_ack:
                 self._find(consumer_id)
                 continue
             if consumer.acknowledge(sysid):
@@ -477,7 +477,7 @@ class ConsumerCommands:
             if self._sessions_by_consumer.get(consumer_id) in self._connection.sessions:
                 return None
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {consumer_id}")
-        if not consumer.holds:
+        if not consumer.requires_ack:
             raise RejectedRequest(
                 Status.NOT_ALLOWED, "the session has JMQAckMode NO_ACK: it cannot acknowledge"
             )
@@ -485,7 +485,7 @@ class ConsumerCommands:
 
     def _forget(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
-        if consumer.closed and not consumer.held.first:
+        if consumer.closed and not consumer.unacked.first:
             self._connection.consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
 
@@ -547,17 +547,17 @@ class ConsumerCommands:
 
     def redeliver(self, packet: Packet) -> None:
         """Handle REDELIVER, which has no reply."""
-        attempted = truth(packet, "JMQSetRedelivered")
+        attempted = boolean(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
         blocks = self._blocks(packet)
         messages: list[tuple[JmsConsumer, bytes]] = []
         if transaction:
             branch = self._branches.by_number(transaction)
             if branch is not None and self._connection.number in branch.joined:
-                messages = self._branches.take_back(branch, blocks)
+                messages = self._branches.revoke_acks(branch, blocks)
         for consumer_id, sysid in blocks:
             jms_consumer = self._connection.consumers.get(consumer_id)
-            if jms_consumer is not None and jms_consumer.holds:
+            if jms_consumer is not None and jms_consumer.requires_ack:
                 messages.append((jms_consumer, sysid))
         redeliver(messages, attempted)
         for consumer, _ in messages:

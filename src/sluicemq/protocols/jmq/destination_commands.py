@@ -63,13 +63,13 @@ from sluicemq.protocols.jmq.destinations import (
     find_or_create,
     is_reserved,
     is_wildcard,
-    longs,
     metrics_of,
+    to_longs,
 )
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, format_name
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
 from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status, W
-from sluicemq.protocols.jmq.wire import Packet, number, truth
+from sluicemq.protocols.jmq.wire import Packet, boolean, number
 
 SLICE_BYTES: Final = 1 << 20
 """Maximum number of bytes of bodies delivered in one slice."""
@@ -139,7 +139,7 @@ def owns(connection: JmqConnection, destination: Destination | None) -> bool:
     return destination is not None and destination.owner is connection.channel
 
 
-def visible(connection: JmqConnection, address: Address) -> Destination | None:
+def find_visible(connection: JmqConnection, address: Address) -> Destination | None:
     """Return the destination if it exists, for a request that only reads.
 
     Raises AccessDenied, and RejectedRequest: NOT_FOUND for a temporary one of another connection.
@@ -150,7 +150,7 @@ def visible(connection: JmqConnection, address: Address) -> Destination | None:
     if not is_temporary(address.name):
         connection.channel.demand(Operation.BROWSE, address.name.replace(">", "*"))
     if destination is not None and destination.temporary:
-        raise missing(connection.broker, address)
+        raise not_found_error(connection.broker, address)
     return destination
 
 
@@ -232,17 +232,17 @@ def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
 def verify_destination(connection: JmqConnection, packet: Packet) -> None:
     """Handle VERIFY_DESTINATION, which changes nothing."""
     address = address_of(packet)
-    destination = visible(connection, address)
+    destination = find_visible(connection, address)
     connection.selector(packet)  # raises if the selector is invalid
     if is_wildcard(address.name):
         connection.reply(packet, properties={"JMQDestType": DestType.TOPIC}, flags=W)
         return
     if destination is None:
-        raise missing(connection.broker, address)
+        raise not_found_error(connection.broker, address)
     connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
 
 
-def missing(broker: Broker, address: Address) -> RejectedRequest:
+def not_found_error(broker: Broker, address: Address) -> RejectedRequest:
     """Return the error for a destination that does not exist or is not visible."""
     settings, queue = broker.settings, address.kind is Kind.QUEUE
     can_create = (
@@ -350,17 +350,17 @@ class Browsing:
     def browse(self, packet: Packet) -> None:
         """Handle BROWSE."""
         address = address_of_queue(packet)
-        destination = visible(self._connection, address)
+        destination = find_visible(self._connection, address)
         compiled = self._connection.selector(packet)
         if destination is None:
-            raise missing(self._broker, address)
-        if truth(packet, "JMQMetrics"):
+            raise not_found_error(self._broker, address)
+        if boolean(packet, "JMQMetrics"):
             properties: dict[str, object] = {
                 "JMQConsumerID": Long(self._connection.uid()),
                 "JMQMetrics": True,
             }
             self._connection.reply(
-                packet, properties=properties, body=dumps_map(longs(metrics_of(destination)))
+                packet, properties=properties, body=dumps_map(to_longs(metrics_of(destination)))
             )
             return
         self._enqueue(self._list(packet, compiled), packet)
@@ -388,7 +388,7 @@ class Browsing:
             self._running = True
             self._scans.begin(self._step)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue after the client has read."""
         if self._requests and not self._running:
             self._running = True
@@ -403,7 +403,7 @@ class Browsing:
         self._running = False
         while self._requests:
             if self._connection.channel.congested:
-                return  # until `go_on`
+                return  # until `resume`
             if next(self._requests[0][0], self) is self:
                 if self._requests:
                     self._request_bytes -= self._requests.popleft()[1]
@@ -423,7 +423,7 @@ class Browsing:
         view = View()
         # it may have been deleted meanwhile, and created again by another connection
         if destination is not None and destination.owner in (None, self._connection.channel):
-            limit = self._connection.options.browsed
+            limit = self._connection.options.max_browsed
             identity = broker.identity
             over = self._scans.over
             for entry in scan(destination.queue):

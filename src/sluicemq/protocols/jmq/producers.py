@@ -51,7 +51,7 @@ from sluicemq.protocols.jmq.packets import (
     Status,
     W,
 )
-from sluicemq.protocols.jmq.subscriptions import matching
+from sluicemq.protocols.jmq.subscriptions import matching_topics
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
     Decoder,
@@ -131,7 +131,7 @@ class Producers:
         self._check_may_send(address)
         if not is_wildcard(address.name):
             find_or_create(self._broker, address, connection.identity.creator)
-        if len(self._producers) >= connection.options.most:
+        if len(self._producers) >= connection.options.max_per_connection:
             # by this, and not by 409, the Java client knows that there are too many
             raise RejectedRequest(
                 Status.NOT_ALLOWED,
@@ -238,7 +238,7 @@ class Producers:
         self._check_may_send(address)
         problem: BrokerError | None = None
         parked_count = 0
-        for topic in matching(self._broker, Pattern(address.name)):
+        for topic in matching_topics(self._broker, Pattern(address.name)):
             copy = self._copy_for_topic(packet, header, topic.name)
             message = message_of(copy, self._connection.sender, self._persistent, self._transient)
             try:

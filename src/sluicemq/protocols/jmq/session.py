@@ -62,7 +62,12 @@ from sluicemq.protocols.jmq.packets import (
     status_of,
 )
 from sluicemq.protocols.jmq.producers import Producers
-from sluicemq.protocols.jmq.subscriptions import ClientIds, Durables, expanded, in_use
+from sluicemq.protocols.jmq.subscriptions import (
+    ClientIds,
+    Durables,
+    client_id_in_use_error,
+    expand_client_id,
+)
 from sluicemq.protocols.jmq.transactions import Branches, TransactionCommands
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,
@@ -71,10 +76,10 @@ from sluicemq.protocols.jmq.wire import (
     Limits,
     Oversized,
     Packet,
+    boolean,
     encode_packet,
     number,
     text,
-    truth,
 )
 from sluicemq.protocols.transport import (
     Alarm,
@@ -198,7 +203,7 @@ class JmqSession:
         options = options or SessionOptions()
         self._transport = transport
         self._coordinator = coordinator
-        login_limit = min(options.packet, options.login_bytes)
+        login_limit = min(options.max_packet_size, options.login_bytes)
         self._decoder = Decoder(
             Limits(login_limit, min(login_limit, MAX_HEADER), min(login_limit, MAX_PROPERTIES))
         )
@@ -206,7 +211,7 @@ class JmqSession:
         connection = JmqConnection(
             self._channel,
             broker,
-            Outbound(self._channel, options.held, SentDeliveries(broker, refill=True)),
+            Outbound(self._channel, options.max_unacked, SentDeliveries(broker, refill=True)),
             options,
             coordinator.uid,
             coordinator.uid(),
@@ -327,13 +332,13 @@ class JmqSession:
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
         self._channel.fall_behind()
-        self._connection.outbound.measure()
+        self._connection.outbound.update_capacity()
 
     def resume_delivery(self) -> None:
         """Resume deliveries."""
         self._channel.catch_up()
-        self._connection.outbound.measure()
-        self._browsing.go_on()
+        self._connection.outbound.update_capacity()
+        self._browsing.resume()
         self._channel.update_reading()
         if self._interrupted:
             self._connection.broker.scans.schedule(self._process_interrupted)
@@ -470,9 +475,9 @@ class JmqSession:
     def _too_large_error(self, packet: Oversized) -> RejectedRequest:
         """Return the error for a packet above the limits."""
         options = self._connection.options
-        limit = f"{options.packet} bytes"
+        limit = f"{options.max_packet_size} bytes"
         if not self._login.logged_in:
-            limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
+            limit = f"{min(options.max_packet_size, options.login_bytes)} bytes before the login"
         reason = f"packets have up to {limit}, this one {packet.size}"
         return RejectedRequest(Status.ENTITY_TOO_LARGE, reason)
 
@@ -491,7 +496,7 @@ class JmqSession:
         connection = self._connection
         if self._nonce is not None:
             raise RejectedRequest(Status.ERROR, "HELLO was sent before")
-        connection.reconnectable = truth(packet, "JMQReconnectable")
+        connection.reconnectable = boolean(packet, "JMQReconnectable")
         self._previous_number = number(packet, "JMQConnectionID", 0)
         connection.reconnected = self._previous_number != 0
         status = answer_hello(connection, packet, self._coordinator.session)
@@ -536,7 +541,7 @@ class JmqSession:
             self._refuse_login(request, result, status_of(result, Status.INVALID_LOGIN))
             return
         connection = self._connection
-        self._decoder.allow(Limits(packet=connection.options.packet))
+        self._decoder.allow(Limits(packet=connection.options.max_packet_size))
         self._close_previous()
         self._coordinator.connections[connection.number] = self
         connection.reply(request)
@@ -561,15 +566,15 @@ class JmqSession:
         if "JMQClientID" in packet.properties:
             identity = self._channel.identity
             durables = self._coordinator.durables
-            client_id = expanded(text(packet, "JMQClientID"), identity.name)
-            if not durables.may_have(client_id, identity):
+            client_id = expand_client_id(text(packet, "JMQClientID"), identity.name)
+            if not durables.may_use_client_id(client_id, identity):
                 self._channel.deny(f"client id {client_id}")
-                raise in_use(client_id)
-            client_ids.take(
+                raise client_id_in_use_error(client_id)
+            client_ids.assign(
                 connection.number,
                 client_id,
                 identity,
-                shared=truth(packet, "JMQShare"),
+                shared=boolean(packet, "JMQShare"),
                 namespace=text(packet, "JMQNamespace"),
             )
             durables.claim(client_id, identity)

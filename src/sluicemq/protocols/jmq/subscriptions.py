@@ -126,12 +126,12 @@ def subscribe(
     )
 
 
-def matching(broker: Broker, pattern: Pattern) -> list[Destination]:
+def matching_topics(broker: Broker, pattern: Pattern) -> list[Destination]:
     """Return the existing topics that match the wildcard."""
-    return [topic for topic in broker.destinations.values() if stands_for(pattern, topic)]
+    return [topic for topic in broker.destinations.values() if matches_topic(pattern, topic)]
 
 
-def stands_for(pattern: Pattern, topic: Destination) -> bool:
+def matches_topic(pattern: Pattern, topic: Destination) -> bool:
     """Return whether a wildcard matches a topic.
 
     Reserved names match only wildcards that begin with mq.
@@ -175,7 +175,7 @@ class Durables:
                     subscription.owner,
                 )
                 with suppress(ValueError):
-                    self.expect(terms, Pattern(pattern))
+                    self.add_wildcard(terms, Pattern(pattern))
         broker.destinations.creations.append(self._subscribe_to_new_topic)
 
     def find(self, name: str) -> list[Subscription]:
@@ -194,7 +194,7 @@ class Durables:
         names = self._names.setdefault(_client_part(name), {})
         names.setdefault(name, {}).update(dict.fromkeys(subscriptions))
 
-    def expect(self, terms: Terms, pattern: Pattern) -> None:
+    def add_wildcard(self, terms: Terms, pattern: Pattern) -> None:
         """Subscribe to topics that are created later and match the wildcard."""
         self._wildcards[terms.name] = (terms, pattern)
         self.add(terms.name)
@@ -217,7 +217,7 @@ class Durables:
 
     def _subscribe_to_new_topic(self, topic: Destination) -> None:
         for terms, pattern in list(self._wildcards.values()):
-            if stands_for(pattern, topic):
+            if matches_topic(pattern, topic):
                 with suppress(BrokerError):
                     self.add(terms.name, subscribe(self._broker, topic, terms, pattern))
 
@@ -236,7 +236,7 @@ class Durables:
         names = list(self._names.get(_quoted(client_id), ()))
         return next((owner for name in names for owner in self._owners(name) if owner), "")
 
-    def may_have(self, client_id: str, identity: Identity) -> bool:
+    def may_use_client_id(self, client_id: str, identity: Identity) -> bool:
         """Return whether the user may use a client id: it has no other owner.
 
         If no durable subscription of the client id has an owner, the user must be able to claim
@@ -281,7 +281,7 @@ class Durables:
 
     # --- replacing and removing --------------------------------------------------------------
 
-    def make_way(self, terms: Terms, topic: str, identity: Identity) -> None:
+    def delete_replaced(self, terms: Terms, topic: str, identity: Identity) -> None:
         """Delete the subscription of that name if it has another topic (JMS 1.1 section 6.11.1);
         the engine replaces one with other terms.
 
@@ -289,7 +289,7 @@ class Durables:
         user.
         """
         if not self.may_use(terms.name, identity):
-            raise foreign(terms.name)
+            raise not_owner_error(terms.name)
         sort, _, suffix = terms.name.partition(":")
         if self.find(f"{_OTHER_SORT[sort]}:{suffix}"):
             raise SubscriptionInUse(
@@ -313,19 +313,19 @@ class Durables:
         self.find(name)  # removes the name, which is no longer in use
 
     def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
-        expect_unused(name, subscriptions)
+        check_unused(name, subscriptions)
         for subscription in subscriptions:
             self._broker.unsubscribe(subscription)
         if subscriptions:
             self._wildcards.pop(name, None)
 
 
-def expect_unused(
-    name: str, subscriptions: list[Subscription], leaving: Collection[Consumer] = ()
+def check_unused(
+    name: str, subscriptions: list[Subscription], closing: Collection[Consumer] = ()
 ) -> None:
-    """Raise SubscriptionInUse if one of them has other consumers than those `leaving`."""
+    """Raise SubscriptionInUse if one of them has other consumers than those `closing`."""
     for subscription in subscriptions:
-        if any(consumer not in leaving for consumer in subscription.consumers):
+        if any(consumer not in closing for consumer in subscription.consumers):
             raise SubscriptionInUse(f"{name} has a consumer")
 
 
@@ -334,7 +334,7 @@ def _client_part(name: str) -> str:
     return name.partition(":")[2].partition("/")[0]
 
 
-def foreign(name: str) -> SubscriptionInUse:
+def not_owner_error(name: str) -> SubscriptionInUse:
     """Return the refusal of a subscription that another user owns."""
     return SubscriptionInUse(f"the subscription {name} belongs to another user")
 
@@ -365,7 +365,7 @@ class ClientIds:
         self._holders: dict[str, dict[int, Holder]] = {}
         self._client_ids: dict[int, str] = {}
 
-    def take(
+    def assign(
         self, connection: int, client_id: str, identity: Identity, *, shared: bool, namespace: str
     ) -> None:
         """Assign a client id to a connection instead of its present one.
@@ -379,7 +379,7 @@ class ClientIds:
                 continue
             is_other_user = holder.user != identity.name and not identity.superuser
             if not shared or not holder.shared or is_other_user:
-                raise in_use(client_id)
+                raise client_id_in_use_error(client_id)
             if namespace and holder.namespace in ("", namespace):
                 scope = f"the namespace {namespace}" if holder.namespace else "no namespace"
                 raise RejectedRequest(
@@ -401,12 +401,12 @@ class ClientIds:
                 del self._holders[client_id]
 
 
-def in_use(client_id: str) -> RejectedRequest:
+def client_id_in_use_error(client_id: str) -> RejectedRequest:
     """Return the refusal of a client id that another connection has, or that another user owns."""
     return RejectedRequest(Status.CONFLICT, f"the client id {client_id} is in use")
 
 
-def expanded(client_id: str, user: str) -> str:
+def expand_client_id(client_id: str, user: str) -> str:
     """Return the client id with `${u}` replaced. Raises RejectedRequest: BAD_REQUEST."""
     if client_id.startswith(_USER):
         client_id = user + client_id.removeprefix(_USER)

@@ -12,9 +12,10 @@ When the last connection of a transaction that is not prepared has closed:
 | true                 | kept: its owner continues by its number   | kept                        |
 | false                | as if absent                              | rolled back                 |
 
-A kept transaction is rolled back after `detached_timeout`, or if its owner has more than `most` of
-them. A prepared branch belongs to no connection; after a restart it is found in the engine and gets
-a new JMQTransactionID. A transaction that the engine is committing can no longer be rolled back.
+A kept transaction is rolled back after `detached_timeout`, or if its owner has more than
+`max_per_connection` of them. A prepared branch belongs to no connection; after a restart it is
+found in the engine and gets a new JMQTransactionID. A transaction that the engine is committing can
+no longer be rolled back.
 
 A transaction has failed if one of its requests was refused without a reply, because the client did
 not request one: it can only be rolled back.
@@ -55,10 +56,10 @@ from sluicemq.protocols.jmq.packets import (
     RejectedRequest,
     Status,
     XaFlag,
-    after,
+    state_after,
 )
 from sluicemq.protocols.jmq.packets import ReportedTransactionState as State
-from sluicemq.protocols.jmq.wire import Packet, number, truth
+from sluicemq.protocols.jmq.wire import Packet, boolean, number
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 # --- transactions ------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ class Branch:
     detached_owner  owner for whom it is kept without a connection, None while it has one
     acked           what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the
                     engine's, and the delivery
-    used            steady ms of the first message or acknowledgement, 0 = there is none
+    first_used      steady ms of the first message or acknowledgement, 0 = there is none
     timeout         ms after that until it is rolled back, 0 = never
     expires         steady ms at which it is rolled back if no connection joins it, or NEVER
     """
@@ -99,7 +100,7 @@ class Branch:
     acked: dict[tuple[int, bytes], tuple[JmsConsumer, Consumer, Delivery]] = field(
         default_factory=dict
     )
-    used: int = 0
+    first_used: int = 0
     timeout: int = 0
     expires: int = NEVER
 
@@ -107,7 +108,7 @@ class Branch:
     def can_roll_back(self) -> bool:
         """True if the transaction is not prepared, being committed, or ended."""
         return not (
-            self.over
+            self.has_ended
             or self.state is State.PREPARED
             or self.transaction.state is EngineState.COMMITTING
         )
@@ -117,11 +118,13 @@ class Branch:
         """Steady ms at which the broker rolls it back, or NEVER."""
         if not self.can_roll_back:
             return NEVER
-        idle_deadline = self.used + self.timeout if self.used and self.timeout else NEVER
+        idle_deadline = (
+            self.first_used + self.timeout if self.first_used and self.timeout else NEVER
+        )
         return min(idle_deadline, self.expires)
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the transaction has ended."""
         return self.state in (State.COMMITTED, State.ROLLEDBACK, State.TIMED_OUT)
 
@@ -161,7 +164,7 @@ class Branches:
         Raises RejectedRequest: GONE, TIMEOUT, PRECONDITION_FAILED.
         """
         branch = self._open.get(number)
-        if branch is None or not self.usable(branch, connection):
+        if branch is None or not self.may_use(branch, connection):
             ended_branch = self._ended.get(number)
             if ended_branch is not None and ended_branch.state is State.TIMED_OUT:
                 raise RejectedRequest(Status.TIMEOUT, f"transaction {number} has taken too long")
@@ -171,17 +174,17 @@ class Branches:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, f"transaction {number} is {branch.state.name}{reason}"
             )
-        if not branch.used:
-            branch.used = self._broker.clock.steady
+        if not branch.first_used:
+            branch.first_used = self._broker.clock.steady
             self._schedule_expiry_check(branch.deadline)
         return branch
 
-    def usable(self, branch: Branch, connection: JmqConnection) -> bool:
+    def may_use(self, branch: Branch, connection: JmqConnection) -> bool:
         """Return whether the connection may use the transaction by its number. A local one without
         a connection is joined by the first of its owner's that does."""
         if connection.number in branch.joined:
             return True
-        if branch.xid or branch.joined or not branch.sessionless or branch.over:
+        if branch.xid or branch.joined or not branch.sessionless or branch.has_ended:
             return False
         if not may_use_transaction(connection.identity, branch.transaction):
             return False
@@ -201,7 +204,7 @@ class Branches:
             branch = self._open.get(packet.transaction_id)
         except ProtocolError:
             return  # it does not say which
-        if branch is not None and branch.can_roll_back and self.usable(branch, connection):
+        if branch is not None and branch.can_roll_back and self.may_use(branch, connection):
             branch.state = State.FAILED
             branch.failure = branch.failure or str(error)
 
@@ -212,7 +215,7 @@ class Branches:
     def by_xid(self, xid: bytes) -> Branch | None:
         """Return the branch, also a remembered ended one, or None."""
         branch = self._by_xid.get(xid)
-        if branch is None or branch.over:
+        if branch is None or branch.has_ended:
             transaction = self._broker.transactions.prepared.get(xid)
             if transaction is not None:
                 branch = Branch(self._uid(), transaction, State.PREPARED, xid)
@@ -241,7 +244,10 @@ class Branches:
         sessionless: bool = False,
     ) -> Branch:
         """Start a transaction. Raises RejectedRequest: ERROR. The Xid must not be in use."""
-        if len(self._by_connection.get(connection.number, ())) >= connection.options.most:
+        if (
+            len(self._by_connection.get(connection.number, ()))
+            >= connection.options.max_per_connection
+        ):
             raise RejectedRequest(Status.ERROR, "this connection has too many transactions")
         branch = Branch(
             self._uid(),
@@ -325,38 +331,46 @@ class Branches:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def prepare(self, branch: Branch, most: int, done: Callable[[], None]) -> None:
-        """Prepare; call `done` when the state is durable.
+    def prepare(self, branch: Branch, max_prepared: int, on_durable: Callable[[], None]) -> None:
+        """Prepare; call `on_durable` when the state is durable.
 
-        Raises BrokerError; RejectedRequest if its owner has `most` prepared branches already.
+        Raises BrokerError; RejectedRequest if its owner has `max_prepared` prepared branches
+        already.
         """
         transactions = self._broker.transactions.prepared
-        if branch.state is not State.PREPARED and len(transactions) >= most:
+        if branch.state is not State.PREPARED and len(transactions) >= max_prepared:
             owner = branch.transaction.owner
-            if sum(transaction.owner == owner for transaction in transactions.values()) >= most:
+            if (
+                sum(transaction.owner == owner for transaction in transactions.values())
+                >= max_prepared
+            ):
                 raise RejectedRequest(
-                    Status.RESOURCE_FULL, f"{most} branches of this user are prepared already"
+                    Status.RESOURCE_FULL,
+                    f"{max_prepared} branches of this user are prepared already",
                 )
-        self._broker.transactions.prepare(branch.transaction, branch.xid, done)
+        self._broker.transactions.prepare(branch.transaction, branch.xid, on_durable)
         if branch.state is not State.PREPARED:
             branch.state = State.PREPARED
             branch.acked.clear()
             self._remove_detached(branch)
             self._set_rollback_state(branch, State.ROLLEDBACK)
 
-    def commit(self, branch: Branch, done: Callable[[], None]) -> None:
-        """Commit; call `done` when it is complete. Raises BrokerError without any change."""
+    def commit(self, branch: Branch, on_completed: Callable[[], None]) -> None:
+        """Commit; call `on_completed` when it is complete.
+
+        Raises BrokerError without any change.
+        """
         for destination in branch.transaction.destinations:
             if destination.removed and not destination.temporary:
                 find_or_create(self._broker, destination.address, destination.creator)
-        self._broker.transactions.commit(branch.transaction, done)
+        self._broker.transactions.commit(branch.transaction, on_completed)
 
     def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> int:
         """Roll back and return the journal sequence number to wait for."""
         self._set_rollback_state(branch, state)
         return self._broker.transactions.rollback(branch.transaction)
 
-    def take_back(
+    def revoke_acks(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
     ) -> list[tuple[JmsConsumer, bytes]]:
         """Revoke acknowledgements of the transaction; return their consumers and SysMessageIDs.
@@ -373,7 +387,7 @@ class Branches:
                 continue
             consumer, holder, delivery = acknowledgement
             if unsettle(branch.transaction, delivery) and delivery.sequence in holder.unacked:
-                consumer.put_back(block[1], delivery)
+                consumer.restore_unacked(block[1], delivery)
                 messages.append((consumer, block[1]))
         return messages
 
@@ -410,7 +424,7 @@ class Branches:
                 continue
             if branch.sessionless or not branch.can_roll_back:
                 options = connection.options
-                self._detach(branch, options.detached_timeout, options.most)
+                self._detach(branch, options.detached_timeout, options.max_per_connection)
             else:
                 self.roll_back(branch)
                 if not branch.xid:  # no client knows its number any more
@@ -446,7 +460,7 @@ class TransactionCommands:
             if "JMQXAFlags" in packet.properties:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags requires a Xid")
             session = number(packet, "JMQSessionID", 0)
-            sessionless = truth(packet, "JMQSessionLess")
+            sessionless = boolean(packet, "JMQSessionLess")
             branch = self._branches.start(
                 self._connection, session=session, sessionless=sessionless
             )
@@ -468,17 +482,17 @@ class TransactionCommands:
     def _start_branch(self, packet: Packet, xid: bytes) -> Branch:
         flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
         branch = self._branches.by_xid(xid)
-        if branch is not None and branch.over:
+        if branch is not None and branch.has_ended:
             branch = None  # a Xid may be used again
         if flags in (XaFlag.JOIN, XaFlag.RESUME):
             branch = self._require_visible(branch)
         elif branch is not None and self._visible(branch) is None:
             raise RejectedRequest(Status.ERROR, "a transaction with this Xid exists already")
         state = State.CREATED if branch is None else branch.state
-        again = packet.flags & I != 0
-        state = after(PacketType.START_TRANSACTION, flags, state, again=again)
+        is_repeated = packet.flags & I != 0
+        state = state_after(PacketType.START_TRANSACTION, flags, state, is_repeated=is_repeated)
         if branch is None:
-            sessionless = truth(packet, "JMQSessionLess", True)
+            sessionless = boolean(packet, "JMQSessionLess", True)
             branch = self._branches.start(self._connection, xid, sessionless=sessionless)
         else:
             branch.state = state
@@ -489,7 +503,7 @@ class TransactionCommands:
     def end(self, packet: Packet) -> None:
         """Handle END_TRANSACTION, for distributed transactions only."""
         branch = self._find(packet)
-        if not truth(packet, "JMQNoOp"):
+        if not boolean(packet, "JMQNoOp"):
             flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
             branch.state = self._next_state(packet, branch, flags)
         self._answer(packet, branch)
@@ -500,7 +514,7 @@ class TransactionCommands:
         """Handle PREPARE_TRANSACTION."""
         branch = self._find(packet)
         self._next_state(packet, branch, XaFlag.NOFLAGS)
-        limit = self._connection.options.most
+        limit = self._connection.options.max_per_connection
         self._branches.prepare(branch, limit, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
@@ -509,11 +523,11 @@ class TransactionCommands:
         self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         properties: dict[str, object] = {}
         next_branch = None
-        if not branch.xid and truth(packet, "JMQStartNextTransaction"):
+        if not branch.xid and boolean(packet, "JMQStartNextTransaction"):
             next_branch = self._branches.start(self._connection, session=branch.session)
             properties["JMQNextTransactionID"] = Long(next_branch.number)
         reply = partial(self._answer, packet, branch, properties)
-        if branch.over:
+        if branch.has_ended:
             reply()
             return
         try:
@@ -533,10 +547,10 @@ class TransactionCommands:
         branch = self._find(packet)
         self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         sequence = 0
-        if not branch.over:
-            if truth(packet, "JMQRedeliver"):
-                messages = self._branches.take_back(branch, list(branch.acked))
-                redeliver(messages, truth(packet, "JMQSetRedelivered", True))
+        if not branch.has_ended:
+            if boolean(packet, "JMQRedeliver"):
+                messages = self._branches.revoke_acks(branch, list(branch.acked))
+                redeliver(messages, boolean(packet, "JMQSetRedelivered", True))
             sequence = self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
         self._broker.when_durable(sequence, partial(self._answer, packet, branch))
@@ -630,7 +644,7 @@ class TransactionCommands:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQTransactionID is missing")
         else:
             branch = self._require_visible(branches.by_number(transaction_id))
-            is_usable = branches.usable(branch, self._connection)
+            is_usable = branches.may_use(branch, self._connection)
             if not is_usable and branch.state is not State.TIMED_OUT:
                 raise _unknown()
         if branch.state is not State.PREPARED:
@@ -649,8 +663,8 @@ class TransactionCommands:
                 # the Java client reports XAER_RMERR instead of XAER_RMFAIL, "unavailable"
                 {"JMQPrepareStateFAILED": True} if prepares else None,
             )
-        return after(
-            request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
+        return state_after(
+            request, flags if branch.xid else LOCAL, branch.state, is_repeated=packet.flags & I != 0
         )
 
     def _answer(
