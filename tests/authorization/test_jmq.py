@@ -106,7 +106,7 @@ class JmqCell(Cell):
         elif actor is not Actor.ANONYMOUS:
             token = self.fixture.users.tokens[actor]
             peer.ask(PacketType.AUTHENTICATE, {}, login("", token), expect=200)
-            peer.say(PacketType.START)
+            peer.send_packet(PacketType.START)
         return peer
 
     def on_owners_connection(self) -> None:
@@ -484,7 +484,7 @@ def _give_up(cell: JmqCell) -> None:
 @row(PacketType.REDELIVER, "of a delivery", OWNER_ONLY, changes=True, answered=False)
 def _redeliver(cell: JmqCell) -> None:
     packet = cell.delivery()
-    cell.owner.say(PacketType.STOP, flags=A)
+    cell.owner.send_packet(PacketType.STOP, flags=A)
     cell.owner.receive()
     cell.on_owners_connection()
     properties = {"JMQSetRedelivered": True}

@@ -89,7 +89,7 @@ class Harness(SessionHarness):
         assert status(answer) == Status.OK, answer.properties
         if client_id:
             peer.ask(PacketType.SET_CLIENTID, {"JMQClientID": client_id}, expect=Status.OK)
-        peer.say(PacketType.START)
+        peer.send_packet(PacketType.START)
         return peer
 
     def queue(self, name: str) -> Destination:
@@ -173,7 +173,7 @@ class Peer(SessionPeer):
         packets, self.inbox = self.inbox, []
         return packets
 
-    def say(
+    def send_packet(
         self,
         kind: int,
         properties: Properties | None = None,
@@ -287,12 +287,12 @@ class Peer(SessionPeer):
             sysid or self.harness.next_sysid(),
         )
 
-    def send(self, name: str, *bodies: str, expect: int = Status.OK, **how: Any) -> None:
+    def send(self, name: str, *bodies: str, expect: int = Status.OK, **options: Any) -> None:
         """Messages of which each is answered."""
-        flags = how.pop("flags", P) | A
+        flags = options.pop("flags", P) | A
         for body in bodies:
             self.numbers += 1
-            self.put(self.message(name, body, flags=flags, consumer_id=self.numbers, **how))
+            self.put(self.message(name, body, flags=flags, consumer_id=self.numbers, **options))
             packets = self.receive()
             [answer] = [p for p in packets if p.consumer_id == self.numbers and p.type == 9]
             assert status(answer) == expect, answer.properties
@@ -301,10 +301,15 @@ class Peer(SessionPeer):
     # --- consuming ---------------------------------------------------------------------------
 
     def consume(
-        self, name: str, session: int, topic: bool = False, size: int | None = 1000, **how: object
+        self,
+        name: str,
+        session: int,
+        topic: bool = False,
+        size: int | None = 1000,
+        **options: object,
     ) -> int:
         """The number of the consumer."""
-        properties = {**self.place(name, topic), "JMQSessionID": Long(session), **how}
+        properties = {**self.place(name, topic), "JMQSessionID": Long(session), **options}
         if size is not None:
             properties["JMQSize"] = size
         answer = self.ask(PacketType.ADD_CONSUMER, properties, expect=Status.OK)
@@ -345,14 +350,14 @@ class Peer(SessionPeer):
         self.ask(PacketType.DELETE_CONSUMER, properties, body, expect=Status.OK)
 
     def resume(self, consumer: int, size: int) -> None:
-        self.say(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(consumer), "JMQSize": size})
+        self.send_packet(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(consumer), "JMQSize": size})
 
     def redeliver(self, *messages: Packet, attempted: bool, transaction: int = 0) -> None:
         properties: dict[str, object] = {"JMQSetRedelivered": attempted}
         if transaction:
             properties["JMQTransactionID"] = Long(transaction)
         header = encode_header(transaction_id=transaction)
-        self.say(PacketType.REDELIVER, properties, blocks(*messages), header=header)
+        self.send_packet(PacketType.REDELIVER, properties, blocks(*messages), header=header)
 
     # --- transactions ------------------------------------------------------------------------
 

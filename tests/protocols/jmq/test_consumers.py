@@ -112,7 +112,7 @@ def test_nothing_is_delivered_before_start(harness: Harness) -> None:
     assert other.texts() == ["x"]  # the message stays available to consumers with credit
     other.send("q", "y")
     assert other.texts() == ["y"]
-    peer.say(H.START)
+    peer.send_packet(H.START)
     peer.send("q", "z", "w")
     assert len(peer.texts() + other.texts()) == 2
     assert consumer
@@ -123,7 +123,7 @@ def test_stop_and_start_of_the_connection(peer: Peer) -> None:
     peer.ask(H.STOP, expect=Status.OK)
     peer.send("q", "a", "b")
     assert peer.texts() == []
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["a", "b"]
 
 
@@ -137,9 +137,9 @@ def test_stop_and_start_of_a_session(peer: Peer) -> None:
     assert peer.texts() == ["through"]
     # both have to be started
     peer.ask(H.STOP, expect=Status.OK)
-    peer.say(H.START, {"JMQSessionID": Long(first)})
+    peer.send_packet(H.START, {"JMQSessionID": Long(first)})
     assert peer.texts() == []
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["held"]
     assert peer.refusal(H.STOP, {"JMQSessionID": Long(77)}) == Status.NOT_FOUND
 
@@ -309,7 +309,7 @@ def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str
     peer.send("q", "a")
     [message] = peer.delivered()
     properties = {"JMQAckType": 2, "JMQDeadReason": reason}
-    peer.say(H.ACKNOWLEDGE, properties, blocks(message))
+    peer.send_packet(H.ACKNOWLEDGE, properties, blocks(message))
     assert harness.bodies("q") == []
     assert harness.queue("q").statistics.expired == reason
     peer.consume("mq.sys.dmq", session)
@@ -325,7 +325,7 @@ def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> N
     peer.consume("q", peer.session_of())
     peer.send("q", "a", properties={"JMS_SUN_PRESERVE_UNDELIVERED": False})
     peer.send("q", "b", properties={"JMS_SUN_TRUNCATE_MSG_BODY": True})
-    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+    peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
     peer.consume("mq.sys.dmq", peer.session_of())
     [dead_letter] = peer.delivered()
     assert dead_letter.body == b""
@@ -339,7 +339,7 @@ def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: 
         "JMS_SUN_DMQ_BODY_TRUNCATED": True,
     }
     peer.send("q", "a", properties=old_properties)
-    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+    peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
     selector = "JMS_SUN_DMQ_UNDELIVERED_REASON = 'UNDELIVERABLE'"
     peer.consume("mq.sys.dmq", peer.session_of(), JMQSelector=selector)
     [dead_letter] = peer.delivered()
@@ -356,7 +356,7 @@ def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, pee
     other.resume(0, 1)  # there is no such consumer
     for number in list(harness.coordinator.connections.values())[1]._connection.consumers:
         other.resume(number, 1)
-    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
+    peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
     harness.turn()
     [redelivered] = other.delivered()
     assert redelivered.sysid == message.sysid
@@ -382,7 +382,7 @@ def test_an_undeliverable_message_is_not_sent_around_for_ever(harness: Harness, 
         for reader in readers:
             for message in reader.delivered():
                 deliveries += 1
-                reader.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
+                reader.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
     assert deliveries == 20
     assert harness.bodies("mq.sys.dmq") == [b"a"]
 

@@ -113,18 +113,18 @@ def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"1", b"2", b"3"]
     assert [m.flags & (C | F) for m in messages] == [0, 0, C | F]
-    peer.say(H.RESUME_FLOW)  # like the Java client: without properties
+    peer.send_packet(H.RESUME_FLOW)  # like the Java client: without properties
     assert peer.texts() == ["5", "6"]
     peer.send("a", "7", "8")
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"7"]
     assert messages[0].flags & F
-    peer.say(H.RESUME_FLOW, {"JMQSize": 1})
+    peer.send_packet(H.RESUME_FLOW, {"JMQSize": 1})
     [message] = peer.delivered()
     assert message.flags & F
     peer.send("a", "9", "0")
     assert peer.texts() == []
-    peer.say(H.RESUME_FLOW, {"JMQSize": -1})
+    peer.send_packet(H.RESUME_FLOW, {"JMQSize": -1})
     assert peer.texts() == ["9", "0"]
 
 
@@ -139,7 +139,7 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
         assert len(messages) == size
         assert bool(messages[-1].flags & F) == (size == 3)
         received += messages
-        peer.say(H.RESUME_FLOW)
+        peer.send_packet(H.RESUME_FLOW)
     assert b"".join(m.body for m in received) == b"abcdefgh"
     peer.acknowledge(*received)
     assert harness.queue("q").unacked == 0
@@ -170,12 +170,12 @@ def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> N
     peer.send("q", *"abcd")
     peer.consume("q", peer.session_of())
     messages = peer.delivered()
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     assert peer.delivered() == []
     peer.acknowledge(messages[0])
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"c", b"d"]
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     peer.send("q", "e")
     assert peer.delivered() == []
     peer.acknowledge(*messages)
@@ -189,7 +189,7 @@ def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
     [message] = peer.delivered()
     purge(harness.broker, harness.queue("q"), unacked=True)
     peer.acknowledge(message)
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     assert peer.delivered() == []
     peer.send("q", "d")
     assert peer.texts() == ["d"]
@@ -241,7 +241,7 @@ def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: in
             for message in messages:
                 received[message.consumer_id] += 1
                 if message.flags & F:
-                    peer.say(H.RESUME_FLOW)
+                    peer.send_packet(H.RESUME_FLOW)
             peer.acknowledge(*messages)
     assert set(received.values()) <= {1, 2, 3}
 
@@ -297,14 +297,14 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
     peer.acknowledge(*messages)
     assert peer.texts() == []
     resume: dict[str, object] = {"JMQConsumerID": consumer, "JMQSize": 1000}
-    peer.say(H.RESUME_FLOW, resume)  # as many bytes again
+    peer.send_packet(H.RESUME_FLOW, resume)  # as many bytes again
     redelivered = peer.delivered()
     assert len(redelivered) == len(messages)
-    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(1)})
+    peer.send_packet(H.RESUME_FLOW, {**resume, "JMQBytes": Long(1)})
     assert marks(peer.delivered(), C) == [True]
-    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(0)})
+    peer.send_packet(H.RESUME_FLOW, {**resume, "JMQBytes": Long(0)})
     assert peer.delivered() == []
-    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(-1)})
+    peer.send_packet(H.RESUME_FLOW, {**resume, "JMQBytes": Long(-1)})
     rest = peer.delivered()
     assert len(messages) + len(redelivered) + 1 + len(rest) == 8
     assert not any(marks(rest, C))
@@ -330,7 +330,7 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
     limit: dict[str, Any] = {"JMQBytes": Long(2 * size)}
     peer = harness.connect(**({} if later else limit))
     if later:
-        peer.say(H.RESUME_FLOW, limit)
+        peer.send_packet(H.RESUME_FLOW, limit)
     session = peer.session_of()
     peer.consume("q", session)
     peer.consume("r", session)
@@ -340,7 +340,7 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
     assert [m.body for m in messages] == [b"a", b"b"]
     assert marks(messages, F) == [False, True]
     assert not any(marks(messages, C))
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     messages = peer.delivered()
     assert {m.body for m in messages} == {b"c", b"d"}
     assert marks(messages, F) == [False, True]
@@ -351,7 +351,7 @@ def test_a_connection_that_takes_no_bytes_is_sent_nothing(harness: Harness) -> N
     peer.consume("q", peer.session_of())
     peer.send("q", "a")
     assert peer.delivered() == []
-    peer.say(H.RESUME_FLOW, {"JMQBytes": Long(-1)})
+    peer.send_packet(H.RESUME_FLOW, {"JMQBytes": Long(-1)})
     assert peer.texts() == ["a"]
 
 
@@ -365,13 +365,13 @@ def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
     assert peer.texts() == ["a", "c" * 10]
     assert harness.bodies("mq.sys.dmq") == [b"b" * 100]
     peer.consume("mq.sys.dmq", peer.session_of())
-    peer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(-1)})
+    peer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(-1)})
 
 
 def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, size: int) -> None:
     small_consumer = harness.connect()
     small_consumer.consume("q", small_consumer.session_of())
-    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
+    small_consumer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
     consumer = harness.connect()
     consumer.consume("q", consumer.session_of())
     sender = harness.connect()
@@ -380,7 +380,7 @@ def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, 
         harness.turn()
     assert small_consumer.texts() == []
     assert consumer.texts() == [f"{number}" * 100 for number in range(4)]
-    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
+    small_consumer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
     consumer.drop()
     sender.send("q", "x" * 100)
     harness.turn()

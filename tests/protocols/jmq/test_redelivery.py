@@ -62,7 +62,7 @@ def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> Non
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True)
     assert peer.receive() == []
-    peer.say(H.START, properties)
+    peer.send_packet(H.START, properties)
     assert peer.receive() == []  # its flow is paused: the client has to ask
     peer.resume(consumer, 4)
     redelivered = peer.delivered()
@@ -101,7 +101,7 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
         peer.ask(H.STOP)
         with processor_time(elapsed):
             peer.redeliver(*order, attempted=False, transaction=transaction)
-        peer.say(H.START)
+        peer.send_packet(H.START)
         peer.resume(consumer, 4000)
         messages = peer.delivered()
     assert elapsed[1] < 4 * elapsed[0] + 0.02
@@ -169,7 +169,7 @@ def test_redelivery_of_what_is_not_held(harness: Harness, peer: Peer) -> None:
     messages, other_messages = peer.delivered(), other.delivered()
     peer.redeliver(*other_messages, attempted=True)
     assert peer.receive() == other.receive() == []
-    peer.say(H.REDELIVER, None, b"x")
+    peer.send_packet(H.REDELIVER, None, b"x")
     peer.acknowledge(*messages)
     other.acknowledge(*other_messages)
     assert harness.bodies("q") == []

@@ -114,7 +114,7 @@ def test_nothing_works_before_the_login() -> None:
 
 def test_goodbye_before_the_login() -> None:
     peer = Harness().arrive()
-    peer.say(H.GOODBYE)
+    peer.send_packet(H.GOODBYE)
     assert not peer.transport.open
 
 
@@ -210,7 +210,7 @@ def test_closed_connection_withdraws_its_login() -> None:
     users = Users(later=True)
     peer = Harness(access=users).arrive()
     peer.hello()
-    peer.say(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret"))
+    peer.send_packet(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret"))
     assert users.cancelled == 0
     peer.session.end_of_input()
     assert users.cancelled == 1
@@ -333,7 +333,7 @@ def test_who_comes_back_ends_the_connection_that_lingers() -> None:
     [redelivered] = new.delivered()
     assert redelivered.sysid == unacked.sysid
     new.ask(H.STOP, expect=Status.OK)
-    new.say(H.START)
+    new.send_packet(H.START)
     new.send("q", "y")
     assert new.texts() == ["y"]
 
@@ -346,7 +346,7 @@ def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
     peer.ask(H.STOP, expect=Status.OK)
     harness.turn(1000)
     assert peer.delivered() == []
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["x"]
 
 
@@ -497,7 +497,7 @@ def test_any_packet_proves_that_a_client_is_alive() -> None:
     for _ in range(4):
         for _ in range(5):
             harness.turn(10_000)
-        peer.say(H.PING_REPLY, {"JMQStatus": 200})
+        peer.send_packet(H.PING_REPLY, {"JMQStatus": 200})
     for _ in range(7):
         harness.turn(10_000)
     assert peer.transport.open  # all begins anew with each sign of life
@@ -528,7 +528,7 @@ def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
 
 def test_a_ping_without_the_a_bit_is_not_answered() -> None:
     peer = Harness().connect()
-    assert peer.say(H.PING) == []
+    assert peer.send_packet(H.PING) == []
     assert peer.refusal(H.PING) == Status.OK
 
 
@@ -549,7 +549,7 @@ def test_goodbye_is_answered_when_everything_is_released() -> None:
 
 def test_goodbye_without_a_wish_for_an_answer() -> None:
     peer = Harness().connect()
-    peer.say(H.GOODBYE)
+    peer.send_packet(H.GOODBYE)
     assert peer.receive() == []
     assert not peer.transport.open
 

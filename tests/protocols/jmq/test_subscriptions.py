@@ -160,7 +160,7 @@ def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     assert [p.type for p in peer.receive()] == [H.STOP_REPLY, H.PING_REPLY]
     harness.turn()
     assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY]
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["x"]
     number = next(iter(harness.topic("t").subscriptions.values())).number
     assert number
@@ -550,10 +550,10 @@ def test_a_limit_on_consumers(harness: Harness) -> None:
 
 def test_a_request_without_a_wish_for_an_answer(harness: Harness) -> None:
     peer = harness.connect()
-    peer.say(H.CREATE_DESTINATION, peer.place("a.*", True))
-    peer.say(H.VERIFY_DESTINATION, peer.place("a.*", True))
-    peer.say(H.CREATE_DESTINATION, peer.place("q"))
-    peer.say(H.ADD_CONSUMER, peer.place("a.*"))
+    peer.send_packet(H.CREATE_DESTINATION, peer.place("a.*", True))
+    peer.send_packet(H.VERIFY_DESTINATION, peer.place("a.*", True))
+    peer.send_packet(H.CREATE_DESTINATION, peer.place("q"))
+    peer.send_packet(H.ADD_CONSUMER, peer.place("a.*"))
     assert peer.receive() == []
     assert harness.find("q") is not None
 

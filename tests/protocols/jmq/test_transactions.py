@@ -141,8 +141,8 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
     peer.ask(H.STOP, properties, expect=Status.OK)
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True, transaction=transaction)
-    peer.say(H.START, properties)
-    peer.say(H.ROLLBACK_TRANSACTION, about(transaction))
+    peer.send_packet(H.START, properties)
+    peer.send_packet(H.ROLLBACK_TRANSACTION, about(transaction))
     assert peer.receive() == []
     following = peer.begin(session)
     peer.resume(consumer, 4)
@@ -167,7 +167,7 @@ def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
     [message] = peer.delivered()
     peer.acknowledge(message, transaction=transaction)
     header = encode_header(transaction_id=transaction)
-    peer.say(H.REDELIVER, {"JMQSetRedelivered": True}, blocks(message), header=header)
+    peer.send_packet(H.REDELIVER, {"JMQSetRedelivered": True}, blocks(message), header=header)
     [redelivered] = peer.delivered()
     assert redelivered.variable.delivery_count == 2
 
@@ -220,7 +220,7 @@ def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer)
     peer.send("q", *"abc")
     messages = peer.delivered()
     peer.acknowledge(messages[0], transaction=transaction)
-    peer.say(H.ROLLBACK_TRANSACTION, {**about(transaction), "JMQUpdateConsumed": True})
+    peer.send_packet(H.ROLLBACK_TRANSACTION, {**about(transaction), "JMQUpdateConsumed": True})
     peer.close_consumer(consumer, messages[1])
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     assert harness.queue("q").unacked == 0
@@ -540,7 +540,7 @@ def test_a_message_refused_without_an_answer_fails_its_transaction(
     fill(harness)
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
-    assert peer.say(1, **silent(peer, "b" * 4000, transaction)) == []
+    assert peer.send_packet(1, **silent(peer, "b" * 4000, transaction)) == []
     peer.send("q", "c", transaction_id=transaction, expect=Status.PRECONDITION_FAILED)
     answer = peer.ask(H.COMMIT_TRANSACTION, {**about(transaction), "JMQStartNextTransaction": True})
     assert status(answer) == Status.PRECONDITION_FAILED
@@ -560,14 +560,14 @@ def silent(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str
 def test_so_does_one_that_may_not_be_sent(harness: Harness, name: str) -> None:
     peer = harness.connect(access=RecordedAccess("q: produce"))
     transaction = peer.begin()
-    peer.say(1, **silent(peer, "a", transaction, name))
+    peer.send_packet(1, **silent(peer, "a", transaction, name))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
 def test_so_does_one_that_is_too_large_to_be_read(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", max_packet_size=1000))
     transaction = peer.begin()
-    peer.say(1, **silent(peer, "a" * 2000, transaction))
+    peer.send_packet(1, **silent(peer, "a" * 2000, transaction))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
@@ -590,7 +590,7 @@ def test_an_acknowledgement_refused_without_an_answer_fails_its_transaction(
     peer.send("q", "a", transaction_id=transaction)
     body = encode_blocks([(5, encode_sysid(1, 1))])  # there is no such consumer
     header = encode_header(transaction_id=transaction)
-    peer.say(H.ACKNOWLEDGE, {}, body, A if reply_requested else 0, header)
+    peer.send_packet(H.ACKNOWLEDGE, {}, body, A if reply_requested else 0, header)
     peer.receive()
     peer.commit(transaction, expect=Status.OK if reply_requested else Status.PRECONDITION_FAILED)
     assert harness.bodies("q") == ([b"a"] if reply_requested else [])
@@ -602,7 +602,7 @@ def test_sends_of_others_do_not_fail_a_transaction(
 ) -> None:
     transaction = peer.begin()
     other = harness.connect()
-    other.say(H.ACKNOWLEDGE, {}, body, 0, encode_header(transaction_id=transaction))
+    other.send_packet(H.ACKNOWLEDGE, {}, body, 0, encode_header(transaction_id=transaction))
     peer.send("q", "a", transaction_id=transaction)
     peer.commit(transaction)
 

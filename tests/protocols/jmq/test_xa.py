@@ -539,7 +539,7 @@ def test_a_branch_with_a_message_refused_without_an_answer_cannot_be_prepared(
     number = number_of(step(peer, START))
     work(peer, number)
     header = encode_header("mq.sys.dmq", transaction_id=number)
-    peer.say(H.TEXT_MESSAGE, body=b"x", flags=Q, header=header)
+    peer.send_packet(H.TEXT_MESSAGE, body=b"x", flags=Q, header=header)
     assert status(step(peer, END, flags=XaFlag.SUCCESS)) == Status.NOT_MODIFIED
     for kind, flags in ((PREPARE, 0), (COMMIT, XaFlag.ONEPHASE)):
         answer = step(peer, kind, flags=flags)
