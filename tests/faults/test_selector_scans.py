@@ -57,7 +57,7 @@ def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.Monkey
     monkeypatch.setattr(CompiledSelector, "__call__", counted)
     harness.scan_time.limit = QUESTIONS
     for peer in peers:
-        properties = {**peer.place("q"), "JMQSelector": SELECTOR}
+        properties = {**peer.destination_properties("q"), "JMQSelector": SELECTOR}
         peer.session.receive(peer.request(PacketType.BROWSE, properties)[1])
     answers = []
     while len(answers) < BROWSERS:

@@ -244,7 +244,9 @@ class Peer(SessionPeer):
 
     # --- destinations ------------------------------------------------------------------------
 
-    def place(self, name: str, topic: bool = False, temporary: bool = False) -> dict[str, object]:
+    def destination_properties(
+        self, name: str, topic: bool = False, temporary: bool = False
+    ) -> dict[str, object]:
         bits = DestType.TOPIC if topic else DestType.QUEUE
         return {
             "JMQDestination": name,
@@ -253,7 +255,7 @@ class Peer(SessionPeer):
 
     def create(self, name: str, topic: bool = False, temporary: bool = False) -> int:
         """The status of the answer."""
-        destination = self.place(name, topic, temporary)
+        destination = self.destination_properties(name, topic, temporary)
         result = status(self.ask(PacketType.CREATE_DESTINATION, destination))
         assert isinstance(result, int)
         return result
@@ -309,7 +311,11 @@ class Peer(SessionPeer):
         **options: object,
     ) -> int:
         """The number of the consumer."""
-        properties = {**self.place(name, topic), "JMQSessionID": Long(session), **options}
+        properties = {
+            **self.destination_properties(name, topic),
+            "JMQSessionID": Long(session),
+            **options,
+        }
         if size is not None:
             properties["JMQSize"] = size
         answer = self.ask(PacketType.ADD_CONSUMER, properties, expect=Status.OK)

@@ -205,25 +205,25 @@ def _() -> Packet:
 @provokes(H.ADD_CONSUMER_REPLY, 200)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 400)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.ADD_CONSUMER, {**peer.place("q"), "JMQSelector": "="})
+    return peer.ask(H.ADD_CONSUMER, {**peer.destination_properties("q"), "JMQSelector": "="})
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 403)
 def _() -> Packet:
     peer = connected(access=RecordedAccess())
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 404)
 def _() -> Packet:
     peer = connected(settings=EngineSettings(auto_create_queues=False))
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 405)
@@ -231,51 +231,53 @@ def _() -> Packet:
     peer = connected()
     name = "temporary_destination://queue/1"
     peer.harness.connect().create(name, temporary=True)
-    return peer.ask(H.ADD_CONSUMER, peer.place(name))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties(name))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 409)
 def _() -> Packet:
     peer = connected()
     peer.harness.limit("q", DestinationSettings(max_consumers=1))
-    peer.ask(H.ADD_CONSUMER, peer.place("q"))
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 412)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.ADD_CONSUMER, {**peer.place("t", True), "JMQDurableName": "d"})
+    return peer.ask(
+        H.ADD_CONSUMER, {**peer.destination_properties("t", True), "JMQDurableName": "d"}
+    )
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 200)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 403)
 def _() -> Packet:
     peer = connected(access=RecordedAccess())
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 404)
 def _() -> Packet:
     peer = connected(settings=EngineSettings(auto_create_queues=False))
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 405)
 def _() -> Packet:
     peer = connected(SessionOptions(max_per_connection=1))
-    peer.ask(H.ADD_PRODUCER, peer.place("q"))
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 def wildcard_queue(kind: PacketType) -> Packet:
     peer = connected()
-    return peer.ask(kind, peer.place("a.*"))
+    return peer.ask(kind, peer.destination_properties("a.*"))
 
 
 for _kind in (H.ADD_CONSUMER, H.ADD_PRODUCER, H.CREATE_DESTINATION):
@@ -285,12 +287,12 @@ for _kind in (H.ADD_CONSUMER, H.ADD_PRODUCER, H.CREATE_DESTINATION):
 @provokes(H.ADD_PRODUCER_REPLY, 409)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.ADD_PRODUCER, peer.place("mq.sys.dmq"))
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq"))
 
 
 def durable() -> Peer:
     peer = connected(client_id="me")
-    properties = {**peer.place("t", True), "JMQDurableName": "d"}
+    properties = {**peer.destination_properties("t", True), "JMQDurableName": "d"}
     peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
     return peer
 
@@ -298,7 +300,7 @@ def durable() -> Peer:
 @provokes(H.DELETE_CONSUMER_REPLY, 200)
 def _() -> Packet:
     peer = connected()
-    answer = peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    answer = peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
     number = {"JMQConsumerID": Long(int(str(answer.properties["JMQConsumerID"])))}
     return peer.ask(H.DELETE_CONSUMER, number)
 
@@ -337,7 +339,7 @@ def _() -> Packet:
 @provokes(H.DELETE_PRODUCER_REPLY, 200)
 def _() -> Packet:
     peer = connected()
-    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
     number = {"JMQProducerID": Long(int(str(answer.properties["JMQProducerID"])))}
     return peer.ask(H.DELETE_PRODUCER, number)
 
@@ -422,7 +424,7 @@ def _() -> Packet:
 @provokes(H.CREATE_DESTINATION_REPLY, 200)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.CREATE_DESTINATION, peer.place("q"))
+    return peer.ask(H.CREATE_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 400)
@@ -434,13 +436,13 @@ def _() -> Packet:
 @provokes(H.CREATE_DESTINATION_REPLY, 403)
 def _() -> Packet:
     peer = connected(access=RecordedAccess())
-    return peer.ask(H.CREATE_DESTINATION, peer.place("q"))
+    return peer.ask(H.CREATE_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 409)
 def _() -> Packet:
     peer = connected()
-    properties = peer.place("temporary_destination://queue/1", temporary=True)
+    properties = peer.destination_properties("temporary_destination://queue/1", temporary=True)
     peer.ask(H.CREATE_DESTINATION, properties)
     return peer.ask(H.CREATE_DESTINATION, properties)
 
@@ -449,27 +451,27 @@ def _() -> Packet:
 def _() -> Packet:
     peer = connected()
     peer.create("q")
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 403)
 def _() -> Packet:
     peer = connected(access=RecordedAccess("*: produce"))
     peer.create("q")
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 404)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 409)
 def _() -> Packet:
     peer = connected()
     peer.consume("q", peer.session_of())
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 def looked_at(kind: PacketType, found: bool = True, **more: object) -> Packet:
@@ -479,7 +481,7 @@ def looked_at(kind: PacketType, found: bool = True, **more: object) -> Packet:
         harness.broker.destinations.queue("q")
         harness.broker.destinations.queue("r")
     peer = harness.connect(access=access)
-    return peer.ask(kind, {**peer.place("q"), **more})
+    return peer.ask(kind, {**peer.destination_properties("q"), **more})
 
 
 for _kind, _reply in (
@@ -496,7 +498,7 @@ for _kind, _reply in (
 def _() -> Packet:
     peer = connected()
     peer.send("q", "x")
-    answer = peer.ask(H.BROWSE, peer.place("q"))
+    answer = peer.ask(H.BROWSE, peer.destination_properties("q"))
     number = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
     return peer.ask(H.DELIVER, number, answer.body)
 

@@ -39,7 +39,7 @@ def peer(harness: Harness) -> Peer:
 
 def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes]]:
     """The number to ask with, and the ids."""
-    answer = peer.ask(H.BROWSE, {**peer.place(name), **more}, expect=Status.OK)
+    answer = peer.ask(H.BROWSE, {**peer.destination_properties(name), **more}, expect=Status.OK)
     number = answer.properties["JMQConsumerID"]
     assert isinstance(number, int)
     return number, [
@@ -59,7 +59,7 @@ def fetch(peer: Peer, number: int, ids: list[bytes]) -> list[Packet]:
 
 def test_a_queue_is_browsed(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abc")
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"), expect=Status.OK)
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"), expect=Status.OK)
     assert answer.properties["JMQDestType"] == 0x21
     number, ids = browse(peer)
     assert len(ids) == 3
@@ -100,7 +100,7 @@ def test_selectors(peer: Peer) -> None:
     number, ids = browse(peer, JMQSelector="n > 2")
     assert [m.body for m in fetch(peer, number, ids)] == [b"3", b"4"]
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        properties = {**peer.place("q"), "JMQSelector": "n >"}
+        properties = {**peer.destination_properties("q"), "JMQSelector": "n >"}
         assert peer.refusal(kind, properties) == Status.BAD_REQUEST
 
 
@@ -175,15 +175,15 @@ def test_ids_that_were_not_listed(harness: Harness, peer: Peer) -> None:
 
 def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, peer.place("q"))
+        answer = peer.ask(kind, peer.destination_properties("q"))
         assert status(answer) == Status.NOT_FOUND
         assert answer.properties["JMQCanCreate"] is True
-        answer = peer.ask(kind, peer.place("temporary_destination://queue/1"))
+        answer = peer.ask(kind, peer.destination_properties("temporary_destination://queue/1"))
         assert answer.properties["JMQCanCreate"] is False
     assert harness.find("q") is None
     peer.create("q")
     assert browse(peer)[1] == []
-    assert peer.refusal(H.BROWSE, peer.place("t", True)) == Status.BAD_REQUEST
+    assert peer.refusal(H.BROWSE, peer.destination_properties("t", True)) == Status.BAD_REQUEST
 
 
 def test_browsing_without_a_type_browses_a_queue(peer: Peer) -> None:
@@ -197,13 +197,18 @@ def test_permissions(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("mine: browse produce", "theirs: consume"))
     peer.send("mine", "a")
     assert len(browse(peer, "mine")[1]) == 1
-    assert peer.refusal(H.BROWSE, peer.place("theirs")) == Status.FORBIDDEN
-    assert peer.refusal(H.VERIFY_DESTINATION, peer.place("theirs")) == Status.FORBIDDEN
+    assert peer.refusal(H.BROWSE, peer.destination_properties("theirs")) == Status.FORBIDDEN
+    assert (
+        peer.refusal(H.VERIFY_DESTINATION, peer.destination_properties("theirs"))
+        == Status.FORBIDDEN
+    )
 
 
 def test_figures(peer: Peer) -> None:
     peer.send("q", "abc")
-    answer = peer.ask(H.BROWSE, {**peer.place("q"), "JMQMetrics": True}, expect=Status.OK)
+    answer = peer.ask(
+        H.BROWSE, {**peer.destination_properties("q"), "JMQMetrics": True}, expect=Status.OK
+    )
     assert answer.properties["JMQMetrics"] is True
     statistics = loads_map(answer.body)
     assert statistics["numMsgsIn"] == 1
@@ -224,7 +229,7 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     for number in range(95):
         peer.put(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
     harness.scan_time.limit = 10
-    peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
+    peer.session.receive(peer.request(H.BROWSE, peer.destination_properties("q"))[1])
     assert peer.receive() == []  # others have their turn
     for _ in range(20):
         harness.turn()
@@ -265,7 +270,7 @@ def test_a_client_that_does_not_read_is_not_sent_more(
 def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcdefgh")
     harness.scan_time.limit = 2
-    peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
+    peer.session.receive(peer.request(H.BROWSE, peer.destination_properties("q"))[1])
     peer.session.receive(peer.request(H.GOODBYE)[1])
     for _ in range(5):
         harness.turn()
@@ -280,7 +285,7 @@ def test_requests_wait_their_turn(
     monkeypatch.setattr(destination_commands, "MOST_WAITING", 3)
     peer.send("q", *"abcdef")
     harness.scan_time.limit = 2
-    requests = [peer.request(H.BROWSE, peer.place("q")) for _ in range(5)]
+    requests = [peer.request(H.BROWSE, peer.destination_properties("q")) for _ in range(5)]
     peer.session.receive(b"".join(data for _, data in requests))
     for _ in range(30):
         harness.turn()

@@ -95,7 +95,7 @@ def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
 def test_the_reply_comes_before_the_messages(peer: Peer) -> None:
     peer.send("q", "a", "b")
     session = peer.session_of()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 10}
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session), "JMQSize": 10}
     peer.put(peer.request(H.ADD_CONSUMER, properties)[1])
     assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY, 1, 1]
 
@@ -464,14 +464,16 @@ def test_delayed_messages_wait(harness: Harness, peer: Peer) -> None:
 
 
 def test_unknown_and_lost_sessions(peer: Peer) -> None:
-    properties = {**peer.place("q"), "JMQSessionID": Long(5)}
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(5)}
     assert peer.refusal(H.ADD_CONSUMER, properties) == Status.NOT_FOUND
     assert peer.refusal(H.DESTROY_SESSION, {"JMQSessionID": Long(5)}) == Status.NOT_FOUND
     assert peer.refusal(H.CREATE_SESSION, {"JMQAckMode": 4}) == Status.BAD_REQUEST
 
 
 def test_a_consumer_without_a_session_is_the_connections(harness: Harness, peer: Peer) -> None:
-    answer = peer.ask(H.ADD_CONSUMER, {**peer.place("q"), "JMQSize": 10}, expect=Status.OK)
+    answer = peer.ask(
+        H.ADD_CONSUMER, {**peer.destination_properties("q"), "JMQSize": 10}, expect=Status.OK
+    )
     peer.send("q", "a")
     [message] = peer.delivered()
     assert message.consumer_id == answer.properties["JMQConsumerID"]

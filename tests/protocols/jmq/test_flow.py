@@ -64,7 +64,7 @@ def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
 def test_no_more_than_the_broker_allows(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
     session = peer.session_of()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session)}
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session)}
     answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQSize": 100}, expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
     peer.send("q", *"abc")
@@ -285,7 +285,11 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
     peer = harness.connect()
     peer.send("q", *"abcdefgh")
     session = peer.session_of()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 1000}
+    properties = {
+        **peer.destination_properties("q"),
+        "JMQSessionID": Long(session),
+        "JMQSize": 1000,
+    }
     answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQBytes": Long(300)}, expect=Status.OK)
     assert answer.properties["JMQBytes"] == 300
     consumer = answer.properties["JMQConsumerID"]
@@ -389,7 +393,7 @@ def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, 
 
 def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None:
     peer = harness.connect()
-    properties = {**peer.place("q"), "JMQSize": 10}
+    properties = {**peer.destination_properties("q"), "JMQSize": 10}
     assert peer.refusal(H.ADD_CONSUMER, {**properties, "JMQBytes": "many"}) == Status.BAD_REQUEST
     assert harness.connect().transport.open
     arriving = harness.arrive()

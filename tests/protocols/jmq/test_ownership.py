@@ -233,7 +233,12 @@ def set_client_id(peer: Peer, client_id: str = "c", **how: object) -> int:
 
 def subscribe(peer: Peer, topic: str = "t", name: str = "d", **how: object) -> int:
     """The status of ADD_CONSUMER; the consumer is closed again."""
-    properties = {**peer.place(topic, True), "JMQDurableName": name, "JMQSize": 10, **how}
+    properties = {
+        **peer.destination_properties(topic, True),
+        "JMQDurableName": name,
+        "JMQSize": 10,
+        **how,
+    }
     answer = peer.ask(H.ADD_CONSUMER, {"JMQSessionID": Long(peer.session_of()), **properties})
     consumer = answer.properties.get("JMQConsumerID")
     if isinstance(consumer, int):
@@ -332,7 +337,11 @@ def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> N
     anna = connect(harness, "anna", ALL_RIGHTS)
     anna.consume("t", anna.session_of(), topic=True, **options)
     mallory = connect(harness, "mallory", ALL_RIGHTS)
-    properties = {**mallory.place("t", True), "JMQSessionID": Long(mallory.session_of()), **options}
+    properties = {
+        **mallory.destination_properties("t", True),
+        "JMQSessionID": Long(mallory.session_of()),
+        **options,
+    }
     assert mallory.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
 
 
@@ -384,22 +393,31 @@ def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness
     anna = connect(harness, "anna")
     assert anna.create(NAME, temporary=True) == Status.OK
     for other in (connect(harness, "anna"), connect(harness, "bert", ALL_RIGHTS)):
-        assert other.ask(H.ADD_PRODUCER, other.place(NAME), expect=Status.OK)
+        assert other.ask(H.ADD_PRODUCER, other.destination_properties(NAME), expect=Status.OK)
         other.send(NAME, "reply")
-        unknown_properties = other.ask(H.VERIFY_DESTINATION, other.place(NAME + "1")).properties
+        unknown_properties = other.ask(
+            H.VERIFY_DESTINATION, other.destination_properties(NAME + "1")
+        ).properties
         for kind in (H.VERIFY_DESTINATION, H.BROWSE):
             for selector in ({}, {"JMQSelector": "x ="}):
-                answer = other.ask(kind, {**other.place(NAME), **selector})
+                answer = other.ask(kind, {**other.destination_properties(NAME), **selector})
                 assert status(answer) == Status.NOT_FOUND
                 assert answer.properties.keys() == unknown_properties.keys()
                 assert answer.properties["JMQCanCreate"] is False
-        metrics = {**other.place(NAME), "JMQMetrics": True}
+        metrics = {**other.destination_properties(NAME), "JMQMetrics": True}
         assert other.refusal(H.BROWSE, metrics) == Status.NOT_FOUND
-        assert other.refusal(H.ADD_CONSUMER, other.place(NAME)) == Status.NOT_ALLOWED
-        assert other.refusal(H.DESTROY_DESTINATION, other.place(NAME)) == Status.FORBIDDEN
-    verified = anna.ask(H.VERIFY_DESTINATION, anna.place(NAME), expect=Status.OK)
+        assert (
+            other.refusal(H.ADD_CONSUMER, other.destination_properties(NAME)) == Status.NOT_ALLOWED
+        )
+        assert (
+            other.refusal(H.DESTROY_DESTINATION, other.destination_properties(NAME))
+            == Status.FORBIDDEN
+        )
+    verified = anna.ask(H.VERIFY_DESTINATION, anna.destination_properties(NAME), expect=Status.OK)
     assert verified.properties["JMQDestType"] == 17
-    assert len(anna.ask(H.BROWSE, anna.place(NAME), expect=Status.OK).body) == 2 * 32
+    assert (
+        len(anna.ask(H.BROWSE, anna.destination_properties(NAME), expect=Status.OK).body) == 2 * 32
+    )
     anna.consume(NAME, anna.session_of())
     assert anna.texts() == ["reply", "reply"]
 
@@ -415,8 +433,8 @@ def test_a_temporary_destination_of_another_name_takes_the_right_to_create_it(
     assert bert.create("mq.x", temporary=True) == Status.ERROR
     anna.send("mine", "reply")
     for kind in (H.VERIFY_DESTINATION, H.BROWSE):
-        assert anna.refusal(kind, anna.place("mine")) == Status.NOT_FOUND
-    assert anna.refusal(H.ADD_CONSUMER, anna.place("mine")) == Status.NOT_ALLOWED
+        assert anna.refusal(kind, anna.destination_properties("mine")) == Status.NOT_FOUND
+    assert anna.refusal(H.ADD_CONSUMER, anna.destination_properties("mine")) == Status.NOT_ALLOWED
     bert.consume("mine", bert.session_of())
     assert bert.texts() == ["reply"]
 
@@ -427,10 +445,15 @@ def test_a_reply_address_of_another_protocol_is_sent_to_without_permission(
     harness.broker.destinations.declare(Address(Kind.QUEUE, "answers"), owner=object())
     worker = connect(harness, "worker")
     assert worker.create("answers") == Status.OK
-    assert worker.refusal(H.ADD_PRODUCER, worker.place("answers")) == Status.OK
+    assert worker.refusal(H.ADD_PRODUCER, worker.destination_properties("answers")) == Status.OK
     worker.send("answers", "reply")
-    assert worker.refusal(H.ADD_CONSUMER, worker.place("answers")) == Status.FORBIDDEN
-    assert connect(harness).refusal(H.ADD_CONSUMER, worker.place("answers")) == Status.NOT_ALLOWED
+    assert (
+        worker.refusal(H.ADD_CONSUMER, worker.destination_properties("answers")) == Status.FORBIDDEN
+    )
+    assert (
+        connect(harness).refusal(H.ADD_CONSUMER, worker.destination_properties("answers"))
+        == Status.NOT_ALLOWED
+    )
 
 
 # --- selectors -----------------------------------------------------------------------------------
@@ -457,7 +480,10 @@ def test_a_selector_is_compiled_for_who_may_use_it(
 
     monkeypatch.setattr(harness.broker, "compile_selector", recording)
     for name in ("q.>", "q.*") if topic else ("q",):
-        properties = {**connect(harness).place(name, topic), "JMQSelector": "x = 1"}
+        properties = {
+            **connect(harness).destination_properties(name, topic),
+            "JMQSelector": "x = 1",
+        }
         assert connect(harness, "mallory").refusal(kind, properties) == Status.FORBIDDEN
     assert compiled == []
     if not topic:

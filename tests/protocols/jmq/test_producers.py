@@ -31,7 +31,7 @@ def peer(harness: Harness) -> Peer:
 
 
 def produce(peer: Peer, name: str, topic: bool = False) -> int:
-    answer = peer.ask(H.ADD_PRODUCER, peer.place(name, topic), expect=Status.OK)
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties(name, topic), expect=Status.OK)
     number = answer.properties["JMQProducerID"]
     assert isinstance(number, int)
     return number
@@ -115,14 +115,21 @@ def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
 
 
 def test_destinations_that_refuse_all_producers(peer: Peer) -> None:
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.sys.dmq")) == Status.CONFLICT
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.metrics.jvm", True)) == Status.CONFLICT
+    assert (
+        peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq")) == Status.CONFLICT
+    )
+    assert (
+        peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mq.metrics.jvm", True))
+        == Status.CONFLICT
+    )
     peer.send("mq.sys.dmq", "x", expect=Status.FORBIDDEN)
     peer.send("", "x", expect=Status.BAD_REQUEST)
     peer.send("a\nb", "x", expect=Status.BAD_REQUEST)
     peer.send("n" * 1025, "x", expect=Status.BAD_REQUEST)
     peer.send("n" * 1024, "x")
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("a.*")) == Status.UNSUPPORTED_TYPE
+    assert (
+        peer.refusal(H.ADD_PRODUCER, peer.destination_properties("a.*")) == Status.UNSUPPORTED_TYPE
+    )
     assert peer.refusal(H.ADD_PRODUCER, {"JMQDestination": "q"}) == Status.BAD_REQUEST
     assert peer.refusal(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)}) == Status.NOT_FOUND
 
@@ -136,23 +143,23 @@ def test_neither_queue_nor_topic(peer: Peer, bits: int) -> None:
 def test_a_queue_that_may_not_be_created() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("q")) == Status.NOT_FOUND
+    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.NOT_FOUND
     peer.send("q", "x", expect=Status.NOT_FOUND)
     harness.limit("q", DestinationSettings())
     peer.send("q", "x")
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("q")) == Status.OK
+    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.OK
 
 
 def test_permissions(harness: Harness) -> None:
     access = RecordedAccess("mine.*: produce", "theirs.*: consume")
     peer = harness.connect(access=access)
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mine.a")) == Status.OK
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("theirs.a")) == Status.FORBIDDEN
+    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mine.a")) == Status.OK
+    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("theirs.a")) == Status.FORBIDDEN
     peer.send("mine.a", "x")
     peer.send("theirs.a", "x", expect=Status.FORBIDDEN)
     assert access.refusals == ["test anna produce theirs.a"] * 2
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mine.>", True)) == Status.OK
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("*", True)) == Status.FORBIDDEN
+    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mine.>", True)) == Status.OK
+    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("*", True)) == Status.FORBIDDEN
 
 
 def test_limits(harness: Harness, peer: Peer) -> None:
@@ -201,7 +208,7 @@ def resumed(packets: list[Packet]) -> list[dict[str, object]]:
 
 def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(producer_flow=2))
-    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
     assert answer.properties["JMQDestinationID"] == "Q:q"
     producer = answer.properties["JMQProducerID"]
@@ -239,7 +246,7 @@ def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
 
 def test_without_flow_of_producers(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(producer_flow=0))
-    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
     assert answer.properties["JMQSize"] == -1
 
 
@@ -429,7 +436,9 @@ def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
 @pytest.mark.parametrize("name", ["a*", "a..*", "*.", ">.a"])
 def test_names_that_are_not_wildcards(peer: Peer, name: str) -> None:
     peer.send(name, "x", topic=True, expect=Status.BAD_REQUEST)
-    assert peer.refusal(H.ADD_PRODUCER, peer.place(name, True)) == Status.BAD_REQUEST
+    assert (
+        peer.refusal(H.ADD_PRODUCER, peer.destination_properties(name, True)) == Status.BAD_REQUEST
+    )
 
 
 def test_replies_are_possible(harness: Harness, peer: Peer) -> None:
@@ -447,4 +456,6 @@ def test_replies_are_possible(harness: Harness, peer: Peer) -> None:
     assert peer.texts() == ["answer"]
     peer.drop()
     server.send(answers, "too late", expect=Status.NOT_FOUND)
-    assert server.refusal(H.ADD_PRODUCER, server.place(answers)) == Status.NOT_FOUND
+    assert (
+        server.refusal(H.ADD_PRODUCER, server.destination_properties(answers)) == Status.NOT_FOUND
+    )

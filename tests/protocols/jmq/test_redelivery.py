@@ -256,7 +256,7 @@ def test_a_closed_consumer_is_none_for_the_queue(harness: Harness, peer: Peer) -
     consumer = peer.consume("q", session)
     peer.send("q", "a")
     [message] = peer.delivered()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session)}
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session)}
     assert peer.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
     peer.close_consumer(consumer, message)
     peer.consume("q", session)

@@ -69,13 +69,20 @@ def harness() -> ThreadHarness:
 
 
 def request(peer: Peer, kind: int, **properties: object) -> bytes:
-    return peer.request(kind, {**peer.place("q"), **properties})[1]
+    return peer.request(kind, {**peer.destination_properties("q"), **properties})[1]
 
 
 def test_a_short_selector_is_compiled_at_once(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.send("q", "a", properties={"colour": "red"})
-    assert status(peer.ask(H.BROWSE, {**peer.place("q"), "JMQSelector": "colour = 'red'"})) == 200
+    assert (
+        status(
+            peer.ask(
+                H.BROWSE, {**peer.destination_properties("q"), "JMQSelector": "colour = 'red'"}
+            )
+        )
+        == 200
+    )
     assert not harness.thread.jobs
 
 
@@ -123,7 +130,9 @@ def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) 
     assert (answer.type, status(answer)) == (H.ADD_CONSUMER_REPLY, 200)
     assert [message.body for message in messages] == [b"r"]
     # it is known now
-    peer.ask(H.BROWSE, {**peer.place("q"), "JMQSelector": selector}, expect=Status.OK)
+    peer.ask(
+        H.BROWSE, {**peer.destination_properties("q"), "JMQSelector": selector}, expect=Status.OK
+    )
     assert not harness.thread.jobs
 
 
@@ -143,10 +152,14 @@ def test_a_selector_that_is_too_long_is_refused_at_once(
     peer = harness.connect()
     peer.create("q")
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, {**peer.place("q"), "JMQSelector": selector})
+        answer = peer.ask(kind, {**peer.destination_properties("q"), "JMQSelector": selector})
         assert status(answer) == Status.BAD_REQUEST
         assert "at most 8192 are allowed" in str(answer.properties["JMQReason"])
-    properties = {**peer.place("q"), "JMQSessionID": peer.session_of(), "JMQSelector": selector}
+    properties = {
+        **peer.destination_properties("q"),
+        "JMQSessionID": peer.session_of(),
+        "JMQSelector": selector,
+    }
     assert peer.refusal(H.ADD_CONSUMER, properties) == Status.BAD_REQUEST
     assert not harness.thread.jobs
 

@@ -422,8 +422,8 @@ def test_a_connection_has_only_so_much_of_everything() -> None:
     peer = Harness().connect(SessionOptions(max_per_connection=2))
     for kind, properties, expected in (
         (H.CREATE_SESSION, {}, Status.NOT_ALLOWED),
-        (H.ADD_PRODUCER, peer.place("q"), Status.NOT_ALLOWED),
-        (H.ADD_CONSUMER, peer.place("q"), Status.CONFLICT),
+        (H.ADD_PRODUCER, peer.destination_properties("q"), Status.NOT_ALLOWED),
+        (H.ADD_CONSUMER, peer.destination_properties("q"), Status.CONFLICT),
         (H.START_TRANSACTION, {}, Status.ERROR),
     ):
         assert [peer.refusal(kind, properties) for _ in range(3)] == [200, 200, expected]

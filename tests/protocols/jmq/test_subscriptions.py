@@ -29,7 +29,11 @@ def subscribe(peer: Peer, topic: str, size: int = 1000, **how: Any) -> int:
 
 
 def refused(peer: Peer, topic: str, **how: object) -> int:
-    properties = {**peer.place(topic, True), "JMQSessionID": Long(peer.session_of()), **how}
+    properties = {
+        **peer.destination_properties(topic, True),
+        "JMQSessionID": Long(peer.session_of()),
+        **how,
+    }
     return peer.refusal(H.ADD_CONSUMER, properties)
 
 
@@ -86,7 +90,7 @@ def test_no_local_is_of_this_connection(harness: Harness) -> None:
     publish(peer, "t", "mine")
     publish(other, "t", "theirs")
     assert peer.texts() == ["theirs"]
-    properties = {**peer.place("q"), "JMQNoLocal": True}
+    properties = {**peer.destination_properties("q"), "JMQNoLocal": True}
     assert peer.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
@@ -152,7 +156,7 @@ def test_a_durable_subscription_waits_for_its_consumer(harness: Harness) -> None
 
 def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    properties = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
     peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
     peer.session.receive(peer.request(H.STOP)[1])
@@ -168,7 +172,7 @@ def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
 
 def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    properties = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
     peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
     for kind in (H.STOP, H.START):
         peer.session.receive(peer.request(kind)[1])
@@ -212,7 +216,7 @@ def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     temporary = "temporary_destination://topic/x/1/1"
     client.create(temporary, topic=True, temporary=True)
     assert refused(client, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
-    properties = {**client.place("q"), "JMQDurableName": "d"}
+    properties = {**client.destination_properties("q"), "JMQDurableName": "d"}
     assert client.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
@@ -391,7 +395,7 @@ def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
 def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(shared_prefetch=2))
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s", "JMQSize": 100}
-    properties = {**peer.place("t", True), **share}
+    properties = {**peer.destination_properties("t", True), **share}
     answer = peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
 
@@ -476,16 +480,16 @@ def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) 
     harness.broker.destinations.topic("mq.metrics.jvm")
     assert harness.topic("mq.metrics.jvm").subscriptions == {}
     assert peer.texts() == []
-    properties = peer.place("a.*")
+    properties = peer.destination_properties("a.*")
     assert peer.refusal(H.ADD_CONSUMER, properties) == Status.UNSUPPORTED_TYPE
 
 
 def test_wildcards_are_marked(harness: Harness) -> None:
     peer = harness.connect()
     for kind in (H.CREATE_DESTINATION, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, peer.place("a.*", True), expect=Status.OK)
+        answer = peer.ask(kind, peer.destination_properties("a.*", True), expect=Status.OK)
         assert answer.flags & W
-        assert not peer.ask(H.CREATE_DESTINATION, peer.place("a", True)).flags & W
+        assert not peer.ask(H.CREATE_DESTINATION, peer.destination_properties("a", True)).flags & W
     assert harness.broker.destinations.find(Address(Kind.TOPIC, "a.*")) is None
 
 
@@ -500,7 +504,7 @@ def test_permissions(harness: Harness) -> None:
     assert refused(peer, "b") == Status.FORBIDDEN
     assert refused(peer, ">") == Status.FORBIDDEN
     assert refused(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
-    assert peer.refusal(H.ADD_CONSUMER, peer.place("q")) == Status.FORBIDDEN
+    assert peer.refusal(H.ADD_CONSUMER, peer.destination_properties("q")) == Status.FORBIDDEN
     assert access.refusals == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
 
 
@@ -512,12 +516,17 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
         assert other.create(name, topic, temporary=True) == Status.CONFLICT
         assert other.create(name, topic) == Status.OK
         peer.consume(name, peer.session_of(), topic=topic)
-        assert other.refusal(H.ADD_CONSUMER, other.place(name, topic)) == Status.NOT_ALLOWED
-        properties = peer.place(name, topic, temporary=True)
+        assert (
+            other.refusal(H.ADD_CONSUMER, other.destination_properties(name, topic))
+            == Status.NOT_ALLOWED
+        )
+        properties = peer.destination_properties(name, topic, temporary=True)
         assert other.refusal(H.DESTROY_DESTINATION, properties) == Status.FORBIDDEN
         assert peer.refusal(H.DESTROY_DESTINATION, properties) == Status.CONFLICT  # in use
     peer.drop()
-    assert other.refusal(H.ADD_CONSUMER, other.place(name, True)) == Status.NOT_FOUND
+    assert (
+        other.refusal(H.ADD_CONSUMER, other.destination_properties(name, True)) == Status.NOT_FOUND
+    )
     assert other.create(name, topic) == Status.NOT_FOUND
 
 
@@ -526,12 +535,12 @@ def test_destinations_that_may_not_be_created() -> None:
     peer = harness.connect()
     assert peer.create("q") == Status.FORBIDDEN
     assert refused(peer, "t") == Status.NOT_FOUND
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"))
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"))
     assert status(answer) == Status.NOT_FOUND
     assert answer.properties["JMQCanCreate"] is False
     assert peer.create("mq.sys.dmq") == Status.OK
     assert peer.create("mq.anything") == Status.OK  # as far as it goes
-    assert peer.refusal(H.ADD_CONSUMER, peer.place("mq.anything")) == Status.ERROR
+    assert peer.refusal(H.ADD_CONSUMER, peer.destination_properties("mq.anything")) == Status.ERROR
     peer.consume("mq.sys.dmq", peer.session_of())
     subscribe(peer, "mq.metrics.destination.queue.q")
     assert harness.topic("mq.metrics.destination.queue.q").automatic
@@ -550,10 +559,10 @@ def test_a_limit_on_consumers(harness: Harness) -> None:
 
 def test_a_request_without_a_wish_for_an_answer(harness: Harness) -> None:
     peer = harness.connect()
-    peer.send_packet(H.CREATE_DESTINATION, peer.place("a.*", True))
-    peer.send_packet(H.VERIFY_DESTINATION, peer.place("a.*", True))
-    peer.send_packet(H.CREATE_DESTINATION, peer.place("q"))
-    peer.send_packet(H.ADD_CONSUMER, peer.place("a.*"))
+    peer.send_packet(H.CREATE_DESTINATION, peer.destination_properties("a.*", True))
+    peer.send_packet(H.VERIFY_DESTINATION, peer.destination_properties("a.*", True))
+    peer.send_packet(H.CREATE_DESTINATION, peer.destination_properties("q"))
+    peer.send_packet(H.ADD_CONSUMER, peer.destination_properties("a.*"))
     assert peer.receive() == []
     assert harness.find("q") is not None
 
@@ -571,7 +580,7 @@ def test_a_single_receiver_queue_has_one_consumer(harness: Harness, name: str) -
     bits = 0x101 if name == "q" else 0x111
     assert create(peer, bits, name).properties["JMQDestType"] == bits
     consumer = peer.consume(name, peer.session_of())
-    assert peer.refusal(H.ADD_CONSUMER, peer.place(name)) == Status.CONFLICT
+    assert peer.refusal(H.ADD_CONSUMER, peer.destination_properties(name)) == Status.CONFLICT
     peer.close_consumer(consumer)
     peer.consume(name, peer.session_of())  # as soon as the answer is there
 
@@ -600,7 +609,7 @@ def test_a_queue_that_exists_keeps_its_flavour(harness: Harness) -> None:
     create(peer, 0x101)
     assert create(peer, 0x401).properties["JMQDestType"] == 0x101
     assert create(peer, 0x001).properties["JMQDestType"] == 0x101
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"))
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"))
     assert answer.properties["JMQDestType"] == 0x121
     assert harness.queue("q").settings.max_consumers == 1
 
