@@ -175,7 +175,7 @@ class JmqCell(Cell):
             self.fixture.owned(TOPIC, Kind.TOPIC)
         else:
             self.fixture.owned()
-        session = self.owner.session_of(AckMode.CLIENT)
+        session = self.owner.create_session(AckMode.CLIENT)
         return self.owner.consume(TOPIC if topic else QUEUE, session, topic)
 
     def delivery(self) -> Packet:
@@ -195,7 +195,7 @@ class JmqCell(Cell):
             self.fixture.owned(TOPIC, Kind.TOPIC)
         client = self.connect(Actor.OWNER)
         client.ask(PacketType.SET_CLIENTID, {"JMQClientID": CLIENT_ID}, expect=200)
-        session = client.session_of(AckMode.CLIENT)
+        session = client.create_session(AckMode.CLIENT)
         client.consume(topic, session, True, JMQDurableName=DURABLE)
         if close:
             client.drop()
@@ -317,7 +317,7 @@ def _owned_client_id(cell: JmqCell) -> None:
 @row(PacketType.DESTROY_SESSION, "of a connection", OWNER_ONLY, changes=True)
 def _destroy_session(cell: JmqCell) -> None:
     cell.fixture.owned()
-    session = cell.owner.session_of(AckMode.CLIENT)
+    session = cell.owner.create_session(AckMode.CLIENT)
     cell.owner.consume(QUEUE, session)
     cell.on_owners_connection()
     cell.ask(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(session)})
@@ -330,7 +330,7 @@ def _consume(cell: JmqCell, name: str, topic: bool = False, **more: Any) -> None
     """ADD_CONSUMER, with a session of the actor's if it can have one."""
     session = 1
     if cell.actor in LOGGED_IN:
-        session = cell.peer.session_of(AckMode.CLIENT)
+        session = cell.peer.create_session(AckMode.CLIENT)
     properties = {
         **cell.peer.destination_properties(name, topic),
         "JMQSessionID": Long(session),
@@ -409,7 +409,7 @@ def _replace_durable(cell: JmqCell) -> None:
 def _replace_shared(cell: JmqCell) -> None:
     cell.fixture.owned(TOPIC, Kind.TOPIC)
     client = cell.connect(Actor.OWNER)
-    session = client.session_of(AckMode.CLIENT)
+    session = client.create_session(AckMode.CLIENT)
     client.consume(TOPIC, session, True, JMQDurableName=DURABLE, JMQJMSShare=True)
     client.drop()
     cell.owner.send(TOPIC, SECRET, topic=True)
@@ -440,7 +440,7 @@ def _unsubscribe_wildcard(cell: JmqCell) -> None:
 @row(PacketType.RESUME_FLOW, "of a consumer", OWNER_ONLY, changes=True, answered=False)
 def _resume(cell: JmqCell) -> None:
     cell.fixture.owned()
-    session = cell.owner.session_of(AckMode.CLIENT)
+    session = cell.owner.create_session(AckMode.CLIENT)
     number = cell.owner.consume(QUEUE, session, size=0)
     cell.on_owners_connection()
     cell.ask(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(number), "JMQSize": 10}, flags=0)

@@ -58,7 +58,7 @@ def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.Monkey
     harness.scan_time.limit = QUESTIONS
     for peer in peers:
         properties = {**peer.destination_properties("q"), "JMQSelector": SELECTOR}
-        peer.session.receive(peer.request(PacketType.BROWSE, properties)[1])
+        peer.session.receive(peer.encode_request(PacketType.BROWSE, properties)[1])
     answers = []
     while len(answers) < BROWSERS:
         harness.broker.flush()

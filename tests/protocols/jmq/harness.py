@@ -65,7 +65,9 @@ class Harness(SessionHarness):
     def open(self, transport: Transport) -> JmqSession:
         return JmqSession(transport, self.broker, self.coordinator, self.access)
 
-    def arrive(self, options: SessionOptions | None = None, access: Access | None = None) -> Peer:
+    def connect_without_hello(
+        self, options: SessionOptions | None = None, access: Access | None = None
+    ) -> Peer:
         """A client that has not said HELLO, and will be asked for its password if it does."""
         if options is None:
             options = SessionOptions(authentication="basic")
@@ -83,7 +85,7 @@ class Harness(SessionHarness):
         **hello: object,
     ) -> Peer:
         """A client that has logged in, and said START."""
-        peer = self.arrive(options, access)
+        peer = self.connect_without_hello(options, access)
         peer.hello(**hello)
         answer = peer.ask(PacketType.AUTHENTICATE, {}, login("anna", "secret"))
         assert status(answer) == Status.OK, answer.properties
@@ -187,7 +189,7 @@ class Peer(SessionPeer):
         self.inbox = packets
         return packets
 
-    def request(
+    def encode_request(
         self,
         kind: int,
         properties: Properties | None = None,
@@ -209,7 +211,7 @@ class Peer(SessionPeer):
         expect: int | None = None,
     ) -> Packet:
         """A request and its answer; what comes with that stays in the inbox."""
-        number, data = self.request(kind, properties, body, flags, header)
+        number, data = self.encode_request(kind, properties, body, flags, header)
         self.put(data)
         packets = self.receive()
         [answer] = [p for p in packets if p.consumer_id == number and p.type == kind + 1]
@@ -218,7 +220,9 @@ class Peer(SessionPeer):
             assert status(answer) == expect, answer.properties
         return answer
 
-    def refusal(self, kind: int, properties: Properties | None = None, body: bytes = b"") -> int:
+    def request_status(
+        self, kind: int, properties: Properties | None = None, body: bytes = b""
+    ) -> int:
         """The status of the answer to a request."""
         result = status(self.ask(kind, properties, body))
         assert isinstance(result, int)
@@ -238,7 +242,7 @@ class Peer(SessionPeer):
         self.inbox = [p for p in self.inbox if p.type != PacketType.AUTHENTICATE_REQUEST]
         return answer
 
-    def session_of(self, mode: AckMode = AckMode.CLIENT) -> int:
+    def create_session(self, mode: AckMode = AckMode.CLIENT) -> int:
         answer = self.ask(PacketType.CREATE_SESSION, {"JMQAckMode": int(mode)}, expect=Status.OK)
         return _int(answer.properties["JMQSessionID"])
 

@@ -56,7 +56,7 @@ def send(peer: Peer, name: str = "q", flags: int = P | A, **header: Any) -> Pack
 
 def held(peer: Peer) -> Packet:
     """A message that a consumer holds."""
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "body")
     [message] = peer.delivered()
     return message
@@ -138,7 +138,7 @@ def _() -> Packet:
 
 @provokes(H.SEND_REPLY, 500)
 def _() -> Packet:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     peer.hello()
     return send(peer)
 
@@ -331,7 +331,7 @@ def _() -> Packet:
 def _() -> Packet:
     peer = connected(settings=EngineSettings(auto_create_queues=False))
     peer.harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
-    number = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
+    number = {"JMQConsumerID": Long(peer.consume("q", peer.create_session()))}
     peer.harness.broker.remove(peer.harness.queue("q"), force=True)
     return peer.ask(H.DELETE_CONSUMER, number)
 
@@ -354,7 +354,7 @@ def _() -> Packet:
 
 @provokes(H.AUTHENTICATE_REPLY, 200)
 def _() -> Packet:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     peer.hello()
     return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
 
@@ -362,7 +362,7 @@ def _() -> Packet:
 def login_error(error: AccessError) -> Packet:
     users = Users()
     users.error = error
-    peer = Harness(access=users).arrive()
+    peer = Harness(access=users).connect_without_hello()
     peer.hello()
     return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
 
@@ -377,17 +377,17 @@ for _error, _status in (
 
 @provokes(H.HELLO_REPLY, 200)
 def _() -> Packet:
-    return Harness().arrive().hello()
+    return Harness().connect_without_hello().hello()
 
 
 @provokes(H.HELLO_REPLY, 400)
 def _() -> Packet:
-    return Harness().arrive().hello(JMQClusterID="x")
+    return Harness().connect_without_hello().hello(JMQClusterID="x")
 
 
 @provokes(H.HELLO_REPLY, 404)
 def _() -> Packet:
-    return Harness().arrive().hello(JMQStoreSession=Long(5))
+    return Harness().connect_without_hello().hello(JMQStoreSession=Long(5))
 
 
 @provokes(H.HELLO_REPLY, 500)
@@ -397,14 +397,16 @@ def _() -> Packet:
 
 @provokes(H.HELLO_REPLY, 415)
 def _() -> Packet:
-    answer = Harness().arrive().hello(JMQDestinationProvider="GLASSFISH_MQ")
+    answer = Harness().connect_without_hello().hello(JMQDestinationProvider="GLASSFISH_MQ")
     assert status(answer) == Status.OK
-    return Harness().arrive().hello(JMQDestinationProvider="COHERENCE_MESSAGE_PATTERN")
+    return (
+        Harness().connect_without_hello().hello(JMQDestinationProvider="COHERENCE_MESSAGE_PATTERN")
+    )
 
 
 @provokes(H.HELLO_REPLY, 503)
 def _() -> Packet:
-    peer = Harness().arrive(
+    peer = Harness().connect_without_hello(
         SessionOptions(unavailable_reason="the limit of 5 connections is reached")
     )
     answer = peer.hello()
@@ -415,7 +417,7 @@ def _() -> Packet:
 
 @provokes(H.HELLO_REPLY, 505)
 def _() -> Packet:
-    return Harness().arrive().hello(JMQProtocolLevel=1)
+    return Harness().connect_without_hello().hello(JMQProtocolLevel=1)
 
 
 # --- destinations ------------------------------------------------------------------------------
@@ -470,7 +472,7 @@ def _() -> Packet:
 @provokes(H.DESTROY_DESTINATION_REPLY, 409)
 def _() -> Packet:
     peer = connected()
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
@@ -524,14 +526,14 @@ def _() -> Packet:
 @provokes(H.CREATE_SESSION_REPLY, 405)
 def _() -> Packet:
     peer = connected(SessionOptions(max_per_connection=1))
-    peer.session_of()
+    peer.create_session()
     return peer.ask(H.CREATE_SESSION)
 
 
 @provokes(H.DESTROY_SESSION_REPLY, 200)
 def _() -> Packet:
     peer = connected()
-    return peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.session_of())})
+    return peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.create_session())})
 
 
 def unknown_session(kind: PacketType) -> Packet:
@@ -752,4 +754,4 @@ def _() -> Packet:
 
 
 def too_early(kind: int) -> Packet:
-    return Harness().arrive().ask(kind)
+    return Harness().connect_without_hello().ask(kind)

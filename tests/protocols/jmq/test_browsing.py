@@ -80,7 +80,7 @@ def test_it_works_on_a_connection_that_is_stopped(peer: Peer) -> None:
 
 def test_what_is_to_be_seen(harness: Harness, peer: Peer) -> None:
     """In flight, yes; expired, delayed or not committed, no; persistent or not makes no odds."""
-    peer.consume("q", peer.session_of(), size=1)
+    peer.consume("q", peer.create_session(), size=1)
     peer.send("q", "flight")
     [flight] = peer.delivered()
     peer.send("q", "late", expiration=harness.clock.wall + 10)
@@ -101,7 +101,7 @@ def test_selectors(peer: Peer) -> None:
     assert [m.body for m in fetch(peer, number, ids)] == [b"3", b"4"]
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
         properties = {**peer.destination_properties("q"), "JMQSelector": "n >"}
-        assert peer.refusal(kind, properties) == Status.BAD_REQUEST
+        assert peer.request_status(kind, properties) == Status.BAD_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_selectors_on_properties_of_dead_messages(
 ) -> None:
     """For browsers, and for consumers that are there before or come after the message."""
     consumer = harness.connect()
-    consumer.consume("mq.sys.dmq", consumer.session_of(), size=1, JMQSelector=selector)
+    consumer.consume("mq.sys.dmq", consumer.create_session(), size=1, JMQSelector=selector)
     for body in ("early", "browsed"):
         peer.send("q", body, expiration=harness.clock.wall + 1)
         harness.turn(2000)
@@ -135,7 +135,7 @@ def test_selectors_on_properties_of_dead_messages(
     bodies = [m.body.decode() for m in fetch(peer, number, ids)] if ids else []
     assert bodies == expected
     late_consumer = harness.connect()
-    late_consumer.consume("mq.sys.dmq", late_consumer.session_of(), JMQSelector=selector)
+    late_consumer.consume("mq.sys.dmq", late_consumer.create_session(), JMQSelector=selector)
     assert late_consumer.texts() == expected[1:]
 
 
@@ -149,15 +149,15 @@ def test_removed_messages_are_omitted(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcd")
     peer.put(peer.message("q", b"e", flags=0))
     number, ids = browse(peer)
-    consumer = peer.consume("q", peer.session_of())
+    consumer = peer.consume("q", peer.create_session())
     messages = peer.delivered()
     peer.acknowledge(messages[1], messages[3], messages[4])
     assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"c"]
     peer.acknowledge(messages[0], messages[2])
     properties = {"JMQConsumerID": Long(number)}
-    assert peer.refusal(H.DELIVER, properties, b"".join(ids)) == Status.NOT_FOUND
-    assert peer.refusal(H.DELIVER, properties) == Status.NOT_FOUND
-    assert peer.refusal(H.DELIVER, properties, b"x") == Status.BAD_REQUEST
+    assert peer.request_status(H.DELIVER, properties, b"".join(ids)) == Status.NOT_FOUND
+    assert peer.request_status(H.DELIVER, properties) == Status.NOT_FOUND
+    assert peer.request_status(H.DELIVER, properties, b"x") == Status.BAD_REQUEST
     assert peer.receive() == []
     assert consumer
 
@@ -167,8 +167,8 @@ def test_ids_that_were_not_listed(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     number, ids = browse(peer)
     properties = {"JMQConsumerID": Long(number)}
-    assert other.refusal(H.DELIVER, properties, ids[0]) == Status.NOT_FOUND
-    assert peer.refusal(H.DELIVER, properties, encode_sysid(1, 1)) == Status.NOT_FOUND
+    assert other.request_status(H.DELIVER, properties, ids[0]) == Status.NOT_FOUND
+    assert peer.request_status(H.DELIVER, properties, encode_sysid(1, 1)) == Status.NOT_FOUND
     # a client that has a number of its own
     assert [m.body for m in fetch(peer, 77, ids)] == [b"a"]
 
@@ -183,7 +183,9 @@ def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
     assert harness.find("q") is None
     peer.create("q")
     assert browse(peer)[1] == []
-    assert peer.refusal(H.BROWSE, peer.destination_properties("t", True)) == Status.BAD_REQUEST
+    assert (
+        peer.request_status(H.BROWSE, peer.destination_properties("t", True)) == Status.BAD_REQUEST
+    )
 
 
 def test_browsing_without_a_type_browses_a_queue(peer: Peer) -> None:
@@ -197,9 +199,9 @@ def test_permissions(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("mine: browse produce", "theirs: consume"))
     peer.send("mine", "a")
     assert len(browse(peer, "mine")[1]) == 1
-    assert peer.refusal(H.BROWSE, peer.destination_properties("theirs")) == Status.FORBIDDEN
+    assert peer.request_status(H.BROWSE, peer.destination_properties("theirs")) == Status.FORBIDDEN
     assert (
-        peer.refusal(H.VERIFY_DESTINATION, peer.destination_properties("theirs"))
+        peer.request_status(H.VERIFY_DESTINATION, peer.destination_properties("theirs"))
         == Status.FORBIDDEN
     )
 
@@ -229,7 +231,7 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     for number in range(95):
         peer.put(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
     harness.scan_time.limit = 10
-    peer.session.receive(peer.request(H.BROWSE, peer.destination_properties("q"))[1])
+    peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
     assert peer.receive() == []  # others have their turn
     for _ in range(20):
         harness.turn()
@@ -237,7 +239,7 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     ids = answer.body
     assert len(ids) == 95 * 32
     properties = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
-    peer.session.receive(peer.request(H.DELIVER, properties, ids)[1])
+    peer.session.receive(peer.encode_request(H.DELIVER, properties, ids)[1])
     for _ in range(20):
         harness.turn()
     reply, *messages = peer.receive()
@@ -253,7 +255,7 @@ def test_a_client_that_does_not_read_is_not_sent_more(
     peer.send("q", *["x" * 60] * 10)
     number, ids = browse(peer)
     peer.session.pause_delivery()
-    peer.put(peer.request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
+    peer.put(peer.encode_request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
     assert peer.receive() == []
     peer.session.resume_delivery()
     harness.broker.flush()
@@ -270,8 +272,8 @@ def test_a_client_that_does_not_read_is_not_sent_more(
 def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcdefgh")
     harness.scan_time.limit = 2
-    peer.session.receive(peer.request(H.BROWSE, peer.destination_properties("q"))[1])
-    peer.session.receive(peer.request(H.GOODBYE)[1])
+    peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
+    peer.session.receive(peer.encode_request(H.GOODBYE)[1])
     for _ in range(5):
         harness.turn()
     assert [p.type for p in peer.receive()] == [H.GOODBYE_REPLY]
@@ -285,7 +287,7 @@ def test_requests_wait_their_turn(
     monkeypatch.setattr(destination_commands, "MOST_WAITING", 3)
     peer.send("q", *"abcdef")
     harness.scan_time.limit = 2
-    requests = [peer.request(H.BROWSE, peer.destination_properties("q")) for _ in range(5)]
+    requests = [peer.encode_request(H.BROWSE, peer.destination_properties("q")) for _ in range(5)]
     peer.session.receive(b"".join(data for _, data in requests))
     for _ in range(30):
         harness.turn()
@@ -303,7 +305,7 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
     properties = {"JMQConsumerID": Long(number)}
     peer.session.pause_delivery()  # the client does not read
     for selected in (ids[:1], ids[1:], ids[:1]):
-        peer.put(peer.request(H.DELIVER, properties, b"".join(selected))[1])
+        peer.put(peer.encode_request(H.DELIVER, properties, b"".join(selected))[1])
     assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
     peer.session.resume_delivery()
     peer.harness.turn()
@@ -338,13 +340,15 @@ def test_a_view_keeps_no_body_of_a_message_that_has_ended(harness: Harness, peer
     number, ids = browse(peer)
     [delivery] = harness.queue("q").queue.browse()
     message = delivery.message
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.acknowledge(*peer.delivered())
     del delivery
     assert not [
         referrer for referrer in gc.get_referrers(message) if isinstance(referrer, (dict, list))
     ]
-    assert peer.refusal(H.DELIVER, {"JMQConsumerID": Long(number)}, ids[0]) == Status.NOT_FOUND
+    assert (
+        peer.request_status(H.DELIVER, {"JMQConsumerID": Long(number)}, ids[0]) == Status.NOT_FOUND
+    )
 
 
 def transient(broker: Broker, number: int) -> Delivery:

@@ -71,7 +71,7 @@ def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
 
 def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     """Its client gets the same status as when the broker's transaction timeout has expired."""
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a")
@@ -127,7 +127,7 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
     harness = harness.restart()
     assert not harness.broker.transactions.prepared
     reader = harness.connect()
-    reader.consume("q", reader.session_of())
+    reader.consume("q", reader.create_session())
     assert reader.texts() == ["a"]
 
 

@@ -75,24 +75,24 @@ def peer(harness: Harness) -> Peer:
 
 def test_set_and_unset(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
-    assert peer.refusal(SET, {"JMQClientID": "x"}) == Status.OK
-    assert other.refusal(SET, {"JMQClientID": "x"}) == Status.CONFLICT
-    assert peer.refusal(SET, {}) == Status.OK
-    assert other.refusal(SET, {"JMQClientID": "x"}) == Status.OK
+    assert peer.request_status(SET, {"JMQClientID": "x"}) == Status.OK
+    assert other.request_status(SET, {"JMQClientID": "x"}) == Status.CONFLICT
+    assert peer.request_status(SET, {}) == Status.OK
+    assert other.request_status(SET, {"JMQClientID": "x"}) == Status.OK
     other.drop()
-    assert peer.refusal(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
+    assert peer.request_status(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
     third = harness.connect()
-    assert third.refusal(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
+    assert third.request_status(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
 
 
 @pytest.mark.parametrize("bad", ["", "  ", "a${%%}b", "${u:x}y", "x" * 1025])
 def test_malformed_client_ids_are_refused(peer: Peer, bad: str) -> None:
-    assert peer.refusal(SET, {"JMQClientID": bad}) == Status.BAD_REQUEST
+    assert peer.request_status(SET, {"JMQClientID": bad}) == Status.BAD_REQUEST
 
 
 def test_client_id_properties_of_another_type_are_refused(peer: Peer) -> None:
-    assert peer.refusal(SET, {"JMQClientID": 5}) == Status.BAD_REQUEST
-    assert peer.refusal(SET, {"JMQClientID": "x", "JMQShare": 1}) == Status.BAD_REQUEST
+    assert peer.request_status(SET, {"JMQClientID": 5}) == Status.BAD_REQUEST
+    assert peer.request_status(SET, {"JMQClientID": "x", "JMQShare": 1}) == Status.BAD_REQUEST
 
 
 def test_a_client_id_may_begin_with_the_user(harness: Harness) -> None:
@@ -100,5 +100,5 @@ def test_a_client_id_may_begin_with_the_user(harness: Harness) -> None:
     assert expand_client_id("a${u}", "anna") == "a${u}"
     anna = Access(Identity("anna", superuser=True))
     peer = harness.connect(access=anna)
-    assert peer.refusal(SET, {"JMQClientID": "${u}-1"}) == Status.OK
-    assert harness.connect().refusal(SET, {"JMQClientID": "anna-1"}) == Status.CONFLICT
+    assert peer.request_status(SET, {"JMQClientID": "${u}-1"}) == Status.OK
+    assert harness.connect().request_status(SET, {"JMQClientID": "anna-1"}) == Status.CONFLICT

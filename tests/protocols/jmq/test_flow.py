@@ -35,7 +35,7 @@ def counts(peer: Peer) -> list[int]:
 
 
 def test_a_consumer_is_sent_as_much_as_it_asked_for(peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=3)
+    consumer = peer.consume("q", peer.create_session(), size=3)
     peer.send("q", *"abcdefg")
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"a", b"b", b"c"]
@@ -53,7 +53,7 @@ def test_a_consumer_is_sent_as_much_as_it_asked_for(peer: Peer) -> None:
 
 
 def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=10)
+    consumer = peer.consume("q", peer.create_session(), size=10)
     peer.resume(consumer, 2)
     peer.send("q", *"abc")
     messages = peer.delivered()
@@ -63,7 +63,7 @@ def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
 
 def test_no_more_than_the_broker_allows(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
-    session = peer.session_of()
+    session = peer.create_session()
     properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session)}
     answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQSize": 100}, expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
@@ -78,14 +78,14 @@ def test_no_more_than_the_broker_allows(harness: Harness) -> None:
 
 def test_an_unlimited_consumer_is_limited_by_the_broker(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
-    peer.consume("q", peer.session_of(), size=-1)
+    peer.consume("q", peer.create_session(), size=-1)
     peer.send("q", *"abc")
     assert peer.texts() == ["a", "b"]
 
 
 def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
-    peer.consume("q", peer.session_of(), size=None)
+    peer.consume("q", peer.create_session(), size=None)
     peer.send("q", *"abc")
     messages = peer.delivered()
     assert len(messages) == 3
@@ -93,9 +93,9 @@ def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
 
 
 def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of(), size=1)
+    peer.consume("q", peer.create_session(), size=1)
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     peer.send("q", *"abcd")
     assert peer.texts() + other.texts() == ["a", *"bcd"]
 
@@ -104,7 +104,7 @@ def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) ->
 def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
     settings: dict[str, Any] = {name: 3}
     peer = harness.connect(**settings)
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("a", session)
     peer.consume("b", session, size=2)
     peer.send("a", "1")
@@ -132,7 +132,7 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
     """More is handed over in one turn than may be written."""
     peer = harness.connect(JMQSize=3)
     peer.send("q", *"abcdefgh")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     received = []
     for size in (3, 3, 2):
         messages = peer.delivered()
@@ -150,7 +150,7 @@ def test_who_acknowledges_nothing_is_not_sent_everything(
     harness: Harness, transacted: bool
 ) -> None:
     peer = harness.connect(SessionOptions(max_unacked=5))
-    consumer = peer.consume("q", peer.session_of(), size=3)
+    consumer = peer.consume("q", peer.create_session(), size=3)
     transaction = peer.begin() if transacted else 0
     peer.send("q", *"abcdefgh")
     messages = peer.delivered()
@@ -168,7 +168,7 @@ def test_who_acknowledges_nothing_is_not_sent_everything(
 def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(max_unacked=2), JMQSize=2)
     peer.send("q", *"abcd")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     messages = peer.delivered()
     peer.send_packet(H.RESUME_FLOW)
     assert peer.delivered() == []
@@ -185,7 +185,7 @@ def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> N
 def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
     peer = harness.connect(JMQSize=1)
     peer.send("q", *"abc")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     [message] = peer.delivered()
     purge(harness.broker, harness.queue("q"), unacked=True)
     peer.acknowledge(message)
@@ -197,7 +197,7 @@ def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
 
 def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
-    session = peer.session_of()
+    session = peer.create_session()
     peer.send("a", "1", "2")
     peer.send("b", "3")
     peer.consume("a", session)
@@ -217,7 +217,7 @@ def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
 
 def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "1")
     [message] = peer.delivered()
     purge(harness.broker, harness.queue("q"), unacked=True)
@@ -233,7 +233,7 @@ def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: 
 def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: int) -> None:
     """The window of the Java client: 100 messages per connection, then RESUME_FLOW."""
     peer = harness.connect(JMQRBufferSize=100)
-    received = {peer.consume("q", peer.session_of()): 0 for _ in range(500)}
+    received = {peer.consume("q", peer.create_session()): 0 for _ in range(500)}
     sender = harness.connect()
     for _ in range(1000 // group):
         sender.put(b"".join(sender.message("q", b"x") for _ in range(group)))
@@ -248,7 +248,7 @@ def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: in
 
 def test_every_consumer_has_its_turn_when_a_client_reads_slowly(harness: Harness) -> None:
     peer = harness.connect()
-    received = {peer.consume("q", peer.session_of()): 0 for _ in range(4)}
+    received = {peer.consume("q", peer.create_session()): 0 for _ in range(4)}
     sender = harness.connect()
     for _ in range(4):
         sender.send("q", "x")
@@ -271,7 +271,7 @@ def size_of(message: Packet) -> int:
 def size(harness: Harness) -> int:
     """Bytes of a delivery with a text of one character."""
     peer = harness.connect()
-    peer.consume("m", peer.session_of(AckMode.NO_ACK))
+    peer.consume("m", peer.create_session(AckMode.NO_ACK))
     peer.send("m", "x")
     [message] = peer.delivered()
     return size_of(message)
@@ -284,7 +284,7 @@ def marks(messages: list[Packet], flag: int) -> list[bool]:
 def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> None:
     peer = harness.connect()
     peer.send("q", *"abcdefgh")
-    session = peer.session_of()
+    session = peer.create_session()
     properties = {
         **peer.destination_properties("q"),
         "JMQSessionID": Long(session),
@@ -316,7 +316,7 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
 
 def test_messages_that_exceed_the_bytes_wait_in_order(harness: Harness) -> None:
     peer = harness.connect()
-    session = peer.session_of()
+    session = peer.create_session()
     consumer = peer.consume("q", session, JMQBytes=Long(1))
     other = harness.connect()
     for text in "abc":
@@ -335,7 +335,7 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
     peer = harness.connect(**({} if later else limit))
     if later:
         peer.send_packet(H.RESUME_FLOW, limit)
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("q", session)
     peer.consume("r", session)
     for name, text in ("q", "a"), ("r", "b"), ("q", "c"), ("r", "d"):
@@ -352,7 +352,7 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
 
 def test_a_connection_that_takes_no_bytes_is_sent_nothing(harness: Harness) -> None:
     peer = harness.connect(JMQBytes=Long(0))
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     assert peer.delivered() == []
     peer.send_packet(H.RESUME_FLOW, {"JMQBytes": Long(-1)})
@@ -363,21 +363,21 @@ def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
     harness: Harness, size: int
 ) -> None:
     peer = harness.connect(JMQMaxMsgBytes=Long(size + 9))
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a", "b" * 100, "c" * 10)
     harness.turn()
     assert peer.texts() == ["a", "c" * 10]
     assert harness.bodies("mq.sys.dmq") == [b"b" * 100]
-    peer.consume("mq.sys.dmq", peer.session_of())
+    peer.consume("mq.sys.dmq", peer.create_session())
     peer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(-1)})
 
 
 def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, size: int) -> None:
     small_consumer = harness.connect()
-    small_consumer.consume("q", small_consumer.session_of())
+    small_consumer.consume("q", small_consumer.create_session())
     small_consumer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
     consumer = harness.connect()
-    consumer.consume("q", consumer.session_of())
+    consumer.consume("q", consumer.create_session())
     sender = harness.connect()
     for number in range(4):
         sender.send("q", f"{number}" * 100)
@@ -394,7 +394,10 @@ def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, 
 def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None:
     peer = harness.connect()
     properties = {**peer.destination_properties("q"), "JMQSize": 10}
-    assert peer.refusal(H.ADD_CONSUMER, {**properties, "JMQBytes": "many"}) == Status.BAD_REQUEST
+    assert (
+        peer.request_status(H.ADD_CONSUMER, {**properties, "JMQBytes": "many"})
+        == Status.BAD_REQUEST
+    )
     assert harness.connect().transport.open
-    arriving = harness.arrive()
+    arriving = harness.connect_without_hello()
     assert status(arriving.hello(JMQMaxMsgBytes="all")) == Status.BAD_REQUEST

@@ -36,7 +36,7 @@ def connect_superuser(harness: Harness) -> Peer:
 
 
 def step(peer: Peer, kind: PacketType, name: str = "x", flags: int = 0) -> int:
-    return peer.refusal(kind, {"JMQXAFlags": flags}, xid(name))
+    return peer.request_status(kind, {"JMQXAFlags": flags}, xid(name))
 
 
 def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> int:
@@ -47,7 +47,7 @@ def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> in
     if to:
         peer.send(to, "sent", transaction_id=number)
     if acked:
-        peer.consume(acked, peer.session_of())
+        peer.consume(acked, peer.create_session())
         peer.send(acked, "taken")
         [message] = peer.delivered()
         peer.acknowledge(message, transaction=number)
@@ -86,7 +86,7 @@ def test_branches_of_another_user_look_unknown(
         assert status(answer) == Status.NOT_FOUND
     for kind in (H.RECOVER_TRANSACTION, H.VERIFY_TRANSACTION, *ENDINGS):
         properties = {"JMQTransactionID": Long(number)}
-        assert other.refusal(kind, properties) == Status.NOT_FOUND
+        assert other.request_status(kind, properties) == Status.NOT_FOUND
     assert step(other, H.START_TRANSACTION) == Status.ERROR  # there cannot be two
     assert harness.broker.transactions.prepared.keys() == {xid("x")}
 
@@ -228,7 +228,7 @@ def test_a_prepared_branch_does_without_the_reply_to_a_queue_that_has_gone(
 
 
 def set_client_id(peer: Peer, client_id: str = "c", **how: object) -> int:
-    return peer.refusal(H.SET_CLIENTID, {"JMQClientID": client_id, **how})
+    return peer.request_status(H.SET_CLIENTID, {"JMQClientID": client_id, **how})
 
 
 def subscribe(peer: Peer, topic: str = "t", name: str = "d", **how: object) -> int:
@@ -239,7 +239,7 @@ def subscribe(peer: Peer, topic: str = "t", name: str = "d", **how: object) -> i
         "JMQSize": 10,
         **how,
     }
-    answer = peer.ask(H.ADD_CONSUMER, {"JMQSessionID": Long(peer.session_of()), **properties})
+    answer = peer.ask(H.ADD_CONSUMER, {"JMQSessionID": Long(peer.create_session()), **properties})
     consumer = answer.properties.get("JMQConsumerID")
     if isinstance(consumer, int):
         peer.close_consumer(consumer)
@@ -258,14 +258,14 @@ def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> N
         mallory = connect(current, "mallory", ALL_RIGHTS)
         for shared in (False, True):
             assert set_client_id(mallory, JMQShare=shared) == Status.CONFLICT
-        unsubscribed = mallory.refusal(
+        unsubscribed = mallory.request_status(
             H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"}
         )
         assert unsubscribed == Status.FORBIDDEN
         assert set_client_id(mallory, "another") == Status.OK
         harness = current
     anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
-    anna.consume("t", anna.session_of(), topic=True, JMQDurableName="d")
+    anna.consume("t", anna.create_session(), topic=True, JMQDurableName="d")
     assert anna.texts() == ["hers"]
 
 
@@ -314,7 +314,7 @@ def test_a_durable_subscription_without_client_id_has_an_owner(harness: Harness)
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     for topic in ("t", "t2", "t.*"):
         assert subscribe(mallory, topic, **options) == Status.CONFLICT
-    unsubscribed = mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
+    unsubscribed = mallory.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
     assert unsubscribed == Status.FORBIDDEN
     [durable] = harness.broker.durable_subscriptions.values()
     assert (durable.owner, durable.destination.name) == ("anna", "t")
@@ -326,7 +326,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harne
     assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t.*", **options) == Status.OK
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     assert subscribe(mallory, "t.*", **options) == Status.CONFLICT
-    assert mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.FORBIDDEN
+    assert mallory.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.FORBIDDEN
     connect(harness).send("t.new", "x", topic=True)
     [durable] = harness.broker.durable_subscriptions.values()
     assert durable.owner == "anna"
@@ -335,14 +335,14 @@ def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harne
 def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> None:
     options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
     anna = connect(harness, "anna", ALL_RIGHTS)
-    anna.consume("t", anna.session_of(), topic=True, **options)
+    anna.consume("t", anna.create_session(), topic=True, **options)
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     properties = {
         **mallory.destination_properties("t", True),
-        "JMQSessionID": Long(mallory.session_of()),
+        "JMQSessionID": Long(mallory.create_session()),
         **options,
     }
-    assert mallory.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
+    assert mallory.request_status(H.ADD_CONSUMER, properties) == Status.CONFLICT
 
 
 def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path)
     harness = harness.restart()
     stranger = connect(harness, "stranger", "t: produce browse")
     assert set_client_id(stranger) == Status.CONFLICT
-    result = stranger.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
+    result = stranger.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
     assert result == Status.FORBIDDEN
     assert set_client_id(connect(harness, "anna", "t: consume")) == Status.OK
     harness.turn()
@@ -405,12 +405,13 @@ def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness
                 assert answer.properties.keys() == unknown_properties.keys()
                 assert answer.properties["JMQCanCreate"] is False
         metrics = {**other.destination_properties(NAME), "JMQMetrics": True}
-        assert other.refusal(H.BROWSE, metrics) == Status.NOT_FOUND
+        assert other.request_status(H.BROWSE, metrics) == Status.NOT_FOUND
         assert (
-            other.refusal(H.ADD_CONSUMER, other.destination_properties(NAME)) == Status.NOT_ALLOWED
+            other.request_status(H.ADD_CONSUMER, other.destination_properties(NAME))
+            == Status.NOT_ALLOWED
         )
         assert (
-            other.refusal(H.DESTROY_DESTINATION, other.destination_properties(NAME))
+            other.request_status(H.DESTROY_DESTINATION, other.destination_properties(NAME))
             == Status.FORBIDDEN
         )
     verified = anna.ask(H.VERIFY_DESTINATION, anna.destination_properties(NAME), expect=Status.OK)
@@ -418,7 +419,7 @@ def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness
     assert (
         len(anna.ask(H.BROWSE, anna.destination_properties(NAME), expect=Status.OK).body) == 2 * 32
     )
-    anna.consume(NAME, anna.session_of())
+    anna.consume(NAME, anna.create_session())
     assert anna.texts() == ["reply", "reply"]
 
 
@@ -433,9 +434,12 @@ def test_a_temporary_destination_of_another_name_takes_the_right_to_create_it(
     assert bert.create("mq.x", temporary=True) == Status.ERROR
     anna.send("mine", "reply")
     for kind in (H.VERIFY_DESTINATION, H.BROWSE):
-        assert anna.refusal(kind, anna.destination_properties("mine")) == Status.NOT_FOUND
-    assert anna.refusal(H.ADD_CONSUMER, anna.destination_properties("mine")) == Status.NOT_ALLOWED
-    bert.consume("mine", bert.session_of())
+        assert anna.request_status(kind, anna.destination_properties("mine")) == Status.NOT_FOUND
+    assert (
+        anna.request_status(H.ADD_CONSUMER, anna.destination_properties("mine"))
+        == Status.NOT_ALLOWED
+    )
+    bert.consume("mine", bert.create_session())
     assert bert.texts() == ["reply"]
 
 
@@ -445,13 +449,16 @@ def test_a_reply_address_of_another_protocol_is_sent_to_without_permission(
     harness.broker.destinations.declare(Address(Kind.QUEUE, "answers"), owner=object())
     worker = connect(harness, "worker")
     assert worker.create("answers") == Status.OK
-    assert worker.refusal(H.ADD_PRODUCER, worker.destination_properties("answers")) == Status.OK
+    assert (
+        worker.request_status(H.ADD_PRODUCER, worker.destination_properties("answers")) == Status.OK
+    )
     worker.send("answers", "reply")
     assert (
-        worker.refusal(H.ADD_CONSUMER, worker.destination_properties("answers")) == Status.FORBIDDEN
+        worker.request_status(H.ADD_CONSUMER, worker.destination_properties("answers"))
+        == Status.FORBIDDEN
     )
     assert (
-        connect(harness).refusal(H.ADD_CONSUMER, worker.destination_properties("answers"))
+        connect(harness).request_status(H.ADD_CONSUMER, worker.destination_properties("answers"))
         == Status.NOT_ALLOWED
     )
 
@@ -484,8 +491,8 @@ def test_a_selector_is_compiled_for_who_may_use_it(
             **connect(harness).destination_properties(name, topic),
             "JMQSelector": "x = 1",
         }
-        assert connect(harness, "mallory").refusal(kind, properties) == Status.FORBIDDEN
+        assert connect(harness, "mallory").request_status(kind, properties) == Status.FORBIDDEN
     assert compiled == []
     if not topic:
-        connect(harness, "anna", "q: consume browse").refusal(kind, properties)
+        connect(harness, "anna", "q: consume browse").request_status(kind, properties)
         assert compiled == ["x = 1"]

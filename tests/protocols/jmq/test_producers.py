@@ -55,7 +55,7 @@ def test_the_clock_of_the_client_decides_nothing(tmp_path: Path, skew: int) -> N
     assert message.expiration == arrival + 3_600_000
     harness.turn(3_500_000)
     peer = harness.connect()
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     [packet] = peer.delivered()
     assert (packet.body, packet.timestamp) == (b"a", stamp)
 
@@ -116,10 +116,11 @@ def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
 
 def test_destinations_that_refuse_all_producers(peer: Peer) -> None:
     assert (
-        peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq")) == Status.CONFLICT
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq"))
+        == Status.CONFLICT
     )
     assert (
-        peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mq.metrics.jvm", True))
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mq.metrics.jvm", True))
         == Status.CONFLICT
     )
     peer.send("mq.sys.dmq", "x", expect=Status.FORBIDDEN)
@@ -128,38 +129,48 @@ def test_destinations_that_refuse_all_producers(peer: Peer) -> None:
     peer.send("n" * 1025, "x", expect=Status.BAD_REQUEST)
     peer.send("n" * 1024, "x")
     assert (
-        peer.refusal(H.ADD_PRODUCER, peer.destination_properties("a.*")) == Status.UNSUPPORTED_TYPE
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("a.*"))
+        == Status.UNSUPPORTED_TYPE
     )
-    assert peer.refusal(H.ADD_PRODUCER, {"JMQDestination": "q"}) == Status.BAD_REQUEST
-    assert peer.refusal(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)}) == Status.NOT_FOUND
+    assert peer.request_status(H.ADD_PRODUCER, {"JMQDestination": "q"}) == Status.BAD_REQUEST
+    assert peer.request_status(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)}) == Status.NOT_FOUND
 
 
 @pytest.mark.parametrize("bits", [0, 3, DestType.TEMP])
 def test_neither_queue_nor_topic(peer: Peer, bits: int) -> None:
     properties = {"JMQDestination": "q", "JMQDestType": bits}
-    assert peer.refusal(H.ADD_PRODUCER, properties) == Status.BAD_REQUEST
+    assert peer.request_status(H.ADD_PRODUCER, properties) == Status.BAD_REQUEST
 
 
 def test_a_queue_that_may_not_be_created() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
-    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.NOT_FOUND
+    assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.NOT_FOUND
     peer.send("q", "x", expect=Status.NOT_FOUND)
     harness.limit("q", DestinationSettings())
     peer.send("q", "x")
-    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.OK
+    assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.OK
 
 
 def test_permissions(harness: Harness) -> None:
     access = RecordedAccess("mine.*: produce", "theirs.*: consume")
     peer = harness.connect(access=access)
-    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mine.a")) == Status.OK
-    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("theirs.a")) == Status.FORBIDDEN
+    assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mine.a")) == Status.OK
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("theirs.a"))
+        == Status.FORBIDDEN
+    )
     peer.send("mine.a", "x")
     peer.send("theirs.a", "x", expect=Status.FORBIDDEN)
     assert access.refusals == ["test anna produce theirs.a"] * 2
-    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("mine.>", True)) == Status.OK
-    assert peer.refusal(H.ADD_PRODUCER, peer.destination_properties("*", True)) == Status.FORBIDDEN
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mine.>", True))
+        == Status.OK
+    )
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("*", True))
+        == Status.FORBIDDEN
+    )
 
 
 def test_limits(harness: Harness, peer: Peer) -> None:
@@ -257,7 +268,7 @@ def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> 
     peer.put(peer.message("q", b"b", flags=P | A | C, consumer_id=9, producer_id=producer))
     assert peer.receive() == []
     assert harness.bodies("q") == [b"a"]
-    peer.consume("q", peer.session_of(), size=1)  # makes room
+    peer.consume("q", peer.create_session(), size=1)  # makes room
     message, *packets = peer.receive()
     assert message.body == b"a"
     assert [p.consumer_id for p in packets if p.type == H.SEND_REPLY] == [9]
@@ -281,7 +292,7 @@ def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
 ) -> None:
     limits = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     consumer = harness.connect()
-    session = consumer.session_of()
+    session = consumer.create_session()
     numbers = []
     for name in ("a.b", "a.c"):
         harness.broker.destinations.declare(Address(Kind.TOPIC, name), limits)
@@ -332,7 +343,7 @@ def test_a_message_that_is_there_is_not_taken_twice(harness: Harness, peer: Peer
 
 
 def test_a_message_in_flight_is_there(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
     peer.send("q", "x", sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
@@ -341,7 +352,7 @@ def test_a_message_in_flight_is_there(harness: Harness, peer: Peer) -> None:
 
 def test_a_message_of_a_durable_subscription_is_there(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    peer.consume("t", peer.session_of(), topic=True, JMQDurableName="d")
+    peer.consume("t", peer.create_session(), topic=True, JMQDurableName="d")
     sysid = encode_sysid(1, 1)
     peer.send("t", "x", topic=True, sysid=sysid)
     peer.send("t", "x", topic=True, sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
@@ -382,7 +393,7 @@ def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
 
 
 def test_queues_and_topics_are_apart(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("x", session, topic=True)
     peer.send("x", "to the queue")
     assert peer.texts() == []
@@ -394,7 +405,7 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     for name in ("a.b", "a.c", "b.c"):
         harness.broker.destinations.topic(name)
     other = harness.connect()
-    session = other.session_of()
+    session = other.create_session()
     for name in ("a.b", "a.c", "b.c"):
         other.consume(name, session, topic=True)
     peer.send("a.*", "hello", topic=True, correlation_id="c")
@@ -410,7 +421,7 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
 
 def test_messages_to_wildcards_leave_time_for_other_clients(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
-    other.consume("a.b", other.session_of(), topic=True)
+    other.consume("a.b", other.create_session(), topic=True)
     harness.scan_time.limit = 2
     data = b"".join([peer.message("a.*", b"%d" % number, True, P) for number in range(9)])
     peer.session.receive(data)
@@ -428,7 +439,7 @@ def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
     harness.broker.destinations.declare(Address(Kind.TOPIC, "a.b"), settings)
     harness.broker.destinations.topic("a.c")
     other = harness.connect()
-    other.consume("a.c", other.session_of(), topic=True)
+    other.consume("a.c", other.create_session(), topic=True)
     peer.send("a.*", "long", topic=True, expect=Status.ENTITY_TOO_LARGE)
     assert other.texts() == ["long"]
 
@@ -437,7 +448,8 @@ def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
 def test_names_that_are_not_wildcards(peer: Peer, name: str) -> None:
     peer.send(name, "x", topic=True, expect=Status.BAD_REQUEST)
     assert (
-        peer.refusal(H.ADD_PRODUCER, peer.destination_properties(name, True)) == Status.BAD_REQUEST
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties(name, True))
+        == Status.BAD_REQUEST
     )
 
 
@@ -445,11 +457,11 @@ def test_replies_are_possible(harness: Harness, peer: Peer) -> None:
     """A request from one connection is answered by another on the first one's temporary queue."""
     answers = "temporary_destination://queue/127.0.0.1/1234/1"
     assert peer.create(answers, temporary=True) == Status.OK
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume(answers, session)
     peer.send("requests", "ask", reply_to=answers)
     server = harness.connect(access=RecordedAccess("requests: consume"))
-    server.consume("requests", server.session_of())
+    server.consume("requests", server.create_session())
     [request] = server.delivered()
     assert request.variable.reply_to == answers
     server.send(answers, "answer")  # takes no permission
@@ -457,5 +469,6 @@ def test_replies_are_possible(harness: Harness, peer: Peer) -> None:
     peer.drop()
     server.send(answers, "too late", expect=Status.NOT_FOUND)
     assert (
-        server.refusal(H.ADD_PRODUCER, server.destination_properties(answers)) == Status.NOT_FOUND
+        server.request_status(H.ADD_PRODUCER, server.destination_properties(answers))
+        == Status.NOT_FOUND
     )

@@ -56,9 +56,9 @@ def test_user_has_so_many_queues_over_all_connections(harness: Harness) -> None:
     assert create(last, f"{TEMPORARY_QUEUE}last", True) == Status.RESOURCE_FULL
     assert create(last, "q") == Status.RESOURCE_FULL
     last.send("q", "a", expect=Status.RESOURCE_FULL)
-    properties = {**last.destination_properties("q"), "JMQSessionID": last.session_of()}
-    assert last.refusal(PacketType.ADD_CONSUMER, properties) == Status.RESOURCE_FULL
-    assert last.refusal(PacketType.ADD_PRODUCER, properties) == Status.RESOURCE_FULL
+    properties = {**last.destination_properties("q"), "JMQSessionID": last.create_session()}
+    assert last.request_status(PacketType.ADD_CONSUMER, properties) == Status.RESOURCE_FULL
+    assert last.request_status(PacketType.ADD_PRODUCER, properties) == Status.RESOURCE_FULL
     assert create(harness.connect(access=user("bob")), "q") == Status.OK
     last.send("q", "a")
 
@@ -83,7 +83,7 @@ def subscribe(peer: Peer, name: str, topic: str) -> int:
     """The status of a consumer with a durable subscription."""
     properties = {
         **peer.destination_properties(topic, topic=True),
-        "JMQSessionID": peer.session_of(),
+        "JMQSessionID": peer.create_session(),
         "JMQDurableName": name,
     }
     return status(peer.ask(PacketType.ADD_CONSUMER, properties))

@@ -69,7 +69,7 @@ def harness() -> ThreadHarness:
 
 
 def request(peer: Peer, kind: int, **properties: object) -> bytes:
-    return peer.request(kind, {**peer.destination_properties("q"), **properties})[1]
+    return peer.encode_request(kind, {**peer.destination_properties("q"), **properties})[1]
 
 
 def test_a_short_selector_is_compiled_at_once(harness: ThreadHarness) -> None:
@@ -121,7 +121,7 @@ def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) 
     peer = harness.connect()
     peer.send("q", "r", properties={"colour": "red"})
     peer.send("q", "b", properties={"colour": "blue"})
-    session = peer.session_of()
+    session = peer.create_session()
     selector = long_selector()
     peer.put(request(peer, H.ADD_CONSUMER, JMQSessionID=session, JMQSelector=selector))
     assert peer.receive() == []
@@ -157,10 +157,10 @@ def test_a_selector_that_is_too_long_is_refused_at_once(
         assert "at most 8192 are allowed" in str(answer.properties["JMQReason"])
     properties = {
         **peer.destination_properties("q"),
-        "JMQSessionID": peer.session_of(),
+        "JMQSessionID": peer.create_session(),
         "JMQSelector": selector,
     }
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.BAD_REQUEST
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.BAD_REQUEST
     assert not harness.thread.jobs
 
 
@@ -192,7 +192,9 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
     peer = harness.connect()
     peer.create("q")
     peer.put(
-        request(peer, H.ADD_CONSUMER, JMQSessionID=peer.session_of(), JMQSelector=long_selector())
+        request(
+            peer, H.ADD_CONSUMER, JMQSessionID=peer.create_session(), JMQSelector=long_selector()
+        )
     )
     [job] = harness.thread.jobs
     peer.session.closed()

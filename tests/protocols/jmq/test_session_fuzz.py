@@ -54,7 +54,7 @@ class Client:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.session = peer.session_of(AckMode.NONE)
+        self.session = peer.create_session(AckMode.NONE)
         self.readers: list[Reader] = []
         self.closed: list[Reader] = []
         """Closed consumers that hold something."""
@@ -462,7 +462,7 @@ def test_a_client_that_says_anything(
     """It is answered, and other clients are not affected."""
     harness = Harness()
     other = harness.connect()
-    reader = other.consume("safe", other.session_of())
+    reader = other.consume("safe", other.create_session())
     peer = harness.connect()
     given_numbers = [0] * KNOWN
     for number, (kind, properties, body, flags, number_index) in enumerate(script, 1):
@@ -485,7 +485,7 @@ def test_a_client_that_says_anything(
                 value = packet.properties.get(name)
                 if isinstance(value, int):
                     given_numbers[number % KNOWN] = value
-    number, data = peer.request(H.PING)
+    number, data = peer.encode_request(H.PING)
     peer.put(data)
     assert number in [p.consumer_id for p in peer.receive() if p.type == H.PING_REPLY]
     other.send("safe", "x")
@@ -506,6 +506,6 @@ def test_a_client_that_says_anything(
 @given(st.binary(max_size=300), st.booleans())
 def test_bytes_that_are_no_packets(data: bytes, logged_in: bool) -> None:
     harness = Harness()
-    peer = harness.connect() if logged_in else harness.arrive()
+    peer = harness.connect() if logged_in else harness.connect_without_hello()
     peer.put(data)
     peer.drop()

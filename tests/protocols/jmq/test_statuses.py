@@ -94,7 +94,7 @@ def test_nothing_is_refused_without_a_status() -> None:
         for properties in ({}, {"JMQDestination": 5, "JMQDestType": "x", "JMQSessionID": "y"}):
             for body in (b"", b"\xff" * 7, b"\xff" * 136):
                 peer = harness.connect()
-                number, data = peer.request(kind, properties, body)
+                number, data = peer.encode_request(kind, properties, body)
                 peer.put(data)
                 if kind == H.PING_REPLY:
                     continue

@@ -25,16 +25,16 @@ def harness() -> Harness:
 
 
 def subscribe(peer: Peer, topic: str, size: int = 1000, **how: Any) -> int:
-    return peer.consume(topic, peer.session_of(), topic=True, size=size, **how)
+    return peer.consume(topic, peer.create_session(), topic=True, size=size, **how)
 
 
 def refused(peer: Peer, topic: str, **how: object) -> int:
     properties = {
         **peer.destination_properties(topic, True),
-        "JMQSessionID": Long(peer.session_of()),
+        "JMQSessionID": Long(peer.create_session()),
         **how,
     }
-    return peer.refusal(H.ADD_CONSUMER, properties)
+    return peer.request_status(H.ADD_CONSUMER, properties)
 
 
 def publish(peer: Peer, topic: str, *texts: str, **how: Any) -> None:
@@ -91,7 +91,7 @@ def test_no_local_is_of_this_connection(harness: Harness) -> None:
     publish(other, "t", "theirs")
     assert peer.texts() == ["theirs"]
     properties = {**peer.destination_properties("q"), "JMQNoLocal": True}
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
 def test_no_local_of_connections_that_share_a_client_id(harness: Harness) -> None:
@@ -125,7 +125,7 @@ def test_selectors(harness: Harness) -> None:
     publish(peer, "t", "a", properties={"n": 1})
     publish(peer, "t", "b", properties={"n": 2})
     assert peer.texts() == ["b"]
-    peer.consume("q", peer.session_of(), JMQSelector="n > 1")
+    peer.consume("q", peer.create_session(), JMQSelector="n > 1")
     peer.send("q", "c", properties={"n": 1})
     peer.send("q", "d", properties={"n": 2})
     assert peer.texts() == ["d"]
@@ -157,10 +157,10 @@ def test_a_durable_subscription_waits_for_its_consumer(harness: Harness) -> None
 def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
-    peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
+    peer.session.receive(peer.encode_request(H.ADD_CONSUMER, properties)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
-    peer.session.receive(peer.request(H.STOP)[1])
-    peer.session.receive(peer.request(H.PING)[1])
+    peer.session.receive(peer.encode_request(H.STOP)[1])
+    peer.session.receive(peer.encode_request(H.PING)[1])
     assert [p.type for p in peer.receive()] == [H.STOP_REPLY, H.PING_REPLY]
     harness.turn()
     assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY]
@@ -173,9 +173,9 @@ def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
 def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
-    peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
+    peer.session.receive(peer.encode_request(H.ADD_CONSUMER, properties)[1])
     for kind in (H.STOP, H.START):
-        peer.session.receive(peer.request(kind)[1])
+        peer.session.receive(peer.encode_request(kind)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
     harness.turn()
     kinds = [p.type for p in peer.receive()]
@@ -189,7 +189,7 @@ def test_only_one_consumer_at_a_time(harness: Harness) -> None:
     assert refused(peer, "t", JMQDurableName="d", JMQShare=True) == Status.CONFLICT
     assert refused(peer, "u", JMQDurableName="d") == Status.CONFLICT
     assert refused(peer, "t", JMQDurableName="d", JMQSelector="a = 1") == Status.CONFLICT
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.CONFLICT
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.CONFLICT
     subscribe(peer, "t", JMQDurableName="e")
 
 
@@ -217,25 +217,25 @@ def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     client.create(temporary, topic=True, temporary=True)
     assert refused(client, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
     properties = {**client.destination_properties("q"), "JMQDurableName": "d"}
-    assert client.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
+    assert client.request_status(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
 def test_unsubscribing(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     consumer = subscribe(peer, "t", JMQDurableName="d")
     peer.close_consumer(consumer)
     other = harness.connect(client_id="other")
-    assert other.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
-    assert peer.refusal(H.DELETE_CONSUMER, {}) == Status.BAD_REQUEST
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert other.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, {}) == Status.BAD_REQUEST
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     assert harness.topic("t").subscriptions == {}
     consumer = subscribe(peer, "t", JMQDurableName="d")
     peer.close_consumer(consumer)
     without_client_id = harness.connect()
     properties = {"JMQDurableName": "d", "JMQClientID": "me"}
-    assert without_client_id.refusal(H.DELETE_CONSUMER, properties) == Status.OK
+    assert without_client_id.request_status(H.DELETE_CONSUMER, properties) == Status.OK
 
 
 def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness) -> None:
@@ -244,7 +244,7 @@ def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness)
     publish(peer, "t", "a")
     [message] = peer.delivered()
     peer.close_consumer(consumer, message)
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
     peer.acknowledge(message)
 
 
@@ -261,9 +261,9 @@ def test_closing_a_consumer_and_unsubscribing_at_once(harness: Harness, topic: s
     answer = close_and_unsubscribe(peer, consumer, "d", Status.OK)
     assert answer.properties["JMQConsumerID"] == consumer
     assert not harness.broker.durable_subscriptions
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     properties = {"JMQConsumerID": Long(consumer)}
-    assert peer.refusal(H.DELETE_CONSUMER, properties) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, properties) == Status.NOT_FOUND
 
 
 def test_closing_and_unsubscribing_happen_both_or_not_at_all(harness: Harness) -> None:
@@ -283,7 +283,7 @@ def test_it_is_answered_when_the_removal_is_on_disk(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "t", JMQDurableName="d")
     properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": "d"}
-    peer.session.receive(peer.request(H.DELETE_CONSUMER, properties)[1])
+    peer.session.receive(peer.encode_request(H.DELETE_CONSUMER, properties)[1])
     assert peer.receive() == []
     harness.turn()
     [answer] = peer.receive()
@@ -389,7 +389,7 @@ def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
     client = harness.connect(client_id="me")
     subscribe(client, "t", JMQDurableName="s")
     assert refused(client, "t", **share) == Status.CONFLICT
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
 
 
 def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
@@ -454,7 +454,7 @@ def test_a_durable_wildcard(harness: Harness) -> None:
     assert peer.texts() == ["2"]
     assert refused(peer, "a.x", JMQDurableName="d") == Status.CONFLICT
     peer.close_consumer(consumer)
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
     publish(peer, "a.z", "3")
     assert all(not t.subscriptions for t in harness.broker.destinations.values())
 
@@ -467,7 +467,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
     consumer = subscribe(peer, "a.*", JMQDurableName="d")
     assert peer.texts() == ["1"]
     peer.close_consumer(consumer)
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
 
 
 def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) -> None:
@@ -481,7 +481,7 @@ def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) 
     assert harness.topic("mq.metrics.jvm").subscriptions == {}
     assert peer.texts() == []
     properties = peer.destination_properties("a.*")
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.UNSUPPORTED_TYPE
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.UNSUPPORTED_TYPE
 
 
 def test_wildcards_are_marked(harness: Harness) -> None:
@@ -504,7 +504,7 @@ def test_permissions(harness: Harness) -> None:
     assert refused(peer, "b") == Status.FORBIDDEN
     assert refused(peer, ">") == Status.FORBIDDEN
     assert refused(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
-    assert peer.refusal(H.ADD_CONSUMER, peer.destination_properties("q")) == Status.FORBIDDEN
+    assert peer.request_status(H.ADD_CONSUMER, peer.destination_properties("q")) == Status.FORBIDDEN
     assert access.refusals == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
 
 
@@ -515,17 +515,18 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
         assert peer.create(name, topic, temporary=True) == Status.OK
         assert other.create(name, topic, temporary=True) == Status.CONFLICT
         assert other.create(name, topic) == Status.OK
-        peer.consume(name, peer.session_of(), topic=topic)
+        peer.consume(name, peer.create_session(), topic=topic)
         assert (
-            other.refusal(H.ADD_CONSUMER, other.destination_properties(name, topic))
+            other.request_status(H.ADD_CONSUMER, other.destination_properties(name, topic))
             == Status.NOT_ALLOWED
         )
         properties = peer.destination_properties(name, topic, temporary=True)
-        assert other.refusal(H.DESTROY_DESTINATION, properties) == Status.FORBIDDEN
-        assert peer.refusal(H.DESTROY_DESTINATION, properties) == Status.CONFLICT  # in use
+        assert other.request_status(H.DESTROY_DESTINATION, properties) == Status.FORBIDDEN
+        assert peer.request_status(H.DESTROY_DESTINATION, properties) == Status.CONFLICT  # in use
     peer.drop()
     assert (
-        other.refusal(H.ADD_CONSUMER, other.destination_properties(name, True)) == Status.NOT_FOUND
+        other.request_status(H.ADD_CONSUMER, other.destination_properties(name, True))
+        == Status.NOT_FOUND
     )
     assert other.create(name, topic) == Status.NOT_FOUND
 
@@ -540,8 +541,11 @@ def test_destinations_that_may_not_be_created() -> None:
     assert answer.properties["JMQCanCreate"] is False
     assert peer.create("mq.sys.dmq") == Status.OK
     assert peer.create("mq.anything") == Status.OK  # as far as it goes
-    assert peer.refusal(H.ADD_CONSUMER, peer.destination_properties("mq.anything")) == Status.ERROR
-    peer.consume("mq.sys.dmq", peer.session_of())
+    assert (
+        peer.request_status(H.ADD_CONSUMER, peer.destination_properties("mq.anything"))
+        == Status.ERROR
+    )
+    peer.consume("mq.sys.dmq", peer.create_session())
     subscribe(peer, "mq.metrics.destination.queue.q")
     assert harness.topic("mq.metrics.destination.queue.q").automatic
     assert refused(peer, "mq.other") == Status.ERROR
@@ -579,16 +583,16 @@ def test_a_single_receiver_queue_has_one_consumer(harness: Harness, name: str) -
     peer = harness.connect()
     bits = 0x101 if name == "q" else 0x111
     assert create(peer, bits, name).properties["JMQDestType"] == bits
-    consumer = peer.consume(name, peer.session_of())
-    assert peer.refusal(H.ADD_CONSUMER, peer.destination_properties(name)) == Status.CONFLICT
+    consumer = peer.consume(name, peer.create_session())
+    assert peer.request_status(H.ADD_CONSUMER, peer.destination_properties(name)) == Status.CONFLICT
     peer.close_consumer(consumer)
-    peer.consume(name, peer.session_of())  # as soon as the answer is there
+    peer.consume(name, peer.create_session())  # as soon as the answer is there
 
 
 def test_a_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
     peer = harness.connect()
     create(peer, 0x401)
-    first, second = (peer.consume("q", peer.session_of()) for _ in range(2))
+    first, second = (peer.consume("q", peer.create_session()) for _ in range(2))
     peer.send("q", "a", "b")
     assert {message.consumer_id for message in peer.delivered()} == {first}
     peer.close_consumer(first)
@@ -599,7 +603,7 @@ def test_a_round_robin_queue_serves_all_whatever_the_default_is() -> None:
     defaults = DestinationSettings(max_consumers=1)
     peer = Harness(EngineSettings(default_destination=defaults)).connect()
     create(peer, 0x201)
-    consumers = {peer.consume("q", peer.session_of()) for _ in range(2)}
+    consumers = {peer.consume("q", peer.create_session()) for _ in range(2)}
     peer.send("q", "a", "b")
     assert {message.consumer_id for message in peer.delivered()} == consumers
 

@@ -51,13 +51,13 @@ def test_the_transaction_is_no_part_of_the_message(harness: Harness, peer: Peer)
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
     peer.commit(transaction)
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     [message] = peer.delivered()
     assert message.variable.transaction_id == 0
 
 
 def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a", "b")
@@ -70,7 +70,7 @@ def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: 
 def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
-    peer.session.receive(peer.request(H.COMMIT_TRANSACTION, about(transaction))[1])
+    peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, about(transaction))[1])
     assert peer.receive() == []
     harness.turn()
     [answer] = peer.receive()
@@ -114,7 +114,7 @@ def test_limits_hold_in_transactions(harness: Harness, peer: Peer) -> None:
 def test_a_wildcard_in_a_transaction(harness: Harness, peer: Peer) -> None:
     harness.broker.destinations.topic("a.b")
     harness.broker.destinations.topic("a.c")
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("a.b", session, topic=True)
     peer.consume("a.c", session, topic=True)
     transaction = peer.begin()
@@ -129,7 +129,7 @@ def test_a_wildcard_in_a_transaction(harness: Harness, peer: Peer) -> None:
 
 def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> None:
     """STOP, REDELIVER, START, ROLLBACK without a wish for an answer, START_TRANSACTION."""
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=4)
     transaction = peer.begin(session)
     peer.send("q", *"abcdef")
@@ -160,7 +160,7 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
 def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
     harness: Harness, peer: Peer
 ) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a")
@@ -175,13 +175,13 @@ def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
 def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
     harness: Harness, peer: Peer
 ) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session, size=1)
     transaction = peer.begin(session)
     peer.send("q", "a")
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
     [message] = other.delivered()
     assert message.flags & R
@@ -189,13 +189,13 @@ def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
 
 
 def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=2)
     transaction = peer.begin(session)
     peer.send("q", *"abc")
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     assert other.texts() == ["c"]
     properties = {**about(transaction), "JMQRedeliver": True}
     peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
@@ -214,7 +214,7 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
 
 def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer) -> None:
     """ROLLBACK, DELETE_CONSUMER, DESTROY_SESSION."""
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=3)
     transaction = peer.begin(session)
     peer.send("q", *"abc")
@@ -225,12 +225,12 @@ def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer)
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     assert [m.variable.delivery_count for m in other.delivered()] == [2, 2, 1]
 
 
 def test_a_transaction_ends_with_its_session(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction, other = peer.begin(session), peer.begin()
     peer.send("q", "a")
@@ -243,7 +243,7 @@ def test_a_transaction_ends_with_its_session(harness: Harness, peer: Peer) -> No
 
 
 def test_a_transaction_ends_with_its_connection(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", *"abc")
@@ -253,14 +253,14 @@ def test_a_transaction_ends_with_its_connection(harness: Harness, peer: Peer) ->
     peer.drop()
     assert harness.bodies("out") == []
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     redelivered = other.delivered()
     assert [m.body for m in redelivered] == [b"a", b"b", b"c"]
     assert [m.variable.delivery_count for m in redelivered] == [2, 2, 2]
 
 
 def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a", "b")
@@ -272,7 +272,7 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
     peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     redelivered = other.delivered()
     assert [m.body for m in redelivered] == [b"a", b"b"]
     assert all(m.flags & R for m in redelivered)
@@ -283,7 +283,7 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
 
 def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     other_transaction = other.begin()
     other.send("q", "a")
     [message] = other.delivered()
@@ -298,8 +298,8 @@ def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer:
         assert status(answer) == Status.GONE
         peer.redeliver(message, attempted=True, transaction=number)
         peer.commit(number, expect=Status.NOT_FOUND)
-        assert peer.refusal(H.ROLLBACK_TRANSACTION, about(number)) == Status.NOT_FOUND
-        assert peer.refusal(H.PREPARE_TRANSACTION, about(number)) == Status.NOT_FOUND
+        assert peer.request_status(H.ROLLBACK_TRANSACTION, about(number)) == Status.NOT_FOUND
+        assert peer.request_status(H.PREPARE_TRANSACTION, about(number)) == Status.NOT_FOUND
     other.commit(other_transaction)
     assert harness.bodies("out") == [b"x"]
     assert harness.bodies("q") == []
@@ -310,14 +310,16 @@ def test_what_has_ended(harness: Harness, peer: Peer) -> None:
     peer.commit(transaction)
     peer.send("q", "x", transaction_id=transaction, expect=Status.GONE)
     peer.commit(transaction, expect=Status.NOT_FOUND)
-    assert peer.refusal(H.COMMIT_TRANSACTION) == Status.BAD_REQUEST
+    assert peer.request_status(H.COMMIT_TRANSACTION) == Status.BAD_REQUEST
     assert harness.find("q") is None or harness.bodies("q") == []
 
 
 def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
     transaction = peer.begin()
-    assert peer.refusal(H.PREPARE_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
-    assert peer.refusal(H.END_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
+    assert (
+        peer.request_status(H.PREPARE_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
+    )
+    assert peer.request_status(H.END_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
     peer.commit(transaction)
 
 
@@ -334,11 +336,11 @@ def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
     ],
 )
 def test_wishes_for_a_transaction(peer: Peer, wish: dict[str, object], answer: Status) -> None:
-    assert peer.refusal(H.START_TRANSACTION, wish) == answer
+    assert peer.request_status(H.START_TRANSACTION, wish) == answer
 
 
 def test_was_it_part_of_the_transaction(peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a", "b")
     first, second = peer.delivered()
@@ -350,7 +352,7 @@ def test_was_it_part_of_the_transaction(peer: Peer) -> None:
 
 
 def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a")
     [message] = peer.delivered()
@@ -365,7 +367,7 @@ def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) 
 
 
 def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a", "b")
     messages = peer.delivered()
@@ -380,7 +382,7 @@ def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
 
 def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
     harness.turn(5000)  # it has not been used, and most sessions have one all the time
     peer.send("q", "a")
@@ -441,13 +443,13 @@ def test_only_so_many_endings_are_remembered(harness: Harness) -> None:
     for _ in range(50):
         requests = b""
         for _ in range(100):
-            requests += peer.request(H.START_TRANSACTION)[1]
+            requests += peer.encode_request(H.START_TRANSACTION)[1]
         peer.put(requests)
         commits = b""
         for answer in peer.receive():
             number = answer.properties["JMQTransactionID"]
             assert isinstance(number, int)
-            commits += peer.request(H.COMMIT_TRANSACTION, about(number))[1]
+            commits += peer.encode_request(H.COMMIT_TRANSACTION, about(number))[1]
         peer.put(commits)
         assert all(status(answer) == Status.OK for answer in peer.receive())
     assert len(harness.coordinator.branches._ended) == 4096
@@ -481,7 +483,7 @@ def test_a_message_that_is_not_persistent(harness: Harness, peer: Peer) -> None:
 
 def leave_behind(peer: Peer, **wish: object) -> int:
     """A local transaction with a message, whose session has ended, and then its connection."""
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     answer = peer.ask(H.START_TRANSACTION, {"JMQSessionID": Long(session), **wish})
     transaction = answer.properties["JMQTransactionID"]
     assert isinstance(transaction, int)
@@ -630,7 +632,9 @@ def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
     commits.slice_deliveries = commits.part_deliveries = 1
     transaction = peer.begin()
     peer.send("q", *"abcdef", transaction_id=transaction)
-    peer.session.receive(peer.request(H.COMMIT_TRANSACTION, {**about(transaction), **more})[1])
+    peer.session.receive(
+        peer.encode_request(H.COMMIT_TRANSACTION, {**about(transaction), **more})[1]
+    )
     return transaction
 
 
@@ -667,8 +671,8 @@ def test_large_commit_goes_on_when_its_connection_has_gone(
 def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, peer: Peer) -> None:
     transaction = begin_large_commit(harness, peer)
     harness.broker.flush()
-    rollback = peer.request(H.ROLLBACK_TRANSACTION, about(transaction))[1]
-    commit_request = peer.request(H.COMMIT_TRANSACTION, about(transaction))[1]
+    rollback = peer.encode_request(H.ROLLBACK_TRANSACTION, about(transaction))[1]
+    commit_request = peer.encode_request(H.COMMIT_TRANSACTION, about(transaction))[1]
     peer.session.receive(rollback)
     peer.session.receive(commit_request)
     answers: list[int] = []

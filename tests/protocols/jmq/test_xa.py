@@ -175,10 +175,10 @@ def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
 
 def test_malformed_xids_are_refused(peer: Peer) -> None:
     for kind in (START, END, PREPARE, COMMIT, ROLLBACK):
-        assert peer.refusal(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
+        assert peer.request_status(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
     invalid_xid = bytearray(xid("x"))
     invalid_xid[4:6] = b"\0\x41"
-    assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(invalid_xid)) == Status.BAD_REQUEST
+    assert peer.request_status(START, {"JMQXAFlags": 0}, bytes(invalid_xid)) == Status.BAD_REQUEST
 
 
 def test_the_padding_of_a_xid_is_ignored(peer: Peer) -> None:
@@ -208,7 +208,7 @@ def test_no_operation(peer: Peer) -> None:
 
 def work(peer: Peer, number: int) -> Packet:
     """Consume one message of `in`, and send one to `out`."""
-    peer.consume("in", peer.session_of())
+    peer.consume("in", peer.create_session())
     peer.send("in", "a")
     [message] = peer.delivered()
     peer.acknowledge(message, transaction=number)
@@ -253,7 +253,7 @@ def test_rollback_with_redelivery(harness: Harness, peer: Peer) -> None:
 
 
 def test_nothing_is_done_in_a_transaction_that_is_not_started(peer: Peer) -> None:
-    peer.consume("in", peer.session_of())
+    peer.consume("in", peer.create_session())
     peer.send("in", "a")
     [message] = peer.delivered()
     for state in (S.COMPLETE, S.PREPARED, S.FAILED):
@@ -424,7 +424,7 @@ def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType
     assert recovered(harness.connect()) == []
     other = harness.connect()
     for queue in ("in", "out"):
-        other.consume(queue, other.session_of())
+        other.consume(queue, other.create_session())
     assert other.texts() == (["b"] if outcome is COMMIT else ["a"])
 
 
@@ -432,7 +432,7 @@ def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) 
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
     for kind in (PREPARE, COMMIT):
-        peer.session.receive(peer.request(kind, {"JMQXAFlags": 0}, xid("x"))[1])
+        peer.session.receive(peer.encode_request(kind, {"JMQXAFlags": 0}, xid("x"))[1])
         assert peer.receive() == []
         harness.turn()
         [answer] = peer.receive()
@@ -442,7 +442,7 @@ def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) 
 def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) -> None:
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
-    requests = [peer.request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
+    requests = [peer.encode_request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
     peer.session.receive(b"".join(requests))
     assert peer.receive() == []
     harness.turn()
@@ -501,10 +501,10 @@ def test_verify(harness: Harness, peer: Peer) -> None:
         # the protocol page has another number
         page = peer.ask(80, properties, body, expect=Status.OK)
         assert (page.type, page.body) == (81, answer.body)
-    assert peer.refusal(80, {"JMQTransactionID": 5}) == Status.NOT_FOUND
+    assert peer.request_status(80, {"JMQTransactionID": 5}) == Status.NOT_FOUND
     complete = to_state(peer, S.COMPLETE, "y")
     for properties in ({"JMQTransactionID": Long(complete)}, {"JMQTransactionID": Long(5)}, {}):
-        assert peer.refusal(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
+        assert peer.request_status(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
 
 
 def test_a_user_has_a_limited_number_of_prepared_branches(harness: Harness) -> None:
