@@ -58,7 +58,7 @@ async def test_login_by_token(api_fixture: ApiFixture) -> None:
         page = api_fixture.http_client()
         answer = await page.ask("POST", "/session", credentials)
         assert answer.json()["user"] == "anna"
-        page.keep(answer)
+        page.store_session(answer)
         assert (await page.ask("GET", "/status")).status == 200
 
 
@@ -98,7 +98,7 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
     token = api_fixture.token("anna")
     by_header.headers["Authorization"] = f"Bearer {token}"
     await by_password.login("anna")
-    by_token.keep(await by_token.ask("POST", "/session", {"token": token}))
+    by_token.store_session(await by_token.ask("POST", "/session", {"token": token}))
 
     async def statuses(path: str) -> list[int]:
         clients = (by_password, by_token, by_header)
@@ -125,7 +125,7 @@ async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) ->
     api_fixture.add("anna")
     page = api_fixture.http_client()
     token = api_fixture.token("anna", expires=1_000_060)
-    page.keep(await page.ask("POST", "/session", {"token": token}))
+    page.store_session(await page.ask("POST", "/session", {"token": token}))
     api_fixture.now += 59
     assert (await page.ask("GET", "/session")).status == 200
     api_fixture.now += 1
@@ -152,7 +152,7 @@ async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
         "POST", "/session/password", {"current_password": PASSWORD, "new_password": "better horse"}
     )
     assert answer.status == 200
-    page.keep(answer)
+    page.store_session(answer)
     assert page.cookie != old_cookie
     assert (await page.ask("GET", "/session")).status == 200
     assert (await other_client.ask("GET", "/session")).status == 401

@@ -91,10 +91,10 @@ class PlainCell(Cell):
         that knows none, if the connection is closed."""
         transport = self.peer.transport
         self.fixture.turn()
-        transport.taken()
+        transport.take_written()
         self.before = self.fixture.snapshot()
         self.peer.put(data)
-        self.received = transport.taken()
+        self.received = transport.take_written()
         self.after = self.fixture.snapshot()
         denied = refusal in self.received if refusal else not transport.open
         if denied and self.protocol != "phpmq-maintenance":

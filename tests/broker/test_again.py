@@ -51,7 +51,7 @@ def test_no_redelivery_after_the_last_attempt_or_expiry() -> None:
     fixture.clock.advance(100)
     assert sent(fixture.broker.again(reader.consumer, [a, mortal], attempted=True)) == []
     fixture.broker.flush()
-    assert [message.body for message in fixture.dead()] == [b"a", b"mortal"]
+    assert [message.body for message in fixture.dead_letters()] == [b"a", b"mortal"]
     assert (bodies(queue), reader.consumer.window.credit) == (["b"], 2)
 
 

@@ -24,7 +24,7 @@ def browser() -> Iterator[Browser]:
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
     """A broker without users and with data for every page; tests must not change it."""
     with ConsoleFixture(tmp_path_factory.mktemp("furnished")) as console:
-        console.furnish()
+        console.create_sample_data()
         yield console
 
 

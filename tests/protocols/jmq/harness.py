@@ -167,7 +167,7 @@ class Peer(SessionPeer):
 
     def receive(self) -> list[Packet]:
         """Return the packets that have arrived since the last call."""
-        for packet in self.decoder.feed(self.transport.taken()):
+        for packet in self.decoder.feed(self.transport.take_written()):
             assert type(packet) is Packet
             self.inbox.append(packet)
         assert self.decoder.error is None

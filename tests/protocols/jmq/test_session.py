@@ -601,7 +601,7 @@ def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
     assert goodbye.properties["JMQGoodbyeReason"] == GoodbyeReason.ADMIN_KILLED
     assert goodbye.properties["JMQGoodbyeReasonString"] == "too loud"
     assert goodbye.properties["JMQExit"] is False
-    assert peer.transport.closed_because == "too loud"
+    assert peer.transport.close_reason == "too loud"
     assert not list(peer.session.consumers())
     peer.session.disconnect("again")
     stranger = harness.connect_without_hello()

@@ -72,7 +72,7 @@ class Peer(SessionPeer):
 
     def got(self) -> bytes:
         """Return the bytes written since the last call."""
-        return self.transport.taken()
+        return self.transport.take_written()
 
     def end(self) -> None:
         """Half-close."""

@@ -81,7 +81,7 @@ def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Work
     assert client.got() == b"pizza"
     assert client.open
     worker.answer(b"")
-    assert (client.got(), client.transport.closed_because) == (b"", "")
+    assert (client.got(), client.transport.close_reason) == (b"", "")
     client.drop()
     assert harness.temporary() == []
 
@@ -219,7 +219,7 @@ def test_half_a_request_is_answered_with_500(client: Peer, data: bytes) -> None:
 
 def test_a_connection_that_says_nothing_is_closed_without_a_word(client: Peer) -> None:
     client.end()
-    assert (client.got(), client.transport.closed_because) == (b"", "")
+    assert (client.got(), client.transport.close_reason) == (b"", "")
 
 
 def test_a_request_that_does_not_arrive_in_time(harness: Harness, client: Peer) -> None:

@@ -423,7 +423,7 @@ def test_half_close_answers_what_can_be_answered_at_once(harness: Harness, clien
     client.put(b"> 5 1 a\r\nhello\r\n< 1 a\r\n")
     client.end()
     assert client.got() == b"> 5 1 a\r\nhello\r\n"
-    assert client.transport.closed_because == ""
+    assert client.transport.close_reason == ""
     other = harness.connect()
     other.put(b"< 9 a\r\n> 0 9 b\r\n? 0 9 b\r\n< 9 b\r\n")
     other.end()
@@ -451,7 +451,7 @@ def test_messages_received_from_a_client_that_broke_off_are_kept(
 
 def test_quit_is_not_answered_and_nothing_behind_it_is_done(harness: Harness, client: Peer) -> None:
     assert client.ask(b"< 0 a\r\n. bye\r\n> 1 9 a\r\nx\r\n") == b"*\r\n"
-    assert client.transport.closed_because == ""
+    assert client.transport.close_reason == ""
     assert harness.find("a") is None or harness.bodies("a") == []
     client.drop()
 
@@ -770,13 +770,13 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
     command waits or is answered, confirming by itself would only cost."""
     worker, sender = harness.connect(), harness.connect()
     sender.put(b"> 1 60 a\r\nx\r\n")
-    assert sender.transport.hastened == 1
+    assert sender.transport.quick_acks == 1
     worker.put(b"< 60 a\r\n")
     assert worker.got() == b"> 1 60 a\r\nx\r\n"
     worker.put(b"< 60 a\r\n")
-    assert worker.transport.hastened == 0
+    assert worker.transport.quick_acks == 0
     sender.put(b"> 5 60 b\r\n")  # the body comes in the next segment
-    assert sender.transport.hastened == 2
+    assert sender.transport.quick_acks == 2
 
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])

@@ -40,12 +40,12 @@ class Terminal:
         )
         harness.links.append(self.transport)
         harness.turn()
-        self.greeting = self.transport.taken().decode()
+        self.greeting = self.transport.take_written().decode()
 
     def enter(self, line: bytes, end: bytes = b"\n") -> str:
         self.session.receive(line + end)
         self.harness.turn()
-        return self.transport.taken().decode()
+        return self.transport.take_written().decode()
 
     def refresh(self) -> str:
         """Half a second passes."""
@@ -53,7 +53,7 @@ class Terminal:
         self.harness.turn(499)
         assert not self.transport.written
         self.harness.turn(1)
-        return self.transport.taken().decode()
+        return self.transport.take_written().decode()
 
     @property
     def refreshing(self) -> bool:
@@ -165,10 +165,10 @@ def test_a_long_flush_is_answered_at_its_end_and_later_commands_wait(
     assert not terminal.transport.written
     harness.broker.publish(queue, Message(address, b"later", durability=Durability.NONE))
     harness.turn()
-    first, second = plain(terminal.transport.taken().decode()).split("OK\n")
+    first, second = plain(terminal.transport.take_written().decode()).split("OK\n")
     assert not first
     assert "1.2.3" in second
-    assert [harness.bodies("q"), terminal.transport.closed_because] == [[b"later"], ""]
+    assert [harness.bodies("q"), terminal.transport.close_reason] == [[b"later"], ""]
 
 
 def test_flush_needs_a_name(harness: Harness, terminal: Terminal) -> None:
@@ -340,7 +340,7 @@ def test_a_command_waits_until_the_answer_before_has_been_sent(
     assert terminal.enter(b"help") == ""
     terminal.transport.stalled = False
     harness.turn()
-    assert terminal.transport.taken().decode().count("Available commands") == 500
+    assert terminal.transport.take_written().decode().count("Available commands") == 500
     assert not terminal.transport.paused
 
 
@@ -350,7 +350,7 @@ def test_commands_that_wait_are_carried_out_before_the_end(
     terminal.session.receive(b"q\n" * 3 + b"help\n")
     terminal.session.end_of_input()
     harness.turn()
-    assert "Available commands" in terminal.transport.taken().decode()
+    assert "Available commands" in terminal.transport.take_written().decode()
     assert not terminal.transport.open
 
 
@@ -360,7 +360,7 @@ def test_a_line_too_long_is_noticed_behind_commands_that_wait(
 ) -> None:
     terminal.session.receive(b"q\nq\n" + line)
     harness.turn()
-    assert "at most 4096 bytes" in terminal.transport.taken().decode()
+    assert "at most 4096 bytes" in terminal.transport.take_written().decode()
     assert not terminal.transport.open
 
 

@@ -38,7 +38,7 @@ def test_unacked_bodies_beyond_the_memory_budget_are_read_back() -> None:
 def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"Foo", b"Hello World", ttl=3600)
-    assert producer.transport.taken() == b""
+    assert producer.transport.take_written() == b""
     harness.turn(300_000)
     consumer.consume(b"Foo", 5)
     output = consumer.transport.written
@@ -492,8 +492,8 @@ def test_malformed_input_closes_that_connection_only(harness: Harness, name: str
     lines = MALFORMED[name][8:9] in b"\r\n"
     before = b"" if lines else wire.encode_send(b"q", b"before")
     malformed_peer.put(before + MALFORMED[name] + b"\n" * 64)
-    assert malformed_peer.transport.closed_because
-    assert malformed_peer.transport.taken() == b""
+    assert malformed_peer.transport.close_reason
+    assert malformed_peer.transport.take_written() == b""
     assert other.bodies() == ([] if lines else [b"before"])
     other.send(b"q", b"after")
     assert other.bodies() == [b"after"]
@@ -511,7 +511,7 @@ def test_a_full_queue_that_rejects_closes_the_producers_connection(harness: Harn
     harness.limit("q", DestinationSettings(max_messages=1))
     producer, other = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3")
-    assert "full" in (producer.transport.closed_because or "")
+    assert "full" in (producer.transport.close_reason or "")
     assert harness.bodies("q") == [b"1"]
     other.consume(b"q", 1)
     assert other.bodies() == [b"1"]
@@ -626,10 +626,10 @@ def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) ->
     slow.consume(b"q", 2)
     slow.session.pause_delivery()
     other.send(b"q", b"1")
-    assert slow.transport.taken() == b""
+    assert slow.transport.take_written() == b""
     slow.consume(b"q", 3)
     other.send(b"q", b"2")
-    assert slow.transport.taken() == b""
+    assert slow.transport.take_written() == b""
     slow.session.resume_delivery()
     harness.turn()
     assert slow.bodies() == [b"1", b"2"]
@@ -744,7 +744,7 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_produc
     harness.broker.remove(destination, force=True)
     harness.turn()
     assert producer.frames() == []  # the answer to the probe would confirm the refused sends
-    assert producer.transport.closed_because == "q has been removed, and another may not be created"
+    assert producer.transport.close_reason == "q has been removed, and another may not be created"
 
 
 def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> None:

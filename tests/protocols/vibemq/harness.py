@@ -110,7 +110,7 @@ class Peer(SessionPeer):
         return self.frames()
 
     def frames(self) -> list[Frame]:
-        frames = self.decoder.feed(self.transport.taken())
+        frames = self.decoder.feed(self.transport.take_written())
         assert self.decoder.error is None
         assert not self.decoder.incomplete
         return frames

@@ -38,7 +38,7 @@ def packed(payload: bytes, identity: str = "m", how: Compression = Compression.B
 def read(peer: Peer) -> list[Frame]:
     """Return the frames read by a client that unpacks up to one MiB, like the .NET client."""
     decoder = Decoder(Limits(frame=wire.MAX_BODY, unpacked=wire.MAX_UNPACKED))
-    frames = decoder.feed(peer.transport.taken())
+    frames = decoder.feed(peer.transport.take_written())
     assert decoder.error is None
     assert not decoder.incomplete
     return frames
@@ -210,7 +210,7 @@ def test_end_of_input_waits_for_a_large_frame(harness: Harness) -> None:
     peer.session.end_of_input()
     harness.settle()
     assert [frame.id for frame in read(peer)] == ["m", "last"]
-    assert peer.transport.closed_because == ""
+    assert peer.transport.close_reason == ""
 
 
 def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:

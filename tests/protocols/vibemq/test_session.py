@@ -691,7 +691,7 @@ def test_disconnect_has_no_answer_but_those_before_it_have(harness: Harness) -> 
         )
     )
     assert [frame.id for frame in peer.frames()] == ["1"]
-    assert peer.transport.closed_because == ""
+    assert peer.transport.close_reason == ""
     assert len(harness.bodies("q")) == 1
 
 
@@ -859,7 +859,7 @@ def test_the_end_of_input_waits_for_what_is_still_packed(harness: Harness) -> No
     for _ in range(12):
         harness.turn(1)
     assert len(peer.frames()) == 40
-    assert peer.transport.closed_because == ""
+    assert peer.transport.close_reason == ""
 
 
 def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> None:
