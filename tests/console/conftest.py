@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.console import BrowserPage, ConsoleFixture, Visit, visiting
+from tests.support.console import BrowserPage, ConsoleFixture, Visit, open_console
 from tests.support.programs import launch_chromium
 
 
@@ -43,6 +43,6 @@ def visit(browser: Browser) -> Iterator[Visit]:
         def call(
             console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
         ) -> BrowserPage:
-            return stack.enter_context(visiting(browser, console, trusted, **options))
+            return stack.enter_context(open_console(browser, console, trusted, **options))
 
         yield call

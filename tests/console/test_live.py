@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from sluicemq.model.rows import row
 from tests.protocols.sockets import unused_port
-from tests.support.console import HERE, BrowserPage, ConsoleFixture, Visit, visiting
+from tests.support.console import HERE, BrowserPage, ConsoleFixture, Visit, open_console
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
@@ -82,8 +82,8 @@ def test_statistics_are_polled_beyond_the_limit_of_streams(
 ) -> None:
     with (
         ConsoleFixture(tmp_path, {"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "1"}) as console,
-        visiting(browser, console) as first,
-        visiting(browser, console, ("503",)) as second_page,
+        open_console(browser, console) as first,
+        open_console(browser, console, ("503",)) as second_page,
     ):
         first.open("", "Messages per second")
         first.page.get_by_text("Live", exact=True).wait_for()

@@ -221,7 +221,7 @@ def _json(value: Any) -> bytes:
 Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
-def looped(scenario: Scenario) -> Callable[..., None]:
+def in_event_loop(scenario: Scenario) -> Callable[..., None]:
     """Run a test in an event loop, with an `ApiFixture` of its own."""
 
     @wraps(scenario)

@@ -152,7 +152,7 @@ class ConsoleFixture:
 
 
 @contextmanager
-def visiting(
+def open_console(
     browser: Browser, console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
 ) -> Iterator[BrowserPage]:
     """Open a page of the console, and check that no error occurred in it.
