@@ -267,7 +267,7 @@ class BrokerFixture(jmq.Harness):
     def snapshot(self) -> Any:
         """Return the state that no command may change unless its sender has the right."""
         branches = {
-            branch.number: (branch.state, sorted(branch.joined), len(branch.acked))
+            branch.number: (branch.state, sorted(branch.connection_numbers), len(branch.acked))
             for branch in self.coordinator.branches._open.values()
         }
         return (

@@ -22,7 +22,7 @@ from sluicemq.protocols.jmq.fields import (
 )
 from sluicemq.protocols.jmq.mapping import (
     LAST_TIME,
-    deliver_chunks,
+    encode_delivery,
     message_of,
     sysid_of,
     with_properties,
@@ -64,7 +64,7 @@ def sent(
 
 
 def delivered(message: Message, flags: int = 0, count: int = 1, consumer: int = 99) -> Packet:
-    chunks = deliver_chunks(message, consumer, flags, count, IDENTITY)
+    chunks = encode_delivery(message, consumer, flags, count, IDENTITY)
     assert chunks[0][20:52] == sysid_of(message, IDENTITY)
     packet = parsed(b"".join(chunks))
     assert packet.version == 301
@@ -490,11 +490,11 @@ def test_values_too_long_for_a_header_are_omitted() -> None:
     delivery = delivered(message)
     assert delivery.variable.correlation_id is delivery.variable.type is None
     with pytest.raises(ProtocolError):
-        deliver_chunks(foreign(b"", address=Address(Kind.QUEUE, "q" * 40_000)), 1, 0, 1, IDENTITY)
+        encode_delivery(foreign(b"", address=Address(Kind.QUEUE, "q" * 40_000)), 1, 0, 1, IDENTITY)
 
 
 def test_names_that_are_not_utf_8_go_out() -> None:
-    chunks = deliver_chunks(foreign(b"", address=Address(Kind.QUEUE, "\udcff")), 1, 0, 1, IDENTITY)
+    chunks = encode_delivery(foreign(b"", address=Address(Kind.QUEUE, "\udcff")), 1, 0, 1, IDENTITY)
     assert b"\0\1\0\7_xDCFF_" in b"".join(chunks)
 
 
@@ -522,4 +522,6 @@ def test_a_compressed_body_stays_compressed() -> None:
 def test_offset_of_the_delivery_count_in_a_stored_head() -> None:
     native = message_of(sent()).native
     assert unpack_from(">HHi", native, 72) == (11, 4, 0)
-    assert native[:8] == parsed(b"".join(deliver_chunks(message_of(sent()), 1, 0, 1, b""))).head[:8]
+    assert (
+        native[:8] == parsed(b"".join(encode_delivery(message_of(sent()), 1, 0, 1, b""))).head[:8]
+    )

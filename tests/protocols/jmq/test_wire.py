@@ -230,10 +230,10 @@ def test_version_200_has_a_serialised_hashtable() -> None:
     assert packet.version == 200
     assert packet.properties == {"JMQStatus": 200, "id": 5, "b": True}
     assert packet.variable.destination == "q"
-    assert packet.renewed_block() == encode_properties(
+    assert packet.current_block() == encode_properties(
         java.loads_map(table)  # types and all
     )
-    assert b"\0\2id\0\5" in packet.renewed_block()
+    assert b"\0\2id\0\5" in packet.current_block()
 
 
 @pytest.mark.parametrize("block", [b"x", java.dumps("text"), encode_properties({"a": 1})])

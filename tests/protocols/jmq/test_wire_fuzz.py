@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq.fields import encode_header
-from sluicemq.protocols.jmq.mapping import deliver_chunks, message_of
+from sluicemq.protocols.jmq.mapping import encode_delivery, message_of
 from sluicemq.protocols.jmq.packets import MAGIC, PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Limits, Packet, encode_packet
 
@@ -140,7 +140,7 @@ def forwarded(packet: Packet) -> None:
         message = message_of(packet)
     except ProtocolError:
         return
-    delivery = b"".join(deliver_chunks(message, 5, 0, 1, bytes(8)))
+    delivery = b"".join(encode_delivery(message, 5, 0, 1, bytes(8)))
     [arrived] = Decoder().feed(delivery)
     assert type(arrived) is Packet
     assert arrived.body == packet.body

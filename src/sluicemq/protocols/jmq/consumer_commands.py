@@ -142,7 +142,7 @@ class ConsumerCommands:
         if session is None:
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {session_id}")
         connection = self._connection
-        self._branches.leave_session(connection, session_id)
+        self._branches.roll_back_session(connection, session_id)
         self.end_session(session)
         connection.reply(packet)
 
@@ -494,7 +494,7 @@ class ConsumerCommands:
     def _acknowledge_in_transaction(
         self, transaction: int, blocks: list[tuple[int, bytes]]
     ) -> None:
-        branch = self._branches.active(transaction, self._connection)
+        branch = self._branches.active_branch(transaction, self._connection)
         settle = self._broker.transactions.settle
         for consumer, sysid, holder, delivery in self._take_deliveries(blocks):
             if settle(branch.transaction, holder, delivery.sequence):
@@ -518,7 +518,7 @@ class ConsumerCommands:
         """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
         if not transaction:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate requires a transaction")
-        branch = self._branches.active(transaction, self._connection)
+        branch = self._branches.active_branch(transaction, self._connection)
         if not all(block in branch.acked for block in blocks):
             raise RejectedRequest(
                 Status.NOT_FOUND, "not all of these messages are acknowledged in the transaction"
@@ -553,7 +553,7 @@ class ConsumerCommands:
         messages: list[tuple[JmsConsumer, bytes]] = []
         if transaction:
             branch = self._branches.by_number(transaction)
-            if branch is not None and self._connection.number in branch.joined:
+            if branch is not None and self._connection.number in branch.connection_numbers:
                 messages = self._branches.revoke_acks(branch, blocks)
         for consumer_id, sysid in blocks:
             jms_consumer = self._connection.consumers.get(consumer_id)

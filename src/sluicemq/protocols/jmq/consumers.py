@@ -62,7 +62,7 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import BrokerError, ProtocolError, SubscriptionInUse
 from sluicemq.protocols.channel import Channel, DeliveryPauses, SentDeliveries, Unacked
 from sluicemq.protocols.jmq.destinations import Pattern, find_or_create, is_wildcard
-from sluicemq.protocols.jmq.mapping import deliver_chunks
+from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
@@ -70,7 +70,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED,
     Durables,
     Terms,
-    full_name,
+    engine_name,
     matches_topic,
     matching_topics,
     not_owner_error,
@@ -87,12 +87,12 @@ UNLIMITED_BYTES: Final = 1 << 62
 class ByteCredit:
     """Bytes of packets that may be sent until RESUME_FLOW.
 
-    limit    bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
-    left     remaining bytes; the flow is paused at 0 or less
+    limit      bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
+    remaining  remaining bytes; the flow is paused at 0 or less
     """
 
     limit: int = UNLIMITED_BYTES
-    left: int = UNLIMITED_BYTES
+    remaining: int = UNLIMITED_BYTES
 
     @property
     def limited(self) -> bool:
@@ -103,7 +103,7 @@ class ByteCredit:
         """Allow `limit` bytes from now on; None = the previous limit."""
         if limit is not None:
             self.limit = limit
-        self.left = self.limit
+        self.remaining = self.limit
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +146,7 @@ class Outbound:
     def update_capacity(self) -> None:
         """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
         capacity = 0
-        paused = self.channel.congested or self.outstanding or self.byte_credit.left <= 0
+        paused = self.channel.congested or self.outstanding or self.byte_credit.remaining <= 0
         if self.started and not paused:
             capacity = min(self.credit, 1) if self.safe else self.credit
         before, self.capacity = self.capacity, capacity
@@ -173,7 +173,7 @@ class Outbound:
         self.consumers.move_to_end(consumer)
         if self.limit:
             self.credit -= count
-        self.byte_credit.left -= size
+        self.byte_credit.remaining -= size
         if self.safe:
             self.outstanding = True
         if self.limit or self.safe or size:
@@ -301,7 +301,7 @@ class JmsConsumer:
                 terms, self._address.name, self._outbound.channel.identity
             )
         elif terms.sort == SHARED:
-            self._durables.share(terms.name, self._address.name)
+            self._durables.add_shared_consumer(terms.name, self._address.name)
         self._outbound.consumers[self] = None
         if pattern is not None:
             self._broker.destinations.creations.append(self._attach_to_new_topic)
@@ -340,7 +340,7 @@ class JmsConsumer:
         """Return the subscription of a topic. Raises BrokerError if the consumer may not use it."""
         terms = self.terms
         identity = self._outbound.channel.identity
-        existing = topic.subscriptions.get(full_name(terms, self._pattern))
+        existing = topic.subscriptions.get(engine_name(terms, self._pattern))
         if existing is not None and not may_use_subscription(identity, existing):
             raise not_owner_error(terms.name)
         subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
@@ -366,7 +366,7 @@ class JmsConsumer:
         if self.closed or not self.is_announced:
             return
         self._full = len(self.unacked.first) >= self._max_unacked
-        paused = self._full or self.session.stopped or self.byte_credit.left <= 0
+        paused = self._full or self.session.stopped or self.byte_credit.remaining <= 0
         if paused or not self._outbound.capacity:
             self.pauses.pause(_PAUSED)
             return
@@ -421,7 +421,7 @@ class JmsConsumer:
         byte_credit = self.byte_credit
         while (
             self.credit > 0
-            and byte_credit.left > 0
+            and byte_credit.remaining > 0
             and outbound.capacity
             and not self.session.stopped
             and not self._full
@@ -461,7 +461,7 @@ class JmsConsumer:
             if delivery is last:
                 flags |= F
             try:
-                parts = deliver_chunks(message, number, flags, attempts, identity)
+                parts = encode_delivery(message, number, flags, attempts, identity)
             except ProtocolError:
                 undeliverable.append(delivery)
                 continue
@@ -472,11 +472,13 @@ class JmsConsumer:
                     too_large = True
                     size = 0
                     continue
-                limit_flags = C if self.byte_credit.left <= size else 0
-                if outbound.byte_credit.left <= size:
+                limit_flags = C if self.byte_credit.remaining <= size else 0
+                if outbound.byte_credit.remaining <= size:
                     limit_flags |= F
                 if limit_flags:
-                    parts = deliver_chunks(message, number, flags | limit_flags, attempts, identity)
+                    parts = encode_delivery(
+                        message, number, flags | limit_flags, attempts, identity
+                    )
             chunks += parts
             written_count += 1
             credit -= 1
@@ -500,8 +502,8 @@ class JmsConsumer:
             transport.call_later(0, partial(self._reroute_or_dead_letter, undeliverable, too_large))
         self.unacked.trim(self._is_entry_unacked)
         self._full = len(unacked_entries) >= self._max_unacked
-        self.byte_credit.left -= size
-        if self._full or self.byte_credit.left <= 0:
+        self.byte_credit.remaining -= size
+        if self._full or self.byte_credit.remaining <= 0:
             self.pauses.pause(_PAUSED)
         outbound.spend(self, count, size)
 
@@ -635,7 +637,7 @@ class JmsConsumer:
         self.closed = True
         del self._outbound.consumers[self]
         if self.terms.sort == SHARED:
-            self._durables.unshare(self.terms.name)
+            self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._attach_to_new_topic)
         return self.pauses.take()

@@ -67,7 +67,7 @@ from sluicemq.protocols.jmq.destinations import (
     to_longs,
 )
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, format_name
-from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
+from sluicemq.protocols.jmq.mapping import encode_delivery, sysid_of
 from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status, W
 from sluicemq.protocols.jmq.wire import Packet, boolean, number
 
@@ -296,10 +296,10 @@ class View:
         delivery = self.deliveries.get(sequence)
         if delivery is not None:
             return delivery.message
-        return read(broker, sequence)
+        return read_message(broker, sequence)
 
 
-def read(broker: Broker, sequence: int) -> Message | None:
+def read_message(broker: Broker, sequence: int) -> Message | None:
     """Return a message from the journal; None if it has ended or cannot be read."""
     try:
         message = broker.fetch(sequence)
@@ -429,7 +429,7 @@ class Browsing:
             for entry in scan(destination.queue):
                 if entry is not None:
                     sequence, delivery = entry
-                    message = delivery.message if delivery else read(broker, sequence)
+                    message = delivery.message if delivery else read_message(broker, sequence)
                     if message is not None and (selector is None or selector(message)):
                         view.add(sysid_of(message, identity), sequence, delivery)
                         if len(view.sequences) >= limit:
@@ -486,7 +486,7 @@ class Browsing:
                 break
         if message is not None and message.origin is not Origin.JMQ:
             try:
-                deliver_chunks(message, consumer_id, 0, 0, self._broker.identity)
+                encode_delivery(message, consumer_id, 0, 0, self._broker.identity)
             except ProtocolError:
                 return None  # no packet can carry it
         return message
@@ -496,6 +496,6 @@ class Browsing:
         connection = self._connection
         if not connection.channel.closed:
             connection.channel.transport.write(
-                deliver_chunks(message, consumer_id, flags, 0, self._broker.identity)
+                encode_delivery(message, consumer_id, flags, 0, self._broker.identity)
             )
         return len(message.body)

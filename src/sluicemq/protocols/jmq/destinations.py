@@ -359,7 +359,7 @@ class Metrics:
         self, name: str, subject: Destination | None, metrics_topic: MetricsTopic
     ) -> Values | None:
         if name == "broker":
-            return self._of_broker()
+            return self._broker_values()
         if name == "jvm":
             limit = self._broker.settings.memory_limit
             return {
@@ -368,7 +368,7 @@ class Metrics:
                 "freeMemory": Long(max(0, limit - self._broker.memory)),
             }
         if name == "destination_list":
-            return self._of_destinations()
+            return self._destination_values()
         if subject is None:
             return None
         return to_longs(_UNMEASURED | metrics_of(subject) | metrics_topic.values())
@@ -378,14 +378,14 @@ class Metrics:
             if not destination.name.startswith(PREFIX):
                 yield destination
 
-    def _of_broker(self) -> Values:
+    def _broker_values(self) -> Values:
         totals: Counter[str] = Counter()
         for destination in self._destinations():
             totals.update(metrics_of(destination), numDestinations=1)
         values = {name: totals[name] for name in _TOTALS}
         return to_longs({**values, "numConnections": self._process.clients()})
 
-    def _of_destinations(self) -> Values:
+    def _destination_values(self) -> Values:
         values: dict[str, Value] = {}
         for destination in self._destinations():
             kind, prefix = ("topic", _TOPIC) if destination.topic else ("queue", _QUEUE)

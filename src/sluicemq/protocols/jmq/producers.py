@@ -206,7 +206,7 @@ class Producers:
         """
         transaction = header.transaction_id or packet.transaction
         if transaction:
-            branch = self._branches.active(transaction, self._connection)
+            branch = self._branches.active_branch(transaction, self._connection)
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
         if packet.flags & I and not is_copy and self._was_published(packet, destination, message):
@@ -271,7 +271,7 @@ class Producers:
             packet.flags & ~W,
             0,
             raw,
-            packet.renewed_block(),
+            packet.current_block(),
             len(packet.body),
             packet.priority,
             packet.expiration,

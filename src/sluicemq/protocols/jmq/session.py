@@ -679,7 +679,7 @@ class JmqSession:
         """
         connection = self._connection
         self._consumer_commands.pause()
-        self._coordinator.branches.leave(connection)
+        self._coordinator.branches.remove_connection(connection)
         for session in list(connection.sessions.values()):
             self._consumer_commands.end_session(session)
         connection.sessions.clear()

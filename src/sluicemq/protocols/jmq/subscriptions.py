@@ -95,7 +95,7 @@ class Terms(NamedTuple):
         return self.sort in _OTHER_SORT
 
 
-def full_name(terms: Terms, pattern: Pattern | None) -> str:
+def engine_name(terms: Terms, pattern: Pattern | None) -> str:
     """Return the name of the engine's subscription of these terms."""
     if pattern is not None and terms.durable:
         return pattern_name(terms.name, pattern.text)
@@ -115,7 +115,7 @@ def subscribe(
     """
     return broker.subscribe(
         topic,
-        full_name(terms, pattern),
+        engine_name(terms, pattern),
         durable=terms.durable,
         # each consumer states whether a durable one is shared, and this can change
         shared=terms.sort != ALONE,
@@ -199,7 +199,7 @@ class Durables:
         self._wildcards[terms.name] = (terms, pattern)
         self.add(terms.name)
 
-    def share(self, name: str, topic: str) -> None:
+    def add_shared_consumer(self, name: str, topic: str) -> None:
         """Add a consumer to a shared subscription that is not durable.
 
         Raises SubscriptionInUse if the name has consumers of another topic (JMS 2.0 section 8.3.2).
@@ -209,7 +209,7 @@ class Durables:
             raise SubscriptionInUse(f"{name} is a subscription of the topic {current_topic}")
         self._shared[name] = (topic, consumers + 1)
 
-    def unshare(self, name: str) -> None:
+    def remove_shared_consumer(self, name: str) -> None:
         """Remove a consumer from a shared subscription that is not durable."""
         topic, consumers = self._shared.pop(name)
         if consumers > 1:

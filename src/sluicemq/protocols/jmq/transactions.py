@@ -74,18 +74,18 @@ LOOK_INTERVAL: Final = 1000
 class Branch:
     """Transaction.
 
-    number          JMQTransactionID
-    xid             136 bytes; b"" if it is local
-    session         JMQSessionID of a local one, or 0
-    joined          numbers of the connections that may use it
-    sessionless     it does not end with them
-    failure         why it has failed, "" if it has not, or its client has ended it with TMFAIL
-    detached_owner  owner for whom it is kept without a connection, None while it has one
-    acked           what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the
-                    engine's, and the delivery
-    first_used      steady ms of the first message or acknowledgement, 0 = there is none
-    timeout         ms after that until it is rolled back, 0 = never
-    expires         steady ms at which it is rolled back if no connection joins it, or NEVER
+    number              JMQTransactionID
+    xid                 136 bytes; b"" if it is local
+    session             JMQSessionID of a local one, or 0
+    connection_numbers  numbers of the connections that may use it
+    sessionless         it does not end with them
+    failure             why it has failed, "" if it has not, or its client has ended it with TMFAIL
+    detached_owner      owner for whom it is kept without a connection, None while it has one
+    acked               what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the
+                        engine's, and the delivery
+    first_used          steady ms of the first message or acknowledgement, 0 = there is none
+    timeout             ms after that until it is rolled back, 0 = never
+    expires             steady ms at which it is rolled back if no connection joins it, or NEVER
     """
 
     number: int
@@ -93,7 +93,7 @@ class Branch:
     state: State
     xid: bytes = b""
     session: int = 0
-    joined: set[int] = field(default_factory=set)
+    connection_numbers: set[int] = field(default_factory=set)
     sessionless: bool = True
     failure: str = ""
     detached_owner: str | None = None
@@ -158,7 +158,7 @@ class Branches:
 
     # --- finding -----------------------------------------------------------------------------
 
-    def active(self, number: int, connection: JmqConnection) -> Branch:
+    def active_branch(self, number: int, connection: JmqConnection) -> Branch:
         """Return the transaction of a message or acknowledgement.
 
         Raises RejectedRequest: GONE, TIMEOUT, PRECONDITION_FAILED.
@@ -182,9 +182,9 @@ class Branches:
     def may_use(self, branch: Branch, connection: JmqConnection) -> bool:
         """Return whether the connection may use the transaction by its number. A local one without
         a connection is joined by the first of its owner's that does."""
-        if connection.number in branch.joined:
+        if connection.number in branch.connection_numbers:
             return True
-        if branch.xid or branch.joined or not branch.sessionless or branch.has_ended:
+        if branch.xid or branch.connection_numbers or not branch.sessionless or branch.has_ended:
             return False
         if not may_use_transaction(connection.identity, branch.transaction):
             return False
@@ -269,7 +269,7 @@ class Branches:
     def join(self, branch: Branch, connection: JmqConnection) -> None:
         """Add a connection to the users of the transaction."""
         self._remove_detached(branch)
-        branch.joined.add(connection.number)
+        branch.connection_numbers.add(connection.number)
         self._by_connection.setdefault(connection.number, {})[branch.number] = branch
 
     # --- time --------------------------------------------------------------------------------
@@ -400,27 +400,27 @@ class Branches:
         branch.acked.clear()
         self._remove_detached(branch)
         del self._open[branch.number]
-        for connection in branch.joined:
+        for connection in branch.connection_numbers:
             self._by_connection[connection].pop(branch.number, None)
-        branch.joined.clear()
+        branch.connection_numbers.clear()
         self._ended[branch.number] = branch
         if len(self._ended) > MOST_REMEMBERED:
             _, oldest = self._ended.popitem(last=False)
             if self._by_xid.get(oldest.xid) is oldest:
                 del self._by_xid[oldest.xid]
 
-    def leave_session(self, connection: JmqConnection, session: int) -> None:
+    def roll_back_session(self, connection: JmqConnection, session: int) -> None:
         """Roll back the local transactions of an ended JMS session."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
             is_local = branch.session == session and not branch.xid and not branch.sessionless
             if is_local and branch.can_roll_back:
                 self.roll_back(branch)
 
-    def leave(self, connection: JmqConnection) -> None:
+    def remove_connection(self, connection: JmqConnection) -> None:
         """Remove a closed connection from its transactions."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
-            branch.joined.discard(connection.number)
-            if branch.joined:
+            branch.connection_numbers.discard(connection.number)
+            if branch.connection_numbers:
                 continue
             if branch.sessionless or not branch.can_roll_back:
                 options = connection.options
@@ -606,7 +606,7 @@ class TransactionCommands:
         """Return the branch if this connection may use it; to others it does not exist."""
         if (
             branch is None
-            or self._connection.number in branch.joined  # checked when it joined
+            or self._connection.number in branch.connection_numbers  # checked when it joined
             or may_use_transaction(self._connection.identity, branch.transaction)
         ):
             return branch

@@ -137,7 +137,7 @@ class Packet:
             if self.version == VERSION:
                 properties = decode_properties(self.block)
             else:
-                properties = decode_properties(self.renewed_block())
+                properties = decode_properties(self.current_block())
             self._properties = properties
         return properties
 
@@ -151,7 +151,7 @@ class Packet:
         """Id of the packet's transaction, or 0. Raises ProtocolError."""
         return self.transaction or decode_header(self.header).transaction_id
 
-    def renewed_block(self) -> bytes:
+    def current_block(self) -> bytes:
         """Return the property block in the encoding of version 301. Raises ProtocolError."""
         if self.version == VERSION or not self.block:
             return self.block
