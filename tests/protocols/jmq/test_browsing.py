@@ -351,7 +351,7 @@ def test_a_view_keeps_no_body_of_a_message_that_has_ended(harness: Harness, peer
     )
 
 
-def transient(broker: Broker, number: int) -> Delivery:
+def unjournaled_delivery(broker: Broker, number: int) -> Delivery:
     """The delivery of a message that is not in the journal."""
     queue = broker.destinations.resolve(Address(Kind.QUEUE, "q")).queue
     message = Message(queue.destination.address, b"%d" % number)
@@ -364,7 +364,7 @@ def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> N
     broker = Broker(MemoryJournal(), ManualClock())
     view = View()
     for number in numbers:
-        view.add(number.to_bytes(16, "big") * 2, number, transient(broker, number))
+        view.add(number.to_bytes(16, "big") * 2, number, unjournaled_delivery(broker, number))
     for number in requested:
         message = view.find(broker, number.to_bytes(16, "big") * 2)
         if number in numbers:
@@ -379,7 +379,7 @@ def test_an_id_that_begins_within_another_is_not_found() -> None:
     view = View()
     low, high = b"a" * 16, b"b" * 16
     for number, sysid in enumerate((low + high, low + high, high + low)):
-        view.add(sysid, number, transient(broker, number))
+        view.add(sysid, number, unjournaled_delivery(broker, number))
     message = view.find(broker, high + low)
     assert message is not None
     assert message.body == b"2"

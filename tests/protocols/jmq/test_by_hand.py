@@ -15,8 +15,8 @@ from sluicemq.protocols.jmq.packets import (
     XaFlag,
 )
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, xid
-from tests.protocols.jmq.test_transactions import about
-from tests.protocols.jmq.test_xa import COMMIT, END, PREPARE, ROLLBACK, START, step, to_state
+from tests.protocols.jmq.test_transactions import id_property
+from tests.protocols.jmq.test_xa import COMMIT, END, PREPARE, ROLLBACK, START, start_in_state, step
 
 S = ReportedTransactionState
 
@@ -31,7 +31,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def prepared_with(peer: Peer, text: str) -> None:
+def prepare_transaction(peer: Peer, text: str) -> None:
     """A prepared transaction `x` that sends `text` to `q`."""
     transaction = step(peer, START).properties["JMQTransactionID"]
     assert isinstance(transaction, int)
@@ -41,7 +41,7 @@ def prepared_with(peer: Peer, text: str) -> None:
 
 
 def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.commit(transactions.prepared[xid("x")])
     harness.turn()
@@ -52,7 +52,7 @@ def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
 
 
 def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.rollback(transactions.prepared[xid("x")])
     harness.turn()
@@ -62,10 +62,10 @@ def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
 
 
 def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.rollback(transactions.prepared[xid("x")])
-    to_state(peer, S.PREPARED)
+    start_in_state(peer, S.PREPARED)
     assert list(transactions.prepared) == [xid("x")]
 
 
@@ -93,7 +93,7 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
 
 
 def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     peer.session.closed()
     transactions = harness.broker.transactions
     transactions.commit(transactions.prepared[xid("x")])
@@ -107,7 +107,7 @@ def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> 
 def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
     """With and without an earlier request of its transaction manager."""
     harness = DiskHarness(tmp_path)
-    prepared_with(harness.connect(), "a")
+    prepare_transaction(harness.connect(), "a")
     [before] = harness.broker.transactions.prepared.values()
     harness = harness.restart()
     peer = harness.connect()
@@ -133,6 +133,6 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
 
 def test_a_rollback_of_its_own_is_no_time_out(peer: Peer) -> None:
     transaction = peer.begin()
-    peer.ask(PacketType.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(PacketType.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     properties = {"JMQTransactionID": Long(transaction)}
     peer.ask(PacketType.COMMIT_TRANSACTION, properties, expect=Status.NOT_FOUND)

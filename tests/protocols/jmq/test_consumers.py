@@ -28,7 +28,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def counts(peer: Peer) -> list[int]:
+def delivery_counts(peer: Peer) -> list[int]:
     """Delivery counts of what has come."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
@@ -434,7 +434,7 @@ def test_unwritten_deliveries_are_not_counted(harness: Harness) -> None:
     peer.drop()
     other = harness.connect()
     other.consume("q", other.create_session())
-    assert counts(other) == [2, 1, 1]
+    assert delivery_counts(other) == [2, 1, 1]
 
 
 def test_a_queue_that_is_removed_and_comes_back(harness: Harness, peer: Peer) -> None:

@@ -26,7 +26,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def counts(peer: Peer) -> list[int]:
+def delivery_counts(peer: Peer) -> list[int]:
     """Delivery counts of what has come."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 

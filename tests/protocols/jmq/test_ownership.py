@@ -56,7 +56,7 @@ def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> in
     return number
 
 
-def recovered(peer: Peer) -> bytes:
+def recover_xids(peer: Peer) -> bytes:
     return peer.ask(H.RECOVER_TRANSACTION, {"JMQXAFlags": int(XaFlag.STARTRSCAN)}).body
 
 
@@ -76,7 +76,7 @@ def test_branches_of_another_user_look_unknown(
 ) -> None:
     number = prepare(connect(harness, "anna", ALL_RIGHTS))
     other = connect(harness, "mallory", *permissions)
-    assert recovered(other) == b""
+    assert recover_xids(other) == b""
     for flags in (XaFlag.JOIN, XaFlag.RESUME):
         assert step(other, H.START_TRANSACTION, flags=flags) == Status.NOT_FOUND
     for kind in (H.END_TRANSACTION, H.PREPARE_TRANSACTION, *ENDINGS, H.VERIFY_TRANSACTION):
@@ -117,10 +117,10 @@ def test_the_owner_and_superusers_end_it_after_a_restart(tmp_path: Path, superus
     prepare(connect(first_harness, "anna", ALL_RIGHTS))
     harness = first_harness.restart()
     mallory = connect(harness, "mallory", ALL_RIGHTS)
-    assert recovered(mallory) == b""
+    assert recover_xids(mallory) == b""
     assert step(mallory, H.COMMIT_TRANSACTION) == Status.NOT_FOUND
     peer = connect_superuser(harness) if superuser else connect(harness, "anna")
-    assert recovered(peer) == xid("x")
+    assert recover_xids(peer) == xid("x")
     assert step(peer, H.COMMIT_TRANSACTION) == Status.OK
     assert harness.bodies("out") == [b"sent"]
 
@@ -146,7 +146,7 @@ def test_a_branch_without_owner_takes_rights_on_all_its_destinations(
     if state != "live":
         harness = harness.restart()
     peer = connect(harness, "anna", *permissions)
-    assert recovered(peer) == (xid("x") if may else b"")
+    assert recover_xids(peer) == (xid("x") if may else b"")
     expected = Status.OK if may else Status.NOT_FOUND
     assert step(peer, H.COMMIT_TRANSACTION) == expected
     assert harness.bodies("out") == ([b"sent"] if may else [])
@@ -162,8 +162,8 @@ def test_the_user_that_ends_a_branch_without_owner_owns_its_outcome(harness: Har
 
 def test_an_empty_branch_without_owner_is_for_superusers(harness: Harness) -> None:
     prepare(connect(harness), to="")
-    assert recovered(connect(harness, "anna", ALL_RIGHTS)) == b""
-    assert recovered(connect_superuser(harness)) == xid("x")
+    assert recover_xids(connect(harness, "anna", ALL_RIGHTS)) == b""
+    assert recover_xids(connect_superuser(harness)) == xid("x")
 
 
 def test_a_connection_that_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
@@ -374,7 +374,7 @@ def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
     first, second = connect(harness, client_id="c"), connect(harness)
     assert subscribe(first) == Status.OK
     prepare(first)
-    assert recovered(second) == xid("x")
+    assert recover_xids(second) == xid("x")
     first.drop()
     assert set_client_id(second) == Status.OK
     assert subscribe(second, "t2") == Status.OK

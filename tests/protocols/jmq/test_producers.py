@@ -213,7 +213,7 @@ def test_only_so_many_headers_are_remembered(harness: Harness, peer: Peer) -> No
 # --- flow control --------------------------------------------------------------------------------
 
 
-def resumed(packets: list[Packet]) -> list[dict[str, object]]:
+def resume_flows(packets: list[Packet]) -> list[dict[str, object]]:
     return [dict(p.properties) for p in packets if p.type == H.RESUME_FLOW]
 
 
@@ -227,7 +227,7 @@ def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
     peer.put(peer.message("q", b"a", flags=0, producer_id=producer))
     assert peer.receive() == []
     peer.put(peer.message("q", b"b", flags=C, producer_id=producer))
-    [resumption] = resumed(peer.receive())
+    [resumption] = resume_flows(peer.receive())
     assert (resumption["JMQProducerID"], resumption["JMQSize"]) == (producer, 2)
 
 
@@ -236,7 +236,7 @@ def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) ->
     peer.session.receive(peer.message("q", b"a", flags=C | P, producer_id=producer))
     assert peer.receive() == []
     harness.turn()
-    assert len(resumed(peer.receive())) == 1
+    assert len(resume_flows(peer.receive())) == 1
 
 
 def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
@@ -245,14 +245,18 @@ def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "one")
     peer.put(peer.message("q", b"two", flags=C, producer_id=producer))
-    assert [resumption["JMQProducerID"] for resumption in resumed(peer.receive())] == [producer]
+    assert [resumption["JMQProducerID"] for resumption in resume_flows(peer.receive())] == [
+        producer
+    ]
     peer.put(peer.message("q", b"x" * 9_000, flags=C, producer_id=producer))
-    assert [resumption["JMQProducerID"] for resumption in resumed(peer.receive())] == [producer]
+    assert [resumption["JMQProducerID"] for resumption in resume_flows(peer.receive())] == [
+        producer
+    ]
 
 
 def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
     peer.put(peer.message("q", b"a", flags=F))
-    assert resumed(peer.receive()) == [{"JMQSize": -1}]
+    assert resume_flows(peer.receive()) == [{"JMQSize": -1}]
 
 
 def test_without_flow_of_producers(harness: Harness) -> None:
@@ -272,7 +276,7 @@ def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> 
     message, *packets = peer.receive()
     assert message.body == b"a"
     assert [p.consumer_id for p in packets if p.type == H.SEND_REPLY] == [9]
-    assert len(resumed(packets)) == 1
+    assert len(resume_flows(packets)) == 1
     peer.acknowledge(message)
     assert harness.bodies("q") == [b"b"]
 
@@ -312,7 +316,7 @@ def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
     assert consumer.texts() == ["old", "new"]
     packets = peer.receive()
     assert [p.consumer_id for p in packets if p.type == H.SEND_REPLY] == [9]
-    assert len(resumed(packets)) == 1
+    assert len(resume_flows(packets)) == 1
 
 
 def test_sends_that_wait_for_capacity_when_the_connection_closes(

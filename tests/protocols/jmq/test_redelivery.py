@@ -30,7 +30,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def counts(peer: Peer) -> list[int]:
+def delivery_counts(peer: Peer) -> list[int]:
     """Delivery counts of what has come."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
@@ -147,7 +147,7 @@ def test_messages_that_are_to_be_sent_again_are_not_given_to_others(
     # a message that is no longer unacked cannot be acknowledged
     peer.acknowledge(message)
     peer.resume(consumer, 1)
-    assert counts(peer) == [2]
+    assert delivery_counts(peer) == [2]
 
 
 def test_redelivery_is_limited(harness: Harness, peer: Peer) -> None:
@@ -206,7 +206,7 @@ def test_the_last_one_may_have_been_acknowledged(harness: Harness, peer: Peer) -
     assert harness.queue("q").unacked == 0
     other = harness.connect()
     other.consume("q", other.create_session())
-    assert counts(other) == [1, 1]
+    assert delivery_counts(other) == [1, 1]
 
 
 def test_the_last_one_may_have_been_acknowledged_alone(harness: Harness, peer: Peer) -> None:
@@ -229,7 +229,7 @@ def test_nothing_was_handed_out(harness: Harness, peer: Peer) -> None:
     assert harness.queue("q").unacked == 0
     other = harness.connect()
     other.consume("q", other.create_session())
-    assert counts(other) == [1, 1]
+    assert delivery_counts(other) == [1, 1]
 
 
 def test_destroying_a_session_marks_delivered_messages_as_redelivered(
@@ -271,7 +271,7 @@ def test_what_was_to_be_sent_again_goes_back_uncounted(harness: Harness, peer: P
     peer.close_consumer(consumer, messages[1])
     other = harness.connect()
     other.consume("q", other.create_session())
-    assert counts(other) == [2, 2]
+    assert delivery_counts(other) == [2, 2]
 
 
 def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> None:

@@ -24,21 +24,21 @@ def harness() -> Harness:
     return Harness()
 
 
-def subscribe(peer: Peer, topic: str, size: int = 1000, **how: Any) -> int:
-    return peer.consume(topic, peer.create_session(), topic=True, size=size, **how)
+def subscribe(peer: Peer, topic: str, size: int = 1000, **options: Any) -> int:
+    return peer.consume(topic, peer.create_session(), topic=True, size=size, **options)
 
 
-def refused(peer: Peer, topic: str, **how: object) -> int:
+def add_consumer(peer: Peer, topic: str, **options: object) -> int:
     properties = {
         **peer.destination_properties(topic, True),
         "JMQSessionID": Long(peer.create_session()),
-        **how,
+        **options,
     }
     return peer.request_status(H.ADD_CONSUMER, properties)
 
 
-def publish(peer: Peer, topic: str, *texts: str, **how: Any) -> None:
-    peer.send(topic, *texts, topic=True, **how)
+def publish(peer: Peer, topic: str, *texts: str, **options: Any) -> None:
+    peer.send(topic, *texts, topic=True, **options)
 
 
 # --- alone ---------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_selectors(harness: Harness) -> None:
     peer.send("q", "d", properties={"n": 2})
     assert peer.texts() == ["d"]
     assert harness.bodies("q") == [b"c", b"d"]
-    assert refused(peer, "t", JMQSelector="n >") == Status.BAD_REQUEST
+    assert add_consumer(peer, "t", JMQSelector="n >") == Status.BAD_REQUEST
     subscribe(peer, "u", JMQSelector=" ")
     publish(peer, "u", "e")
     assert peer.texts() == ["e"]
@@ -185,10 +185,10 @@ def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
 def test_only_one_consumer_at_a_time(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     subscribe(peer, "t", JMQDurableName="d")
-    assert refused(peer, "t", JMQDurableName="d") == Status.CONFLICT
-    assert refused(peer, "t", JMQDurableName="d", JMQShare=True) == Status.CONFLICT
-    assert refused(peer, "u", JMQDurableName="d") == Status.CONFLICT
-    assert refused(peer, "t", JMQDurableName="d", JMQSelector="a = 1") == Status.CONFLICT
+    assert add_consumer(peer, "t", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peer, "t", JMQDurableName="d", JMQShare=True) == Status.CONFLICT
+    assert add_consumer(peer, "u", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peer, "t", JMQDurableName="d", JMQSelector="a = 1") == Status.CONFLICT
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.CONFLICT
     subscribe(peer, "t", JMQDurableName="e")
 
@@ -211,11 +211,11 @@ def test_other_terms_make_another_subscription(harness: Harness) -> None:
 
 def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     peer = harness.connect()
-    assert refused(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
+    assert add_consumer(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
     client = harness.connect(client_id="me")
     temporary = "temporary_destination://topic/x/1/1"
     client.create(temporary, topic=True, temporary=True)
-    assert refused(client, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
+    assert add_consumer(client, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
     properties = {**client.destination_properties("q"), "JMQDurableName": "d"}
     assert client.request_status(H.ADD_CONSUMER, properties) == Status.ERROR
 
@@ -302,7 +302,7 @@ def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None
     publish(harness.connect(), "w.b", "y")
     reconnected = harness.connect(client_id="me/too")
     publish(reconnected, "t", "c", properties={"n": 1})
-    assert refused(reconnected, "t", JMQJMSShare=True, JMQDurableName="d 1") == Status.CONFLICT
+    assert add_consumer(reconnected, "t", JMQJMSShare=True, JMQDurableName="d 1") == Status.CONFLICT
     subscribe(reconnected, "t", JMQDurableName="d 1", JMQSelector="n = 1", JMQNoLocal=True)
     assert reconnected.texts() == ["a"]
     subscribe(reconnected, "w.*", JMQDurableName="w")
@@ -318,7 +318,7 @@ def test_a_durable_subscription_may_be_shared(harness: Harness) -> None:
         properties = {"JMQClientID": "us", "JMQShare": True}
         peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
         subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
-    assert refused(peers[0], "t", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peers[0], "t", JMQDurableName="d") == Status.CONFLICT
     publish(harness.connect(), "t", *"abcd")
     texts = [peer.texts() for peer in peers]
     assert sorted(texts[0] + texts[1]) == ["a", "b", "c", "d"]
@@ -353,8 +353,8 @@ def test_shared_consumers_of_jms_2(harness: Harness, client_id: str) -> None:
         assert texts == [["a", "b", "c", "d"]] * 2
     else:
         assert sorted(texts[0] + texts[1]) == ["a", "b", "c", "d"]
-    assert refused(peers[0], "t", JMQJMSShare=True) == Status.BAD_REQUEST
-    assert refused(peers[0], "t", JMQSelector="a = 1", **share) == Status.CONFLICT
+    assert add_consumer(peers[0], "t", JMQJMSShare=True) == Status.BAD_REQUEST
+    assert add_consumer(peers[0], "t", JMQSelector="a = 1", **share) == Status.CONFLICT
     peers[0].close_consumer(consumer)
     publish(harness.connect(), "t", "e")
     assert peers[1].texts()[-1] == "e"
@@ -366,10 +366,10 @@ def test_a_shared_subscription_has_one_topic(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
     consumers = [subscribe(peer, "t", **share) for _ in range(2)]
-    assert refused(other, "u", **share) == Status.CONFLICT
+    assert add_consumer(other, "u", **share) == Status.CONFLICT
     peer.close_consumer(consumers[0])
-    assert refused(other, "u", **share) == Status.CONFLICT
-    assert refused(other, "t", JMQSelector="a = 1", **share) == Status.CONFLICT
+    assert add_consumer(other, "u", **share) == Status.CONFLICT
+    assert add_consumer(other, "t", JMQSelector="a = 1", **share) == Status.CONFLICT
     subscribe(harness.connect(client_id="me"), "u", **share)  # another name
     peer.close_consumer(consumers[1])
     subscribe(other, "u", **share)
@@ -388,7 +388,7 @@ def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
     peer.close_consumer(consumer)
     client = harness.connect(client_id="me")
     subscribe(client, "t", JMQDurableName="s")
-    assert refused(client, "t", **share) == Status.CONFLICT
+    assert add_consumer(client, "t", **share) == Status.CONFLICT
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
 
 
@@ -452,7 +452,7 @@ def test_a_durable_wildcard(harness: Harness) -> None:
     publish(peer, "a.y", "2")  # it has come into being meanwhile
     consumer = subscribe(peer, "a.*", JMQDurableName="d")
     assert peer.texts() == ["2"]
-    assert refused(peer, "a.x", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peer, "a.x", JMQDurableName="d") == Status.CONFLICT
     peer.close_consumer(consumer)
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
     publish(peer, "a.z", "3")
@@ -501,9 +501,9 @@ def test_permissions(harness: Harness) -> None:
     peer = harness.connect(access=access, client_id="me")
     subscribe(peer, "a.b")
     subscribe(peer, "a.>")
-    assert refused(peer, "b") == Status.FORBIDDEN
-    assert refused(peer, ">") == Status.FORBIDDEN
-    assert refused(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
+    assert add_consumer(peer, "b") == Status.FORBIDDEN
+    assert add_consumer(peer, ">") == Status.FORBIDDEN
+    assert add_consumer(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
     assert peer.request_status(H.ADD_CONSUMER, peer.destination_properties("q")) == Status.FORBIDDEN
     assert access.refusals == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
 
@@ -535,7 +535,7 @@ def test_destinations_that_may_not_be_created() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
     assert peer.create("q") == Status.FORBIDDEN
-    assert refused(peer, "t") == Status.NOT_FOUND
+    assert add_consumer(peer, "t") == Status.NOT_FOUND
     answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"))
     assert status(answer) == Status.NOT_FOUND
     assert answer.properties["JMQCanCreate"] is False
@@ -548,7 +548,7 @@ def test_destinations_that_may_not_be_created() -> None:
     peer.consume("mq.sys.dmq", peer.create_session())
     subscribe(peer, "mq.metrics.destination.queue.q")
     assert harness.topic("mq.metrics.destination.queue.q").automatic
-    assert refused(peer, "mq.other") == Status.ERROR
+    assert add_consumer(peer, "mq.other") == Status.ERROR
 
 
 def test_a_limit_on_consumers(harness: Harness) -> None:
@@ -557,7 +557,7 @@ def test_a_limit_on_consumers(harness: Harness) -> None:
     )
     peer = harness.connect()
     subscribe(peer, "t")
-    assert refused(peer, "t") == Status.RESOURCE_FULL
+    assert add_consumer(peer, "t") == Status.RESOURCE_FULL
     assert len(harness.topic("t").subscriptions) == 1
 
 

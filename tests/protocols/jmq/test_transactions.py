@@ -31,7 +31,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def about(transaction: int) -> dict[str, object]:
+def id_property(transaction: int) -> dict[str, object]:
     return {"JMQTransactionID": Long(transaction)}
 
 
@@ -70,7 +70,7 @@ def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: 
 def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
-    peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, about(transaction))[1])
+    peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1])
     assert peer.receive() == []
     harness.turn()
     [answer] = peer.receive()
@@ -80,7 +80,7 @@ def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -
 
 def test_the_next_one_can_be_had_at_once(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
-    properties = {**about(transaction), "JMQStartNextTransaction": True}
+    properties = {**id_property(transaction), "JMQStartNextTransaction": True}
     answer = peer.ask(H.COMMIT_TRANSACTION, properties, expect=Status.OK)
     following = answer.properties["JMQNextTransactionID"]
     assert isinstance(following, int)
@@ -98,7 +98,7 @@ def test_a_commit_that_cannot_be(harness: Harness, peer: Peer) -> None:
     harness.broker.core.settings = EngineSettings(auto_create_queues=False)
     peer.commit(transaction, expect=Status.NOT_FOUND)
     assert harness.bodies("r") == []
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert harness.bodies("r") == []
 
 
@@ -142,7 +142,7 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True, transaction=transaction)
     peer.send_packet(H.START, properties)
-    peer.send_packet(H.ROLLBACK_TRANSACTION, about(transaction))
+    peer.send_packet(H.ROLLBACK_TRANSACTION, id_property(transaction))
     assert peer.receive() == []
     following = peer.begin(session)
     peer.resume(consumer, 4)
@@ -182,7 +182,7 @@ def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     other = harness.connect()
     other.consume("q", other.create_session())
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     [message] = other.delivered()
     assert message.flags & R
     assert message.variable.delivery_count == 2
@@ -197,7 +197,7 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
     other = harness.connect()
     other.consume("q", other.create_session())
     assert other.texts() == ["c"]
-    properties = {**about(transaction), "JMQRedeliver": True}
+    properties = {**id_property(transaction), "JMQRedeliver": True}
     peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     assert other.texts() == []
     peer.resume(consumer, 2)
@@ -206,7 +206,11 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
     assert [m.variable.delivery_count for m in messages] == [2, 2]
     following = peer.begin(session)
     peer.acknowledge(*messages, transaction=following)
-    properties = {**about(following), "JMQRedeliver": True, "JMQSetRedelivered": False}
+    properties = {
+        **id_property(following),
+        "JMQRedeliver": True,
+        "JMQSetRedelivered": False,
+    }
     peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     peer.resume(consumer, 2)
     assert [m.variable.delivery_count for m in peer.delivered()] == [2, 2]
@@ -220,7 +224,9 @@ def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer)
     peer.send("q", *"abc")
     messages = peer.delivered()
     peer.acknowledge(messages[0], transaction=transaction)
-    peer.send_packet(H.ROLLBACK_TRANSACTION, {**about(transaction), "JMQUpdateConsumed": True})
+    peer.send_packet(
+        H.ROLLBACK_TRANSACTION, {**id_property(transaction), "JMQUpdateConsumed": True}
+    )
     peer.close_consumer(consumer, messages[1])
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     assert harness.queue("q").unacked == 0
@@ -269,7 +275,7 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
     peer.close_consumer(consumer, second)
     peer.acknowledge(second, transaction=transaction)
     peer.redeliver(first, second, attempted=True, transaction=transaction)
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
     other.consume("q", other.create_session())
@@ -298,8 +304,8 @@ def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer:
         assert status(answer) == Status.GONE
         peer.redeliver(message, attempted=True, transaction=number)
         peer.commit(number, expect=Status.NOT_FOUND)
-        assert peer.request_status(H.ROLLBACK_TRANSACTION, about(number)) == Status.NOT_FOUND
-        assert peer.request_status(H.PREPARE_TRANSACTION, about(number)) == Status.NOT_FOUND
+        assert peer.request_status(H.ROLLBACK_TRANSACTION, id_property(number)) == Status.NOT_FOUND
+        assert peer.request_status(H.PREPARE_TRANSACTION, id_property(number)) == Status.NOT_FOUND
     other.commit(other_transaction)
     assert harness.bodies("out") == [b"x"]
     assert harness.bodies("q") == []
@@ -317,9 +323,13 @@ def test_what_has_ended(harness: Harness, peer: Peer) -> None:
 def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
     transaction = peer.begin()
     assert (
-        peer.request_status(H.PREPARE_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
+        peer.request_status(H.PREPARE_TRANSACTION, id_property(transaction))
+        == Status.PRECONDITION_FAILED
     )
-    assert peer.request_status(H.END_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
+    assert (
+        peer.request_status(H.END_TRANSACTION, id_property(transaction))
+        == Status.PRECONDITION_FAILED
+    )
     peer.commit(transaction)
 
 
@@ -404,7 +414,7 @@ def test_a_transaction_that_ends_in_time(harness: Harness) -> None:
     for kind in (H.COMMIT_TRANSACTION, H.ROLLBACK_TRANSACTION):
         transaction = peer.begin()
         peer.send("q", "a", transaction_id=transaction)
-        peer.ask(kind, about(transaction), expect=Status.OK)
+        peer.ask(kind, id_property(transaction), expect=Status.OK)
     transaction = peer.begin()
     harness.turn(5000)
     assert harness.bodies("q") == [b"a"]
@@ -449,7 +459,7 @@ def test_only_so_many_endings_are_remembered(harness: Harness) -> None:
         for answer in peer.receive():
             number = answer.properties["JMQTransactionID"]
             assert isinstance(number, int)
-            commits += peer.encode_request(H.COMMIT_TRANSACTION, about(number))[1]
+            commits += peer.encode_request(H.COMMIT_TRANSACTION, id_property(number))[1]
         peer.put(commits)
         assert all(status(answer) == Status.OK for answer in peer.receive())
     assert len(harness.coordinator.branches._ended) == 4096
@@ -481,10 +491,10 @@ def test_a_message_that_is_not_persistent(harness: Harness, peer: Peer) -> None:
 # --- without its session -------------------------------------------------------------------------
 
 
-def leave_behind(peer: Peer, **wish: object) -> int:
+def abandon_transaction(peer: Peer, **properties: object) -> int:
     """A local transaction with a message, whose session has ended, and then its connection."""
     session = peer.create_session(AckMode.NONE)
-    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionID": Long(session), **wish})
+    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionID": Long(session), **properties})
     transaction = answer.properties["JMQTransactionID"]
     assert isinstance(transaction, int)
     peer.send("q", "a", transaction_id=transaction)
@@ -494,7 +504,7 @@ def leave_behind(peer: Peer, **wish: object) -> int:
 
 
 def test_a_local_transaction_survives_if_it_is_sessionless(harness: Harness, peer: Peer) -> None:
-    transaction = leave_behind(peer, JMQSessionLess=True)
+    transaction = abandon_transaction(peer, JMQSessionLess=True)
     other = harness.connect()
     other.send("q", "b", transaction_id=transaction)
     other.commit(transaction)
@@ -505,7 +515,7 @@ def test_a_local_transaction_survives_if_it_is_sessionless(harness: Harness, pee
 def test_a_local_transaction_ends_with_its_session(
     harness: Harness, peer: Peer, wish: dict[str, object]
 ) -> None:
-    transaction = leave_behind(peer, **wish)
+    transaction = abandon_transaction(peer, **wish)
     assert not harness.broker.transactions.open
     other = harness.connect()
     other.send("q", "b", transaction_id=transaction, expect=Status.GONE)
@@ -514,7 +524,7 @@ def test_a_local_transaction_ends_with_its_session(
 
 def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness) -> None:
     options = SessionOptions(authentication="basic", detached_timeout=10_000)
-    leave_behind(harness.connect(options), JMQSessionLess=True)
+    abandon_transaction(harness.connect(options), JMQSessionLess=True)
     harness.turn(9_999)
     assert harness.broker.transactions.open
     harness.turn(2)
@@ -531,7 +541,7 @@ def test_a_local_transaction_belongs_to_its_connection(harness: Harness, peer: P
 # --- failed ones ---------------------------------------------------------------------------------
 
 
-def fill(harness: Harness) -> None:
+def limit_transaction_size(harness: Harness) -> None:
     """Let transactions refuse all but small messages."""
     harness.broker.core.settings = EngineSettings(max_transaction_bytes=4000)
 
@@ -539,21 +549,24 @@ def fill(harness: Harness) -> None:
 def test_a_message_refused_without_an_answer_fails_its_transaction(
     harness: Harness, peer: Peer
 ) -> None:
-    fill(harness)
+    limit_transaction_size(harness)
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
-    assert peer.send_packet(1, **silent(peer, "b" * 4000, transaction)) == []
+    assert peer.send_packet(1, **unconfirmed_message(peer, "b" * 4000, transaction)) == []
     peer.send("q", "c", transaction_id=transaction, expect=Status.PRECONDITION_FAILED)
-    answer = peer.ask(H.COMMIT_TRANSACTION, {**about(transaction), "JMQStartNextTransaction": True})
+    answer = peer.ask(
+        H.COMMIT_TRANSACTION,
+        {**id_property(transaction), "JMQStartNextTransaction": True},
+    )
     assert status(answer) == Status.PRECONDITION_FAILED
     assert "max_transaction_bytes" in str(answer.properties["JMQReason"])
     assert harness.bodies("q") == []
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert not harness.broker.transactions.open
 
 
-def silent(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str, Any]:
-    """A message that is not persistent, and wants no answer, for `Peer.say`."""
+def unconfirmed_message(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str, Any]:
+    """A message that is not persistent, and wants no answer, for `Peer.send_packet`."""
     header = encode_header(name, destination_class=QUEUE_CLASS, transaction_id=transaction)
     return {"body": body.encode(), "flags": Q, "header": header}
 
@@ -562,21 +575,21 @@ def silent(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str
 def test_so_does_one_that_may_not_be_sent(harness: Harness, name: str) -> None:
     peer = harness.connect(access=RecordedAccess("q: produce"))
     transaction = peer.begin()
-    peer.send_packet(1, **silent(peer, "a", transaction, name))
+    peer.send_packet(1, **unconfirmed_message(peer, "a", transaction, name))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
 def test_so_does_one_that_is_too_large_to_be_read(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", max_packet_size=1000))
     transaction = peer.begin()
-    peer.send_packet(1, **silent(peer, "a" * 2000, transaction))
+    peer.send_packet(1, **unconfirmed_message(peer, "a" * 2000, transaction))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
 def test_a_refused_message_with_an_answer_leaves_the_transaction_usable(
     harness: Harness, peer: Peer
 ) -> None:
-    fill(harness)
+    limit_transaction_size(harness)
     transaction = peer.begin()
     peer.send("q", "b" * 4000, flags=0, transaction_id=transaction, expect=Status.RESOURCE_FULL)
     peer.send("q", "a", transaction_id=transaction)
@@ -623,7 +636,7 @@ def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
     assert harness.bodies("q") == [b"a" * 1000, b"b" * 1000]
     other = peer.begin()
     peer.send("q", "c" * 4000, transaction_id=other, expect=Status.RESOURCE_FULL)
-    peer.ask(H.ROLLBACK_TRANSACTION, about(other), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(other), expect=Status.OK)
 
 
 def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
@@ -633,7 +646,7 @@ def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
     transaction = peer.begin()
     peer.send("q", *"abcdef", transaction_id=transaction)
     peer.session.receive(
-        peer.encode_request(H.COMMIT_TRANSACTION, {**about(transaction), **more})[1]
+        peer.encode_request(H.COMMIT_TRANSACTION, {**id_property(transaction), **more})[1]
     )
     return transaction
 
@@ -671,8 +684,8 @@ def test_large_commit_goes_on_when_its_connection_has_gone(
 def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, peer: Peer) -> None:
     transaction = begin_large_commit(harness, peer)
     harness.broker.flush()
-    rollback = peer.encode_request(H.ROLLBACK_TRANSACTION, about(transaction))[1]
-    commit_request = peer.encode_request(H.COMMIT_TRANSACTION, about(transaction))[1]
+    rollback = peer.encode_request(H.ROLLBACK_TRANSACTION, id_property(transaction))[1]
+    commit_request = peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1]
     peer.session.receive(rollback)
     peer.session.receive(commit_request)
     answers: list[int] = []
