@@ -62,7 +62,7 @@ class SessionFixture(SessionHarness):
         """Run tasks and event loop iterations until there is no more work."""
         for _ in range(50):
             await asyncio.sleep(0)
-            self.turn()
+            self.run_event_loop()
 
 
 def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
@@ -298,11 +298,11 @@ async def test_an_incomplete_head_times_out() -> None:
     idle_transport.session.receive(STATUS)
     slow_transport.session.receive(STATUS[:-2])
     await fixture.rest()
-    fixture.turn(LOOK)
+    fixture.run_event_loop(LOOK)
     assert silent_transport.open
     assert slow_transport.open
     slow_transport.session.receive(b"A")
-    fixture.turn(LOOK)
+    fixture.run_event_loop(LOOK)
     for transport in (silent_transport, slow_transport):
         [(status, body)] = answers(transport)
         assert (status, b"request-timeout" in body, transport.open) == (408, True, False)
@@ -321,7 +321,7 @@ async def test_a_slow_body_times_out() -> None:
     quick_transport.session.receive(large_request)
     await fixture.rest()
     for _ in range(3):
-        fixture.turn(LOOK)
+        fixture.run_event_loop(LOOK)
         slow_transport.session.receive(b"x") if slow_transport.open else None
         if quick_transport.open:
             quick_transport.session.receive(bytes(step))

@@ -90,7 +90,7 @@ class PlainCell(Cell):
         """Issue a command. It is denied if the answer has the refusal in it, or, of a protocol
         that knows none, if the connection is closed."""
         transport = self.peer.transport
-        self.fixture.turn()
+        self.fixture.run_event_loop()
         transport.take_written()
         self.before = self.fixture.snapshot()
         self.peer.put(data)

@@ -46,7 +46,7 @@ def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.Monkey
     queue = harness.queue("q")
     for number in range(MESSAGES):
         harness.broker.publish(queue, Message(queue.address, b"", properties={"a": number % 2}))
-    harness.turn()
+    harness.run_event_loop()
     evaluations = Evaluations(harness)
     evaluate = CompiledSelector.__call__
 

@@ -110,7 +110,7 @@ class Beside(RuleBasedStateMachine):
         assert transport.written == b""
         transport.stalled = False
         self.consumer.session.resume_delivery()
-        self.fixture.turn()
+        self.fixture.run_event_loop()
         self.collect()
 
     def collect(self) -> None:
@@ -170,7 +170,7 @@ class Beside(RuleBasedStateMachine):
                 peer.session.end_of_input()
             elif how == "shutdown":
                 peer.session.disconnect("the broker stops", stopping=True)
-            self.fixture.turn()
+            self.fixture.run_event_loop()
         peer.drop()
         self.hostile[which] = self.fixture.connect(self.protocol)
 
@@ -189,13 +189,13 @@ class Beside(RuleBasedStateMachine):
             peer.transport.stalled = False
             peer.session.resume_delivery()
             peer.transport.unsent = True  # the server calls `flushed` then, whatever there was
-            self.fixture.turn()
+            self.fixture.run_event_loop()
 
     # --- time, and invariants ----------------------------------------------------------------
 
     @rule(milliseconds=st.integers(0, 3000) | st.sampled_from([60_000, 181_000, 86_500_000]))
     def wait(self, milliseconds: int) -> None:
-        self.fixture.turn(milliseconds)
+        self.fixture.run_event_loop(milliseconds)
         self.collect()
 
     @invariant()

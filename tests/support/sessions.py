@@ -29,7 +29,7 @@ class RecordedTimer:
 
 
 class HarnessTransport(Protocol):
-    """The harness's view of a transport; `unsent` data is sent by `turn` unless `stalled`."""
+    """The harness's view of a transport; `run_event_loop` sends `unsent` data unless `stalled`."""
 
     session: Session
     unsent: bool
@@ -57,7 +57,7 @@ class SessionHarness(ABC):
     def _wake(self) -> None:
         self._woken = True
 
-    def turn(self, milliseconds: int = 0) -> None:
+    def run_event_loop(self, milliseconds: int = 0) -> None:
         """Advance the clock, call due timers, flush and send until no flush is scheduled."""
         self.clock.advance(milliseconds)
         self.broker.tick()
@@ -183,13 +183,13 @@ class SessionPeer:
 
     def put(self, data: bytes) -> None:
         self.session.receive(data)
-        self.harness.turn()
+        self.harness.run_event_loop()
 
     def drop(self) -> None:
         """Break the connection."""
         self.harness.links.remove(self.transport)
         self.session.closed()
-        self.harness.turn()
+        self.harness.run_event_loop()
 
 
 class RecordedAccess(Access):

@@ -166,7 +166,7 @@ async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_lo
     while not link.written:
         turns += 1
         await asyncio.sleep(0)
-        fixture.turn()
+        fixture.run_event_loop()
     [(status, body)] = answers(link)
     assert status == 200
     names = parse(body).names("sluicemq_destination_messages_ready")

@@ -123,12 +123,12 @@ class DiskHarness(Harness):
         recover(self.broker, self.journal.recovery)
         self.coordinator = Coordinator(self.broker)
 
-    def turn(self, milliseconds: int = 0) -> None:
-        super().turn(milliseconds)
+    def run_event_loop(self, milliseconds: int = 0) -> None:
+        super().run_event_loop(milliseconds)
         self.journal.sync()
-        super().turn()
+        super().run_event_loop()
         self.journal.sync()
-        super().turn()
+        super().run_event_loop()
 
     def restart(self) -> DiskHarness:
         """The process is killed, and there is another."""

@@ -72,7 +72,7 @@ def time_out_transaction() -> tuple[Peer, int]:
     number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
     assert isinstance(number, int)
     peer.send("q", "x", transaction_id=number)
-    peer.harness.turn(10)
+    peer.harness.run_event_loop(10)
     return peer, number
 
 

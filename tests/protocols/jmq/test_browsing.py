@@ -128,7 +128,7 @@ def test_selectors_on_properties_of_dead_messages(
     consumer.consume("mq.sys.dmq", consumer.create_session(), size=1, JMQSelector=selector)
     for body in ("early", "browsed"):
         peer.send("q", body, expiration=harness.clock.wall + 1)
-        harness.turn(2000)
+        harness.run_event_loop(2000)
     expected = ["early", "browsed"] if matches else []
     assert consumer.texts() == expected[:1]
     number, ids = browse(peer, "mq.sys.dmq", JMQSelector=selector)
@@ -221,7 +221,7 @@ def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     peer.create("q")
     queue = harness.queue("q")
     harness.broker.publish(queue, Message(Address(Kind.QUEUE, "q"), b"\xff"))
-    harness.turn()
+    harness.run_event_loop()
     number, ids = browse(peer)
     [message] = fetch(peer, number, ids)
     assert (message.body, message.sysid) == (b"\xff", ids[0])
@@ -234,14 +234,14 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
     assert peer.receive() == []  # others have their turn
     for _ in range(20):
-        harness.turn()
+        harness.run_event_loop()
     [answer] = peer.receive()
     ids = answer.body
     assert len(ids) == 95 * 32
     properties = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
     peer.session.receive(peer.encode_request(H.DELIVER, properties, ids)[1])
     for _ in range(20):
-        harness.turn()
+        harness.run_event_loop()
     reply, *messages = peer.receive()
     assert reply.type == H.DELIVER_REPLY
     assert [int(m.body) for m in messages] == list(range(95))
@@ -261,11 +261,11 @@ def test_a_client_that_does_not_read_is_not_sent_more(
     harness.broker.flush()
     assert 0 < len(peer.receive()) < 11
     peer.session.pause_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert peer.receive() == []
     peer.session.resume_delivery()
     for _ in range(10):
-        harness.turn()
+        harness.run_event_loop()
     assert peer.receive()[-1].flags & L
 
 
@@ -275,7 +275,7 @@ def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
     peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
     peer.session.receive(peer.encode_request(H.GOODBYE)[1])
     for _ in range(5):
-        harness.turn()
+        harness.run_event_loop()
     assert [p.type for p in peer.receive()] == [H.GOODBYE_REPLY]
     assert isinstance(peer.session, JmqSession)
     assert not peer.session._browsing._requests
@@ -290,7 +290,7 @@ def test_requests_wait_their_turn(
     requests = [peer.encode_request(H.BROWSE, peer.destination_properties("q")) for _ in range(5)]
     peer.session.receive(b"".join(data for _, data in requests))
     for _ in range(30):
-        harness.turn()
+        harness.run_event_loop()
     answers = peer.receive()
     assert [status(a) for a in answers] == [503, 503, 200, 200, 200]
     assert [a.consumer_id for a in answers[2:]] == [number for number, _ in requests[:3]]
@@ -308,7 +308,7 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
         peer.put(peer.encode_request(H.DELIVER, properties, b"".join(selected))[1])
     assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
     peer.session.resume_delivery()
-    peer.harness.turn()
+    peer.harness.run_event_loop()
     assert [p.body for p in peer.receive() if p.is_message] == [b"a", b"b", b"c"]
     assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone
 

@@ -44,7 +44,7 @@ def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
     prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.commit(transactions.prepared[xid("x")])
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
     peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
@@ -55,7 +55,7 @@ def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
     prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.rollback(transactions.prepared[xid("x")])
-    harness.turn()
+    harness.run_event_loop()
     peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
     assert harness.bodies("q") == []
@@ -79,7 +79,7 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     peer.send("r", "b", transaction_id=transaction)
     [open_transaction] = harness.broker.transactions.open.values()
     harness.broker.transactions.rollback(open_transaction)
-    harness.turn()
+    harness.run_event_loop()
     assert harness.queue("q").unacked == 1  # delivered once more
     peer.delivered()
     peer.send("r", "c", transaction_id=transaction, expect=Status.TIMEOUT)
@@ -97,7 +97,7 @@ def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> 
     peer.session.closed()
     transactions = harness.broker.transactions
     transactions.commit(transactions.prepared[xid("x")])
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
     other = harness.connect()
     other.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
@@ -120,7 +120,7 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
         )
         assert recovered.body == xid("x")
     transactions.commit(branch)
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
     expected = Status.OK if asked else Status.NOT_FOUND
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=expected)

@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
     peer.send("q", "a")
     assert peer.texts() == []
     peer.session.resume_delivery()
-    peer.harness.turn()
+    peer.harness.run_event_loop()
     assert peer.texts() == ["a"]
 
 
@@ -181,7 +181,7 @@ def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> No
 def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     harness.broker.publish(harness.queue("q"), Message(Address(Kind.QUEUE, "q"), b"\xff\0"))
-    harness.turn()
+    harness.run_event_loop()
     [message] = peer.delivered()
     assert message.body == b"\xff\0"
     peer.acknowledge(message)
@@ -205,7 +205,7 @@ def test_an_acknowledgement_is_answered_when_it_counts(harness: Harness, peer: P
     [message] = peer.delivered()
     peer.session.receive(peer.encode_request(H.ACKNOWLEDGE, None, blocks(message))[1])
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.ACKNOWLEDGE_REPLY, Status.OK)
     peer.put(peer.message("q", b"b", flags=0))
@@ -357,7 +357,7 @@ def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, pee
     for number in list(harness.coordinator.connections.values())[1]._connection.consumers:
         other.resume(number, 1)
     peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
-    harness.turn()
+    harness.run_event_loop()
     [redelivered] = other.delivered()
     assert redelivered.sysid == message.sysid
     assert redelivered.flags & R
@@ -452,7 +452,7 @@ def test_a_queue_that_is_removed_and_comes_back(harness: Harness, peer: Peer) ->
 def test_expired_messages_are_not_delivered(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a", expiration=harness.clock.wall + 1000)
     peer.send("q", "b", flags=P)
-    harness.turn(2000)
+    harness.run_event_loop(2000)
     peer.consume("q", peer.create_session())
     assert peer.texts() == ["b"]
     assert harness.bodies("mq.sys.dmq") == [b"a"]
@@ -462,7 +462,7 @@ def test_delayed_messages_wait(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a", delivery_time=harness.clock.wall + 1000)
     assert peer.texts() == []
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert peer.texts() == ["a"]
 
 

@@ -365,7 +365,7 @@ def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
     peer = harness.connect(JMQMaxMsgBytes=Long(size + 9))
     peer.consume("q", peer.create_session())
     peer.send("q", "a", "b" * 100, "c" * 10)
-    harness.turn()
+    harness.run_event_loop()
     assert peer.texts() == ["a", "c" * 10]
     assert harness.bodies("mq.sys.dmq") == [b"b" * 100]
     peer.consume("mq.sys.dmq", peer.create_session())
@@ -381,13 +381,13 @@ def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, 
     sender = harness.connect()
     for number in range(4):
         sender.send("q", f"{number}" * 100)
-        harness.turn()
+        harness.run_event_loop()
     assert small_consumer.texts() == []
     assert consumer.texts() == [f"{number}" * 100 for number in range(4)]
     small_consumer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
     consumer.drop()
     sender.send("q", "x" * 100)
-    harness.turn()
+    harness.run_event_loop()
     assert "x" * 100 in small_consumer.texts()
 
 

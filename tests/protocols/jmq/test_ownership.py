@@ -63,7 +63,7 @@ def recover_xids(peer: Peer) -> bytes:
 def take_snapshot(harness: DiskHarness) -> None:
     """The next start reads the state of the engine, and no earlier record."""
     harness.journal.seal()
-    harness.turn()
+    harness.run_event_loop()
     assert list(harness.directory.glob("**/*snapshot*"))
 
 
@@ -356,7 +356,7 @@ def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path)
     result = stranger.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
     assert result == Status.FORBIDDEN
     assert set_client_id(connect(harness, "anna", "t: consume")) == Status.OK
-    harness.turn()
+    harness.run_event_loop()
     harness = harness.restart()
     owners = {
         subscription.name: subscription.owner

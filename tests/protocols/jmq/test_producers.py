@@ -53,7 +53,7 @@ def test_the_clock_of_the_client_decides_nothing(tmp_path: Path, skew: int) -> N
     message = harness.broker.core.read(delivery)
     assert (message.arrival, message.timestamp) == (arrival, stamp)
     assert message.expiration == arrival + 3_600_000
-    harness.turn(3_500_000)
+    harness.run_event_loop(3_500_000)
     peer = harness.connect()
     peer.consume("q", peer.create_session())
     [packet] = peer.delivered()
@@ -67,7 +67,7 @@ def test_a_persistent_message_is_answered_when_it_is_on_disk(harness: Harness, p
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
     assert peer.receive() == []
     assert harness.queue("q").waiting == 1
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert (answer.type, answer.consumer_id, status(answer)) == (H.SEND_REPLY, 5, Status.OK)
 
@@ -107,7 +107,7 @@ def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
     for number in range(17):
         peer.session.receive(peer.message("q", body, flags=P | A, consumer_id=number))
     assert peer.transport.paused
-    harness.turn()
+    harness.run_event_loop()
     assert not peer.transport.paused
 
 
@@ -235,7 +235,7 @@ def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) ->
     producer = produce(peer, "q")
     peer.session.receive(peer.message("q", b"a", flags=C | P, producer_id=producer))
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     assert len(resume_flows(peer.receive())) == 1
 
 
@@ -329,7 +329,7 @@ def test_sends_that_wait_for_capacity_when_the_connection_closes(
     peer.put(peer.message("q", b"c", flags=0))
     peer.drop()
     purge(harness.broker, harness.queue("q"))
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"c"]
 
 

@@ -60,7 +60,7 @@ class ThreadHarness(Harness):
 
     def finish(self) -> None:
         self.thread.finish()
-        self.turn()
+        self.run_event_loop()
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
     assert job.cancelled
     # the thread had begun: its result is not used
     job.done(job.work())
-    harness.turn()
+    harness.run_event_loop()
     assert harness.queue("q").consumers == 0
     assert isinstance(peer.session, JmqSession)
     assert peer.session._connection.channel.held is None

@@ -165,7 +165,7 @@ def test_a_wrong_password_is_413_and_the_end() -> None:
     peer.put(encode_packet(H.CREATE_SESSION, A, 5))
     assert peer.receive() == []
     assert peer.transport.open
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert not peer.transport.open
 
 
@@ -305,7 +305,7 @@ def test_packets_behind_a_login_wait_for_its_outcome() -> None:
     assert peer.receive() == []
     assert peer.transport.paused
     users.answer()
-    harness.turn()
+    harness.run_event_loop()
     answers = peer.receive()
     assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late_request[0]]
     assert [status(p) for p in answers] == [200, 200, 200]
@@ -337,7 +337,7 @@ def test_who_comes_back_ends_the_connection_that_lingers() -> None:
     assert not old.transport.open
     new.consume("q", new.create_session())
     assert new.delivered() == []  # it may not be able to acknowledge yet
-    harness.turn(100)
+    harness.run_event_loop(100)
     [redelivered] = new.delivered()
     assert redelivered.sysid == unacked.sysid
     new.ask(H.STOP, expect=Status.OK)
@@ -352,7 +352,7 @@ def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "x")
     peer.ask(H.STOP, expect=Status.OK)
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert peer.delivered() == []
     peer.send_packet(H.START)
     assert peer.texts() == ["x"]
@@ -489,13 +489,13 @@ def test_an_info_request_has_the_number_of_the_protocol_page_too() -> None:
 def test_an_idle_client_is_pinged_and_given_up() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(ping_interval=10.0))
-    harness.turn(10_000)  # it has been heard of in these
+    harness.run_event_loop(10_000)  # it has been heard of in these
     assert peer.receive() == []
     for _ in range(6):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
         [ping] = peer.receive()
         assert (ping.type, ping.flags & A) == (H.PING, A)
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert not peer.transport.open
 
 
@@ -504,22 +504,22 @@ def test_any_packet_proves_that_a_client_is_alive() -> None:
     peer = harness.connect(SessionOptions(ping_interval=10.0))
     for _ in range(4):
         for _ in range(5):
-            harness.turn(10_000)
+            harness.run_event_loop(10_000)
         peer.send_packet(H.PING_REPLY, {"JMQStatus": 200})
     for _ in range(7):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
     assert peer.transport.open  # all begins anew with each sign of life
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert not peer.transport.open
 
 
 def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(ping_interval=10.0), JMQProtocolLevel=360)
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert peer.receive() == []
     for _ in range(8):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
         [ping] = peer.receive()
         assert (ping.type, ping.flags & A) == (H.PING, 0)
     assert peer.transport.open  # they never answer, so their silence means nothing
@@ -530,7 +530,7 @@ def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
     peer = harness.connect_without_hello(SessionOptions(authentication="basic", ping_interval=10.0))
     peer.hello(JMQProtocolLevel=360)
     for _ in range(8):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
     assert not peer.transport.open
 
 
@@ -568,7 +568,7 @@ def test_requests_before_the_end_of_input_are_answered() -> None:
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
     peer.session.end_of_input()
     assert peer.transport.open  # it is not on disk
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.OK)
     assert not peer.transport.open
@@ -665,7 +665,7 @@ def test_a_user_with_too_many_connections_may_not_log_in() -> None:
     peer.hello()
     peer.transport.user_limit_reached = True
     assert peer.request_status(H.AUTHENTICATE, {}, login("a", "b")) == Status.UNAVAILABLE
-    peer.harness.turn(1000)
+    peer.harness.run_event_loop(1000)
     assert not peer.transport.open
 
 
@@ -691,7 +691,7 @@ def test_long_requests_leave_time_for_other_clients() -> None:
     peer = harness.connect()
     session = peer.create_session()
     peer.consume("q", session)
-    harness.turn()
+    harness.run_event_loop()
     harness.scan_time.limit = 2
     requests = [peer.encode_request(H.STOP, {"JMQSessionID": Long(session)}) for _ in range(8)]
     requests.append(peer.encode_request(H.GOODBYE))
@@ -714,8 +714,8 @@ def test_long_requests_wait_while_the_client_does_not_read() -> None:
     answer_count = len(peer.receive())
     assert answer_count < 3
     peer.session.pause_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert peer.receive() == []
     peer.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert len(peer.receive()) == 3 - answer_count

@@ -162,7 +162,7 @@ def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     peer.session.receive(peer.encode_request(H.STOP)[1])
     peer.session.receive(peer.encode_request(H.PING)[1])
     assert [p.type for p in peer.receive()] == [H.STOP_REPLY, H.PING_REPLY]
-    harness.turn()
+    harness.run_event_loop()
     assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY]
     peer.send_packet(H.START)
     assert peer.texts() == ["x"]
@@ -177,7 +177,7 @@ def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
     for kind in (H.STOP, H.START):
         peer.session.receive(peer.encode_request(kind)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
-    harness.turn()
+    harness.run_event_loop()
     kinds = [p.type for p in peer.receive()]
     assert kinds == [H.STOP_REPLY, H.ADD_CONSUMER_REPLY, 1]
 
@@ -285,7 +285,7 @@ def test_it_is_answered_when_the_removal_is_on_disk(harness: Harness) -> None:
     properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": "d"}
     peer.session.receive(peer.encode_request(H.DELETE_CONSUMER, properties)[1])
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert status(answer) == Status.OK
 

@@ -72,7 +72,7 @@ def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -
     peer.send("q", "a", transaction_id=transaction)
     peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1])
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert status(answer) == Status.OK
     assert answer.properties["JMQTransactionID"] == transaction
@@ -394,13 +394,13 @@ def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
     peer.consume("q", peer.create_session())
     transaction = peer.begin()
-    harness.turn(5000)  # it has not been used, and most sessions have one all the time
+    harness.run_event_loop(5000)  # it has not been used, and most sessions have one all the time
     peer.send("q", "a")
     [message] = peer.delivered()
     peer.acknowledge(message, transaction=transaction)
-    harness.turn(900)
+    harness.run_event_loop(900)
     peer.send("out", "x", transaction_id=transaction)
-    harness.turn(100)
+    harness.run_event_loop(100)
     [redelivered] = peer.delivered()
     assert redelivered.flags & R
     peer.send("out", "x", transaction_id=transaction, expect=Status.TIMEOUT)
@@ -416,7 +416,7 @@ def test_a_transaction_that_ends_in_time(harness: Harness) -> None:
         peer.send("q", "a", transaction_id=transaction)
         peer.ask(kind, id_property(transaction), expect=Status.OK)
     transaction = peer.begin()
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     assert harness.bodies("q") == [b"a"]
     peer.commit(transaction)
 
@@ -444,7 +444,7 @@ def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
             peer.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
         peer.drop()
     assert branches() - before < 30
-    harness.turn(options.detached_timeout)
+    harness.run_event_loop(options.detached_timeout)
     assert not harness.broker.transactions.open
 
 
@@ -525,9 +525,9 @@ def test_a_local_transaction_ends_with_its_session(
 def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness) -> None:
     options = SessionOptions(authentication="basic", detached_timeout=10_000)
     abandon_transaction(harness.connect(options), JMQSessionLess=True)
-    harness.turn(9_999)
+    harness.run_event_loop(9_999)
     assert harness.broker.transactions.open
-    harness.turn(2)
+    harness.run_event_loop(2)
     assert not harness.broker.transactions.open
 
 
@@ -656,7 +656,7 @@ def test_large_commit_is_answered_when_all_of_it_is_applied(harness: Harness, pe
     answers = peer.receive()
     while not answers:
         assert harness.broker.transactions.open
-        harness.turn()
+        harness.run_event_loop()
         answers = peer.receive()
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
     [answer] = answers
@@ -676,7 +676,7 @@ def test_large_commit_goes_on_when_its_connection_has_gone(
         harness.broker.flush()
     peer.drop()
     for _ in range(30):
-        harness.turn()
+        harness.run_event_loop()
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
     assert not harness.broker.transactions.open
 
@@ -690,7 +690,7 @@ def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, 
     peer.session.receive(commit_request)
     answers: list[int] = []
     for _ in range(30):
-        harness.turn()
+        harness.run_event_loop()
         answers += [status(answer) for answer in peer.receive()]
     assert sorted(answers) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]

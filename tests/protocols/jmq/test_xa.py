@@ -128,7 +128,7 @@ def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
     number = number_of(step(peer, START))
     peer.send("q", "a", transaction_id=number)
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     flags = {START: XaFlag.JOIN, END: XaFlag.SUCCESS}.get(kind, 0)
     expected = Status.NOT_FOUND if kind is START else Status.TIMEOUT
     assert status(step(peer, kind, flags=flags)) == expected
@@ -141,7 +141,7 @@ def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
     peer.send("q", "a", transaction_id=start_in_state(peer, S.STARTED))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     number_of(step(peer, COMMIT))
     assert harness.bodies("q") == [b"a"]
 
@@ -434,7 +434,7 @@ def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) 
     for kind in (PREPARE, COMMIT):
         peer.session.receive(peer.encode_request(kind, {"JMQXAFlags": 0}, xid("x"))[1])
         assert peer.receive() == []
-        harness.turn()
+        harness.run_event_loop()
         [answer] = peer.receive()
         number_of(answer)
 
@@ -445,7 +445,7 @@ def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) ->
     requests = [peer.encode_request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
     peer.session.receive(b"".join(requests))
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     assert [status(answer) for answer in peer.receive()] == [Status.OK, Status.OK]
 
 
@@ -577,9 +577,9 @@ def abandon_transaction(harness: Harness, peer: Peer, timeout: int) -> int:
 
 def test_branch_without_a_connection_is_rolled_back_in_time(harness: Harness, peer: Peer) -> None:
     abandon_transaction(harness, peer, 10_000)
-    harness.turn(9_999)
+    harness.run_event_loop(9_999)
     assert harness.broker.transactions.open
-    harness.turn(2)
+    harness.run_event_loop(2)
     assert not harness.broker.transactions.open
     assert status(step(peer, COMMIT, flags=XaFlag.ONEPHASE)) == Status.TIMEOUT
     assert harness.bodies("out") == []
@@ -588,18 +588,18 @@ def test_branch_without_a_connection_is_rolled_back_in_time(harness: Harness, pe
 
 def test_branch_that_is_joined_or_prepared_in_time_stays(harness: Harness, peer: Peer) -> None:
     abandon_transaction(harness, peer, 10_000)
-    harness.turn(9_000)
+    harness.run_event_loop(9_000)
     number_of(step(peer, START, flags=XaFlag.JOIN))
-    harness.turn(60_000)
+    harness.run_event_loop(60_000)
     assert harness.broker.transactions.open
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
     peer.drop()
-    harness.turn(60_000)
+    harness.run_event_loop(60_000)
     assert recover_xids(harness.connect()) == [xid("x")]
 
 
 def test_branch_stays_for_ever_without_a_timeout(harness: Harness, peer: Peer) -> None:
     abandon_transaction(harness, peer, 0)
-    harness.turn(86_400_000)
+    harness.run_event_loop(86_400_000)
     assert harness.broker.transactions.open

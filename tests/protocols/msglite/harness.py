@@ -77,7 +77,7 @@ class Peer(SessionPeer):
     def end(self) -> None:
         """Half-close."""
         self.session.end_of_input()
-        self.harness.turn()
+        self.harness.run_event_loop()
 
     def frames(self) -> list[wire.Frame]:
         """Answers since the last call."""

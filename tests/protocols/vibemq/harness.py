@@ -74,7 +74,7 @@ class Harness(SessionHarness):
     def settle(self) -> None:
         """Do all that is due now, in the other threads too."""
         for _ in range(20):
-            self.turn()
+            self.run_event_loop()
             self.background.run()
 
     def connect(self, options: SessionOptions | None = None, **headers: str) -> Peer:
