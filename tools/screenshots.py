@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.support.console import ConsoleFixture, visiting
+from tests.support.console import ConsoleFixture, open_console
 from tests.support.programs import CHROMIUM, launch_chromium
 
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
@@ -50,17 +50,19 @@ def generate_traffic(console: ConsoleFixture, seconds: float) -> None:
 def take_screenshots(directory: Path, traffic_seconds: float = TRAFFIC_SECONDS) -> list[Path]:
     """Write the images to a directory and return their paths. Raises if there is no browser."""
     if CHROMIUM.find() is None:
-        raise FileNotFoundError(CHROMIUM.how)
+        raise FileNotFoundError(CHROMIUM.install_hint)
     paths = []
     with (
         tempfile.TemporaryDirectory() as data,
         ConsoleFixture(Path(data)) as console,
         launch_chromium() as browser,
     ):
-        console.furnish()
+        console.create_sample_data()
         generate_traffic(console, traffic_seconds)
         for name, (address, text) in PAGES.items():
-            with visiting(browser, console, viewport=SIZE, color_scheme="light") as browser_page:
+            with open_console(
+                browser, console, viewport=SIZE, color_scheme="light"
+            ) as browser_page:
                 page = browser_page.open(address, text)
                 page.wait_for_timeout(SETTLE_MS)
                 path = directory / f"console-{name}.png"

@@ -13,9 +13,9 @@ from tests.support import api
 from tests.support.broker import Reader
 
 
-def looped(scenario: api.Scenario) -> Callable[..., None]:
-    """Run a scenario as `api.looped` does, for tests with parameters of their own too."""
-    run = api.looped(scenario)
+def in_event_loop(scenario: api.Scenario) -> Callable[..., None]:
+    """Run a scenario as `api.in_event_loop` does, for tests with parameters of their own too."""
+    run = api.in_event_loop(scenario)
     parameters = list(inspect.signature(scenario).parameters.values())[1:]
     directory = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     run.__signature__ = inspect.Signature([directory, *parameters])  # type: ignore[attr-defined]

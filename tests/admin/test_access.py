@@ -20,7 +20,7 @@ from sluicemq.model.rows import row
 from tests.server.authority import Authority
 from tests.server.conftest import Start
 from tests.server.tls_clients import says
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, talk, waiting
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, exchange_bytes, ready_counts
 
 Command = Callable[..., None]
 SECRET = "correct horse: battery"
@@ -100,7 +100,7 @@ def test_users_and_their_permissions(
         first = root.journal()["segments"][0]["first_sequence"]
         assert root.segment(first).status == 200
         assert root.ask("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
-    assert waiting(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
+    assert ready_counts(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
     events = audit(broker)
     assert events.count(("login", "anna")) == 5  # one per connection
     denials = [event for event in events if event[0] == "denied"]
@@ -217,7 +217,7 @@ def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority)
 def test_a_unix_socket_and_old_clients(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     broker = start(HTTP, f"http+unix://{path}")
-    answer = talk(broker.port("http"), b"GET /api/v1/status HTTP/1.0\r\n\r\n")
+    answer = exchange_bytes(broker.port("http"), b"GET /api/v1/status HTTP/1.0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
 
     with socket.socket(socket.AF_UNIX) as connection:

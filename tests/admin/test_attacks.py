@@ -25,8 +25,8 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.rows import encode, row
 from tests.server.conftest import Start
-from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Answer, Client, talk
+from tests.support.api import PASSWORD, ApiFixture, HttpClient, in_event_loop
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Answer, Client, exchange_bytes
 
 OTHERS = "of-others.secret"
 OWN = "own.jobs"
@@ -62,7 +62,7 @@ def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
 # --- permission escalation -------------------------------------------------------------------
 
 
-@looped
+@in_event_loop
 async def test_an_unknown_session_is_no_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     http_client = api_fixture.http_client()
@@ -71,7 +71,7 @@ async def test_an_unknown_session_is_no_login(api_fixture: ApiFixture) -> None:
         assert (await attempt(http_client, endpoint, OTHERS)).status == 401, endpoint
 
 
-@looped
+@in_event_loop
 async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -> None:
     """Every endpoint, with every permission except the required one."""
     api_fixture.add("root", superuser=True)
@@ -101,7 +101,7 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
     assert checked > 5
 
 
-@looped
+@in_event_loop
 async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiFixture) -> None:
     """Endpoints that check permissions themselves; each with every permission but one."""
     api_fixture.add("root", superuser=True)
@@ -149,7 +149,7 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
     assert api_fixture.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
 
 
-@looped
+@in_event_loop
 async def test_a_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
@@ -161,7 +161,7 @@ async def test_a_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> 
     assert denials == ["denied: anna produce q0 and 2 others"]
 
 
-@looped
+@in_event_loop
 async def test_names_of_special_identities_are_reserved(api_fixture: ApiFixture) -> None:
     """Names of special identities cannot be user names."""
     api_fixture.add("root", superuser=True)
@@ -176,7 +176,7 @@ async def test_names_of_special_identities_are_reserved(api_fixture: ApiFixture)
 # --- login -----------------------------------------------------------------------------------
 
 
-@looped
+@in_event_loop
 async def test_brute_force(api_fixture: ApiFixture) -> None:
     """Only the first few passwords and tokens are checked, on any endpoint."""
     api_fixture.add("root", superuser=True)
@@ -211,7 +211,7 @@ def refused(answer: Answer) -> None:
     assert "www-authenticate" not in answer.headers
 
 
-@looped
+@in_event_loop
 async def test_brute_force_of_own_password(api_fixture: ApiFixture) -> None:
     """An open session must not allow guessing the password."""
     api_fixture.add("root", superuser=True)
@@ -222,7 +222,7 @@ async def test_brute_force_of_own_password(api_fixture: ApiFixture) -> None:
     assert [answer.status for answer in answers] == [401] * 3 + [429] * 3
 
 
-@looped
+@in_event_loop
 async def test_session_fixation(api_fixture: ApiFixture) -> None:
     """A cookie of the client never becomes the session."""
     api_fixture.add("anna")
@@ -243,7 +243,7 @@ async def test_session_fixation(api_fixture: ApiFixture) -> None:
 # --- other origins ---------------------------------------------------------------------------
 
 
-@looped
+@in_event_loop
 async def test_csrf(api_fixture: ApiFixture) -> None:
     """Requests that change state require more than the cookie."""
     api_fixture.add("root", superuser=True)
@@ -267,7 +267,7 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
     assert (await victim.ask("PUT", "/roles/s")).status == 201
 
 
-@looped
+@in_event_loop
 async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> None:
     """With a session, and without: a login, and a broker without users."""
     guest = api_fixture.http_client()
@@ -304,7 +304,7 @@ async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> 
 # --- scripts in names ------------------------------------------------------------------------
 
 
-@looped
+@in_event_loop
 async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
     """Stored or reflected: a browser would run no response of the API."""
     api_fixture.broker.destinations.declare(Address(Kind.QUEUE, SCRIPT))
@@ -359,7 +359,9 @@ def test_path_traversal(start: Start, base: str) -> None:
         for depth in range(0, 9, 4):
             path = f"{base}/{'../' * depth}{suffix}"
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-            head, _, body = talk(broker.port("http"), request.encode()).partition(b"\r\n\r\n")
+            head, _, body = exchange_bytes(broker.port("http"), request.encode()).partition(
+                b"\r\n\r\n"
+            )
             assert head[9:12] in (b"400", b"404"), path
             assert b"do not show" not in body
 
@@ -367,7 +369,7 @@ def test_path_traversal(start: Start, base: str) -> None:
 # --- oversized and slow ----------------------------------------------------------------------
 
 
-@looped
+@in_event_loop
 async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
     """No endpoint reads more than its limit, or a body without a length."""
     guest = api_fixture.http_client()
@@ -438,7 +440,7 @@ def test_a_head_that_is_too_large(start: Start) -> None:
     ):
         before = broker.status()["resident_memory_bytes"]
         try:
-            answer = talk(broker.port("http"), head)
+            answer = exchange_bytes(broker.port("http"), head)
         except ConnectionError:
             pass  # the broker closed the connection during the request
         else:

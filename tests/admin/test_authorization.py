@@ -20,7 +20,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
-from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
+from tests.support.api import PASSWORD, ApiFixture, HttpClient, in_event_loop
 
 OWN = "own.jobs"
 NEWS = "own.news"
@@ -170,7 +170,7 @@ def permitted(needs: Any, caller: str) -> bool:
 def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_path: Path) -> None:
     operation = OPERATIONS[operation_id]
 
-    @looped
+    @in_event_loop
     async def scenario(api_fixture: ApiFixture) -> None:
         ids = await prepare(api_fixture)
         client = await enter(api_fixture, caller)
@@ -207,7 +207,7 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
 def test_owner_sees_own_items_in_lists(tmp_path: Path) -> None:
     """Otherwise the lists in the matrix would omit everything."""
 
-    @looped
+    @in_event_loop
     async def scenario(api_fixture: ApiFixture) -> None:
         await prepare(api_fixture)
         for caller in ("owner", "root"):

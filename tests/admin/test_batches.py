@@ -26,7 +26,7 @@ from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import FRAME_ROWS, RowValues, encode, frame, row
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.server.conftest import Start
-from tests.support.http import HTTP, PHPMQ, Client, waiting
+from tests.support.http import HTTP, PHPMQ, Client, ready_counts
 
 KILLS = size(4, 80)
 
@@ -104,13 +104,13 @@ def test_a_part_is_written_once(start: Start) -> None:
         assert client.write(rows(4), batch=1).json()["written"] == 4
         assert client.write(rows(9), batch=0, partition=7).json()["duplicate"] is True
         assert client.write(rows(1), writer="another").json()["written"] == 1
-        assert waiting(broker) == {"q": 5 + 2 + 3 + 4 + 1}
+        assert ready_counts(broker) == {"q": 5 + 2 + 3 + 4 + 1}
     broker.kill()
     broker.start()
     with Client(broker.port("http")) as client:
         assert client.write(rows(4), batch=1).json()["duplicate"] is True
         assert client.write(rows(3), partition=1).json()["duplicate"] is True
-        assert waiting(broker) == {"q": 15}
+        assert ready_counts(broker) == {"q": 15}
 
 
 def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
@@ -128,7 +128,7 @@ def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
             assert (conflict.status, conflict.code) == (409, "batch-conflict")
             conflict = client.write(rows(6, "r"), part=0)
             assert (conflict.status, conflict.code) == (409, "batch-conflict")
-            assert waiting(broker) == {"q": 6}
+            assert ready_counts(broker) == {"q": 6}
         broker.kill()
         broker.start()
 
@@ -147,7 +147,7 @@ def test_the_same_part_at_the_same_time(start: Start) -> None:
     for thread in threads:
         thread.join()
     assert sorted(answer["written"] for answer in answers) == [0, 0, 0, 2000]
-    assert waiting(broker) == {"q": 2000}
+    assert ready_counts(broker) == {"q": 2000}
 
 
 def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
             assert all(repetitions[: len(confirmed)]), "a part that had been confirmed was lost"
             send_all(broker, batch, parts, [])
             sent += sum(map(len, parts))
-            assert waiting(broker) == {"q": sent}
+            assert ready_counts(broker) == {"q": sent}
         broker.stop()
     finally:
         broker.kill()
@@ -198,7 +198,7 @@ def test_a_large_part(start: Start) -> None:
             assert client.write(rows_of_part, batch=0).json()["duplicate"] is True
         assert broker.status()["resident_memory_bytes"] < before + 40_000_000
         assert client.write([], batch=1).json()["written"] == 0
-    assert sum(waiting(broker).values()) == 10_000
+    assert sum(ready_counts(broker).values()) == 10_000
 
 
 BAD: list[RowValues] = [
@@ -224,7 +224,7 @@ def test_rejected_rows_fail_the_part(start: Start) -> None:
         error = answer.json()
         assert error["rejected_rows"] == len(BAD)
         assert list(reasons(error)) == list(range(1, 1 + len(BAD)))
-        assert waiting(broker) == {}
+        assert ready_counts(broker) == {}
         long_answer = client.write(BAD * 20).json()
         assert (len(long_answer["rejected"]), long_answer["rejected_rows"]) == (100, 20 * len(BAD))
         assert client.write(GOOD).json()["written"] == 2  # the rejected part left no state
@@ -235,7 +235,7 @@ def test_rejected_rows_are_left_out(start: Start) -> None:
     with Client(broker.port("http")) as client:
         answer = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
         assert (answer["written"], answer["rejected_rows"]) == (2, len(BAD))
-        assert waiting(broker) == {"ok": 2}
+        assert ready_counts(broker) == {"ok": 2}
         repetition = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
         assert repetition["duplicate"] is True
 
@@ -246,7 +246,7 @@ def test_rejected_rows_become_dead_letters(start: Start) -> None:
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
         answer = client.write([GOOD[0], *BAD, GOOD[1]], **query).json()
         assert (answer["written"], answer["dead_lettered"]) == (2, len(BAD))
-    assert waiting(broker) == {"ok": 2, "bad.rows": len(BAD)}
+    assert ready_counts(broker) == {"ok": 2, "bad.rows": len(BAD)}
     dead_letters = written(broker)[2:]
     assert [dead_letter.body for dead_letter in dead_letters] == [values[2] for values in BAD]
     for dead_letter, reason in zip(dead_letters, reasons(answer).values(), strict=True):
@@ -295,7 +295,7 @@ def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
         assert list(reasons(answer.json())) == [1, 2]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "dlq"}
         assert client.write(mixed, **query).json()["dead_lettered"] == 2
-        assert waiting(broker) == {"small": 1, "dlq": 2}
+        assert ready_counts(broker) == {"small": 1, "dlq": 2}
         assert [message.body for message in written(broker)] == [b"x" * 10, b"x" * 11, b""]
         second_answer = client.write(
             mixed, batch=1, bad_rows="dead-letter", dead_letter_queue="unknown"
@@ -306,7 +306,7 @@ def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
             third_answer = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
             assert (third_answer.status, third_answer.code) == (503, "temporarily-unavailable")
             assert third_answer.headers["retry-after"] == "1"
-        assert waiting(broker) == {"small": 1, "dlq": 2, "full": 2}
+        assert ready_counts(broker) == {"small": 1, "dlq": 2, "full": 2}
 
 
 WRONG: dict[str, tuple[object, ...]] = {
@@ -347,7 +347,7 @@ def test_wrong_parameters(start: Start) -> None:
                 answer = client.write(GOOD, **{name: value})
                 assert (answer.status, answer.code) == (400, "bad-parameter"), (name, value)
                 assert name in answer.json()["detail"]
-    assert waiting(broker) == {}
+    assert ready_counts(broker) == {}
 
 
 def test_wrong_bodies(start: Start) -> None:
@@ -375,7 +375,7 @@ def test_wrong_bodies(start: Start) -> None:
         assert "several parts" in answer.json()["detail"]
         chunked = client.ask("POST", path, None, **{"Transfer-Encoding": "chunked"})
         assert (chunked.status, chunked.code) == (411, "length-required")
-    assert waiting(broker) == {}
+    assert ready_counts(broker) == {}
     assert "Traceback" not in broker.log.read_text()
 
 
@@ -398,7 +398,7 @@ def test_a_stop_between_parts_is_reported(start: Start) -> None:
     with Client(broker.port("http")) as client:
         last_answer = client.write(rows(50), batch=parts_written)
         assert last_answer.status == 200
-        assert json.dumps(waiting(broker)) == json.dumps({"q": 50 * (parts_written + 1)})
+        assert json.dumps(ready_counts(broker)) == json.dumps({"q": 50 * (parts_written + 1)})
 
 
 def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path) -> None:
@@ -410,13 +410,13 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
         refusal = client.write([row(f"a{number}", b"") for number in range(4)])
         assert (refusal.status, refusal.code) == (413, "too-large")
         assert "max_batch_destinations" in refusal.json()["detail"]
-        assert waiting(broker) == {}
+        assert ready_counts(broker) == {}
         for batch in range(2):
             rows_of = [row(f"{batch}{number}", b"") for number in range(3)]
             answer = client.write(rows_of, batch=batch)
         assert (answer.status, answer.code) == (409, "rejected")
         assert "max_destinations_per_user" in answer.json()["detail"]
-        assert waiting(broker)["00"] == 1
+        assert ready_counts(broker)["00"] == 1
         assert client.write(rows(1, "00"), batch=2).status == 200
         invalid_rows: Any = [([f"b{number}", "too large"], False, b"") for number in range(4)]
         known_rows = [row(f"0{number}", b"") for number in range(3)]

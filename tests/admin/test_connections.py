@@ -25,7 +25,7 @@ from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
 from tests.admin.context import NoConnections
 from tests.server.conftest import Start
-from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 from tests.support.polling import wait_until
 
@@ -243,7 +243,7 @@ async def numbers(http_client: HttpClient, query: str = "") -> list[int]:
     return [item["id"] for item in answer.json()["items"]]
 
 
-@looped
+@in_event_loop
 async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
     views = [view(n) for n in range(1, 8)]
     views[2] = view(3, protocol="jmq", client_id="reporter", user="bert")
@@ -266,7 +266,7 @@ async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
         assert (answer.status, answer.code) == (400, "bad-parameter"), query
 
 
-@looped
+@in_event_loop
 async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*: browse produce consume create delete manage")
@@ -296,7 +296,7 @@ def test_anonymous_users_own_no_connections() -> None:
     assert may_see(EVERYBODY, view(1, user=""))
 
 
-@looped
+@in_event_loop
 async def test_connections_require_a_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     connect(api_fixture, view(1, user=""))
@@ -305,7 +305,7 @@ async def test_connections_require_a_login(api_fixture: ApiFixture) -> None:
         assert (answer.status, answer.code) == (401, "authentication-required")
 
 
-@looped
+@in_event_loop
 async def test_an_unknown_connection_cannot_be_closed(api_fixture: ApiFixture) -> None:
     connect(api_fixture, view(1))
     for name in ("2", "-1", "x", "1.0", "%C2%B2", "9" * 30, "0x1"):
@@ -313,7 +313,7 @@ async def test_an_unknown_connection_cannot_be_closed(api_fixture: ApiFixture) -
         assert (answer.status, answer.code) == (404, "connection-not-found"), name
 
 
-@looped
+@in_event_loop
 async def test_a_reason_is_one_line(api_fixture: ApiFixture) -> None:
     """The reason is part of packets, terminal output and logs."""
     connections = connect(api_fixture, view(1))
@@ -328,7 +328,7 @@ async def test_a_reason_is_one_line(api_fixture: ApiFixture) -> None:
     assert (answer.status, answer.code) == (400, "bad-parameter")
 
 
-@looped
+@in_event_loop
 async def test_client_texts_are_escaped(api_fixture: ApiFixture) -> None:
     """JSON cannot contain an unpaired surrogate, which Java allows."""
     connect(api_fixture, view(1, client_id="a\ud800<b>", user="\x00"))

@@ -8,7 +8,7 @@ from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.broker import Consumer, Delivery, Subscription, Window, compile_selector
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
-from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 
 
 class Sink:
@@ -38,7 +38,7 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
     return items
 
 
-@looped
+@in_event_loop
 async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> None:
     queue = api_fixture.broker.destinations.queue("q")
     topic = api_fixture.broker.destinations.topic("t")
@@ -71,7 +71,7 @@ async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> 
     assert second_item["selector"] == "x = 1"
 
 
-@looped
+@in_event_loop
 async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     a, b = broker.destinations.queue("a"), broker.destinations.queue("b")
@@ -93,7 +93,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     assert await ids("limit=1&offset=1") == [second]
 
 
-@looped
+@in_event_loop
 async def test_users_see_the_consumers_of_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "a.*: list")
     for name in ("a.1", "b.1"):
@@ -104,7 +104,7 @@ async def test_users_see_the_consumers_of_visible_destinations(api_fixture: ApiF
     assert await listed(anna, "destination=b.1") == []
 
 
-@looped
+@in_event_loop
 async def test_consumers_of_durable_subscriptions_belong_to_their_owner(
     api_fixture: ApiFixture,
 ) -> None:
@@ -125,7 +125,7 @@ async def test_consumers_of_durable_subscriptions_belong_to_their_owner(
         assert ids == ([] if name == "other" else [consumer.number]), name
 
 
-@looped
+@in_event_loop
 async def test_any_name(api_fixture: ApiFixture) -> None:
     """Invalid UTF-8 is escaped in responses, and base64 in requests."""
     name = "caf\udce9\n"

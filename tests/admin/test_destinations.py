@@ -20,7 +20,7 @@ from sluicemq.model.destination import (
     Provenance,
 )
 from sluicemq.model.message import Durability
-from tests.admin.stock import looped, queue, read, send, topic, waiting
+from tests.admin.stock import in_event_loop, queue, read, send, topic, waiting
 from tests.support.api import ApiFixture
 
 STRANGE = "a/b?c#d %<script>&é\n"
@@ -32,7 +32,7 @@ async def names(http_client: Any, query: str = "") -> list[str]:
     return [item["name"] for item in answer.json()["items"]]
 
 
-@looped
+@in_event_loop
 async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for number in range(25):
@@ -64,7 +64,7 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
         assert (await http_client.ask("GET", f"/destinations?{query}")).code == "bad-parameter"
 
 
-@looped
+@in_event_loop
 async def test_a_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker, "b"), "x", broker=broker)
@@ -75,7 +75,7 @@ async def test_a_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> 
     assert (await http_client.ask("GET", "/destinations?sort=colour")).code == "bad-parameter"
 
 
-@looped
+@in_event_loop
 async def test_fields_of_one_destination(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs", dead_letter=True, max_messages=9)
@@ -108,7 +108,7 @@ async def test_fields_of_one_destination(api_fixture: ApiFixture) -> None:
     assert destination["settings"]["overflow"] == "reject-new"
 
 
-@looped
+@in_event_loop
 async def test_oldest_message_is_of_any_priority(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
@@ -121,7 +121,7 @@ async def test_oldest_message_is_of_any_priority(api_fixture: ApiFixture) -> Non
     assert destination["oldest_ms"] == 700
 
 
-@looped
+@in_event_loop
 async def test_create_update_and_reset_to_defaults(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/jobs"
@@ -138,7 +138,7 @@ async def test_create_update_and_reset_to_defaults(api_fixture: ApiFixture) -> N
     assert "dead_letter=True" in api_fixture.audit_lines()[-1]
 
 
-@looped
+@in_event_loop
 async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/jobs"
@@ -162,7 +162,7 @@ async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
     assert await alter(dead_letter=True) == ("phpmq", ["dead_letter"])
 
 
-@looped
+@in_event_loop
 async def test_a_changed_setting_replaces_those_of_a_client(
     api_fixture: ApiFixture,
 ) -> None:
@@ -181,7 +181,7 @@ async def test_a_changed_setting_replaces_those_of_a_client(
     )
 
 
-@looped
+@in_event_loop
 async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/topic/news"
@@ -208,14 +208,14 @@ async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
         [1],
     ],
 )
-@looped
+@in_event_loop
 async def test_invalid_settings(api_fixture: ApiFixture, body: Any) -> None:
     answer = await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/q", body)
     assert (answer.status, answer.code) == (400, "bad-body")
     assert not api_fixture.broker.destinations
 
 
-@looped
+@in_event_loop
 async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     answer = await http_client.ask("PUT", f"/destinations/queue/{'x' * 1025}", {})
@@ -224,7 +224,7 @@ async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None
     assert (answer.status, answer.code) == (400, "bad-name")
 
 
-@looped
+@in_event_loop
 async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = f"/destinations/queue/{quote(STRANGE, safe='')}"
@@ -243,7 +243,7 @@ async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) 
     assert not api_fixture.broker.destinations
 
 
-@looped
+@in_event_loop
 async def test_a_temporary_destination_is_not_updated(api_fixture: ApiFixture) -> None:
     api_fixture.broker.destinations.declare(Address(Kind.QUEUE, "reply"), owner="anna")
     http_client = api_fixture.http_client(local=True)
@@ -253,7 +253,7 @@ async def test_a_temporary_destination_is_not_updated(api_fixture: ApiFixture) -
     assert await names(http_client, "?temporary=false") == []
 
 
-@looped
+@in_event_loop
 async def test_delete_unless_in_use(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
@@ -272,7 +272,7 @@ async def test_delete_unless_in_use(api_fixture: ApiFixture) -> None:
 
 
 @pytest.mark.parametrize("unacked", [False, True])
-@looped
+@in_event_loop
 async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
@@ -300,7 +300,7 @@ async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
         ("orders", "~?name_base64=b3JkZXJz", "/queue/~/purge?name_base64=b3JkZXJz"),
     ],
 )
-@looped
+@in_event_loop
 async def test_the_audit_log_identifies_the_destination(
     api_fixture: ApiFixture, name: str, path: str, audited: str
 ) -> None:
@@ -312,7 +312,7 @@ async def test_the_audit_log_identifies_the_destination(
     assert api_fixture.audit_lines()[-1] == line
 
 
-@looped
+@in_event_loop
 async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     news_topic = topic(broker, "news")
@@ -324,7 +324,7 @@ async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixtur
     assert broker.journal.stats().live == 0
 
 
-@looped
+@in_event_loop
 async def test_pause_and_resume(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
@@ -339,7 +339,7 @@ async def test_pause_and_resume(api_fixture: ApiFixture) -> None:
     assert reader.got() == ["waits"]
 
 
-@looped
+@in_event_loop
 async def test_confirmed_changes_are_on_disk(api_fixture: ApiFixture) -> None:
     """The record is durable in the journal when the response arrives."""
     broker = api_fixture.broker
@@ -378,7 +378,7 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
         journal.close()
 
 
-@looped
+@in_event_loop
 async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name in ("mine", "seen", "hidden"):
@@ -412,7 +412,7 @@ async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
     assert (await http_client.ask("PUT", f"{path_of_queues}/mine", {})).status == 201
 
 
-@looped
+@in_event_loop
 async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker, "a")
     api_fixture.add("root", superuser=True)

@@ -21,7 +21,7 @@ from sluicemq.management.operation import ApiOperation, Need
 from sluicemq.model.access import Operation
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture
-from tests.support.http import HTTP, waiting
+from tests.support.http import HTTP, ready_counts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def test_examples_work(start: Start, tmp_path: Path) -> None:
     ]
     output = done.stdout.splitlines()
     assert [json.loads(line) for line in output] == [json.loads(line) for line in promised]
-    assert waiting(broker) == {"orders": 10_000, "billing": 1}
+    assert ready_counts(broker) == {"orders": 10_000, "billing": 1}
     assert with_users
     for commands in with_users:
         run(commands)

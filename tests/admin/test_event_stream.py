@@ -19,7 +19,7 @@ from sluicemq.management.settings import HttpSettings
 from sluicemq.server.config import BrokerSettings
 from tests.admin.test_http_session import STATUS, SessionFixture
 from tests.server.conftest import Start
-from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, TIMEOUT, Client
 from tests.support.polling import wait_until
 
@@ -187,7 +187,7 @@ async def sent_at_least(sent: list[Any], count: int) -> None:
             await asyncio.sleep(0.001)
 
 
-@looped
+@in_event_loop
 async def test_the_overview_is_limited_to_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "q: browse")
     reader = Reader(api_fixture, api_fixture.http_client())
@@ -198,7 +198,7 @@ async def test_the_overview_is_limited_to_visible_destinations(api_fixture: ApiF
     assert overview["totals"]["destinations"] == 0
 
 
-@looped
+@in_event_loop
 async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture) -> None:
     """A slow reader receives the state of the moment it reads, once."""
     api_fixture.add("anna")
@@ -231,7 +231,7 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
     assert overviews[1]["time"] - overviews[0]["time"] == 5000
 
 
-@looped
+@in_event_loop
 async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     reader = Reader(api_fixture, api_fixture.http_client())
@@ -244,7 +244,7 @@ async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
         await reader.next()
 
 
-@looped
+@in_event_loop
 async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     http_client = api_fixture.http_client()

@@ -32,7 +32,7 @@ LOOK = round(PATIENCE_SECONDS * 1000)
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 
 
-def looped(scenario: Scenario) -> Callable[[], None]:
+def in_event_loop(scenario: Scenario) -> Callable[[], None]:
     """Run a test in an event loop, which the application's tasks need."""
 
     @wraps(scenario)
@@ -62,7 +62,7 @@ class SessionFixture(SessionHarness):
         """Run tasks and event loop iterations until there is no more work."""
         for _ in range(50):
             await asyncio.sleep(0)
-            self.turn()
+            self.run_event_loop()
 
 
 def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
@@ -86,7 +86,7 @@ def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
     return responses
 
 
-@looped
+@in_event_loop
 async def test_a_request_may_be_split_anywhere() -> None:
     fixture = SessionFixture()
     for step in (1, 7, 1000):
@@ -100,7 +100,7 @@ async def test_a_request_may_be_split_anywhere() -> None:
         assert transport.open
 
 
-@looped
+@in_event_loop
 async def test_pipelined_requests_are_answered_in_order() -> None:
     fixture = SessionFixture()
     transport = fixture.connect()
@@ -154,7 +154,7 @@ async def cancel_login_at_the_end(end: Callable[[HttpSession], None]) -> None:
     assert not fixture.http.state.tasks, "the request still waits for its login"
 
 
-@looped
+@in_event_loop
 async def test_a_split_body_is_one_part() -> None:
     fixture = SessionFixture()
     transport = fixture.connect()
@@ -166,7 +166,7 @@ async def test_a_split_body_is_one_part() -> None:
     assert len(fixture.bodies("q")) == 40
 
 
-@looped
+@in_event_loop
 async def test_a_part_and_its_repetition_are_answered_once_on_disk() -> None:
     fixture = SessionFixture()
     first, second = fixture.connect(), fixture.connect()
@@ -275,7 +275,7 @@ def test_ambiguous_chunks_are_rejected(rest: bytes) -> None:
     asyncio.run(scenario())
 
 
-@looped
+@in_event_loop
 async def test_well_formed_chunks_only_lack_a_length() -> None:
     fixture = SessionFixture()
     transport = fixture.connect()
@@ -286,7 +286,7 @@ async def test_well_formed_chunks_only_lack_a_length() -> None:
     assert (status, b"length-required" in body) == (411, True)
 
 
-@looped
+@in_event_loop
 async def test_an_incomplete_head_times_out() -> None:
     """A head sent byte by byte times out, too; a connection that had a request may be idle."""
     fixture = SessionFixture()
@@ -298,18 +298,18 @@ async def test_an_incomplete_head_times_out() -> None:
     idle_transport.session.receive(STATUS)
     slow_transport.session.receive(STATUS[:-2])
     await fixture.rest()
-    fixture.turn(LOOK)
+    fixture.run_event_loop(LOOK)
     assert silent_transport.open
     assert slow_transport.open
     slow_transport.session.receive(b"A")
-    fixture.turn(LOOK)
+    fixture.run_event_loop(LOOK)
     for transport in (silent_transport, slow_transport):
         [(status, body)] = answers(transport)
         assert (status, b"request-timeout" in body, transport.open) == (408, True, False)
     assert idle_transport.open
 
 
-@looped
+@in_event_loop
 async def test_a_slow_body_times_out() -> None:
     fixture = SessionFixture()
     slow_transport, steady_transport = fixture.connect(), fixture.connect()
@@ -321,7 +321,7 @@ async def test_a_slow_body_times_out() -> None:
     quick_transport.session.receive(large_request)
     await fixture.rest()
     for _ in range(3):
-        fixture.turn(LOOK)
+        fixture.run_event_loop(LOOK)
         slow_transport.session.receive(b"x") if slow_transport.open else None
         if quick_transport.open:
             quick_transport.session.receive(bytes(step))
@@ -332,7 +332,7 @@ async def test_a_slow_body_times_out() -> None:
     assert fixture.bodies("q") == []
 
 
-@looped
+@in_event_loop
 async def test_the_end_of_input() -> None:
     """Complete requests are answered, and then the connection is closed."""
     fixture = SessionFixture()
@@ -357,7 +357,7 @@ async def test_the_end_of_input() -> None:
     assert len(fixture.bodies("q")) == 40
 
 
-@looped
+@in_event_loop
 async def test_a_connection_lost_during_a_request() -> None:
     fixture = SessionFixture()
     transport = fixture.connect()
@@ -372,7 +372,7 @@ async def test_a_connection_lost_during_a_request() -> None:
     assert answers(other_transport)[0][0] == 200
 
 
-@looped
+@in_event_loop
 async def test_a_stop() -> None:
     """Idle connections are closed at once; a pending response is sent."""
     fixture = SessionFixture()
@@ -389,7 +389,7 @@ async def test_a_stop() -> None:
     assert not busy_transport.open
 
 
-@looped
+@in_event_loop
 async def test_unfinished_bodies_do_not_delay_others() -> None:
     fixture = SessionFixture()
     fixture.http = HttpService(

@@ -8,10 +8,10 @@ from sluicemq.management.settings import HttpSettings
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import EVERYBODY
 from sluicemq.security import records
-from tests.support.api import PASSWORD, ApiFixture, looped
+from tests.support.api import PASSWORD, ApiFixture, in_event_loop
 
 
-@looped
+@in_event_loop
 async def test_a_session(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "jobs.*: browse produce")
     page = api_fixture.http_client()
@@ -39,7 +39,7 @@ async def test_a_session(api_fixture: ApiFixture) -> None:
         assert (answer.status, answer.code) == (401, "authentication-required")
 
 
-@looped
+@in_event_loop
 async def test_a_session_over_tls(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page = api_fixture.http_client()
@@ -48,7 +48,7 @@ async def test_a_session_over_tls(api_fixture: ApiFixture) -> None:
     assert "; Secure" in (await page.ask("DELETE", "/session")).headers["set-cookie"]
 
 
-@looped
+@in_event_loop
 async def test_login_by_token(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     for credentials in (
@@ -58,11 +58,11 @@ async def test_login_by_token(api_fixture: ApiFixture) -> None:
         page = api_fixture.http_client()
         answer = await page.ask("POST", "/session", credentials)
         assert answer.json()["user"] == "anna"
-        page.keep(answer)
+        page.store_session(answer)
         assert (await page.ask("GET", "/status")).status == 200
 
 
-@looped
+@in_event_loop
 async def test_invalid_logins(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page = api_fixture.http_client()
@@ -77,7 +77,7 @@ async def test_invalid_logins(api_fixture: ApiFixture) -> None:
     assert len(api_fixture.context.sessions) == 0
 
 
-@looped
+@in_event_loop
 async def test_browsers_get_no_authentication_challenge(api_fixture: ApiFixture) -> None:
     """Browsers would keep the password and send it with requests of other origins."""
     api_fixture.add("anna")
@@ -87,7 +87,7 @@ async def test_browsers_get_no_authentication_challenge(api_fixture: ApiFixture)
         assert "www-authenticate" not in (await http_client.ask("GET", "/status", **header)).headers
 
 
-@looped
+@in_event_loop
 async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials(
     api_fixture: ApiFixture,
 ) -> None:
@@ -98,7 +98,7 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
     token = api_fixture.token("anna")
     by_header.headers["Authorization"] = f"Bearer {token}"
     await by_password.login("anna")
-    by_token.keep(await by_token.ask("POST", "/session", {"token": token}))
+    by_token.store_session(await by_token.ask("POST", "/session", {"token": token}))
 
     async def statuses(path: str) -> list[int]:
         clients = (by_password, by_token, by_header)
@@ -120,19 +120,19 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
     assert await statuses("/session") == [401, 401, 401]
 
 
-@looped
+@in_event_loop
 async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page = api_fixture.http_client()
     token = api_fixture.token("anna", expires=1_000_060)
-    page.keep(await page.ask("POST", "/session", {"token": token}))
+    page.store_session(await page.ask("POST", "/session", {"token": token}))
     api_fixture.now += 59
     assert (await page.ask("GET", "/session")).status == 200
     api_fixture.now += 1
     assert (await page.ask("GET", "/session")).status == 401
 
 
-@looped
+@in_event_loop
 async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page, other_client = api_fixture.http_client(), api_fixture.http_client()
@@ -152,7 +152,7 @@ async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
         "POST", "/session/password", {"current_password": PASSWORD, "new_password": "better horse"}
     )
     assert answer.status == 200
-    page.keep(answer)
+    page.store_session(answer)
     assert page.cookie != old_cookie
     assert (await page.ask("GET", "/session")).status == 200
     assert (await other_client.ask("GET", "/session")).status == 401
@@ -161,7 +161,7 @@ async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
     assert "change: anna POST /api/v1/session/password done" in api_fixture.audit_lines()
 
 
-@looped
+@in_event_loop
 async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -> None:
     for http_client, name in (
         (api_fixture.http_client(), ""),
@@ -177,7 +177,7 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
         assert (refusal.status, refusal.code) == (409, "no-password")
 
 
-@looped
+@in_event_loop
 async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: ApiFixture) -> None:
     """Such a user has not proved the old password."""
     api_fixture.add("anna")
@@ -189,7 +189,7 @@ async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: Ap
     assert (answer.status, answer.code) == (409, "no-password")
 
 
-@looped
+@in_event_loop
 async def test_a_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -> None:
     """A connection that is open already needs the login, too."""
     guest = api_fixture.http_client()

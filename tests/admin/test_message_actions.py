@@ -11,7 +11,7 @@ from sluicemq.broker import ManualClock, Window
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
-from tests.admin.stock import held, looped, queue, read, send, topic, waiting
+from tests.admin.stock import held, in_event_loop, queue, read, send, topic, waiting
 from tests.support.api import ApiFixture, HttpClient
 from tests.support.broker import DAY, Reader
 
@@ -30,7 +30,7 @@ def ids(numbers: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.SYNC, Durability.NONE])
-@looped
+@in_event_loop
 async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> None:
     broker = api_fixture.broker
     numbers = send(queue(broker), "a", "b", "c", broker=broker, durability=durability)
@@ -54,7 +54,7 @@ async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> No
     assert waiting(broker, "target") == ["c", "a"]
 
 
-@looped
+@in_event_loop
 async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -77,7 +77,7 @@ async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: A
     assert waiting(broker, "short") == ["old"]  # its time to live there begins now
 
 
-@looped
+@in_event_loop
 async def test_move_all_keeps_the_order_and_skips_later_messages(
     api_fixture: ApiFixture,
 ) -> None:
@@ -108,7 +108,7 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
     assert waiting(broker) == ["new"]
 
 
-@looped
+@in_event_loop
 async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -120,7 +120,7 @@ async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixtu
     assert waiting(broker) == ["a", "b", "a", "b"]
 
 
-@looped
+@in_event_loop
 async def test_a_selector_with_a_limit(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -140,7 +140,7 @@ async def test_a_selector_with_a_limit(api_fixture: ApiFixture) -> None:
     assert len(waiting(broker)) == 20
 
 
-@looped
+@in_event_loop
 async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved(
     api_fixture: ApiFixture,
 ) -> None:
@@ -166,7 +166,7 @@ async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved
     assert held(reader.consumer) == [second]
 
 
-@looped
+@in_event_loop
 async def test_messages_of_a_transaction_are_not_changed(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -185,7 +185,7 @@ async def test_messages_of_a_transaction_are_not_changed(api_fixture: ApiFixture
     assert jobs.unacked == 1
 
 
-@looped
+@in_event_loop
 async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, retry_delay=5000)
@@ -207,7 +207,7 @@ async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> Non
     assert waiting(broker) == ["failed", "waits", "scheduled"]
 
 
-@looped
+@in_event_loop
 async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker), "a", "b", "c", "d", broker=broker)
@@ -221,7 +221,7 @@ async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     assert waiting(broker, "target") == ["a", "b"]
 
 
-@looped
+@in_event_loop
 async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, dead_letter=True)
@@ -247,7 +247,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
         assert delivery.attempts == 0
 
 
-@looped
+@in_event_loop
 async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     api_fixture: ApiFixture,
 ) -> None:
@@ -275,7 +275,7 @@ async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     assert dead_letter_queue.waiting == 1
 
 
-@looped
+@in_event_loop
 async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
     send(queue(api_fixture.broker), "a", broker=api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
@@ -301,7 +301,7 @@ async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
     assert Address(Kind.QUEUE, "target") not in api_fixture.broker.destinations
 
 
-@looped
+@in_event_loop
 async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -334,7 +334,7 @@ async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
     assert (await act(consuming_client, action="delete", ids=message_ids))["processed"] == 1
 
 
-@looped
+@in_event_loop
 async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, dead_letter=True)
@@ -353,7 +353,7 @@ async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -
     assert waiting(broker, "q.dlq") == ["a"]
 
 
-@looped
+@in_event_loop
 async def test_other_clients_are_served_during_a_large_move(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker), *["x"] * 3000, broker=broker)

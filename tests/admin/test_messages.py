@@ -17,7 +17,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
-from tests.admin.stock import held, looped, queue, read, send, topic
+from tests.admin.stock import held, in_event_loop, queue, read, send, topic
 from tests.support.api import ApiFixture, HttpClient
 
 PAGES = "/destinations/queue/q/messages"
@@ -35,7 +35,7 @@ async def bodies(http_client: HttpClient, query: str = "", path: str = PAGES) ->
     return [item["body"]["value"] for item in listing["items"]]
 
 
-@looped
+@in_event_loop
 async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -57,7 +57,7 @@ async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "&selector=priority%20IS%20NULL%20OR%201=1"])
-@looped
+@in_event_loop
 async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, query: str) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -84,7 +84,7 @@ async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, qu
     assert texts[-1].startswith("new")
 
 
-@looped
+@in_event_loop
 async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiFixture) -> None:
     object.__setattr__(api_fixture.context, "http", HttpSettings(max_scan_messages=30))
     broker = api_fixture.broker
@@ -106,7 +106,7 @@ async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiF
     assert rounds >= 3
 
 
-@looped
+@in_event_loop
 async def test_invalid_selectors_cursors_and_offsets(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
@@ -129,7 +129,7 @@ async def test_invalid_selectors_cursors_and_offsets(api_fixture: ApiFixture) ->
     assert (answer.status, answer.code) == (404, "destination-not-found")
 
 
-@looped
+@in_event_loop
 async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, retry_delay=1000)
@@ -169,7 +169,7 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     ]
 
 
-@looped
+@in_event_loop
 async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     news_topic = topic(broker, retain_without_subscriptions=True)
@@ -187,7 +187,7 @@ async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
     assert (await http_client.ask("GET", f"{path}/{item['id']}")).code == "message-not-found"
 
 
-@looped
+@in_event_loop
 async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     properties = {
@@ -315,7 +315,7 @@ def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
     assert (view.encoding, view.truncated) == ("base64", True)
 
 
-@looped
+@in_event_loop
 async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) -> None:
     [number] = send(queue(api_fixture.broker), EVIL, broker=api_fixture.broker)
     answer = await api_fixture.http_client(local=True).ask("GET", f"{PAGES}/{number}/body")
@@ -326,7 +326,7 @@ async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) 
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-@looped
+@in_event_loop
 async def test_large_compressed_bodies_do_not_delay_other_clients(
     api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +358,7 @@ async def test_large_compressed_bodies_do_not_delay_other_clients(
     assert threading.main_thread() not in threads
 
 
-@looped
+@in_event_loop
 async def test_a_message_that_cannot_be_read_is_listed(
     api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +382,7 @@ async def test_a_message_that_cannot_be_read_is_listed(
     assert intact_item["body"]["value"] == "kept"
 
 
-@looped
+@in_event_loop
 async def test_a_message_in_memory_has_another_id(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     [number] = send(queue(broker), "x", broker=broker, durability=Durability.NONE)
@@ -395,7 +395,7 @@ async def test_a_message_in_memory_has_another_id(api_fixture: ApiFixture) -> No
         assert (answer.status, answer.code) == (404, "message-not-found"), name
 
 
-@looped
+@in_event_loop
 async def test_messages_require_permission_to_browse(api_fixture: ApiFixture) -> None:
     [number] = send(queue(api_fixture.broker), "secret", broker=api_fixture.broker)
     api_fixture.add("root", superuser=True)

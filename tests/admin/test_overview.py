@@ -23,7 +23,7 @@ from sluicemq.model.message import Durability, Message
 from tests.admin.context import context
 from tests.admin.test_connections import connect, view
 from tests.server.conftest import Start
-from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, PHPMQ, Client
 from tests.support.polling import wait_until
 
@@ -51,7 +51,7 @@ async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
     return document
 
 
-@looped
+@in_event_loop
 async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     connections: Any = connect(api_fixture, view(1), view(2, protocol="jmq"))
     connections.listeners = lambda: [LISTENER]
@@ -83,7 +83,7 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     assert history["end"] == api_fixture.clock.wall
 
 
-@looped
+@in_event_loop
 async def test_the_overview_is_created_once_a_second(api_fixture: ApiFixture) -> None:
     calls: list[int] = []
     connections: Any = api_fixture.context.connections
@@ -104,7 +104,7 @@ async def test_the_overview_is_created_once_a_second(api_fixture: ApiFixture) ->
     assert len(calls) == 3
 
 
-@looped
+@in_event_loop
 async def test_listeners_are_visible_to_superusers_only(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "nothing: browse")
@@ -123,7 +123,7 @@ async def test_listeners_are_visible_to_superusers_only(api_fixture: ApiFixture)
         assert (await anonymous.ask("GET", path)).status == 401
 
 
-@looped
+@in_event_loop
 async def test_history_of_the_broker_and_of_one_destination(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "jobs: browse")
     send(api_fixture, "jobs", b"a")

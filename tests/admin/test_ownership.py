@@ -10,7 +10,7 @@ from sluicemq.broker import Subscription, Transaction
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
-from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 
 RIGHTS = {
     "owner": (),
@@ -60,7 +60,7 @@ def subscribe(api_fixture: ApiFixture, owner: str = "owner", **how: Any) -> Subs
     return subscription
 
 
-@looped
+@in_event_loop
 async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFixture) -> None:
     root = await enter(api_fixture, "root")
     for user, owner, allowed in (
@@ -91,7 +91,7 @@ async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFi
                 assert (await root.ask("POST", f"{path}/rollback")).status == 204, case
 
 
-@looped
+@in_event_loop
 async def test_owners_and_managers_list_and_delete_a_durable_subscription(
     api_fixture: ApiFixture,
 ) -> None:
@@ -115,7 +115,7 @@ async def test_owners_and_managers_list_and_delete_a_durable_subscription(
         api_fixture.broker.unsubscribe(subscription)
 
 
-@looped
+@in_event_loop
 async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     api_fixture: ApiFixture,
 ) -> None:
@@ -130,7 +130,7 @@ async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     assert len(await listed(manager, f"{path}?subscription=s")) == 1
 
 
-@looped
+@in_event_loop
 async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture) -> None:
     RIGHTS["all"] = ("*: produce consume browse create delete manage",)
     user, root = await enter(api_fixture, "all"), await enter(api_fixture, "root")
@@ -157,7 +157,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     assert (await root.ask("DELETE", path)).status == 204
 
 
-@looped
+@in_event_loop
 async def test_a_permanent_destination_cannot_have_a_temporary_name(
     api_fixture: ApiFixture,
 ) -> None:

@@ -11,7 +11,7 @@ from sluicemq.broker.settings import EngineSettings
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.admin.stock import held, looped, queue, read, send, topic, waiting
+from tests.admin.stock import held, in_event_loop, queue, read, send, topic, waiting
 from tests.support.api import ApiFixture
 
 POST = "/destinations/queue/q/messages"
@@ -23,7 +23,7 @@ def message(api_fixture: ApiFixture) -> Message:
     return api_fixture.broker.core.read(delivery)
 
 
-@looped
+@in_event_loop
 async def test_every_field(api_fixture: ApiFixture) -> None:
     body = {
         "body": "hello é",
@@ -91,7 +91,7 @@ async def test_every_field(api_fixture: ApiFixture) -> None:
         ({"body_base64": "aGk=", "body_kind": "text"}, BodyKind.TEXT, b"hi"),
     ],
 )
-@looped
+@in_event_loop
 async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, content: bytes) -> None:
     assert (await api_fixture.http_client(local=True).ask("POST", POST, body)).status == 201
     published_message = message(api_fixture)
@@ -125,14 +125,14 @@ async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, conten
         {"colour": "red"},
     ],
 )
-@looped
+@in_event_loop
 async def test_invalid_messages(api_fixture: ApiFixture, body: Any) -> None:
     answer = await api_fixture.http_client(local=True).ask("POST", POST, body)
     assert answer.status == 400, answer
     assert not api_fixture.broker.destinations
 
 
-@looped
+@in_event_loop
 async def test_limits(api_fixture: ApiFixture) -> None:
     object.__setattr__(api_fixture.context, "limits", ApiLimits(publish=10, name=5))
     http_client = api_fixture.http_client(local=True)
@@ -148,7 +148,7 @@ async def test_limits(api_fixture: ApiFixture) -> None:
     assert (answer.status, answer.code) == (409, "limit-exceeded")
 
 
-@looped
+@in_event_loop
 async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     answer = await http_client.ask(
@@ -160,14 +160,14 @@ async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixtu
     assert (answer.status, answer.code) == (404, "destination-not-found")
 
 
-@looped
+@in_event_loop
 async def test_a_message_without_durability_is_answered_at_once(api_fixture: ApiFixture) -> None:
     answer = await api_fixture.http_client(local=True).ask("POST", POST, {"durability": "none"})
     assert answer.json()["id"].startswith("m")
     assert api_fixture.broker.journal.stats().live == 0
 
 
-@looped
+@in_event_loop
 async def test_publishing_requires_permission_to_produce(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "q: browse consume manage create")
@@ -180,7 +180,7 @@ async def test_publishing_requires_permission_to_produce(api_fixture: ApiFixture
     assert waiting(api_fixture.broker) == ["x"]
 
 
-@looped
+@in_event_loop
 async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     queue(broker, "quiet")
@@ -209,7 +209,7 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     assert (graveyard["ready"], sum(graveyard["reasons"].values())) == (3, 3)
 
 
-@looped
+@in_event_loop
 async def test_destinations_without_dead_letters_are_no_sources(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name, dead_letter in (("jobs", True), ("orders", False)):
@@ -225,7 +225,7 @@ async def test_destinations_without_dead_letters_are_no_sources(api_fixture: Api
     }
 
 
-@looped
+@in_event_loop
 async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name in ("mine", "theirs"):
@@ -243,7 +243,7 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
     ]
 
 
-@looped
+@in_event_loop
 async def test_a_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.LOW))

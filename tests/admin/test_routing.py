@@ -22,7 +22,7 @@ from sluicemq.admin.routing import Call, Endpoint, RouteTable, address_in, param
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
-from tests.support.api import ApiFixture, looped
+from tests.support.api import ApiFixture, in_event_loop
 
 
 async def never(call: Call, parameters: Any) -> None:
@@ -259,7 +259,7 @@ def test_invalid_utf8_in_an_error_is_escaped() -> None:
     }
 
 
-@looped
+@in_event_loop
 async def test_operations_and_components_have_readable_names(api_fixture: ApiFixture) -> None:
     description = document(endpoint.operation for endpoint in api_fixture.endpoints)
     operations = [

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind
-from tests.admin.stock import looped, queue, read, send
+from tests.admin.stock import in_event_loop, queue, read, send
 from tests.support.api import ApiFixture
 
 MESSAGES = 300
@@ -56,7 +56,7 @@ SCANS = {
 
 
 @pytest.mark.parametrize("name", SCANS)
-@looped
+@in_event_loop
 async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) -> None:
     scan = SCANS[name]
     broker = api_fixture.broker
@@ -89,7 +89,7 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     assert max(times) <= api_fixture.scan_time.limit + 4
 
 
-@looped
+@in_event_loop
 async def test_a_selector_beyond_the_limits_is_rejected(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker)
     http_client = api_fixture.http_client(local=True)

@@ -14,7 +14,7 @@ from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.message import Durability, Message
 from tests.admin.test_consumers import attach
 from tests.server.conftest import Start
-from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, TIMEOUT, Client
 
 
@@ -29,7 +29,7 @@ def subscribe(api_fixture: ApiFixture, topic: str, name: str, **how: Any) -> Sub
     return api_fixture.broker.subscribe(api_fixture.broker.destinations.topic(topic), name, **how)
 
 
-@looped
+@in_event_loop
 async def test_a_list_has_every_field_of_a_subscription(api_fixture: ApiFixture) -> None:
     subscription = subscribe(
         api_fixture,
@@ -62,7 +62,7 @@ async def test_a_list_has_every_field_of_a_subscription(api_fixture: ApiFixture)
     }
 
 
-@looped
+@in_event_loop
 async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     subscribe(api_fixture, "b", "x", durable=True)
     subscribe(api_fixture, "a", "y")
@@ -86,7 +86,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     assert await names("destination_base64=YQ") == ["jobs", "y"]
 
 
-@looped
+@in_event_loop
 async def test_deletion_requires_the_same_permissions_as_a_purge(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "news: browse manage", "other: browse consume delete create produce")
     for topic in ("news", "other", "secret"):
@@ -107,7 +107,7 @@ async def test_deletion_requires_the_same_permissions_as_a_purge(api_fixture: Ap
     assert changes[-2].endswith("s of news 404")
 
 
-@looped
+@in_event_loop
 async def test_a_subscription_in_use_is_deleted_only_if_forced(api_fixture: ApiFixture) -> None:
     subscription = subscribe(api_fixture, "news", "s")
     attach(api_fixture, subscription)

@@ -14,7 +14,7 @@ from sluicemq.model.errors import ClientError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from tests.server.conftest import Start
-from tests.support.api import ApiFixture, HttpClient, looped
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, TIMEOUT, Client
 
 JMQ = "jmq://127.0.0.1:0"
@@ -39,7 +39,7 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
     return items
 
 
-@looped
+@in_event_loop
 async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
     begin(api_fixture, b"a")
     start_time = api_fixture.clock.wall
@@ -68,7 +68,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
     assert await listed(http_client, "sort=publishes&limit=1&offset=1") == [second]
 
 
-@looped
+@in_event_loop
 async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
     transaction = begin(api_fixture, b"a")
     outcomes: list[bool] = []
@@ -85,7 +85,7 @@ async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixtu
         assert (answer.status, answer.code) == (404, "transaction-not-found")
 
 
-@looped
+@in_event_loop
 async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
     prepared = begin(api_fixture)
     api_fixture.broker.transactions.prepare(prepared, b"not of java")
@@ -102,7 +102,7 @@ async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
     assert len(api_fixture.broker.transactions.prepared) == 1
 
 
-@looped
+@in_event_loop
 async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*: browse consume create delete")

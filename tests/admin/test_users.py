@@ -11,7 +11,7 @@ from sluicemq.security.access import AuthSettings
 from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.listener_settings import Listener
-from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
+from tests.support.api import PASSWORD, ApiFixture, HttpClient, in_event_loop
 
 
 async def root(api_fixture: ApiFixture) -> HttpClient:
@@ -21,7 +21,7 @@ async def root(api_fixture: ApiFixture) -> HttpClient:
     return http_client
 
 
-@looped
+@in_event_loop
 async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     fields = {"password": "some password", "roles": []}
@@ -66,7 +66,7 @@ async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
     assert not [line for line in audit_lines if "password" in line and "some" in line]
 
 
-@looped
+@in_event_loop
 async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for method, body in (("DELETE", None), ("PUT", {"superuser": False})):
@@ -78,7 +78,7 @@ async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
     assert (await admin.ask("GET", "/users")).status == 401
 
 
-@looped
+@in_event_loop
 async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     answer = await admin.ask("POST", "/users/root/tokens", {"label": "for a script"})
@@ -96,7 +96,7 @@ async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
     assert (await script.ask("GET", "/status")).status == 401
 
 
-@looped
+@in_event_loop
 async def test_roles(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     api_fixture.add("anna")
@@ -121,7 +121,7 @@ async def test_roles(api_fixture: ApiFixture) -> None:
     assert (await admin.ask("DELETE", "/roles/readers")).status == 204
 
 
-@looped
+@in_event_loop
 async def test_long_lists_have_pages(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for number in range(5):
@@ -140,7 +140,7 @@ async def test_long_lists_have_pages(api_fixture: ApiFixture) -> None:
         assert (await admin.ask("GET", f"{part}&offset=-1")).code == "bad-parameter"
 
 
-@looped
+@in_event_loop
 async def test_only_the_owner_adds_the_first_user(api_fixture: ApiFixture) -> None:
     """Otherwise any client that reaches the port of a broker without users could add
     the first user."""
@@ -168,7 +168,7 @@ def test_users_are_not_denied_where_no_login_is_required(tmp_path: Path) -> None
     asyncio.run(change())
 
 
-@looped
+@in_event_loop
 async def test_invalid_users(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for path, body in (
@@ -190,7 +190,7 @@ async def test_invalid_users(api_fixture: ApiFixture) -> None:
     assert [*api_fixture.store.read().users] == ["root"]
 
 
-@looped
+@in_event_loop
 async def test_the_audit_log(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     api_fixture.add("anna")
@@ -211,7 +211,7 @@ async def test_the_audit_log(api_fixture: ApiFixture) -> None:
         assert (await admin.ask("GET", f"/audit?limit={limit}")).code == "bad-parameter"
 
 
-@looped
+@in_event_loop
 async def test_health_needs_no_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     http_client = api_fixture.http_client()
@@ -276,7 +276,7 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-@looped
+@in_event_loop
 async def test_short_passwords_are_accepted_with_a_warning(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     view = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()

@@ -187,7 +187,7 @@ class BrokerFixture(jmq.Harness):
         self.owners.clear()
         self.timers.clear()
         reset(self.broker)
-        self.turn()
+        self.run_event_loop()
         self.coordinator = Coordinator(self.broker)
         self.replies = ReplyAddresses(self.broker.clock.wall)
         if self.users_file.read_bytes() != self.database:
@@ -207,7 +207,7 @@ class BrokerFixture(jmq.Harness):
         )
         if kind is Kind.QUEUE:
             publish(self.broker, destination)
-        self.turn()
+        self.run_event_loop()
         return destination
 
     def ask_query(self) -> tuple[SessionPeer, str]:
@@ -260,14 +260,14 @@ class BrokerFixture(jmq.Harness):
             async with asyncio.timeout(30):
                 while not done():
                     await asyncio.sleep(0)
-                    self.turn()
+                    self.run_event_loop()
 
         self.loop.run_until_complete(waiting())
 
     def snapshot(self) -> Any:
         """Return the state that no command may change unless its sender has the right."""
         branches = {
-            branch.number: (branch.state, sorted(branch.joined), len(branch.acked))
+            branch.number: (branch.state, sorted(branch.connection_numbers), len(branch.acked))
             for branch in self.coordinator.branches._open.values()
         }
         return (

@@ -106,7 +106,7 @@ class JmqCell(Cell):
         elif actor is not Actor.ANONYMOUS:
             token = self.fixture.users.tokens[actor]
             peer.ask(PacketType.AUTHENTICATE, {}, login("", token), expect=200)
-            peer.say(PacketType.START)
+            peer.send_packet(PacketType.START)
         return peer
 
     def on_owners_connection(self) -> None:
@@ -175,7 +175,7 @@ class JmqCell(Cell):
             self.fixture.owned(TOPIC, Kind.TOPIC)
         else:
             self.fixture.owned()
-        session = self.owner.session_of(AckMode.CLIENT)
+        session = self.owner.create_session(AckMode.CLIENT)
         return self.owner.consume(TOPIC if topic else QUEUE, session, topic)
 
     def delivery(self) -> Packet:
@@ -195,7 +195,7 @@ class JmqCell(Cell):
             self.fixture.owned(TOPIC, Kind.TOPIC)
         client = self.connect(Actor.OWNER)
         client.ask(PacketType.SET_CLIENTID, {"JMQClientID": CLIENT_ID}, expect=200)
-        session = client.session_of(AckMode.CLIENT)
+        session = client.create_session(AckMode.CLIENT)
         client.consume(topic, session, True, JMQDurableName=DURABLE)
         if close:
             client.drop()
@@ -317,7 +317,7 @@ def _owned_client_id(cell: JmqCell) -> None:
 @row(PacketType.DESTROY_SESSION, "of a connection", OWNER_ONLY, changes=True)
 def _destroy_session(cell: JmqCell) -> None:
     cell.fixture.owned()
-    session = cell.owner.session_of(AckMode.CLIENT)
+    session = cell.owner.create_session(AckMode.CLIENT)
     cell.owner.consume(QUEUE, session)
     cell.on_owners_connection()
     cell.ask(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(session)})
@@ -330,8 +330,12 @@ def _consume(cell: JmqCell, name: str, topic: bool = False, **more: Any) -> None
     """ADD_CONSUMER, with a session of the actor's if it can have one."""
     session = 1
     if cell.actor in LOGGED_IN:
-        session = cell.peer.session_of(AckMode.CLIENT)
-    properties = {**cell.peer.place(name, topic), "JMQSessionID": Long(session), "JMQSize": 10}
+        session = cell.peer.create_session(AckMode.CLIENT)
+    properties = {
+        **cell.peer.destination_properties(name, topic),
+        "JMQSessionID": Long(session),
+        "JMQSize": 10,
+    }
     cell.ask(PacketType.ADD_CONSUMER, {**properties, **more})
 
 
@@ -405,7 +409,7 @@ def _replace_durable(cell: JmqCell) -> None:
 def _replace_shared(cell: JmqCell) -> None:
     cell.fixture.owned(TOPIC, Kind.TOPIC)
     client = cell.connect(Actor.OWNER)
-    session = client.session_of(AckMode.CLIENT)
+    session = client.create_session(AckMode.CLIENT)
     client.consume(TOPIC, session, True, JMQDurableName=DURABLE, JMQJMSShare=True)
     client.drop()
     cell.owner.send(TOPIC, SECRET, topic=True)
@@ -436,7 +440,7 @@ def _unsubscribe_wildcard(cell: JmqCell) -> None:
 @row(PacketType.RESUME_FLOW, "of a consumer", OWNER_ONLY, changes=True, answered=False)
 def _resume(cell: JmqCell) -> None:
     cell.fixture.owned()
-    session = cell.owner.session_of(AckMode.CLIENT)
+    session = cell.owner.create_session(AckMode.CLIENT)
     number = cell.owner.consume(QUEUE, session, size=0)
     cell.on_owners_connection()
     cell.ask(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(number), "JMQSize": 10}, flags=0)
@@ -445,19 +449,21 @@ def _resume(cell: JmqCell) -> None:
 @row(PacketType.ADD_PRODUCER, "of a queue", RIGHTS, right=Operation.PRODUCE)
 def _produce(cell: JmqCell) -> None:
     cell.fixture.owned()
-    cell.ask(PacketType.ADD_PRODUCER, cell.peer.place(QUEUE))
+    cell.ask(PacketType.ADD_PRODUCER, cell.peer.destination_properties(QUEUE))
 
 
 @row(PacketType.ADD_PRODUCER, "of a temporary queue", LOGGED_IN)
 def _produce_temporary(cell: JmqCell) -> None:
     cell.temporary()
-    cell.ask(PacketType.ADD_PRODUCER, cell.peer.place(TEMPORARY))
+    cell.ask(PacketType.ADD_PRODUCER, cell.peer.destination_properties(TEMPORARY))
 
 
 @row(PacketType.DELETE_PRODUCER, "of a connection", OWNER_ONLY)
 def _delete_producer(cell: JmqCell) -> None:
     cell.fixture.owned()
-    answer = cell.owner.ask(PacketType.ADD_PRODUCER, cell.owner.place(QUEUE), expect=200)
+    answer = cell.owner.ask(
+        PacketType.ADD_PRODUCER, cell.owner.destination_properties(QUEUE), expect=200
+    )
     number = Long(int(str(answer.properties["JMQProducerID"])))
     cell.on_owners_connection()
     cell.ask(PacketType.DELETE_PRODUCER, {"JMQProducerID": number})
@@ -484,7 +490,7 @@ def _give_up(cell: JmqCell) -> None:
 @row(PacketType.REDELIVER, "of a delivery", OWNER_ONLY, changes=True, answered=False)
 def _redeliver(cell: JmqCell) -> None:
     packet = cell.delivery()
-    cell.owner.say(PacketType.STOP, flags=A)
+    cell.owner.send_packet(PacketType.STOP, flags=A)
     cell.owner.receive()
     cell.on_owners_connection()
     properties = {"JMQSetRedelivered": True}
@@ -498,26 +504,26 @@ def _redeliver(cell: JmqCell) -> None:
 @row(PacketType.BROWSE, "of a queue", RIGHTS, right=Operation.BROWSE)
 def _browse(cell: JmqCell) -> None:
     cell.fixture.owned()
-    cell.ask(PacketType.BROWSE, cell.peer.place(QUEUE))
+    cell.ask(PacketType.BROWSE, cell.peer.destination_properties(QUEUE))
 
 
 @row(PacketType.BROWSE, "of a queue's metrics", RIGHTS, right=Operation.BROWSE)
 def _browse_metrics(cell: JmqCell) -> None:
     cell.fixture.owned()
-    cell.ask(PacketType.BROWSE, {**cell.peer.place(QUEUE), "JMQMetrics": True})
+    cell.ask(PacketType.BROWSE, {**cell.peer.destination_properties(QUEUE), "JMQMetrics": True})
 
 
 @row(PacketType.BROWSE, "of a temporary queue", OWNER_ONLY)
 def _browse_temporary(cell: JmqCell) -> None:
     cell.temporary()
     cell.on_owners_connection()
-    cell.ask(PacketType.BROWSE, cell.peer.place(TEMPORARY))
+    cell.ask(PacketType.BROWSE, cell.peer.destination_properties(TEMPORARY))
 
 
 @row(PacketType.DELIVER, "of a browsed queue", OWNER_ONLY, reveals=OWNER_ONLY)
 def _deliver(cell: JmqCell) -> None:
     cell.fixture.owned()
-    answer = cell.owner.ask(PacketType.BROWSE, cell.owner.place(QUEUE), expect=200)
+    answer = cell.owner.ask(PacketType.BROWSE, cell.owner.destination_properties(QUEUE), expect=200)
     number = Long(int(str(answer.properties["JMQConsumerID"])))
     cell.on_owners_connection()
     cell.ask(PacketType.DELIVER, {"JMQConsumerID": number}, answer.body)
@@ -525,12 +531,14 @@ def _deliver(cell: JmqCell) -> None:
 
 @row(PacketType.CREATE_DESTINATION, "by name", RIGHTS, changes=True)
 def _create(cell: JmqCell) -> None:
-    cell.ask(PacketType.CREATE_DESTINATION, cell.peer.place("own.new"))
+    cell.ask(PacketType.CREATE_DESTINATION, cell.peer.destination_properties("own.new"))
 
 
 @row(PacketType.CREATE_DESTINATION, "that is temporary", LOGGED_IN, changes=True)
 def _create_temporary(cell: JmqCell) -> None:
-    properties = cell.peer.place("temporary_destination://queue/x/2", temporary=True)
+    properties = cell.peer.destination_properties(
+        "temporary_destination://queue/x/2", temporary=True
+    )
     cell.ask(PacketType.CREATE_DESTINATION, properties)
 
 
@@ -542,39 +550,43 @@ def _create_temporary(cell: JmqCell) -> None:
     changes=True,
 )
 def _create_temporary_by_name(cell: JmqCell) -> None:
-    cell.ask(PacketType.CREATE_DESTINATION, cell.peer.place("own.new", temporary=True))
+    cell.ask(
+        PacketType.CREATE_DESTINATION, cell.peer.destination_properties("own.new", temporary=True)
+    )
 
 
 @row(PacketType.CREATE_DESTINATION, "that is temporary, of a name in use", NO_ACTOR)
 def _create_temporary_again(cell: JmqCell) -> None:
     cell.temporary()
-    cell.ask(PacketType.CREATE_DESTINATION, cell.peer.place(TEMPORARY, temporary=True))
+    cell.ask(
+        PacketType.CREATE_DESTINATION, cell.peer.destination_properties(TEMPORARY, temporary=True)
+    )
 
 
 @row(PacketType.DESTROY_DESTINATION, "by name", RIGHTS, right=Operation.DELETE, changes=True)
 def _destroy(cell: JmqCell) -> None:
     cell.fixture.owned()
-    cell.ask(PacketType.DESTROY_DESTINATION, cell.peer.place(QUEUE))
+    cell.ask(PacketType.DESTROY_DESTINATION, cell.peer.destination_properties(QUEUE))
 
 
 @row(PacketType.DESTROY_DESTINATION, "that is temporary", OWNER_ONLY, changes=True)
 def _destroy_temporary(cell: JmqCell) -> None:
     cell.temporary()
     cell.on_owners_connection()
-    cell.ask(PacketType.DESTROY_DESTINATION, cell.peer.place(TEMPORARY))
+    cell.ask(PacketType.DESTROY_DESTINATION, cell.peer.destination_properties(TEMPORARY))
 
 
 @row(PacketType.VERIFY_DESTINATION, "by name", RIGHTS, right=Operation.BROWSE)
 def _verify(cell: JmqCell) -> None:
     cell.fixture.owned()
-    cell.ask(PacketType.VERIFY_DESTINATION, cell.peer.place(QUEUE))
+    cell.ask(PacketType.VERIFY_DESTINATION, cell.peer.destination_properties(QUEUE))
 
 
 @row(PacketType.VERIFY_DESTINATION, "that is temporary", OWNER_ONLY)
 def _verify_temporary(cell: JmqCell) -> None:
     cell.temporary()
     cell.on_owners_connection()
-    cell.ask(PacketType.VERIFY_DESTINATION, cell.peer.place(TEMPORARY))
+    cell.ask(PacketType.VERIFY_DESTINATION, cell.peer.destination_properties(TEMPORARY))
 
 
 # transactions

@@ -90,11 +90,11 @@ class PlainCell(Cell):
         """Issue a command. It is denied if the answer has the refusal in it, or, of a protocol
         that knows none, if the connection is closed."""
         transport = self.peer.transport
-        self.fixture.turn()
-        transport.taken()
+        self.fixture.run_event_loop()
+        transport.take_written()
         self.before = self.fixture.snapshot()
         self.peer.put(data)
-        self.received = transport.taken()
+        self.received = transport.take_written()
         self.after = self.fixture.snapshot()
         denied = refusal in self.received if refusal else not transport.open
         if denied and self.protocol != "phpmq-maintenance":

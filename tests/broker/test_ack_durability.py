@@ -93,7 +93,7 @@ def test_the_delay_ends_no_iteration_early() -> None:
     assert reader.got() == ["a", "b"]
     fixture.disk.asked.clear()
     fixture.clock.advance(100)
-    fixture.broker.acknowledge(reader.consumer, reader.held()["a"])
+    fixture.broker.acknowledge(reader.consumer, reader.unacked_by_body()["a"])
     fixture.broker.publish(queue, fixture.message(queue, "c", durability=Durability.LAZY))
     fixture.broker.tick()
     assert fixture.disk.asked == []  # later messages are not ahead of the acknowledgement

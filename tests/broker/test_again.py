@@ -57,7 +57,7 @@ def test_no_redelivery_after_the_last_attempt_or_expiry() -> None:
         sent(fixture.broker.start_next_attempt(reader.consumer, [a, mortal], attempted=True)) == []
     )
     fixture.broker.flush()
-    assert [message.body for message in fixture.dead()] == [b"a", b"mortal"]
+    assert [message.body for message in fixture.dead_letters()] == [b"a", b"mortal"]
     assert (bodies(queue), reader.consumer.window.credit) == (["b"], 2)
 
 

@@ -261,7 +261,7 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     start = fixture.journal.durable + 1
     fixture.broker.batches.write(FIRST, rows("over"))
     fixture.broker.flush()
-    assert [message.body for message in fixture.dead()] == [b"over"]
+    assert [message.body for message in fixture.dead_letters()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
     created_types = (
         RecordType.DESTINATION_CREATED,

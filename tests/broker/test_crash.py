@@ -374,12 +374,12 @@ def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(disk
     disk.sync()
     reader = disk.read(queue.queue)
     disk.sync()
-    for sequence in reader.held().values():
+    for sequence in reader.unacked_by_body().values():
         assert disk.broker.requeue(queue.queue, sequence, disk.clock.wall + 1000)
         disk.sync()
     transactions = disk.broker.transactions
     transaction = transactions.begin()
-    assert transactions.acknowledge(transaction, reader.consumer, reader.held()["a"])
+    assert transactions.acknowledge(transaction, reader.consumer, reader.unacked_by_body()["a"])
     transactions.prepare(transaction, b"xid")
     disk.sync()
     disk.crash()

@@ -32,7 +32,7 @@ def exhaust(fixture: BrokerFixture, queue: Destination, *bodies: str) -> None:
 
 
 def dead(fixture: BrokerFixture) -> list[str]:
-    return [message.body.decode() for message in fixture.dead()]
+    return [message.body.decode() for message in fixture.dead_letters()]
 
 
 @pytest.mark.parametrize("limit", [{"max_messages": 1}, {"max_bytes": 1}])
@@ -152,7 +152,9 @@ def test_rejected_messages_stay_as_well() -> None:
     assert (dead(fixture), queue.waiting, reader.consumer.unacked) == (["a"], 1, {})
     fixture.queue("q.dlq")
     fixture.wait(RETRY)
-    assert [(m.properties or {})["deadLetterReason"] for m in fixture.dead()] == ["rejected"] * 2
+    assert [(m.properties or {})["deadLetterReason"] for m in fixture.dead_letters()] == [
+        "rejected"
+    ] * 2
 
 
 def test_a_late_acknowledgement_still_counts() -> None:
@@ -180,7 +182,7 @@ def test_purging_and_deleting_the_queue_drops_exhausted_messages() -> None:
     fixture.broker.remove(queue)
     fixture.queue("q.dlq")
     fixture.wait(RETRY)
-    [dead_letter] = fixture.dead("q.dlq")
+    [dead_letter] = fixture.dead_letters("q.dlq")
     assert dead_letter.body == b"a"
     assert fixture.broker.memory == 1 + dead_letter.header_bytes()
 
@@ -291,13 +293,13 @@ class DeadLetters(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        for body in self.reader.held():
+        for body in self.reader.unacked_by_body():
             self.expected[body] -= 1
         self.reader.settle()
 
     @rule()
     def reject(self) -> None:
-        for sequence in self.reader.held().values():
+        for sequence in self.reader.unacked_by_body().values():
             self.fixture.broker.dead_letter(self.queue.queue, sequence, "rejected")
         self.fixture.broker.flush()
 
@@ -309,7 +311,7 @@ class DeadLetters(RuleBasedStateMachine):
     @rule()
     def take_dead_letter(self) -> None:
         reader = self.fixture.read(self.fixture.broker.destinations.queue("q.dlq"), 1, refill=False)
-        for body in reader.held():
+        for body in reader.unacked_by_body():
             self.expected[body] -= 1
         reader.settle()
         reader.detach()

@@ -34,7 +34,7 @@ def test_a_dead_letter_has_its_history() -> None:
     reader.release()
     fixture.wait(1500)
     reader.release()
-    [dead_letter] = fixture.dead()
+    [dead_letter] = fixture.dead_letters()
     assert dead_letter.properties == {
         "colour": "red",
         "deadLetterReason": "max-attempts",
@@ -51,7 +51,7 @@ def test_a_dead_letter_has_its_history() -> None:
 def test_the_reason_is_the_clients_word() -> None:
     fixture = BrokerFixture()
     give_up(fixture, fixture.queue(dead_letter=True))
-    [dead_letter] = fixture.dead()
+    [dead_letter] = fixture.dead_letters()
     assert (dead_letter.properties or {})["deadLetterReason"] == "rejected"
 
 
@@ -60,17 +60,17 @@ def test_expired_messages_are_dead_letters_too() -> None:
     queue = fixture.queue(dead_letter=True)
     fixture.send(queue, "a", expiration=fixture.clock.wall + 100)
     fixture.wait(300)
-    [dead_letter] = fixture.dead()
+    [dead_letter] = fixture.dead_letters()
     properties = dead_letter.properties or {}
     assert (properties["deadLetterReason"], properties["deliveryAttempts"]) == ("expired", 0)
     fixture.wait(60_000)
-    assert len(fixture.dead()) == 1  # its own expiration does not apply there
+    assert len(fixture.dead_letters()) == 1  # its own expiration does not apply there
 
 
 def test_the_dead_letter_queue_may_have_any_name() -> None:
     fixture = BrokerFixture()
     give_up(fixture, fixture.queue(dead_letter=True, dead_letter_queue="graveyard"))
-    assert [message.body for message in fixture.dead("graveyard")] == [b"a"]
+    assert [message.body for message in fixture.dead_letters("graveyard")] == [b"a"]
     assert Address(Kind.QUEUE, "q.dlq") not in fixture.broker.destinations
 
 
@@ -99,7 +99,7 @@ def test_a_queue_may_be_its_own_dead_letter_queue_even_when_it_is_too_full(way: 
     if way == "number":
         assert fixture.broker.dead_letter(queue.queue, sequence, "rejected")
     fixture.wait(300)
-    [dead_letter] = fixture.dead("q")
+    [dead_letter] = fixture.dead_letters("q")
     assert queue.waiting == queue.bytes == 1
     assert fixture.broker.memory == 1 + dead_letter.header_bytes()
 
@@ -115,7 +115,7 @@ def test_without_the_setting_the_message_is_dropped() -> None:
 def test_force_keeps_the_message_without_the_setting() -> None:
     fixture = BrokerFixture()
     give_up(fixture, fixture.queue(), force=True)
-    assert [message.body for message in fixture.dead()] == [b"a"]
+    assert [message.body for message in fixture.dead_letters()] == [b"a"]
 
 
 def test_a_temporary_queue_leaves_no_dead_letters() -> None:
@@ -133,7 +133,7 @@ def test_each_subscription_of_a_topic_has_its_own_dead_letter() -> None:
     fixture.send(topic, "a")
     failing.release()
     working.settle()
-    assert [message.body for message in fixture.dead("t.dlq")] == [b"a"]
+    assert [message.body for message in fixture.dead_letters("t.dlq")] == [b"a"]
 
 
 def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
@@ -156,7 +156,7 @@ def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
     queue = fixture.queue(dead_letter=True)
     fixture.send(queue, "a", "b", expiration=fixture.clock.wall + 100)
     fixture.wait(300)
-    assert [message.body for message in fixture.dead()] == [b"a", b"b"]
+    assert [message.body for message in fixture.dead_letters()] == [b"a", b"b"]
 
 
 class Note:
@@ -196,7 +196,7 @@ def test_a_protocol_decides_for_its_own_messages(
     assert policy.asked == [(b"a", "q")]
     by_default = setting or force
     expected = [b"a"] if (by_default if kept is None else kept) else []
-    dead_letters = fixture.dead() if expected or by_default else []
+    dead_letters = fixture.dead_letters() if expected or by_default else []
     assert [message.body for message in dead_letters] == expected + ([b"b"] if by_default else [])
     assert [(m.properties or {}).get("noted") for m in dead_letters if m.body == b"a"] == [
         f"q rejected 1 {fixture.clock.wall}"
@@ -210,7 +210,7 @@ def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
     queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner="connection")
     fixture.send(queue, "a", origin=Origin.JMQ, expiration=fixture.clock.wall + 100)
     fixture.wait(300)
-    assert [message.body for message in fixture.dead()] == [b"a"]
+    assert [message.body for message in fixture.dead_letters()] == [b"a"]
 
 
 def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
@@ -221,7 +221,7 @@ def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
     fixture.wait(300)
     dead_letter_queue = fixture.broker.destinations.queue("q.dlq")
     reader = fixture.read(dead_letter_queue)
-    [sequence] = reader.held().values()
+    [sequence] = reader.unacked_by_body().values()
     fixture.broker.dead_letter(dead_letter_queue.queue, sequence, "rejected", force=True)
     assert (dead_letter_queue.statistics.dropped, set(fixture.broker.destinations)) == (
         1,
@@ -237,6 +237,6 @@ def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
     fixture.send(queue, "there", "kept", origin=Origin.JMQ)
     with pytest.raises(LimitExceeded):
         fixture.send(queue, "refused", origin=Origin.PHPMQ)
-    [dead_letter] = fixture.dead()
+    [dead_letter] = fixture.dead_letters()
     assert dead_letter.body == b"kept"
     assert (dead_letter.properties or {})["noted"] == f"q overflow 0 {fixture.clock.wall}"

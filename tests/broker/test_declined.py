@@ -12,7 +12,7 @@ from tests.support.broker import BrokerFixture, OfType, Reader, bodies
 
 def decline(fixture: BrokerFixture, reader: Reader, *names: str, kind: str = "plain") -> None:
     """Decline the reader's deliveries with these bodies."""
-    sequences = reader.held()
+    sequences = reader.unacked_by_body()
     fixture.broker.decline(reader.consumer, [sequences[name] for name in names], kind, "TooLarge")
     fixture.broker.flush()
 
@@ -55,7 +55,7 @@ def test_message_that_no_consumer_can_take_becomes_a_dead_letter_whatever_the_se
     fixture.send(queue, "large")
     decline(fixture, first, "large")
     decline(fixture, second, "large")
-    [dead_letter] = fixture.dead()
+    [dead_letter] = fixture.dead_letters()
     assert (dead_letter.properties or {})["deadLetterReason"] == "TooLarge"
     assert bodies(queue) == []
 
@@ -69,7 +69,7 @@ def test_consumer_whose_selector_matches_can_take_it() -> None:
     fixture.send(queue, "large", type="a")
     fixture.send(queue, "other", type="c")
     decline(fixture, reader, "large", "other")
-    assert [dead_letter.body for dead_letter in fixture.dead()] == [b"other"]
+    assert [dead_letter.body for dead_letter in fixture.dead_letters()] == [b"other"]
     fixture.broker.grant(matching.consumer.window, 1)
     fixture.broker.flush()
     assert matching.got() == ["large"]
@@ -103,7 +103,7 @@ def test_last_consumer_that_could_take_it_leaves() -> None:
     assert able_reader.got() == ["large"]
     able_reader.detach()
     decline(fixture, reader, "large")
-    assert [dead_letter.body for dead_letter in fixture.dead()] == [b"large"]
+    assert [dead_letter.body for dead_letter in fixture.dead_letters()] == [b"large"]
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -103,7 +103,7 @@ def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True, message_ttl=1000, retry_delay=300)
     member = join(fixture, topic, "m", 1)
     fixture.send(topic, "late", "mortal")
-    [sequence] = member.held().values()
+    [sequence] = member.unacked_by_body().values()
     fixture.wait(400)
     fixture.broker.time_out(member.consumer, [sequence])
     leave(fixture, member)
@@ -126,7 +126,7 @@ def test_an_attempt_that_was_the_last_is_not_followed_by_another(fixture: Broker
     fixture.send(topic, "1", "2")
     leave(fixture, member)
     assert bodies(topic.queue) == ["2"]
-    assert [message.body for message in fixture.dead("t.dlq")] == [b"1"]
+    assert [message.body for message in fixture.dead_letters("t.dlq")] == [b"1"]
 
 
 def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:

@@ -94,7 +94,7 @@ def test_redirect_dead_letters_the_new_message(limit: dict[str, Any]) -> None:
     fixture.send(queue, "aa", "bb")
     [sequence] = fixture.send(queue, "cc")
     assert bodies(queue) == ["aa", "bb"]
-    [dead_letter] = fixture.dead()
+    [dead_letter] = fixture.dead_letters()
     assert (dead_letter.body, dead_letter.sequence) == (b"cc", sequence)
     assert (dead_letter.properties or {})["deadLetterReason"] == "overflow"
 

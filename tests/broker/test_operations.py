@@ -55,7 +55,7 @@ def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
     fixture.broker.operations.redeliver(found(fixture, queue, sequence))
     fixture.broker.flush()
     assert bodies(queue) == ["a"]
-    assert reader.held() == {}
+    assert reader.unacked_by_body() == {}
 
 
 def test_a_scheduled_message_redelivered_after_a_step_of_the_clock_keeps_its_lifetime() -> None:
@@ -122,9 +122,9 @@ def test_a_move_to_a_full_queue_that_redirects_overflow() -> None:
     fixture.send(target, "there")
     fixture.broker.operations.move(found(fixture, source, sequence), target)
     fixture.broker.flush()
-    assert [m.body for m in fixture.dead()] == [b"moved"]
+    assert [m.body for m in fixture.dead_letters()] == [b"moved"]
     assert source.waiting == 0
-    assert origin_of(fixture.dead()[0]) == DeadLetterOrigin(Address(Kind.QUEUE, "q"), "")
+    assert origin_of(fixture.dead_letters()[0]) == DeadLetterOrigin(Address(Kind.QUEUE, "q"), "")
 
 
 def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:

@@ -61,7 +61,7 @@ def test_requeued_bodies_over_the_budget_are_dropped_from_memory(at_the_tail: bo
     reader = fixture.read(queue, len(NAMES), refill=False)
     assert fixture.broker.core.memory == 200
     if at_the_tail:
-        for sequence in reader.held().values():
+        for sequence in reader.unacked_by_body().values():
             assert fixture.broker.requeue(queue.queue, sequence, 0)
     reader.detach()
     assert fixture.broker.core.memory <= BUDGET
@@ -77,7 +77,7 @@ def test_bodies_acked_in_a_transaction_over_the_budget_are_dropped_from_memory(
     queue = fixture.queue()
     fixture.send(queue, *NAMES)
     reader = fixture.read(queue, len(NAMES), refill=False)
-    unacked = reader.held()
+    unacked = reader.unacked_by_body()
     transaction = transactions.begin()
     for sequence in unacked.values():
         assert transactions.acknowledge(transaction, reader.consumer, sequence)
@@ -85,7 +85,7 @@ def test_bodies_acked_in_a_transaction_over_the_budget_are_dropped_from_memory(
     if withdrawn:
         for delivery in list(transaction.acks):
             assert transactions.withdraw_ack(transaction, delivery)
-        assert reader.held() == unacked
+        assert reader.unacked_by_body() == unacked
         assert fixture.broker.core.memory == 200
         reader.detach()
     transactions.rollback(transaction)
@@ -98,7 +98,7 @@ def test_unacked_bodies_are_not_dropped_when_they_become_durable() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue)
     fixture.send(queue, *NAMES, durability=Durability.LAZY)
-    assert list(reader.held()) == NAMES
+    assert list(reader.unacked_by_body()) == NAMES
 
 
 def test_a_topic_counts_a_body_until_its_last_subscription_releases_it() -> None:

@@ -168,7 +168,7 @@ def test_requeue_moves_an_unacked_message_to_the_end_and_returns_its_credit() ->
     assert reader.got() == ["a", "b"]
     reader.settle()
     reader.settle()
-    assert reader.held() == {"a": sequence}
+    assert reader.unacked_by_body() == {"a": sequence}
     assert reader.attempts["a"] == 2
 
 
@@ -208,7 +208,7 @@ def test_a_requeued_message_can_be_dead_lettered_by_sequence() -> None:
     assert fixture.broker.dead_letter(queue.queue, sequence, "poison")
     assert not fixture.broker.dead_letter(queue.queue, never_seen, "poison")
     fixture.broker.flush()
-    assert [message.body for message in fixture.dead()] == [b"a"]
+    assert [message.body for message in fixture.dead_letters()] == [b"a"]
     assert fixture.read(queue).got() == ["b"]
 
 
@@ -217,11 +217,11 @@ def test_spared_messages_count_attempts_but_are_not_dead_lettered() -> None:
     queue = fixture.queue(max_attempts=1, dead_letter=True)
     fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
-    unacked = reader.held()
+    unacked = reader.unacked_by_body()
     fixture.broker.release(reader.consumer, [unacked["a"]], ignore_max_attempts=True)
     reader.detach()
     assert bodies(queue) == ["a"]
-    assert [message.body for message in fixture.dead()] == [b"b"]
+    assert [message.body for message in fixture.dead_letters()] == [b"b"]
     second_reader = fixture.read(queue)
     second_reader.got()
     assert second_reader.attempts == {"a": 2}
@@ -232,7 +232,7 @@ def test_an_ack_timeout_that_the_engine_does_not_watch() -> None:
     queue = fixture.queue(max_attempts=3, retry_delay=100)
     fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
-    unacked = reader.held()
+    unacked = reader.unacked_by_body()
     fixture.broker.time_out(reader.consumer, [unacked["a"], 999])
     fixture.wait(99)
     assert reader.got() == ["a", "b"]
@@ -243,4 +243,4 @@ def test_an_ack_timeout_that_the_engine_does_not_watch() -> None:
     assert reader.got() == []
     fixture.wait(1)
     assert reader.got() == ["a"]
-    assert reader.held().keys() == {"a", "b"}
+    assert reader.unacked_by_body().keys() == {"a", "b"}

@@ -140,7 +140,7 @@ def test_kept_deliveries_may_be_acked_in_transactions_and_returned() -> None:
     assert not queue.queue.retired
     assert transactions.withdraw_ack(transaction, next(iter(transaction.acks)))
     assert list(queue.queue.retired) == [reader.consumer]
-    assert reader.held() == {"a": a}
+    assert reader.unacked_by_body() == {"a": a}
     transactions.rollback(transaction)
     other_reader = fixture.read(queue)
     assert (other_reader.got(), other_reader.attempts) == (["b", "c"], {"b": 2, "c": 2})

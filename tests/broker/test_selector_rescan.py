@@ -189,7 +189,7 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
     fixture.send(queue, "came back", type="red", priority=2)
     fixture.send(queue, *["x"] * 600, durability=Durability.LAZY, priority=1)
     holder = fixture.read(queue, 1000, refill=False)
-    unacked = holder.held()
+    unacked = holder.unacked_by_body()
     reader = fixture.read(queue, selector=OfType("red"))
     fixture.broker.release(
         holder.consumer, [unacked["untried"], unacked["came back"]], attempted=False

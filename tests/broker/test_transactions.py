@@ -96,7 +96,7 @@ def test_an_acknowledgement_taken_back_is_not_part_of_the_commit() -> None:
     assert transactions.withdraw_ack(transaction, delivery)
     assert not transactions.withdraw_ack(transaction, delivery)
     transactions.commit(transaction)
-    assert reader.held() == {"a": first}
+    assert reader.unacked_by_body() == {"a": first}
     reader.settle("a")
     assert (queue.unacked, reader.consumer.window.credit) == (0, 100)
 
@@ -191,7 +191,7 @@ def test_an_ended_transaction_raises() -> None:
         with pytest.raises(TransactionEnded):
             transactions.rollback(transaction)
     assert not transactions.prepared
-    assert list(reader.held()) == ["a"]
+    assert list(reader.unacked_by_body()) == ["a"]
 
 
 def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
@@ -315,7 +315,7 @@ def test_a_redirected_send_becomes_one_dead_letter_and_not_before_the_commit() -
     fixture.broker.transactions.commit(transaction)
     fixture.broker.flush()
     assert bodies(queue) == ["a"]
-    assert [message.body for message in fixture.dead()] == [b"b"]
+    assert [message.body for message in fixture.dead_letters()] == [b"b"]
 
 
 def test_an_acknowledgement_taken_back_times_out_like_a_new_delivery() -> None:

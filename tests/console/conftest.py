@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.console import BrowserPage, ConsoleFixture, Visit, visiting
+from tests.support.console import BrowserPage, ConsoleFixture, Visit, open_console
 from tests.support.programs import launch_chromium
 
 
@@ -24,7 +24,7 @@ def browser() -> Iterator[Browser]:
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
     """A broker without users and with data for every page; tests must not change it."""
     with ConsoleFixture(tmp_path_factory.mktemp("furnished")) as console:
-        console.furnish()
+        console.create_sample_data()
         yield console
 
 
@@ -43,6 +43,6 @@ def visit(browser: Browser) -> Iterator[Visit]:
         def call(
             console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
         ) -> BrowserPage:
-            return stack.enter_context(visiting(browser, console, trusted, **options))
+            return stack.enter_context(open_console(browser, console, trusted, **options))
 
         yield call

@@ -71,7 +71,7 @@ def test_pages_have_no_accessibility_violations(
     problems: dict[str, list[str]] = {}
     for name, (location, expected) in PAGES.items():
         page = browser_page.open(location.format(greeting=greeting), expected)
-        browser_page.shoot(f"{name}-{look}")
+        browser_page.save_screenshot(f"{name}-{look}")
         defects = violations(page, *RULES[look])
         excess_width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if excess_width > 0:
@@ -92,12 +92,12 @@ def test_dialogs_have_no_accessibility_violations(furnished: ConsoleFixture, vis
     for name, open_dialog in dialogs.items():
         open_dialog()
         page.get_by_role("dialog").wait_for()
-        browser_page.shoot(f"dialog-{name}")
+        browser_page.save_screenshot(f"dialog-{name}")
         assert not violations(page), name
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="detached")
     search(browser_page, "or")
-    browser_page.shoot("search")
+    browser_page.save_screenshot("search")
     assert not violations(page)
 
 
@@ -113,7 +113,7 @@ def test_empty_pages_have_no_accessibility_violations(
         ("journal", "journal", "No retention slots"),
     ):
         page = browser_page.open(location, expected)
-        browser_page.shoot(f"empty-{name}")
+        browser_page.save_screenshot(f"empty-{name}")
         assert not violations(page), name
 
 
@@ -124,7 +124,7 @@ def test_menu_on_narrow_screens(furnished: ConsoleFixture, visit: Visit) -> None
     assert menu.get_attribute("aria-expanded") == "false"
     assert not page.get_by_role("link", name="Audit").is_visible()
     menu.click()
-    browser_page.shoot("menu-phone")
+    browser_page.save_screenshot("menu-phone")
     expect(menu).to_have_attribute("aria-expanded", "true")
     assert not violations(page)
     page.get_by_role("link", name="Audit").click()

@@ -27,7 +27,7 @@ def test_commands_of_the_overview_send_and_receive(
     browser_page.open("", "No messages yet")
     send, receive = commands(browser_page)
     assert main(send) == 0
-    browser_page.see("orders")
+    browser_page.wait_for_text("orders")
     browser_page.page.get_by_text("No messages yet").wait_for(state="detached")
     assert main(receive) == 0
     assert capfdbinary.readouterr().out == b"hello\n"
@@ -40,10 +40,10 @@ def test_names_in_commands_are_quoted_for_the_shell(console: ConsoleFixture, vis
     browser_page = visit(console)
     browser_page.open("destinations", name)
     browser_page.page.get_by_role("link", name=name, exact=True).click()
-    browser_page.see("No ready messages")
+    browser_page.wait_for_text("No ready messages")
     send, _ = commands(browser_page)
     assert main(send) == 0
-    browser_page.see("1 to 1 of 1")
+    browser_page.wait_for_text("1 to 1 of 1")
 
 
 def test_command_of_the_dead_letter_page_creates_a_queue(

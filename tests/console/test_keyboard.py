@@ -87,7 +87,7 @@ def test_search_with_the_keyboard(furnished: ConsoleFixture, visit: Visit) -> No
     search(browser_page, "exp")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
-    browser_page.see("expiring.dlq")
+    browser_page.wait_for_text("expiring.dlq")
     assert page.get_by_label("Name", exact=True).input_value() == "exp"
     search(browser_page, "audit")
     page.keyboard.press("Escape")

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from sluicemq.model.rows import row
 from tests.protocols.sockets import unused_port
-from tests.support.console import HERE, BrowserPage, ConsoleFixture, Visit, visiting
+from tests.support.console import HERE, BrowserPage, ConsoleFixture, Visit, open_console
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
@@ -41,7 +41,7 @@ def test_overview_shows_new_messages(console: ConsoleFixture, visit: Visit) -> N
     for number in range(12):
         console.publish("orders", body=f"{number}")
     shows(page, "Ready", 12)
-    browser_page.see("orders")
+    browser_page.wait_for_text("orders")
     expect(page.get_by_text("No messages yet")).to_have_count(0)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
@@ -69,7 +69,7 @@ def test_console_reconnects_after_a_restart_of_the_broker(tmp_path: Path, visit:
         shows(page, "Ready", 1)
         console.broker.kill()
         page.get_by_text("The broker does not respond").wait_for(timeout=60_000)
-        browser_page.shoot("gone")
+        browser_page.save_screenshot("gone")
         shows(page, "Ready", 1)  # what was last known stays
         page.get_by_role("button", name="Try now").click()
         console.broker.start()
@@ -82,8 +82,8 @@ def test_statistics_are_polled_beyond_the_limit_of_streams(
 ) -> None:
     with (
         ConsoleFixture(tmp_path, {"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "1"}) as console,
-        visiting(browser, console) as first,
-        visiting(browser, console, ("503",)) as second_page,
+        open_console(browser, console) as first,
+        open_console(browser, console, ("503",)) as second_page,
     ):
         first.open("", "Messages per second")
         first.page.get_by_text("Live", exact=True).wait_for()
@@ -133,7 +133,7 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
             pytest.fail(
                 f"first paint after {measured['paint']:.0f} ms, of nothing {empty_paint:.0f} ms"
             )
-        browser_page.shoot("overview-10000")
+        browser_page.save_screenshot("overview-10000")
 
 
 def first_paint(browser_page: BrowserPage) -> float:

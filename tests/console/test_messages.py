@@ -31,7 +31,7 @@ def test_every_kind_of_message_is_displayed(furnished: ConsoleFixture, visit: Vi
     kinds = {item["type"] or item["body_kind"]: item["id"] for item in items}
     for kind, expected in BODIES:
         browser_page.open(f"queue/orders/messages/{kinds[kind]}", expected)
-        browser_page.shoot(f"body-{kind}")
+        browser_page.save_screenshot(f"body-{kind}")
     page = browser_page.page
     browser_page.open(f"queue/orders/messages/{kinds['greeting']}", "color")
     with page.expect_download() as download:
@@ -47,7 +47,7 @@ def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -
     dialog.get_by_label("Name").fill("stock/new ones")
     dialog.get_by_role("button", name="Create").click()
     page.get_by_role("heading", name="stock/new ones", level=1).wait_for()
-    browser_page.see("No ready messages")
+    browser_page.wait_for_text("No ready messages")
     page.get_by_role("link", name="Publish").click()
     for color in ("red", "green", "red"):
         page.get_by_label("Body", exact=True).fill(f"a {color} one")
@@ -59,28 +59,28 @@ def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -
         page.get_by_text("Published as message").last.wait_for()
         page.locator(".note").last.evaluate("note => note.remove()")
     page.get_by_role("link", name="Messages", exact=True).click()
-    browser_page.see("1 to 3 of 3")
+    browser_page.wait_for_text("1 to 3 of 3")
     page.get_by_label("Selector").fill("color = 'red'")
     page.get_by_role("button", name="Select").click()
-    browser_page.see("2 messages found")
+    browser_page.wait_for_text("2 messages found")
     page.get_by_label("Selector").fill("color = ")
     page.get_by_role("button", name="Select").click()
     page.locator("main").get_by_role("alert").first.wait_for()
     page.get_by_label("Selector").fill("")
     page.get_by_role("button", name="Select").click()
-    browser_page.see("1 to 3 of 3")
+    browser_page.wait_for_text("1 to 3 of 3")
     page.get_by_role("checkbox").first.check()
     page.get_by_role("button", name="Move 1").click()
     dialog.get_by_label("Target").fill("elsewhere")
     dialog.get_by_role("button", name="Move 1 message").click()
     page.get_by_text("1 message moved").wait_for()
-    browser_page.see("1 to 2 of 2")
+    browser_page.wait_for_text("1 to 2 of 2")
     assert console.item("elsewhere")["ready"] == 1
     page.get_by_role("button", name="Delete all").click()
     dialog.get_by_text("deleted permanently").wait_for()
     dialog.get_by_role("button", name="Delete all messages").click()
     page.get_by_text("2 messages deleted").wait_for()
-    browser_page.see("No ready messages")
+    browser_page.wait_for_text("No ready messages")
 
 
 def test_large_numbers_are_published_as_typed(console: ConsoleFixture, visit: Visit) -> None:
@@ -112,16 +112,16 @@ def test_long_queue_is_browsed_by_page(furnished: ConsoleFixture, visit: Visit) 
     browser_page = visit(furnished)
     page = browser_page.open("queue/bulk", "1 to 50 of 120")
     page.get_by_role("button", name="Next").click()
-    browser_page.see("51 to 100 of 120")
+    browser_page.wait_for_text("51 to 100 of 120")
     page.get_by_role("button", name="Next").click()
-    browser_page.see("101 to 120 of 120")
+    browser_page.wait_for_text("101 to 120 of 120")
     expect(page.get_by_role("button", name="Next")).to_be_disabled()
     expect(page).to_have_url(re.compile("offset=100"))
     page.get_by_label("Position to go to").fill("33")
     page.get_by_role("button", name="Go to").click()
-    browser_page.see("33 to 82 of 120")
+    browser_page.wait_for_text("33 to 82 of 120")
     page.reload()
-    browser_page.see("33 to 82 of 120")
+    browser_page.wait_for_text("33 to 82 of 120")
 
 
 def test_redrive_moves_dead_letters_to_their_original_queue(
@@ -136,7 +136,7 @@ def test_redrive_moves_dead_letters_to_their_original_queue(
     page.get_by_role("link", name="orders.dlq").click()
     page.get_by_role("link", name="Messages", exact=True).wait_for()
     page.locator("tbody a").first.click()
-    browser_page.see("Original destination")
+    browser_page.wait_for_text("Original destination")
     page.get_by_role("button", name="Redrive").click()
     page.get_by_role("dialog").get_by_role("button", name="Redrive message").click()
     page.get_by_text("1 message redriven").wait_for()
@@ -187,7 +187,7 @@ def test_pause_and_resume(console: ConsoleFixture, visit: Visit) -> None:
     page.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Resume").wait_for()
-    browser_page.see("paused")
+    browser_page.wait_for_text("paused")
     assert console.item("orders")["paused"]
     expect(page.get_by_role("button", name="Resume")).to_be_focused()
     page.keyboard.press("Enter")
@@ -208,7 +208,7 @@ def test_only_changed_settings_are_sent(console: ConsoleFixture, visit: Visit) -
     page.on("request", see)
     assert page.get_by_label("Maximum ready messages").input_value() == "100"
     assert page.get_by_label("Message TTL").input_value() == "1 min"
-    browser_page.see("message_ttl")
+    browser_page.wait_for_text("message_ttl")
     page.get_by_label("Retry delay", exact=True).fill("5 parsecs")
     page.get_by_role("button", name="Save").click()
     assert not sent
@@ -232,7 +232,7 @@ def test_only_changed_settings_are_sent(console: ConsoleFixture, visit: Visit) -
     settings = console.item("orders")["settings"]
     assert settings["max_messages"] == 5000
     assert settings["message_ttl"] == 60_000
-    browser_page.see("Dead letters go to orders.dlq")
+    browser_page.wait_for_text("Dead letters go to orders.dlq")
 
 
 def test_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
@@ -266,7 +266,7 @@ def test_prepared_transaction_is_committed(console: ConsoleFixture, visit: Visit
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("1 published message will become ready").wait_for()
     dialog.get_by_role("button", name="Commit").click()
-    browser_page.see("There are no transactions")
+    browser_page.wait_for_text("There are no transactions")
     assert console.item("orders")["ready"] == 1
 
 
@@ -300,10 +300,10 @@ def test_destination_page_of_any_name(name: str, console: ConsoleFixture, visit:
     page = browser_page.open("destinations")
     page.get_by_role("link", name=name, exact=True).click()
     page.get_by_role("heading", name=name, level=1).wait_for()
-    browser_page.see("1 to 1 of 1")
+    browser_page.wait_for_text("1 to 1 of 1")
     expect(_figure(page, "Ready")).to_have_text("1")
     page.locator("tbody a").first.click()
-    browser_page.see("hello")
+    browser_page.wait_for_text("hello")
     page.get_by_role("button", name="Delete…").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete message").click()
     page.get_by_text("1 message deleted").wait_for()

@@ -154,7 +154,7 @@ def test_input_in_error_messages_is_inserted_as_text(console: ConsoleFixture, vi
     expect_nothing(browser_page)
     browser_page.open("destinations", "orders")
     page.get_by_label("Name", exact=True).fill(evil("filter"))
-    browser_page.see("No matching destinations")
+    browser_page.wait_for_text("No matching destinations")
     expect_nothing(browser_page)
     page.keyboard.press("Escape")
     page.get_by_role("combobox", name="Search").fill(evil("search"))

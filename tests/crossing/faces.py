@@ -173,7 +173,7 @@ class Jms:
         return jmq.message_of(read_packet(data))
 
     def received(self, message: Message) -> ClientMessage:
-        data = b"".join(jmq.deliver_chunks(message, 1, 0, 1, IDENTITY))
+        data = b"".join(jmq.encode_delivery(message, 1, 0, 1, IDENTITY))
         packet = read_packet(data)
         variable = packet.variable
         return ClientMessage(

@@ -72,7 +72,7 @@ class Asker:
             reply_to=reply_to,
         )
         self.harness.broker.publish(self.harness.broker.destinations.queue("questions"), message)
-        self.harness.turn()
+        self.harness.run_event_loop()
 
     def answers(self) -> list[tuple[bytes, str]]:
         """Return the bodies and correlation ids received since the last call."""
@@ -81,7 +81,7 @@ class Asker:
 
     def leave(self) -> None:
         self.harness.broker.delete_temporary(self)
-        self.harness.turn()
+        self.harness.run_event_loop()
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:

@@ -222,7 +222,7 @@ def test_an_answer_to_a_query_of_msglite_that_comes_too_late_is_dropped(harness:
     shell.put(b"? 4 1 questions\r\nwhat\r\n")
     (request,) = php.frames()
     [name] = [d.name for d in harness.broker.destinations.values() if d.temporary]
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert shell.got() == b"*\r\n"
     php.send(b"reply:" + request[3], b"late")
     php.send(name.encode(), b"late")

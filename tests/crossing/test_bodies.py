@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols import java, transcoding
 from sluicemq.protocols.jmq.fields import encode_header
-from sluicemq.protocols.jmq.mapping import deliver_chunks
+from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from tests.crossing.faces import (
@@ -57,7 +57,7 @@ def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) 
 
 def delivered(message: Message) -> Packet:
     """Return the packet that a JMS client receives."""
-    return read_packet(b"".join(deliver_chunks(message, 1, 0, 1, IDENTITY)))
+    return read_packet(b"".join(encode_delivery(message, 1, 0, 1, IDENTITY)))
 
 
 @given(st.text(st.characters(codec="utf-8")))

@@ -110,7 +110,7 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
     assert set(send_in_bursts(client, SOURCE, source_bodies)) == {Status.OK}
     client.session = client.create_session(None)
     flags = None if xid is None else XaFlag.NOFLAGS
-    start = client.transact(PacketType.START_TRANSACTION, xid, flags=flags)
+    start = client.request_transaction(PacketType.START_TRANSACTION, xid, flags=flags)
     assert status_of(start) == Status.OK, start.properties
     number = number_of(start, "JMQTransactionID")
     assert status_of(client.consume(SOURCE)) == Status.OK
@@ -120,7 +120,7 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
     sent = [b"out %b %d" % (name.encode(), number) for number in range(SENDS)]
     assert set(send_in_bursts(client, TARGET, sent, number)) == {Status.OK}
     if xid is not None:
-        end = client.transact(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
+        end = client.request_transaction(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
     return Work(number, xid, source_bodies, sent)
 
@@ -128,11 +128,15 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
 def ask(client: RawJmq, request: Request, work: Work) -> int:
     """Send the request. Returns its number, for `reply_to`."""
     if request is Request.ONE_PHASE:
-        return client.say_transaction(PacketType.COMMIT_TRANSACTION, transaction=work.number)
+        return client.send_transaction_packet(
+            PacketType.COMMIT_TRANSACTION, transaction=work.number
+        )
     if request is Request.PREPARE:
         kind = PacketType.PREPARE_TRANSACTION
-        return client.say_transaction(kind, work.xid, work.number, XaFlag.NOFLAGS)
-    return client.say_transaction(PacketType.COMMIT_TRANSACTION, work.xid, flags=XaFlag.NOFLAGS)
+        return client.send_transaction_packet(kind, work.xid, work.number, XaFlag.NOFLAGS)
+    return client.send_transaction_packet(
+        PacketType.COMMIT_TRANSACTION, work.xid, flags=XaFlag.NOFLAGS
+    )
 
 
 def kill_during(
@@ -163,7 +167,7 @@ def find_outcome(
     A branch that is still prepared is committed or rolled back here.
     """
     with RawJmq.login(port) as client:
-        reply = client.transact(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
+        reply = client.request_transaction(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
         assert status_of(reply) == Status.OK, reply.properties
         if number_of(reply, "JMQQuantity") == 0:
             assert not (request is Request.PREPARE and answered), "a prepared branch is lost"
@@ -176,7 +180,7 @@ def find_outcome(
         assert not (request is Request.COMMIT and answered), "a committed branch is prepared again"
         commit = chance.random() < 0.5
         kind = PacketType.COMMIT_TRANSACTION if commit else PacketType.ROLLBACK_TRANSACTION
-        end_reply = client.transact(kind, work.xid, flags=XaFlag.NOFLAGS)
+        end_reply = client.request_transaction(kind, work.xid, flags=XaFlag.NOFLAGS)
         assert status_of(end_reply) == Status.OK, end_reply.properties
         return commit
 

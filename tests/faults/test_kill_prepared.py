@@ -103,7 +103,7 @@ def test_kill_between_prepare_and_commit(tmp_path: Path) -> None:
 def look(port: int, ledger: Ledger) -> None:
     """RECOVER on a connection of its own."""
     with RawJmq.login(port) as client:
-        reply = client.transact(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
+        reply = client.request_transaction(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
         assert status_of(reply) == Status.OK
         count = number_of(reply, "JMQQuantity")
         assert len(reply.body) == count * XID_SIZE
@@ -122,7 +122,7 @@ def finish_some(
             if everything or chance.random() < 0.6:
                 commit = chance.random() < 0.6
                 kind = commit_or_rollback(commit)
-                reply = client.transact(kind, xid, flags=XaFlag.NOFLAGS)
+                reply = client.request_transaction(kind, xid, flags=XaFlag.NOFLAGS)
                 assert status_of(reply) == Status.OK, reply.properties
                 del ledger.open[xid]
                 (ledger.commit if commit else ledger.roll_back)(branch)
@@ -143,7 +143,7 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
             assert client.send(SOURCE, body) == Status.OK
         ledger.source |= source_bodies
         client.session = client.create_session(None)
-        start = client.transact(PacketType.START_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
+        start = client.request_transaction(PacketType.START_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
         assert status_of(start) == Status.OK, start.properties
         number = number_of(start, "JMQTransactionID")
         assert status_of(client.consume(SOURCE)) == Status.OK
@@ -152,7 +152,7 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
             assert client.acknowledge(message, transaction=number) == Status.OK
         for body in to_send:
             assert client.send(TARGET, body, transaction=number) == Status.OK
-        end = client.transact(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
+        end = client.request_transaction(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
         bodies = frozenset(message.body for message in messages)
         assert bodies <= ledger.source, "what is taken by a prepared transaction came again"
@@ -161,12 +161,16 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
         ledger.unknown[xid] = branch, "prepare"
         method = chance.random()
         if method < 0.7:
-            reply = client.transact(PacketType.PREPARE_TRANSACTION, xid, number, XaFlag.NOFLAGS)
+            reply = client.request_transaction(
+                PacketType.PREPARE_TRANSACTION, xid, number, XaFlag.NOFLAGS
+            )
             assert status_of(reply) == Status.OK, reply.properties
             del ledger.unknown[xid]
             ledger.open[xid] = branch
         elif method < 0.85:
-            client.say_transaction(PacketType.PREPARE_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
+            client.send_transaction_packet(
+                PacketType.PREPARE_TRANSACTION, xid, flags=XaFlag.NOFLAGS
+            )
             time.sleep(chance.uniform(0, 0.01))
 
 
@@ -180,7 +184,7 @@ def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -
     with RawJmq.login(port) as client:
         del ledger.open[xid]
         ledger.unknown[xid] = branch, "commit" if commit else "rollback"
-        client.say_transaction(commit_or_rollback(commit), xid, flags=XaFlag.NOFLAGS)
+        client.send_transaction_packet(commit_or_rollback(commit), xid, flags=XaFlag.NOFLAGS)
         time.sleep(chance.uniform(0, 0.01))
         broker.kill()
         with suppress(ClientError):

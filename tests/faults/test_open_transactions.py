@@ -74,10 +74,12 @@ def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path)
             with RawJmq.login(port) as client:
                 client.session = client.create_session(None)
                 assert status_of(client.produce(QUEUE)) == Status.OK
-                start = client.transact(PacketType.START_TRANSACTION)
+                start = client.request_transaction(PacketType.START_TRANSACTION)
                 transaction = number_of(start, "JMQTransactionID")
                 statuses = send_in_bursts(client, QUEUE, bodies, transaction)
-                commit = client.transact(PacketType.COMMIT_TRANSACTION, transaction=transaction)
+                commit = client.request_transaction(
+                    PacketType.COMMIT_TRANSACTION, transaction=transaction
+                )
                 assert status_of(commit) == Status.OK, commit.properties
         finally:
             bystander.stop()

@@ -46,7 +46,7 @@ def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.Monkey
     queue = harness.queue("q")
     for number in range(MESSAGES):
         harness.broker.publish(queue, Message(queue.address, b"", properties={"a": number % 2}))
-    harness.turn()
+    harness.run_event_loop()
     evaluations = Evaluations(harness)
     evaluate = CompiledSelector.__call__
 
@@ -57,8 +57,8 @@ def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.Monkey
     monkeypatch.setattr(CompiledSelector, "__call__", counted)
     harness.scan_time.limit = QUESTIONS
     for peer in peers:
-        properties = {**peer.place("q"), "JMQSelector": SELECTOR}
-        peer.session.receive(peer.request(PacketType.BROWSE, properties)[1])
+        properties = {**peer.destination_properties("q"), "JMQSelector": SELECTOR}
+        peer.session.receive(peer.encode_request(PacketType.BROWSE, properties)[1])
     answers = []
     while len(answers) < BROWSERS:
         harness.broker.flush()

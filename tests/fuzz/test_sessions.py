@@ -110,12 +110,12 @@ class Beside(RuleBasedStateMachine):
         assert transport.written == b""
         transport.stalled = False
         self.consumer.session.resume_delivery()
-        self.fixture.turn()
+        self.fixture.run_event_loop()
         self.collect()
 
     def collect(self) -> None:
         """All that the window has room for has come, in order."""
-        for frame in self.dispatches.feed(self.consumer.transport.taken()):
+        for frame in self.dispatches.feed(self.consumer.transport.take_written()):
             assert frame[:3] == (phpmq_wire.DISPATCH, b"honest", b"%d" % self.received)
             self.received += 1
             self.unsettled.append(frame[3])
@@ -133,11 +133,13 @@ class Beside(RuleBasedStateMachine):
         if not waits:
             self.worker.put(ready)
         decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
-        ((kind, timeout, (queue, reply), question),) = decoder.feed(self.worker.transport.taken())
+        ((kind, timeout, (queue, reply), question),) = decoder.feed(
+            self.worker.transport.take_written()
+        )
         assert (kind, timeout, queue, question) == (msglite_wire.MESSAGE, 100, b"questions", body)
         self.worker.put(msglite_wire.encode_message(100, reply, body[::-1]))
         answer = msglite_wire.encode_message(100, reply, body[::-1])
-        assert self.asker.transport.taken() == answer
+        assert self.asker.transport.take_written() == answer
 
     # --- the hostile -------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Beside(RuleBasedStateMachine):
         if data and peer.transport.open and not peer.transport.paused:
             peer.put(data)
         if not peer.transport.stalled:
-            peer.transport.taken()
+            peer.transport.take_written()
 
     @rule(which=hostile_peers, how=st.sampled_from(["end", "break", "shutdown"]))
     def leave(self, which: int, how: str) -> None:
@@ -168,7 +170,7 @@ class Beside(RuleBasedStateMachine):
                 peer.session.end_of_input()
             elif how == "shutdown":
                 peer.session.disconnect("the broker stops", stopping=True)
-            self.fixture.turn()
+            self.fixture.run_event_loop()
         peer.drop()
         self.hostile[which] = self.fixture.connect(self.protocol)
 
@@ -187,13 +189,13 @@ class Beside(RuleBasedStateMachine):
             peer.transport.stalled = False
             peer.session.resume_delivery()
             peer.transport.unsent = True  # the server calls `flushed` then, whatever there was
-            self.fixture.turn()
+            self.fixture.run_event_loop()
 
     # --- time, and invariants ----------------------------------------------------------------
 
     @rule(milliseconds=st.integers(0, 3000) | st.sampled_from([60_000, 181_000, 86_500_000]))
     def wait(self, milliseconds: int) -> None:
-        self.fixture.turn(milliseconds)
+        self.fixture.run_event_loop(milliseconds)
         self.collect()
 
     @invariant()

@@ -38,20 +38,20 @@ class SocketTransport(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self.closing:
             self.session.receive(data)
-            self.harness.turn()
+            self.harness.run_event_loop()
 
     def eof_received(self) -> bool:
         self.ended = True
         if self.closing:
             return False
         self.session.end_of_input()
-        self.harness.turn()
+        self.harness.run_event_loop()
         return self.transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.harness.links.remove(self)
         self.session.closed()
-        self.harness.turn()
+        self.harness.run_event_loop()
 
     def write(self, chunks: Iterable[bytes]) -> None:
         self.transport.writelines(chunks)
@@ -89,7 +89,7 @@ class SocketTransport(asyncio.Protocol):
         def call() -> None:
             self.harness.clock.advance(round(delay * 1000))
             callback()
-            self.harness.turn()
+            self.harness.run_event_loop()
 
         return asyncio.get_running_loop().call_later(delay, call)
 

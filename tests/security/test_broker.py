@@ -251,7 +251,7 @@ def test_first_user_disconnects_clients_that_need_a_login_now(
         )
         with pytest.raises(ConnectionLost):
             publish_on(vibemq)
-        assert jmq.at_end()
+        assert jmq.is_closed_by_broker()
         # one that has not logged in would still have been taken for everybody
         silent.settimeout(20)
         while silent.recv(4096):

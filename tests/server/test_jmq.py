@@ -146,7 +146,7 @@ def test_persistent_messages_survive_a_kill(start: Start) -> None:
     with RawJmq.login(broker.port("jmq")) as client:
         numbers = client.send_all("q", [b"%d" % n for n in range(100)])
         assert {status_of(client.reply_to(number)) for number in numbers} == {Status.OK}
-        client.put(client.message("q", b"not persistent", persistent=False))
+        client.send_bytes(client.message("q", b"not persistent", persistent=False))
         broker.kill()
     with RawJmq.login(broker.start().port("jmq")) as client:
         client.consume("q")
@@ -159,7 +159,7 @@ def test_clients_are_notified_of_a_shutdown(start: Start) -> None:
     broker = start(JMQ)
     with RawJmq.login(broker.port("jmq")) as client:
         assert broker.stop() == 0
-        assert client.at_end()
+        assert client.is_closed_by_broker()
         (goodbye,) = client.others
         assert goodbye.type == PacketType.GOODBYE
         assert goodbye.properties["JMQGoodbyeReason"] == 1
@@ -214,7 +214,7 @@ def test_options_of_the_listener_reach_the_session(start: Start) -> None:
 def test_a_silent_client_is_pinged_and_given_up(start: Start) -> None:
     broker = start(f"{JMQ}?ping_interval=500ms")  # longer than a login may be interrupted
     with RawJmq.login(broker.port("jmq")) as client:
-        assert client.at_end()
+        assert client.is_closed_by_broker()
         assert {packet.type for packet in client.others} >= {PacketType.PING}
 
 
@@ -314,7 +314,7 @@ def test_basic_logins(users_broker: LocalBroker, user: str, password: str, statu
         assert request.properties["JMQAuthType"] == "basic"
         assert status_of(client.authenticate(basic(user, password))) == status
         if status is not Status.OK:
-            assert client.at_end()
+            assert client.is_closed_by_broker()
     says(users_broker, f"user={user}" if user else "login")
 
 
@@ -331,7 +331,7 @@ def test_digest_logins(users_broker: LocalBroker, user: str, password: str, stat
     with RawJmq(users_broker.port("auto")) as client:
         assert digest_login(client, user, password) == status
         if status is not Status.OK:
-            assert client.at_end()
+            assert client.is_closed_by_broker()
 
 
 def test_a_digest_that_was_overheard_is_of_no_use(users_broker: LocalBroker) -> None:
@@ -378,9 +378,9 @@ def test_a_login_that_cannot_be_read_is_a_wrong_one(
         client.hello()
         properties = bytes.fromhex(block)
         head = encode_head(PacketType.AUTHENTICATE, A, 9, b"", properties, len(body))
-        client.put(head + body)
+        client.send_bytes(head + body)
         assert status_of(client.reply_to(9)) == Status.INVALID_LOGIN
-        assert client.at_end()
+        assert client.is_closed_by_broker()
 
 
 def test_guessing_is_slowed_down(users_broker: LocalBroker) -> None:
@@ -460,8 +460,8 @@ def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> N
     with RawJmq.login(broker.port("jmq")) as client, RawJmq.login(broker.port("jmq")) as other:
         assert client.send("q", b"m") == Status.OK
         browse = {**destination, "JMQSelector": longest}
-        client.put(encode_packet(PacketType.BROWSE, A, 901, browse))
-        client.put(encode_packet(PacketType.BROWSE, A, 902, destination))
+        client.send_bytes(encode_packet(PacketType.BROWSE, A, 901, browse))
+        client.send_bytes(encode_packet(PacketType.BROWSE, A, 902, destination))
         assert status_of(other.ask(PacketType.BROWSE, destination)) == Status.OK
         assert client.reply_to(901).body == b""
         assert len(client.reply_to(902).body) == 32
@@ -471,7 +471,7 @@ def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> N
         # a client that goes while its selector is being compiled
         with RawJmq.login(broker.port("jmq")) as third:
             other_request = {**destination, "JMQSelector": longest.replace("colour", "shape")}
-            third.put(encode_packet(PacketType.BROWSE, A, 901, other_request))
+            third.send_bytes(encode_packet(PacketType.BROWSE, A, 901, other_request))
         assert status_of(client.ask(PacketType.BROWSE, destination)) == Status.OK
 
 
@@ -492,12 +492,12 @@ def test_clients_beyond_the_limit_get_status_503_up_to_a_number(
         assert status_of(first.hello()[0]) == Status.OK
         clients = [stack.enter_context(RawJmq(port)) for _ in range(2)]
         with RawJmq(port) as beyond:
-            assert beyond.at_end()
+            assert beyond.is_closed_by_broker()
         for client in clients:
             answer = client.ask(PacketType.HELLO, {"JMQProtocolLevel": 500})
             assert status_of(answer) == Status.UNAVAILABLE
             assert answer.properties["JMQReason"] == "the limit of 1 connections is reached"
-            assert client.at_end()
+            assert client.is_closed_by_broker()
         status = broker.status()["listeners"][0]
         assert (status["connections"], status["refused"]) == (1, 3)
     wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")

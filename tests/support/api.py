@@ -205,10 +205,10 @@ class HttpClient:
         """Create a session, as a page does."""
         answer = await self.ask("POST", "/session", {"user": user, "password": password})
         if answer.status == 200:
-            self.keep(answer)
+            self.store_session(answer)
         return answer
 
-    def keep(self, answer: Answer) -> None:
+    def store_session(self, answer: Answer) -> None:
         """Keep the cookie and the CSRF token of a login response, as a browser does."""
         self.cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
         self.csrf = answer.json()["csrf_token"]
@@ -221,12 +221,12 @@ def _json(value: Any) -> bytes:
 Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
-def looped(scenario: Scenario) -> Callable[..., None]:
+def in_event_loop(scenario: Scenario) -> Callable[..., None]:
     """Run a test in an event loop, with an `ApiFixture` of its own."""
 
     @wraps(scenario)
     def run(tmp_path: Path, **arguments: Any) -> None:
-        async def within() -> None:
+        async def run_scenario() -> None:
             api_fixture = ApiFixture(tmp_path, max_login_failures=3)
             try:
                 await scenario(api_fixture, **arguments)
@@ -235,7 +235,7 @@ def looped(scenario: Scenario) -> Callable[..., None]:
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
 
-        asyncio.run(within())
+        asyncio.run(run_scenario())
 
     del run.__wrapped__  # type: ignore[attr-defined]  # pytest would read its parameters
     return run

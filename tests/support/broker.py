@@ -51,20 +51,20 @@ class Reader:
         bodies, self._got = self._got, []
         return bodies
 
-    def held(self) -> dict[str, int]:
+    def unacked_by_body(self) -> dict[str, int]:
         """Return the sequence numbers of its unacked messages, by body."""
         return {body_of(d): sequence for sequence, d in self.consumer.unacked.items()}
 
     def settle(self, *bodies: str) -> None:
         """Acknowledge these or all unacked messages, and flush."""
-        unacked = self.held()
+        unacked = self.unacked_by_body()
         for body in bodies or unacked:
             assert self.broker.acknowledge(self.consumer, unacked[body])
         self.broker.flush()
 
     def release(self, *bodies: str, attempted: bool = True) -> None:
         """Requeue these or all unacked messages, and flush."""
-        unacked = self.held()
+        unacked = self.unacked_by_body()
         sequences = [unacked[body] for body in bodies] or None
         self.broker.release(self.consumer, sequences, attempted=attempted)
         self.broker.flush()
@@ -175,7 +175,7 @@ class BrokerFixture:
         for _ in self.broker.stats_sampler.sample_all(seconds):
             pass
 
-    def dead(self, name: str = "q.dlq") -> list[Message]:
+    def dead_letters(self, name: str = "q.dlq") -> list[Message]:
         """Return the messages in an existing dead-letter queue."""
         queue = self.broker.destinations[Address(Kind.QUEUE, name)].queue
         return [message_of(delivery) for delivery in queue.browse()]

@@ -101,7 +101,7 @@ class ConsoleFixture:
         self.stack.close()
         self.broker.stop()
 
-    def furnish(self) -> None:
+    def create_sample_data(self) -> None:
         """Create data for every part of every page."""
         self.create("orders", max_attempts=5)
         self.publish("orders", body="hello", properties={"color": "red", "n": 5}, type="greeting")
@@ -117,7 +117,7 @@ class ConsoleFixture:
             self.publish("expiring", body=f"late {number}")
         self.create("mail")
         self.ask("POST", "/destinations/queue/mail/pause")
-        self._foreign()
+        self._create_with_other_protocols()
         self.ask("PUT", "/journal/slots/spark-bronze", {"position": 1})
         with self.api() as client:
             assert client.write([row("invoices", b"x")] * 3, writer="spark-orders").status == 200
@@ -127,7 +127,7 @@ class ConsoleFixture:
         queues = self.ask("GET", "/dead-letters")["items"]
         return sum(item["ready"] for item in queues)
 
-    def _foreign(self) -> None:
+    def _create_with_other_protocols(self) -> None:
         """Create messages, subscriptions and transactions with other protocols."""
         jms = self.jms("desk")
         jms.start()
@@ -152,7 +152,7 @@ class ConsoleFixture:
 
 
 @contextmanager
-def visiting(
+def open_console(
     browser: Browser, console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
 ) -> Iterator[BrowserPage]:
     """Open a page of the console, and check that no error occurred in it.
@@ -190,23 +190,23 @@ class BrowserPage:
         if message.type == "error" and not any(part in message.text for part in self.trusted):
             self.problems.append(message.text)
 
-    def open(self, where: str = "", expect: str = "") -> Page:
+    def open(self, route: str = "", expect: str = "") -> Page:
         """Go to a page by its address, as by a link, and wait for that text."""
-        url = f"{self.console.url}#/{where}"
+        url = f"{self.console.url}#/{route}"
         if self.page.url.startswith(self.console.url):
-            self.page.evaluate(LEAVE, f"#/{where}")
+            self.page.evaluate(LEAVE, f"#/{route}")
         else:
             self.page.goto(url)
         self.page.wait_for_selector("main h1:not([data-left])")
         if expect:
-            self.see(expect)
+            self.wait_for_text(expect)
         return self.page
 
-    def see(self, text: str) -> None:
+    def wait_for_text(self, text: str) -> None:
         """Wait until the page shows the text."""
         self.page.locator("main").get_by_text(text).first.wait_for()
 
-    def shoot(self, name: str) -> None:
+    def save_screenshot(self, name: str) -> None:
         """Save a screenshot for manual inspection."""
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)

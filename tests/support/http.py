@@ -90,7 +90,7 @@ class Client:
         self.connection.close()
 
 
-def talk(port: int, data: bytes) -> bytes:
+def exchange_bytes(port: int, data: bytes) -> bytes:
     """Send those bytes, and read to the end of the connection."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
         connection.sendall(data)
@@ -100,7 +100,7 @@ def talk(port: int, data: bytes) -> bytes:
         return answer
 
 
-def waiting(broker: LocalBroker) -> dict[str, int]:
+def ready_counts(broker: LocalBroker) -> dict[str, int]:
     """Return the number of ready messages in each destination that has any."""
     destinations = broker.status()["destinations"]
     return {

@@ -36,7 +36,7 @@ class Program(NamedTuple):
         return next(filter(None, paths), None)
 
     @property
-    def how(self) -> str:
+    def install_hint(self) -> str:
         """What to tell a user who does not have it."""
         return f"No {self.name} was found. On Debian or Ubuntu: sudo apt install {self.package}"
 
@@ -44,7 +44,7 @@ class Program(NamedTuple):
         """Return the path of the program. Without it, skip the test."""
         path = self.find()
         if path is None:
-            pytest.skip(self.how)
+            pytest.skip(self.install_hint)
         return path
 
 
@@ -97,7 +97,7 @@ def install() -> None:
             _apt("install", "-y", *packages)
     for program in missing:
         if not program.find():
-            print(program.how)
+            print(program.install_hint)
 
 
 if __name__ == "__main__":

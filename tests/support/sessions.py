@@ -28,8 +28,8 @@ class RecordedTimer:
         self.cancelled = True
 
 
-class Carrier(Protocol):
-    """The harness's view of a transport; `unsent` data is sent by `turn` unless `stalled`."""
+class HarnessTransport(Protocol):
+    """The harness's view of a transport; `run_event_loop` sends `unsent` data unless `stalled`."""
 
     session: Session
     unsent: bool
@@ -46,7 +46,7 @@ class SessionHarness(ABC):
             MemoryJournal(), self.clock, settings, start_deadline=self.scan_time.start
         )
         self.broker.on_flush_needed(self._wake)
-        self.links: list[Carrier] = []
+        self.links: list[HarnessTransport] = []
         self.timers: list[RecordedTimer] = []
         self._woken = False
 
@@ -57,7 +57,7 @@ class SessionHarness(ABC):
     def _wake(self) -> None:
         self._woken = True
 
-    def turn(self, milliseconds: int = 0) -> None:
+    def run_event_loop(self, milliseconds: int = 0) -> None:
         """Advance the clock, call due timers, flush and send until no flush is scheduled."""
         self.clock.advance(milliseconds)
         self.broker.tick()
@@ -80,7 +80,7 @@ class SessionHarness(ABC):
             turns += 1
             assert turns < 1000, "the broker schedules flushes without end"
 
-    def _sending(self) -> list[Carrier]:
+    def _sending(self) -> list[HarnessTransport]:
         return [transport for transport in self.links if transport.unsent and not transport.stalled]
 
     def limit(self, queue: str, settings: DestinationSettings) -> None:
@@ -109,21 +109,21 @@ class RecordedTransport:
         self.written = b""
         self.unsent = False
         self.stalled = False
-        self.closed_because: str | None = None
-        self.hastened = 0
+        self.close_reason: str | None = None
+        self.quick_acks = 0
         self.aborted = False
         self.paused = False
         self.users: list[str] = []
         self.user_limit_reached = False
 
     def write(self, chunks: Iterable[bytes]) -> None:
-        assert self.closed_because is None, "written after close"
+        assert self.close_reason is None, "written after close"
         self.written += b"".join(chunks)
         self.unsent = True
 
     def close(self, reason: str = "") -> None:
-        assert self.closed_because is None, "closed twice"
-        self.closed_because = reason
+        assert self.close_reason is None, "closed twice"
+        self.close_reason = reason
         self.unsent = True
 
     def abort(self, reason: str) -> None:
@@ -132,13 +132,13 @@ class RecordedTransport:
         self.session.closed()
 
     def quick_ack(self) -> None:
-        self.hastened += 1
+        self.quick_acks += 1
 
     def pause_reading(self) -> None:
         self.paused = True
 
     def resume_reading(self) -> None:
-        assert self.closed_because is None, "resumed after close"
+        assert self.close_reason is None, "resumed after close"
         self.paused = False
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> RecordedTimer:
@@ -157,9 +157,9 @@ class RecordedTransport:
 
     @property
     def open(self) -> bool:
-        return self.closed_because is None
+        return self.close_reason is None
 
-    def taken(self) -> bytes:
+    def take_written(self) -> bytes:
         """Return the data written since the last call."""
         output, self.written = self.written, b""
         return output
@@ -183,13 +183,13 @@ class SessionPeer:
 
     def put(self, data: bytes) -> None:
         self.session.receive(data)
-        self.harness.turn()
+        self.harness.run_event_loop()
 
     def drop(self) -> None:
         """Break the connection."""
         self.harness.links.remove(self.transport)
         self.session.closed()
-        self.harness.turn()
+        self.harness.run_event_loop()
 
 
 class RecordedAccess(Access):

@@ -250,7 +250,7 @@ class SessionFactories:
             access,
             JmqOptions(
                 durability=options.durability,
-                packet=options.max_frame_bytes,
+                max_packet_size=options.max_frame_bytes,
                 login_bytes=options.max_login_bytes,
                 authentication=authentication,
                 service="ssljms" if options.url.tls else "jms",
@@ -261,7 +261,7 @@ class SessionFactories:
                 ping_interval=options.ping_interval,
                 transaction_timeout=settings.transaction_timeout,
                 detached_timeout=settings.detached_timeout,
-                refusal=f"the limit of {options.max_connections} connections is reached"
+                unavailable_reason=f"the limit of {options.max_connections} connections is reached"
                 if refused
                 else "",
             ),

@@ -29,7 +29,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.rows import row
 from tests.admin.context import context
 from tests.admin.metrics.reading import Scrape, parse
-from tests.admin.test_http_session import HEAD, SessionFixture, answers, looped
+from tests.admin.test_http_session import HEAD, SessionFixture, answers, in_event_loop
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 
@@ -127,7 +127,7 @@ def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Pat
     assert ask(start(HTTP, environment=environment).port("http"))[0] == 200
 
 
-@looped
+@in_event_loop
 async def test_concurrent_scrapes_get_the_same_response() -> None:
     fixture = SessionFixture()
     scrape_state = ScrapeState(fixture.broker)
@@ -149,7 +149,7 @@ async def test_concurrent_scrapes_get_the_same_response() -> None:
     assert parse(second_answer).value("sluicemq_http_requests_total", **route) == 3
 
 
-@looped
+@in_event_loop
 async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_loop() -> None:
     """The event loop continues between slices, and the number of samples is bounded."""
     fixture = SessionFixture()
@@ -166,7 +166,7 @@ async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_lo
     while not link.written:
         turns += 1
         await asyncio.sleep(0)
-        fixture.turn()
+        fixture.run_event_loop()
     [(status, body)] = answers(link)
     assert status == 200
     names = parse(body).names("sluicemq_destination_messages_ready")

@@ -197,7 +197,7 @@ def test_a_delayed_message_comes_later() -> None:
         await producer.send("now")
         assert await texts(consumer, 1) == ["now"]
         await nothing(consumer)
-        harness.turn(200_000)
+        harness.run_event_loop(200_000)
         message = await consumer.receive(5)
         assert (message.body, message.delivery_time - message.timestamp) == ("later", 100_000)
 

@@ -73,7 +73,7 @@ def test_messages_of_a_read_are_confirmed_together_once_durable() -> None:
     fixture.publisher.confirm(100)
     assert fixture.channel.unconfirmed == 100
     assert fixture.transport.written == b""
-    fixture.harness.turn()
+    fixture.harness.run_event_loop()
     assert fixture.transport.written == b"1;2;"
     assert fixture.channel.unconfirmed == 0
 
@@ -84,9 +84,9 @@ def test_parked_message_is_accepted_when_there_is_capacity() -> None:
     assert not fixture.publish(2, fixture.full)
     assert fixture.publisher.parked == 1
     assert fixture.publisher.parked_bytes == len(b"body")
-    fixture.harness.turn()
+    fixture.harness.run_event_loop()
     fixture.harness.broker.operations.purge(fixture.full, True, lambda count: None)
-    fixture.harness.turn()
+    fixture.harness.run_event_loop()
     assert fixture.session.finished == [(2, None)]
     assert fixture.publisher.parked == fixture.publisher.parked_bytes == 0
 
@@ -95,9 +95,9 @@ def test_parked_message_is_refused_when_its_time_is_over() -> None:
     fixture = Fixture(patience=500)
     fixture.publish(1, fixture.full)
     fixture.publish(2, fixture.full)
-    fixture.harness.turn(499)
+    fixture.harness.run_event_loop(499)
     assert not fixture.session.finished
-    fixture.harness.turn(1)
+    fixture.harness.run_event_loop(1)
     [(request, error)] = fixture.session.finished
     assert request == 2
     assert isinstance(error, LimitExceeded)
@@ -109,7 +109,7 @@ def test_parked_message_is_refused_when_its_destination_is_deleted_for_good() ->
     fixture.publish(1, fixture.full)
     fixture.publish(2, fixture.full)
     fixture.harness.broker.remove(fixture.full, force=True)
-    fixture.harness.turn()
+    fixture.harness.run_event_loop()
     [(request, error)] = fixture.session.finished
     assert request == 2
     assert isinstance(error, DestinationNotFound)

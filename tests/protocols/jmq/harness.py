@@ -65,7 +65,9 @@ class Harness(SessionHarness):
     def open(self, transport: Transport) -> JmqSession:
         return JmqSession(transport, self.broker, self.coordinator, self.access)
 
-    def arrive(self, options: SessionOptions | None = None, access: Access | None = None) -> Peer:
+    def connect_without_hello(
+        self, options: SessionOptions | None = None, access: Access | None = None
+    ) -> Peer:
         """A client that has not said HELLO, and will be asked for its password if it does."""
         if options is None:
             options = SessionOptions(authentication="basic")
@@ -83,13 +85,13 @@ class Harness(SessionHarness):
         **hello: object,
     ) -> Peer:
         """A client that has logged in, and said START."""
-        peer = self.arrive(options, access)
+        peer = self.connect_without_hello(options, access)
         peer.hello(**hello)
         answer = peer.ask(PacketType.AUTHENTICATE, {}, login("anna", "secret"))
         assert status(answer) == Status.OK, answer.properties
         if client_id:
             peer.ask(PacketType.SET_CLIENTID, {"JMQClientID": client_id}, expect=Status.OK)
-        peer.say(PacketType.START)
+        peer.send_packet(PacketType.START)
         return peer
 
     def queue(self, name: str) -> Destination:
@@ -121,12 +123,12 @@ class DiskHarness(Harness):
         recover(self.broker, self.journal.recovery)
         self.coordinator = Coordinator(self.broker)
 
-    def turn(self, milliseconds: int = 0) -> None:
-        super().turn(milliseconds)
+    def run_event_loop(self, milliseconds: int = 0) -> None:
+        super().run_event_loop(milliseconds)
         self.journal.sync()
-        super().turn()
+        super().run_event_loop()
         self.journal.sync()
-        super().turn()
+        super().run_event_loop()
 
     def restart(self) -> DiskHarness:
         """The process is killed, and there is another."""
@@ -165,7 +167,7 @@ class Peer(SessionPeer):
 
     def receive(self) -> list[Packet]:
         """Return the packets that have arrived since the last call."""
-        for packet in self.decoder.feed(self.transport.taken()):
+        for packet in self.decoder.feed(self.transport.take_written()):
             assert type(packet) is Packet
             self.inbox.append(packet)
         assert self.decoder.error is None
@@ -173,7 +175,7 @@ class Peer(SessionPeer):
         packets, self.inbox = self.inbox, []
         return packets
 
-    def say(
+    def send_packet(
         self,
         kind: int,
         properties: Properties | None = None,
@@ -187,7 +189,7 @@ class Peer(SessionPeer):
         self.inbox = packets
         return packets
 
-    def request(
+    def encode_request(
         self,
         kind: int,
         properties: Properties | None = None,
@@ -209,7 +211,7 @@ class Peer(SessionPeer):
         expect: int | None = None,
     ) -> Packet:
         """A request and its answer; what comes with that stays in the inbox."""
-        number, data = self.request(kind, properties, body, flags, header)
+        number, data = self.encode_request(kind, properties, body, flags, header)
         self.put(data)
         packets = self.receive()
         [answer] = [p for p in packets if p.consumer_id == number and p.type == kind + 1]
@@ -218,7 +220,9 @@ class Peer(SessionPeer):
             assert status(answer) == expect, answer.properties
         return answer
 
-    def refusal(self, kind: int, properties: Properties | None = None, body: bytes = b"") -> int:
+    def request_status(
+        self, kind: int, properties: Properties | None = None, body: bytes = b""
+    ) -> int:
         """The status of the answer to a request."""
         result = status(self.ask(kind, properties, body))
         assert isinstance(result, int)
@@ -238,13 +242,15 @@ class Peer(SessionPeer):
         self.inbox = [p for p in self.inbox if p.type != PacketType.AUTHENTICATE_REQUEST]
         return answer
 
-    def session_of(self, mode: AckMode = AckMode.CLIENT) -> int:
+    def create_session(self, mode: AckMode = AckMode.CLIENT) -> int:
         answer = self.ask(PacketType.CREATE_SESSION, {"JMQAckMode": int(mode)}, expect=Status.OK)
         return _int(answer.properties["JMQSessionID"])
 
     # --- destinations ------------------------------------------------------------------------
 
-    def place(self, name: str, topic: bool = False, temporary: bool = False) -> dict[str, object]:
+    def destination_properties(
+        self, name: str, topic: bool = False, temporary: bool = False
+    ) -> dict[str, object]:
         bits = DestType.TOPIC if topic else DestType.QUEUE
         return {
             "JMQDestination": name,
@@ -253,7 +259,7 @@ class Peer(SessionPeer):
 
     def create(self, name: str, topic: bool = False, temporary: bool = False) -> int:
         """The status of the answer."""
-        destination = self.place(name, topic, temporary)
+        destination = self.destination_properties(name, topic, temporary)
         result = status(self.ask(PacketType.CREATE_DESTINATION, destination))
         assert isinstance(result, int)
         return result
@@ -287,12 +293,12 @@ class Peer(SessionPeer):
             sysid or self.harness.next_sysid(),
         )
 
-    def send(self, name: str, *bodies: str, expect: int = Status.OK, **how: Any) -> None:
+    def send(self, name: str, *bodies: str, expect: int = Status.OK, **options: Any) -> None:
         """Messages of which each is answered."""
-        flags = how.pop("flags", P) | A
+        flags = options.pop("flags", P) | A
         for body in bodies:
             self.numbers += 1
-            self.put(self.message(name, body, flags=flags, consumer_id=self.numbers, **how))
+            self.put(self.message(name, body, flags=flags, consumer_id=self.numbers, **options))
             packets = self.receive()
             [answer] = [p for p in packets if p.consumer_id == self.numbers and p.type == 9]
             assert status(answer) == expect, answer.properties
@@ -301,10 +307,19 @@ class Peer(SessionPeer):
     # --- consuming ---------------------------------------------------------------------------
 
     def consume(
-        self, name: str, session: int, topic: bool = False, size: int | None = 1000, **how: object
+        self,
+        name: str,
+        session: int,
+        topic: bool = False,
+        size: int | None = 1000,
+        **options: object,
     ) -> int:
         """The number of the consumer."""
-        properties = {**self.place(name, topic), "JMQSessionID": Long(session), **how}
+        properties = {
+            **self.destination_properties(name, topic),
+            "JMQSessionID": Long(session),
+            **options,
+        }
         if size is not None:
             properties["JMQSize"] = size
         answer = self.ask(PacketType.ADD_CONSUMER, properties, expect=Status.OK)
@@ -345,14 +360,14 @@ class Peer(SessionPeer):
         self.ask(PacketType.DELETE_CONSUMER, properties, body, expect=Status.OK)
 
     def resume(self, consumer: int, size: int) -> None:
-        self.say(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(consumer), "JMQSize": size})
+        self.send_packet(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(consumer), "JMQSize": size})
 
     def redeliver(self, *messages: Packet, attempted: bool, transaction: int = 0) -> None:
         properties: dict[str, object] = {"JMQSetRedelivered": attempted}
         if transaction:
             properties["JMQTransactionID"] = Long(transaction)
         header = encode_header(transaction_id=transaction)
-        self.say(PacketType.REDELIVER, properties, blocks(*messages), header=header)
+        self.send_packet(PacketType.REDELIVER, properties, blocks(*messages), header=header)
 
     # --- transactions ------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class RawJmq:
 
     # --- packets -----------------------------------------------------------------------------
 
-    def say(
+    def send_packet(
         self,
         kind: int,
         properties: Mapping[str, object] | None = None,
@@ -103,7 +103,7 @@ class RawJmq:
         header: bytes = b"",
     ) -> None:
         """A packet that wants no reply."""
-        self.put(encode_packet(kind, 0, 0, properties, header, body))
+        self.send_bytes(encode_packet(kind, 0, 0, properties, header, body))
 
     def ask(
         self,
@@ -114,10 +114,10 @@ class RawJmq:
     ) -> Packet:
         """A request, and its reply."""
         self._number += 1
-        self.put(encode_packet(kind, packets.A, self._number, properties, header, body))
+        self.send_bytes(encode_packet(kind, packets.A, self._number, properties, header, body))
         return self.reply_to(self._number)
 
-    def put(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         """Bytes as they are."""
         try:
             self.socket.sendall(data)
@@ -161,7 +161,7 @@ class RawJmq:
                 self.others.append(packet)
         assert self._decoder.error is None, self._decoder.error
 
-    def at_end(self) -> bool:
+    def is_closed_by_broker(self) -> bool:
         """Return whether the broker closes the connection; packets before that are skipped."""
         try:
             while True:
@@ -229,7 +229,7 @@ class RawJmq:
             **more,
         }
         reply = self.ask(PacketType.ADD_CONSUMER, properties)
-        self.say(PacketType.START)
+        self.send_packet(PacketType.START)
         return reply
 
     # --- messages ----------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class RawJmq:
             self._number += 1
             numbers.append(self._number)
             packets.append(self.message(name, body, number=self._number, transaction=transaction))
-        self.put(b"".join(packets))
+        self.send_bytes(b"".join(packets))
         return numbers
 
     def send(self, name: str, body: bytes, *, transaction: int = 0) -> int:
@@ -285,7 +285,7 @@ class RawJmq:
         message = self.messages.popleft()
         if message.flags & packets.C:
             flow = {"JMQConsumerID": Long(message.consumer_id), "JMQSize": PREFETCH}
-            self.say(PacketType.RESUME_FLOW, flow)
+            self.send_packet(PacketType.RESUME_FLOW, flow)
         return message
 
     def acknowledge(self, *received: Packet, transaction: int = 0) -> int:
@@ -295,13 +295,13 @@ class RawJmq:
 
     # --- transactions ------------------------------------------------------------------------
 
-    def transact(
+    def request_transaction(
         self, kind: int, xid: Xid | None = None, transaction: int = 0, flags: int | None = None
     ) -> Packet:
         """A request about a transaction, and its reply."""
-        return self.reply_to(self.say_transaction(kind, xid, transaction, flags))
+        return self.reply_to(self.send_transaction_packet(kind, xid, transaction, flags))
 
-    def say_transaction(
+    def send_transaction_packet(
         self, kind: int, xid: Xid | None = None, transaction: int = 0, flags: int | None = None
     ) -> int:
         """Send a request about a transaction. Returns its number, for `reply_to`."""
@@ -314,7 +314,7 @@ class RawJmq:
             properties["JMQSessionID"] = Long(self.session)
         self._number += 1
         body = encode_xid(xid) if xid is not None else b""
-        self.put(encode_packet(kind, packets.A, self._number, properties, body=body))
+        self.send_bytes(encode_packet(kind, packets.A, self._number, properties, body=body))
         return self._number
 
     # --- the end -----------------------------------------------------------------------------

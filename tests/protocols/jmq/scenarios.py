@@ -39,7 +39,7 @@ def provokes(kind: PacketType, expected: int) -> Callable[[Scenario], Scenario]:
     return register
 
 
-def connected(
+def connect(
     options: SessionOptions | None = None,
     settings: EngineSettings | None = None,
     access: Access | None = None,
@@ -54,9 +54,9 @@ def send(peer: Peer, name: str = "q", flags: int = P | A, **header: Any) -> Pack
     return answer
 
 
-def held(peer: Peer) -> Packet:
+def receive_unacked(peer: Peer) -> Packet:
     """A message that a consumer holds."""
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "body")
     [message] = peer.delivered()
     return message
@@ -66,13 +66,13 @@ def step(peer: Peer, kind: PacketType, flags: int = 0, bits: int = 0) -> Packet:
     return peer.ask(kind, {"JMQXAFlags": flags}, xid("x"), flags=bits)
 
 
-def timed_out() -> tuple[Peer, int]:
+def time_out_transaction() -> tuple[Peer, int]:
     """A distributed transaction that has taken too long."""
-    peer = connected(SessionOptions(transaction_timeout=10))
+    peer = connect(SessionOptions(transaction_timeout=10))
     number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
     assert isinstance(number, int)
     peer.send("q", "x", transaction_id=number)
-    peer.harness.turn(10)
+    peer.harness.run_event_loop(10)
     return peer, number
 
 
@@ -81,12 +81,12 @@ def timed_out() -> tuple[Peer, int]:
 
 @provokes(H.SEND_REPLY, 200)
 def _() -> Packet:
-    return send(connected())
+    return send(connect())
 
 
 @provokes(H.SEND_REPLY, 304)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     sysid = encode_sysid(1, 1)
     send(peer, sysid=sysid)
     return send(peer, flags=P | A | I, sysid=sysid)
@@ -94,28 +94,28 @@ def _() -> Packet:
 
 @provokes(H.SEND_REPLY, 403)
 def _() -> Packet:
-    return send(connected(access=RecordedAccess()))
+    return send(connect(access=RecordedAccess()))
 
 
 @provokes(H.SEND_REPLY, 404)
 def _() -> Packet:
-    return send(connected(), "temporary_destination://queue/1")
+    return send(connect(), "temporary_destination://queue/1")
 
 
 @provokes(H.SEND_REPLY, 408)
 def _() -> Packet:
-    peer, number = timed_out()
+    peer, number = time_out_transaction()
     return send(peer, transaction_id=number)
 
 
 @provokes(H.SEND_REPLY, 410)
 def _() -> Packet:
-    return send(connected(), transaction_id=5)
+    return send(connect(), transaction_id=5)
 
 
 @provokes(H.SEND_REPLY, 412)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
     step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
     return send(peer, transaction_id=number)
@@ -123,7 +123,7 @@ def _() -> Packet:
 
 @provokes(H.SEND_REPLY, 414)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     peer.harness.limit("q", DestinationSettings(max_messages=1))
     send(peer)
     return send(peer)
@@ -131,14 +131,14 @@ def _() -> Packet:
 
 @provokes(H.SEND_REPLY, 423)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     peer.harness.limit("q", DestinationSettings(max_message_bytes=1))
     return send(peer)
 
 
 @provokes(H.SEND_REPLY, 500)
 def _() -> Packet:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     peer.hello()
     return send(peer)
 
@@ -153,24 +153,24 @@ def acknowledge(peer: Peer, body: bytes, transaction: int = 0, **properties: obj
 
 @provokes(H.ACKNOWLEDGE_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
-    return acknowledge(peer, blocks(held(peer)))
+    peer = connect()
+    return acknowledge(peer, blocks(receive_unacked(peer)))
 
 
 @provokes(H.ACKNOWLEDGE_REPLY, 400)
 def _() -> Packet:
-    peer = connected()
-    return acknowledge(peer, blocks(held(peer)), JMQValidate=True)
+    peer = connect()
+    return acknowledge(peer, blocks(receive_unacked(peer)), JMQValidate=True)
 
 
 @provokes(H.ACKNOWLEDGE_REPLY, 404)
 def _() -> Packet:
-    return acknowledge(connected(), encode_blocks([(5, encode_sysid(1, 1))]))
+    return acknowledge(connect(), encode_blocks([(5, encode_sysid(1, 1))]))
 
 
 @provokes(H.ACKNOWLEDGE_REPLY, 405)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     session = peer.ask(H.CREATE_SESSION, {"JMQAckMode": 32768}).properties["JMQSessionID"]
     assert isinstance(session, int)
     peer.consume("q", session)
@@ -180,23 +180,23 @@ def _() -> Packet:
 
 @provokes(H.ACKNOWLEDGE_REPLY, 408)
 def _() -> Packet:
-    peer, number = timed_out()
-    return acknowledge(peer, blocks(held(peer)), number)
+    peer, number = time_out_transaction()
+    return acknowledge(peer, blocks(receive_unacked(peer)), number)
 
 
 @provokes(H.ACKNOWLEDGE_REPLY, 410)
 def _() -> Packet:
-    peer = connected()
-    return acknowledge(peer, blocks(held(peer)), 5)
+    peer = connect()
+    return acknowledge(peer, blocks(receive_unacked(peer)), 5)
 
 
 @provokes(H.ACKNOWLEDGE_REPLY, 412)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
     assert isinstance(number, int)
     step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
-    return acknowledge(peer, blocks(held(peer)), number)
+    return acknowledge(peer, blocks(receive_unacked(peer)), number)
 
 
 # --- consumers and producers -------------------------------------------------------------------
@@ -204,78 +204,80 @@ def _() -> Packet:
 
 @provokes(H.ADD_CONSUMER_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    peer = connect()
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 400)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.ADD_CONSUMER, {**peer.place("q"), "JMQSelector": "="})
+    peer = connect()
+    return peer.ask(H.ADD_CONSUMER, {**peer.destination_properties("q"), "JMQSelector": "="})
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 403)
 def _() -> Packet:
-    peer = connected(access=RecordedAccess())
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    peer = connect(access=RecordedAccess())
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 404)
 def _() -> Packet:
-    peer = connected(settings=EngineSettings(auto_create_queues=False))
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    peer = connect(settings=EngineSettings(auto_create_queues=False))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 405)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     name = "temporary_destination://queue/1"
     peer.harness.connect().create(name, temporary=True)
-    return peer.ask(H.ADD_CONSUMER, peer.place(name))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties(name))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 409)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     peer.harness.limit("q", DestinationSettings(max_consumers=1))
-    peer.ask(H.ADD_CONSUMER, peer.place("q"))
-    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
+    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 412)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.ADD_CONSUMER, {**peer.place("t", True), "JMQDurableName": "d"})
+    peer = connect()
+    return peer.ask(
+        H.ADD_CONSUMER, {**peer.destination_properties("t", True), "JMQDurableName": "d"}
+    )
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    peer = connect()
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 403)
 def _() -> Packet:
-    peer = connected(access=RecordedAccess())
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    peer = connect(access=RecordedAccess())
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 404)
 def _() -> Packet:
-    peer = connected(settings=EngineSettings(auto_create_queues=False))
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    peer = connect(settings=EngineSettings(auto_create_queues=False))
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 405)
 def _() -> Packet:
-    peer = connected(SessionOptions(most=1))
-    peer.ask(H.ADD_PRODUCER, peer.place("q"))
-    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    peer = connect(SessionOptions(max_per_connection=1))
+    peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 def wildcard_queue(kind: PacketType) -> Packet:
-    peer = connected()
-    return peer.ask(kind, peer.place("a.*"))
+    peer = connect()
+    return peer.ask(kind, peer.destination_properties("a.*"))
 
 
 for _kind in (H.ADD_CONSUMER, H.ADD_PRODUCER, H.CREATE_DESTINATION):
@@ -284,28 +286,28 @@ for _kind in (H.ADD_CONSUMER, H.ADD_PRODUCER, H.CREATE_DESTINATION):
 
 @provokes(H.ADD_PRODUCER_REPLY, 409)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.ADD_PRODUCER, peer.place("mq.sys.dmq"))
+    peer = connect()
+    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq"))
 
 
 def durable() -> Peer:
-    peer = connected(client_id="me")
-    properties = {**peer.place("t", True), "JMQDurableName": "d"}
+    peer = connect(client_id="me")
+    properties = {**peer.destination_properties("t", True), "JMQDurableName": "d"}
     peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
     return peer
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
-    answer = peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    peer = connect()
+    answer = peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
     number = {"JMQConsumerID": Long(int(str(answer.properties["JMQConsumerID"])))}
     return peer.ask(H.DELETE_CONSUMER, number)
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 400)
 def _() -> Packet:
-    return connected().ask(H.DELETE_CONSUMER, {})
+    return connect().ask(H.DELETE_CONSUMER, {})
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 403)
@@ -317,7 +319,7 @@ def _() -> Packet:
 
 @provokes(H.DELETE_CONSUMER_REPLY, 404)
 def _() -> Packet:
-    return connected().ask(H.DELETE_CONSUMER, {"JMQConsumerID": Long(5)})
+    return connect().ask(H.DELETE_CONSUMER, {"JMQConsumerID": Long(5)})
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 409)
@@ -327,24 +329,24 @@ def _() -> Packet:
 
 @provokes(H.DELETE_CONSUMER_REPLY, 412)
 def _() -> Packet:
-    peer = connected(settings=EngineSettings(auto_create_queues=False))
+    peer = connect(settings=EngineSettings(auto_create_queues=False))
     peer.harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
-    number = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
+    number = {"JMQConsumerID": Long(peer.consume("q", peer.create_session()))}
     peer.harness.broker.remove(peer.harness.queue("q"), force=True)
     return peer.ask(H.DELETE_CONSUMER, number)
 
 
 @provokes(H.DELETE_PRODUCER_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
-    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    peer = connect()
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
     number = {"JMQProducerID": Long(int(str(answer.properties["JMQProducerID"])))}
     return peer.ask(H.DELETE_PRODUCER, number)
 
 
 @provokes(H.DELETE_PRODUCER_REPLY, 404)
 def _() -> Packet:
-    return connected().ask(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)})
+    return connect().ask(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)})
 
 
 # --- HELLO and AUTHENTICATE --------------------------------------------------------------------
@@ -352,7 +354,7 @@ def _() -> Packet:
 
 @provokes(H.AUTHENTICATE_REPLY, 200)
 def _() -> Packet:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     peer.hello()
     return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
 
@@ -360,7 +362,7 @@ def _() -> Packet:
 def login_error(error: AccessError) -> Packet:
     users = Users()
     users.error = error
-    peer = Harness(access=users).arrive()
+    peer = Harness(access=users).connect_without_hello()
     peer.hello()
     return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
 
@@ -375,34 +377,38 @@ for _error, _status in (
 
 @provokes(H.HELLO_REPLY, 200)
 def _() -> Packet:
-    return Harness().arrive().hello()
+    return Harness().connect_without_hello().hello()
 
 
 @provokes(H.HELLO_REPLY, 400)
 def _() -> Packet:
-    return Harness().arrive().hello(JMQClusterID="x")
+    return Harness().connect_without_hello().hello(JMQClusterID="x")
 
 
 @provokes(H.HELLO_REPLY, 404)
 def _() -> Packet:
-    return Harness().arrive().hello(JMQStoreSession=Long(5))
+    return Harness().connect_without_hello().hello(JMQStoreSession=Long(5))
 
 
 @provokes(H.HELLO_REPLY, 500)
 def _() -> Packet:
-    return connected().ask(H.HELLO, {"JMQProtocolLevel": 500})
+    return connect().ask(H.HELLO, {"JMQProtocolLevel": 500})
 
 
 @provokes(H.HELLO_REPLY, 415)
 def _() -> Packet:
-    answer = Harness().arrive().hello(JMQDestinationProvider="GLASSFISH_MQ")
+    answer = Harness().connect_without_hello().hello(JMQDestinationProvider="GLASSFISH_MQ")
     assert status(answer) == Status.OK
-    return Harness().arrive().hello(JMQDestinationProvider="COHERENCE_MESSAGE_PATTERN")
+    return (
+        Harness().connect_without_hello().hello(JMQDestinationProvider="COHERENCE_MESSAGE_PATTERN")
+    )
 
 
 @provokes(H.HELLO_REPLY, 503)
 def _() -> Packet:
-    peer = Harness().arrive(SessionOptions(refusal="the limit of 5 connections is reached"))
+    peer = Harness().connect_without_hello(
+        SessionOptions(unavailable_reason="the limit of 5 connections is reached")
+    )
     answer = peer.hello()
     assert peer.challenge == []
     assert not peer.transport.open
@@ -411,7 +417,7 @@ def _() -> Packet:
 
 @provokes(H.HELLO_REPLY, 505)
 def _() -> Packet:
-    return Harness().arrive().hello(JMQProtocolLevel=1)
+    return Harness().connect_without_hello().hello(JMQProtocolLevel=1)
 
 
 # --- destinations ------------------------------------------------------------------------------
@@ -419,89 +425,89 @@ def _() -> Packet:
 
 @provokes(H.CREATE_DESTINATION_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.CREATE_DESTINATION, peer.place("q"))
+    peer = connect()
+    return peer.ask(H.CREATE_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 400)
 def _() -> Packet:
     two_flavours = {"JMQDestination": "q", "JMQDestType": 0x301}
-    return connected().ask(H.CREATE_DESTINATION, two_flavours)
+    return connect().ask(H.CREATE_DESTINATION, two_flavours)
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 403)
 def _() -> Packet:
-    peer = connected(access=RecordedAccess())
-    return peer.ask(H.CREATE_DESTINATION, peer.place("q"))
+    peer = connect(access=RecordedAccess())
+    return peer.ask(H.CREATE_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 409)
 def _() -> Packet:
-    peer = connected()
-    properties = peer.place("temporary_destination://queue/1", temporary=True)
+    peer = connect()
+    properties = peer.destination_properties("temporary_destination://queue/1", temporary=True)
     peer.ask(H.CREATE_DESTINATION, properties)
     return peer.ask(H.CREATE_DESTINATION, properties)
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     peer.create("q")
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 403)
 def _() -> Packet:
-    peer = connected(access=RecordedAccess("*: produce"))
+    peer = connect(access=RecordedAccess("*: produce"))
     peer.create("q")
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 404)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    peer = connect()
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 409)
 def _() -> Packet:
-    peer = connected()
-    peer.consume("q", peer.session_of())
-    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+    peer = connect()
+    peer.consume("q", peer.create_session())
+    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
-def looked_at(kind: PacketType, found: bool = True, **more: object) -> Packet:
+def request_queue(kind: PacketType, exists: bool = True, **more: object) -> Packet:
     access = RecordedAccess("q: browse")
     harness = Harness()
-    if found:
+    if exists:
         harness.broker.destinations.queue("q")
         harness.broker.destinations.queue("r")
     peer = harness.connect(access=access)
-    return peer.ask(kind, {**peer.place("q"), **more})
+    return peer.ask(kind, {**peer.destination_properties("q"), **more})
 
 
 for _kind, _reply in (
     (H.BROWSE, H.BROWSE_REPLY),
     (H.VERIFY_DESTINATION, H.VERIFY_DESTINATION_REPLY),
 ):
-    provokes(_reply, 200)(partial(looked_at, _kind))
-    provokes(_reply, 400)(partial(looked_at, _kind, JMQSelector="="))
-    provokes(_reply, 403)(partial(looked_at, _kind, JMQDestination="r"))
-    provokes(_reply, 404)(partial(looked_at, _kind, found=False))
+    provokes(_reply, 200)(partial(request_queue, _kind))
+    provokes(_reply, 400)(partial(request_queue, _kind, JMQSelector="="))
+    provokes(_reply, 403)(partial(request_queue, _kind, JMQDestination="r"))
+    provokes(_reply, 404)(partial(request_queue, _kind, exists=False))
 
 
 @provokes(H.DELIVER_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     peer.send("q", "x")
-    answer = peer.ask(H.BROWSE, peer.place("q"))
+    answer = peer.ask(H.BROWSE, peer.destination_properties("q"))
     number = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
     return peer.ask(H.DELIVER, number, answer.body)
 
 
 @provokes(H.DELIVER_REPLY, 404)
 def _() -> Packet:
-    return connected().ask(H.DELIVER, {"JMQConsumerID": Long(5)}, encode_sysid(1, 1))
+    return connect().ask(H.DELIVER, {"JMQConsumerID": Long(5)}, encode_sysid(1, 1))
 
 
 # --- sessions and the like ---------------------------------------------------------------------
@@ -509,81 +515,81 @@ def _() -> Packet:
 
 @provokes(H.CREATE_SESSION_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.CREATE_SESSION)
+    return connect().ask(H.CREATE_SESSION)
 
 
 @provokes(H.CREATE_SESSION_REPLY, 400)
 def _() -> Packet:
-    return connected().ask(H.CREATE_SESSION, {"JMQAckMode": 9})
+    return connect().ask(H.CREATE_SESSION, {"JMQAckMode": 9})
 
 
 @provokes(H.CREATE_SESSION_REPLY, 405)
 def _() -> Packet:
-    peer = connected(SessionOptions(most=1))
-    peer.session_of()
+    peer = connect(SessionOptions(max_per_connection=1))
+    peer.create_session()
     return peer.ask(H.CREATE_SESSION)
 
 
 @provokes(H.DESTROY_SESSION_REPLY, 200)
 def _() -> Packet:
-    peer = connected()
-    return peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.session_of())})
+    peer = connect()
+    return peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.create_session())})
 
 
-def unknown_session(kind: PacketType) -> Packet:
-    return connected().ask(kind, {"JMQSessionID": Long(5)})
+def request_unknown_session(kind: PacketType) -> Packet:
+    return connect().ask(kind, {"JMQSessionID": Long(5)})
 
 
 for _kind in (H.DESTROY_SESSION, H.STOP):
-    provokes(PacketType(_kind + 1), 404)(partial(unknown_session, _kind))
+    provokes(PacketType(_kind + 1), 404)(partial(request_unknown_session, _kind))
 
 
-def asked_for_information(kind: int) -> Packet:
-    return connected().ask(H.INFO_REQUEST, {"JMQRequestType": kind})
+def request_info(kind: int) -> Packet:
+    return connect().ask(H.INFO_REQUEST, {"JMQRequestType": kind})
 
 
 for _request, _status in (1, 200), (4, 400), (3, 501):
-    provokes(H.INFO, _status)(partial(asked_for_information, _request))
+    provokes(H.INFO, _status)(partial(request_info, _request))
 
 
 @provokes(H.GENERATE_UID_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.GENERATE_UID)
+    return connect().ask(H.GENERATE_UID)
 
 
 @provokes(H.GET_LICENSE_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.GET_LICENSE)
+    return connect().ask(H.GET_LICENSE)
 
 
 @provokes(H.GOODBYE_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.GOODBYE)
+    return connect().ask(H.GOODBYE)
 
 
 @provokes(H.PING_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.PING)
+    return connect().ask(H.PING)
 
 
 @provokes(H.STOP_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.STOP)
+    return connect().ask(H.STOP)
 
 
 @provokes(H.SET_CLIENTID_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.SET_CLIENTID, {"JMQClientID": "x"})
+    return connect().ask(H.SET_CLIENTID, {"JMQClientID": "x"})
 
 
 @provokes(H.SET_CLIENTID_REPLY, 400)
 def _() -> Packet:
-    return connected().ask(H.SET_CLIENTID, {"JMQClientID": ""})
+    return connect().ask(H.SET_CLIENTID, {"JMQClientID": ""})
 
 
 @provokes(H.SET_CLIENTID_REPLY, 409)
 def _() -> Packet:
-    peer = connected(client_id="x")
+    peer = connect(client_id="x")
     return peer.harness.connect().ask(H.SET_CLIENTID, {"JMQClientID": "x"})
 
 
@@ -592,110 +598,110 @@ def _() -> Packet:
 
 @provokes(H.START_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return connected().ask(H.START_TRANSACTION)
+    return connect().ask(H.START_TRANSACTION)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 304)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     step(peer, H.START_TRANSACTION)
     return step(peer, H.START_TRANSACTION, bits=I)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 400)
 def _() -> Packet:
-    return connected().ask(H.START_TRANSACTION, None, b"x")
+    return connect().ask(H.START_TRANSACTION, None, b"x")
 
 
 @provokes(H.START_TRANSACTION_REPLY, 404)
 def _() -> Packet:
-    return step(connected(), H.START_TRANSACTION, XaFlag.JOIN)
+    return step(connect(), H.START_TRANSACTION, XaFlag.JOIN)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 500)
 def _() -> Packet:
-    return step(complete(H.PREPARE_TRANSACTION), H.START_TRANSACTION)
+    return step(end_transaction(H.PREPARE_TRANSACTION), H.START_TRANSACTION)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 501)
 def _() -> Packet:
-    return connected().ask(H.START_TRANSACTION, {"JMQAutoRollback": 3})
+    return connect().ask(H.START_TRANSACTION, {"JMQAutoRollback": 3})
 
 
-def complete(*then: PacketType) -> Peer:
+def end_transaction(*requests: PacketType) -> Peer:
     """A connection with a distributed transaction that has been ended, and so on."""
-    peer = connected()
+    peer = connect()
     step(peer, H.START_TRANSACTION)
     step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
-    for kind in then:
+    for kind in requests:
         assert status(step(peer, kind)) == Status.OK
     return peer
 
 
 @provokes(H.END_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(complete(), H.END_TRANSACTION, XaFlag.SUCCESS)
+    return step(end_transaction(), H.END_TRANSACTION, XaFlag.SUCCESS)
 
 
 @provokes(H.END_TRANSACTION_REPLY, 304)
 def _() -> Packet:
-    return step(complete(), H.END_TRANSACTION, XaFlag.SUCCESS, I)
+    return step(end_transaction(), H.END_TRANSACTION, XaFlag.SUCCESS, I)
 
 
 @provokes(H.END_TRANSACTION_REPLY, 412)
 def _() -> Packet:
-    return step(complete(H.PREPARE_TRANSACTION), H.END_TRANSACTION, XaFlag.SUCCESS)
+    return step(end_transaction(H.PREPARE_TRANSACTION), H.END_TRANSACTION, XaFlag.SUCCESS)
 
 
 @provokes(H.PREPARE_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(complete(), H.PREPARE_TRANSACTION)
+    return step(end_transaction(), H.PREPARE_TRANSACTION)
 
 
 @provokes(H.PREPARE_TRANSACTION_REPLY, 304)
 def _() -> Packet:
-    return step(complete(H.PREPARE_TRANSACTION), H.PREPARE_TRANSACTION, bits=I)
+    return step(end_transaction(H.PREPARE_TRANSACTION), H.PREPARE_TRANSACTION, bits=I)
 
 
 @provokes(H.PREPARE_TRANSACTION_REPLY, 412)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     step(peer, H.START_TRANSACTION)
     return step(peer, H.PREPARE_TRANSACTION)
 
 
 @provokes(H.COMMIT_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(complete(H.PREPARE_TRANSACTION), H.COMMIT_TRANSACTION)
+    return step(end_transaction(H.PREPARE_TRANSACTION), H.COMMIT_TRANSACTION)
 
 
 @provokes(H.COMMIT_TRANSACTION_REPLY, 412)
 def _() -> Packet:
-    return step(complete(), H.COMMIT_TRANSACTION)
+    return step(end_transaction(), H.COMMIT_TRANSACTION)
 
 
 @provokes(H.ROLLBACK_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(complete(), H.ROLLBACK_TRANSACTION)
+    return step(end_transaction(), H.ROLLBACK_TRANSACTION)
 
 
 @provokes(H.ROLLBACK_TRANSACTION_REPLY, 412)
 def _() -> Packet:
-    peer = connected()
+    peer = connect()
     step(peer, H.START_TRANSACTION)
     return step(peer, H.ROLLBACK_TRANSACTION)
 
 
-def without_a_xid(kind: PacketType) -> Packet:
-    return connected().ask(kind, None, b"x")
+def request_without_xid(kind: PacketType) -> Packet:
+    return connect().ask(kind, None, b"x")
 
 
-def unknown(kind: PacketType) -> Packet:
-    return step(connected(), kind)
+def request_unknown_transaction(kind: PacketType) -> Packet:
+    return step(connect(), kind)
 
 
-def too_late(kind: PacketType, flags: int) -> Packet:
-    peer, _ = timed_out()
+def request_after_timeout(kind: PacketType, flags: int) -> Packet:
+    peer, _ = time_out_transaction()
     return step(peer, kind, flags)
 
 
@@ -706,46 +712,46 @@ for _kind in (
     H.ROLLBACK_TRANSACTION,
 ):
     _reply = PacketType(_kind + 1)
-    provokes(_reply, 400)(partial(without_a_xid, _kind))
-    provokes(_reply, 404)(partial(unknown, _kind))
+    provokes(_reply, 400)(partial(request_without_xid, _kind))
+    provokes(_reply, 404)(partial(request_unknown_transaction, _kind))
     _flags = XaFlag.SUCCESS if _kind == H.END_TRANSACTION else 0
-    provokes(_reply, 408)(partial(too_late, _kind, _flags))
+    provokes(_reply, 408)(partial(request_after_timeout, _kind, _flags))
 
 
 @provokes(H.RECOVER_TRANSACTION_REPLY, 200)
 def _() -> Packet:
     flags = {"JMQXAFlags": XaFlag.STARTRSCAN}
-    return complete(H.PREPARE_TRANSACTION).ask(H.RECOVER_TRANSACTION, flags)
+    return end_transaction(H.PREPARE_TRANSACTION).ask(H.RECOVER_TRANSACTION, flags)
 
 
 @provokes(H.RECOVER_TRANSACTION_REPLY, 400)
 def _() -> Packet:
-    return connected().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": "x"})
+    return connect().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": "x"})
 
 
 @provokes(H.RECOVER_TRANSACTION_REPLY, 404)
 def _() -> Packet:
-    return connected().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(5)})
+    return connect().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(5)})
 
 
 @provokes(H.VERIFY_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    peer = complete(H.PREPARE_TRANSACTION)
+    peer = end_transaction(H.PREPARE_TRANSACTION)
     return peer.ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, xid("x"))
 
 
 @provokes(H.VERIFY_TRANSACTION_REPLY, 400)
 def _() -> Packet:
-    return connected().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, b"no Xid")
+    return connect().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, b"no Xid")
 
 
 @provokes(H.VERIFY_TRANSACTION_REPLY, 404)
 def _() -> Packet:
-    return connected().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(5)})
+    return connect().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(5)})
 
 
 # --- errors ------------------------------------------------------------------------------------
 
 
-def too_early(kind: int) -> Packet:
-    return Harness().arrive().ask(kind)
+def request_before_login(kind: int) -> Packet:
+    return Harness().connect_without_hello().ask(kind)

@@ -39,7 +39,7 @@ def peer(harness: Harness) -> Peer:
 
 def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes]]:
     """The number to ask with, and the ids."""
-    answer = peer.ask(H.BROWSE, {**peer.place(name), **more}, expect=Status.OK)
+    answer = peer.ask(H.BROWSE, {**peer.destination_properties(name), **more}, expect=Status.OK)
     number = answer.properties["JMQConsumerID"]
     assert isinstance(number, int)
     return number, [
@@ -59,7 +59,7 @@ def fetch(peer: Peer, number: int, ids: list[bytes]) -> list[Packet]:
 
 def test_a_queue_is_browsed(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abc")
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"), expect=Status.OK)
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"), expect=Status.OK)
     assert answer.properties["JMQDestType"] == 0x21
     number, ids = browse(peer)
     assert len(ids) == 3
@@ -80,7 +80,7 @@ def test_it_works_on_a_connection_that_is_stopped(peer: Peer) -> None:
 
 def test_what_is_to_be_seen(harness: Harness, peer: Peer) -> None:
     """In flight, yes; expired, delayed or not committed, no; persistent or not makes no odds."""
-    peer.consume("q", peer.session_of(), size=1)
+    peer.consume("q", peer.create_session(), size=1)
     peer.send("q", "flight")
     [flight] = peer.delivered()
     peer.send("q", "late", expiration=harness.clock.wall + 10)
@@ -100,8 +100,8 @@ def test_selectors(peer: Peer) -> None:
     number, ids = browse(peer, JMQSelector="n > 2")
     assert [m.body for m in fetch(peer, number, ids)] == [b"3", b"4"]
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        properties = {**peer.place("q"), "JMQSelector": "n >"}
-        assert peer.refusal(kind, properties) == Status.BAD_REQUEST
+        properties = {**peer.destination_properties("q"), "JMQSelector": "n >"}
+        assert peer.request_status(kind, properties) == Status.BAD_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_selectors_on_properties_of_dead_messages(
 ) -> None:
     """For browsers, and for consumers that are there before or come after the message."""
     consumer = harness.connect()
-    consumer.consume("mq.sys.dmq", consumer.session_of(), size=1, JMQSelector=selector)
+    consumer.consume("mq.sys.dmq", consumer.create_session(), size=1, JMQSelector=selector)
     for body in ("early", "browsed"):
         peer.send("q", body, expiration=harness.clock.wall + 1)
-        harness.turn(2000)
+        harness.run_event_loop(2000)
     expected = ["early", "browsed"] if matches else []
     assert consumer.texts() == expected[:1]
     number, ids = browse(peer, "mq.sys.dmq", JMQSelector=selector)
     bodies = [m.body.decode() for m in fetch(peer, number, ids)] if ids else []
     assert bodies == expected
     late_consumer = harness.connect()
-    late_consumer.consume("mq.sys.dmq", late_consumer.session_of(), JMQSelector=selector)
+    late_consumer.consume("mq.sys.dmq", late_consumer.create_session(), JMQSelector=selector)
     assert late_consumer.texts() == expected[1:]
 
 
@@ -149,15 +149,15 @@ def test_removed_messages_are_omitted(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcd")
     peer.put(peer.message("q", b"e", flags=0))
     number, ids = browse(peer)
-    consumer = peer.consume("q", peer.session_of())
+    consumer = peer.consume("q", peer.create_session())
     messages = peer.delivered()
     peer.acknowledge(messages[1], messages[3], messages[4])
     assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"c"]
     peer.acknowledge(messages[0], messages[2])
     properties = {"JMQConsumerID": Long(number)}
-    assert peer.refusal(H.DELIVER, properties, b"".join(ids)) == Status.NOT_FOUND
-    assert peer.refusal(H.DELIVER, properties) == Status.NOT_FOUND
-    assert peer.refusal(H.DELIVER, properties, b"x") == Status.BAD_REQUEST
+    assert peer.request_status(H.DELIVER, properties, b"".join(ids)) == Status.NOT_FOUND
+    assert peer.request_status(H.DELIVER, properties) == Status.NOT_FOUND
+    assert peer.request_status(H.DELIVER, properties, b"x") == Status.BAD_REQUEST
     assert peer.receive() == []
     assert consumer
 
@@ -167,23 +167,25 @@ def test_ids_that_were_not_listed(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     number, ids = browse(peer)
     properties = {"JMQConsumerID": Long(number)}
-    assert other.refusal(H.DELIVER, properties, ids[0]) == Status.NOT_FOUND
-    assert peer.refusal(H.DELIVER, properties, encode_sysid(1, 1)) == Status.NOT_FOUND
+    assert other.request_status(H.DELIVER, properties, ids[0]) == Status.NOT_FOUND
+    assert peer.request_status(H.DELIVER, properties, encode_sysid(1, 1)) == Status.NOT_FOUND
     # a client that has a number of its own
     assert [m.body for m in fetch(peer, 77, ids)] == [b"a"]
 
 
 def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, peer.place("q"))
+        answer = peer.ask(kind, peer.destination_properties("q"))
         assert status(answer) == Status.NOT_FOUND
         assert answer.properties["JMQCanCreate"] is True
-        answer = peer.ask(kind, peer.place("temporary_destination://queue/1"))
+        answer = peer.ask(kind, peer.destination_properties("temporary_destination://queue/1"))
         assert answer.properties["JMQCanCreate"] is False
     assert harness.find("q") is None
     peer.create("q")
     assert browse(peer)[1] == []
-    assert peer.refusal(H.BROWSE, peer.place("t", True)) == Status.BAD_REQUEST
+    assert (
+        peer.request_status(H.BROWSE, peer.destination_properties("t", True)) == Status.BAD_REQUEST
+    )
 
 
 def test_browsing_without_a_type_browses_a_queue(peer: Peer) -> None:
@@ -197,13 +199,18 @@ def test_permissions(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("mine: browse produce", "theirs: consume"))
     peer.send("mine", "a")
     assert len(browse(peer, "mine")[1]) == 1
-    assert peer.refusal(H.BROWSE, peer.place("theirs")) == Status.FORBIDDEN
-    assert peer.refusal(H.VERIFY_DESTINATION, peer.place("theirs")) == Status.FORBIDDEN
+    assert peer.request_status(H.BROWSE, peer.destination_properties("theirs")) == Status.FORBIDDEN
+    assert (
+        peer.request_status(H.VERIFY_DESTINATION, peer.destination_properties("theirs"))
+        == Status.FORBIDDEN
+    )
 
 
 def test_figures(peer: Peer) -> None:
     peer.send("q", "abc")
-    answer = peer.ask(H.BROWSE, {**peer.place("q"), "JMQMetrics": True}, expect=Status.OK)
+    answer = peer.ask(
+        H.BROWSE, {**peer.destination_properties("q"), "JMQMetrics": True}, expect=Status.OK
+    )
     assert answer.properties["JMQMetrics"] is True
     statistics = loads_map(answer.body)
     assert statistics["numMsgsIn"] == 1
@@ -214,7 +221,7 @@ def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     peer.create("q")
     queue = harness.queue("q")
     harness.broker.publish(queue, Message(Address(Kind.QUEUE, "q"), b"\xff"))
-    harness.turn()
+    harness.run_event_loop()
     number, ids = browse(peer)
     [message] = fetch(peer, number, ids)
     assert (message.body, message.sysid) == (b"\xff", ids[0])
@@ -224,17 +231,17 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     for number in range(95):
         peer.put(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
     harness.scan_time.limit = 10
-    peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
+    peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
     assert peer.receive() == []  # others have their turn
     for _ in range(20):
-        harness.turn()
+        harness.run_event_loop()
     [answer] = peer.receive()
     ids = answer.body
     assert len(ids) == 95 * 32
     properties = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
-    peer.session.receive(peer.request(H.DELIVER, properties, ids)[1])
+    peer.session.receive(peer.encode_request(H.DELIVER, properties, ids)[1])
     for _ in range(20):
-        harness.turn()
+        harness.run_event_loop()
     reply, *messages = peer.receive()
     assert reply.type == H.DELIVER_REPLY
     assert [int(m.body) for m in messages] == list(range(95))
@@ -248,30 +255,30 @@ def test_a_client_that_does_not_read_is_not_sent_more(
     peer.send("q", *["x" * 60] * 10)
     number, ids = browse(peer)
     peer.session.pause_delivery()
-    peer.put(peer.request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
+    peer.put(peer.encode_request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
     assert peer.receive() == []
     peer.session.resume_delivery()
     harness.broker.flush()
     assert 0 < len(peer.receive()) < 11
     peer.session.pause_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert peer.receive() == []
     peer.session.resume_delivery()
     for _ in range(10):
-        harness.turn()
+        harness.run_event_loop()
     assert peer.receive()[-1].flags & L
 
 
 def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcdefgh")
     harness.scan_time.limit = 2
-    peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
-    peer.session.receive(peer.request(H.GOODBYE)[1])
+    peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
+    peer.session.receive(peer.encode_request(H.GOODBYE)[1])
     for _ in range(5):
-        harness.turn()
+        harness.run_event_loop()
     assert [p.type for p in peer.receive()] == [H.GOODBYE_REPLY]
     assert isinstance(peer.session, JmqSession)
-    assert not peer.session._browsing._waiting
+    assert not peer.session._browsing._requests
 
 
 def test_requests_wait_their_turn(
@@ -280,10 +287,10 @@ def test_requests_wait_their_turn(
     monkeypatch.setattr(destination_commands, "MOST_WAITING", 3)
     peer.send("q", *"abcdef")
     harness.scan_time.limit = 2
-    requests = [peer.request(H.BROWSE, peer.place("q")) for _ in range(5)]
+    requests = [peer.encode_request(H.BROWSE, peer.destination_properties("q")) for _ in range(5)]
     peer.session.receive(b"".join(data for _, data in requests))
     for _ in range(30):
-        harness.turn()
+        harness.run_event_loop()
     answers = peer.receive()
     assert [status(a) for a in answers] == [503, 503, 200, 200, 200]
     assert [a.consumer_id for a in answers[2:]] == [number for number, _ in requests[:3]]
@@ -298,16 +305,16 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
     properties = {"JMQConsumerID": Long(number)}
     peer.session.pause_delivery()  # the client does not read
     for selected in (ids[:1], ids[1:], ids[:1]):
-        peer.put(peer.request(H.DELIVER, properties, b"".join(selected))[1])
+        peer.put(peer.encode_request(H.DELIVER, properties, b"".join(selected))[1])
     assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
     peer.session.resume_delivery()
-    peer.harness.turn()
+    peer.harness.run_event_loop()
     assert [p.body for p in peer.receive() if p.is_message] == [b"a", b"b", b"c"]
     assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone
 
 
 def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(browsed=2))
+    peer = harness.connect(SessionOptions(max_browsed=2))
     peer.send("q", *"abc")
     number, ids = browse(peer)
     assert len(ids) == 2
@@ -333,16 +340,18 @@ def test_a_view_keeps_no_body_of_a_message_that_has_ended(harness: Harness, peer
     number, ids = browse(peer)
     [delivery] = harness.queue("q").queue.browse()
     message = delivery.message
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.acknowledge(*peer.delivered())
     del delivery
     assert not [
         referrer for referrer in gc.get_referrers(message) if isinstance(referrer, (dict, list))
     ]
-    assert peer.refusal(H.DELIVER, {"JMQConsumerID": Long(number)}, ids[0]) == Status.NOT_FOUND
+    assert (
+        peer.request_status(H.DELIVER, {"JMQConsumerID": Long(number)}, ids[0]) == Status.NOT_FOUND
+    )
 
 
-def transient(broker: Broker, number: int) -> Delivery:
+def unjournaled_delivery(broker: Broker, number: int) -> Delivery:
     """The delivery of a message that is not in the journal."""
     queue = broker.destinations.resolve(Address(Kind.QUEUE, "q")).queue
     message = Message(queue.destination.address, b"%d" % number)
@@ -355,7 +364,7 @@ def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> N
     broker = Broker(MemoryJournal(), ManualClock())
     view = View()
     for number in numbers:
-        view.add(number.to_bytes(16, "big") * 2, number, transient(broker, number))
+        view.add(number.to_bytes(16, "big") * 2, number, unjournaled_delivery(broker, number))
     for number in requested:
         message = view.find(broker, number.to_bytes(16, "big") * 2)
         if number in numbers:
@@ -370,7 +379,7 @@ def test_an_id_that_begins_within_another_is_not_found() -> None:
     view = View()
     low, high = b"a" * 16, b"b" * 16
     for number, sysid in enumerate((low + high, low + high, high + low)):
-        view.add(sysid, number, transient(broker, number))
+        view.add(sysid, number, unjournaled_delivery(broker, number))
     message = view.find(broker, high + low)
     assert message is not None
     assert message.body == b"2"

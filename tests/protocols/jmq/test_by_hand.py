@@ -15,8 +15,8 @@ from sluicemq.protocols.jmq.packets import (
     XaFlag,
 )
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, xid
-from tests.protocols.jmq.test_transactions import about
-from tests.protocols.jmq.test_xa import COMMIT, END, PREPARE, ROLLBACK, START, step, to_state
+from tests.protocols.jmq.test_transactions import id_property
+from tests.protocols.jmq.test_xa import COMMIT, END, PREPARE, ROLLBACK, START, start_in_state, step
 
 S = ReportedTransactionState
 
@@ -31,7 +31,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def prepared_with(peer: Peer, text: str) -> None:
+def prepare_transaction(peer: Peer, text: str) -> None:
     """A prepared transaction `x` that sends `text` to `q`."""
     transaction = step(peer, START).properties["JMQTransactionID"]
     assert isinstance(transaction, int)
@@ -41,10 +41,10 @@ def prepared_with(peer: Peer, text: str) -> None:
 
 
 def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.commit(transactions.prepared[xid("x")])
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
     peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
@@ -52,26 +52,26 @@ def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
 
 
 def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.rollback(transactions.prepared[xid("x")])
-    harness.turn()
+    harness.run_event_loop()
     peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
     assert harness.bodies("q") == []
 
 
 def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.rollback(transactions.prepared[xid("x")])
-    to_state(peer, S.PREPARED)
+    start_in_state(peer, S.PREPARED)
     assert list(transactions.prepared) == [xid("x")]
 
 
 def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     """Its client gets the same status as when the broker's transaction timeout has expired."""
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a")
@@ -79,7 +79,7 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     peer.send("r", "b", transaction_id=transaction)
     [open_transaction] = harness.broker.transactions.open.values()
     harness.broker.transactions.rollback(open_transaction)
-    harness.turn()
+    harness.run_event_loop()
     assert harness.queue("q").unacked == 1  # delivered once more
     peer.delivered()
     peer.send("r", "c", transaction_id=transaction, expect=Status.TIMEOUT)
@@ -93,11 +93,11 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
 
 
 def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> None:
-    prepared_with(peer, "a")
+    prepare_transaction(peer, "a")
     peer.session.closed()
     transactions = harness.broker.transactions
     transactions.commit(transactions.prepared[xid("x")])
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
     other = harness.connect()
     other.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
@@ -107,7 +107,7 @@ def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> 
 def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
     """With and without an earlier request of its transaction manager."""
     harness = DiskHarness(tmp_path)
-    prepared_with(harness.connect(), "a")
+    prepare_transaction(harness.connect(), "a")
     [before] = harness.broker.transactions.prepared.values()
     harness = harness.restart()
     peer = harness.connect()
@@ -120,19 +120,19 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
         )
         assert recovered.body == xid("x")
     transactions.commit(branch)
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
     expected = Status.OK if asked else Status.NOT_FOUND
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=expected)
     harness = harness.restart()
     assert not harness.broker.transactions.prepared
     reader = harness.connect()
-    reader.consume("q", reader.session_of())
+    reader.consume("q", reader.create_session())
     assert reader.texts() == ["a"]
 
 
 def test_a_rollback_of_its_own_is_no_time_out(peer: Peer) -> None:
     transaction = peer.begin()
-    peer.ask(PacketType.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(PacketType.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     properties = {"JMQTransactionID": Long(transaction)}
     peer.ask(PacketType.COMMIT_TRANSACTION, properties, expect=Status.NOT_FOUND)

@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.model.access import Identity
 from sluicemq.protocols.jmq.packets import PacketType, RejectedRequest, Status
-from sluicemq.protocols.jmq.subscriptions import ClientIds, expanded
+from sluicemq.protocols.jmq.subscriptions import ClientIds, expand_client_id
 from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer
 
@@ -37,30 +37,30 @@ IN_B: Way = (True, "b")
 )
 def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
     ids = ClientIds()
-    ids.take(1, "x", ANNA, shared=first[0], namespace=first[1])
+    ids.assign(1, "x", ANNA, shared=first[0], namespace=first[1])
     if allowed:
-        ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
+        ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
     else:
         with pytest.raises(RejectedRequest) as refused:
-            ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
+            ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
         assert refused.value.status == Status.CONFLICT
         ids.release(1)
-        ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
+        ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
 
 
 def test_a_connection_has_one(harness: Harness) -> None:
     ids = harness.coordinator.client_ids
-    ids.take(1, "x", ANNA, shared=False, namespace="")
-    ids.take(1, "x", ANNA, shared=False, namespace="")
-    ids.take(1, "y", ANNA, shared=False, namespace="")
-    ids.take(2, "x", ANNA, shared=False, namespace="")
+    ids.assign(1, "x", ANNA, shared=False, namespace="")
+    ids.assign(1, "x", ANNA, shared=False, namespace="")
+    ids.assign(1, "y", ANNA, shared=False, namespace="")
+    ids.assign(2, "x", ANNA, shared=False, namespace="")
     with pytest.raises(RejectedRequest):
-        ids.take(1, "x", ANNA, shared=False, namespace="")
+        ids.assign(1, "x", ANNA, shared=False, namespace="")
     with pytest.raises(RejectedRequest):
-        ids.take(2, "y", ANNA, shared=False, namespace="")  # the refused one did not lose its own
+        ids.assign(2, "y", ANNA, shared=False, namespace="")  # the refused one did not lose its own
     ids.release(1)
     ids.release(1)
-    ids.take(2, "y", ANNA, shared=False, namespace="")
+    ids.assign(2, "y", ANNA, shared=False, namespace="")
 
 
 @pytest.fixture
@@ -75,30 +75,30 @@ def peer(harness: Harness) -> Peer:
 
 def test_set_and_unset(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
-    assert peer.refusal(SET, {"JMQClientID": "x"}) == Status.OK
-    assert other.refusal(SET, {"JMQClientID": "x"}) == Status.CONFLICT
-    assert peer.refusal(SET, {}) == Status.OK
-    assert other.refusal(SET, {"JMQClientID": "x"}) == Status.OK
+    assert peer.request_status(SET, {"JMQClientID": "x"}) == Status.OK
+    assert other.request_status(SET, {"JMQClientID": "x"}) == Status.CONFLICT
+    assert peer.request_status(SET, {}) == Status.OK
+    assert other.request_status(SET, {"JMQClientID": "x"}) == Status.OK
     other.drop()
-    assert peer.refusal(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
+    assert peer.request_status(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
     third = harness.connect()
-    assert third.refusal(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
+    assert third.request_status(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
 
 
 @pytest.mark.parametrize("bad", ["", "  ", "a${%%}b", "${u:x}y", "x" * 1025])
 def test_malformed_client_ids_are_refused(peer: Peer, bad: str) -> None:
-    assert peer.refusal(SET, {"JMQClientID": bad}) == Status.BAD_REQUEST
+    assert peer.request_status(SET, {"JMQClientID": bad}) == Status.BAD_REQUEST
 
 
 def test_client_id_properties_of_another_type_are_refused(peer: Peer) -> None:
-    assert peer.refusal(SET, {"JMQClientID": 5}) == Status.BAD_REQUEST
-    assert peer.refusal(SET, {"JMQClientID": "x", "JMQShare": 1}) == Status.BAD_REQUEST
+    assert peer.request_status(SET, {"JMQClientID": 5}) == Status.BAD_REQUEST
+    assert peer.request_status(SET, {"JMQClientID": "x", "JMQShare": 1}) == Status.BAD_REQUEST
 
 
 def test_a_client_id_may_begin_with_the_user(harness: Harness) -> None:
-    assert expanded("${u}-1", "anna") == "anna-1"
-    assert expanded("a${u}", "anna") == "a${u}"
+    assert expand_client_id("${u}-1", "anna") == "anna-1"
+    assert expand_client_id("a${u}", "anna") == "a${u}"
     anna = Access(Identity("anna", superuser=True))
     peer = harness.connect(access=anna)
-    assert peer.refusal(SET, {"JMQClientID": "${u}-1"}) == Status.OK
-    assert harness.connect().refusal(SET, {"JMQClientID": "anna-1"}) == Status.CONFLICT
+    assert peer.request_status(SET, {"JMQClientID": "${u}-1"}) == Status.OK
+    assert harness.connect().request_status(SET, {"JMQClientID": "anna-1"}) == Status.CONFLICT

@@ -28,7 +28,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def counts(peer: Peer) -> list[int]:
+def delivery_counts(peer: Peer) -> list[int]:
     """Delivery counts of what has come."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
@@ -37,7 +37,7 @@ def counts(peer: Peer) -> list[int]:
 
 
 def test_a_message_is_sent_received_and_acknowledged(harness: Harness, peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of())
+    consumer = peer.consume("q", peer.create_session())
     peer.send("q", "hello")
     [message] = peer.delivered()
     assert message.consumer_id == consumer
@@ -50,7 +50,7 @@ def test_a_message_is_sent_received_and_acknowledged(harness: Harness, peer: Pee
 
 
 def test_an_acknowledgement_with_the_i_bit_is_refused(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "hello")
     [message] = peer.delivered()
     answer = peer.ask(H.ACKNOWLEDGE, {}, blocks(message), flags=I)
@@ -61,7 +61,7 @@ def test_an_acknowledgement_with_the_i_bit_is_refused(harness: Harness, peer: Pe
 
 
 def test_the_r_bit_of_a_sender_is_passed_on(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "again", flags=P | R | I)
     [message] = peer.delivered()
     assert message.flags & (R | I) == R
@@ -72,63 +72,63 @@ def test_closing_a_consumer_whose_queue_is_gone_is_412() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
     peer = harness.connect()
-    consumer = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
+    consumer = {"JMQConsumerID": Long(peer.consume("q", peer.create_session()))}
     harness.broker.remove(harness.queue("q"), force=True)
     answer = peer.ask(H.DELETE_CONSUMER, consumer)
     assert status(answer) == Status.PRECONDITION_FAILED
     assert answer.properties["JMQConsumerID"] == consumer["JMQConsumerID"]
-    assert peer.refusal(H.DELETE_CONSUMER, consumer) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, consumer) == Status.NOT_FOUND
 
 
 def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
     harness = Harness(EngineSettings(auto_create_topics=False))
     harness.broker.destinations.declare(Address(Kind.TOPIC, "t"))
     peer = harness.connect()
-    session = peer.session_of()
+    session = peer.create_session()
     properties = {"JMQConsumerID": Long(peer.consume("t", session, topic=True))}
     wildcard = {"JMQConsumerID": Long(peer.consume("*", session, topic=True))}
     harness.broker.remove(harness.topic("t"), force=True)
-    assert peer.refusal(H.DELETE_CONSUMER, properties) == Status.PRECONDITION_FAILED
-    assert peer.refusal(H.DELETE_CONSUMER, wildcard) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, properties) == Status.PRECONDITION_FAILED
+    assert peer.request_status(H.DELETE_CONSUMER, wildcard) == Status.OK
 
 
 def test_the_reply_comes_before_the_messages(peer: Peer) -> None:
     peer.send("q", "a", "b")
-    session = peer.session_of()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 10}
-    peer.put(peer.request(H.ADD_CONSUMER, properties)[1])
+    session = peer.create_session()
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session), "JMQSize": 10}
+    peer.put(peer.encode_request(H.ADD_CONSUMER, properties)[1])
     assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY, 1, 1]
 
 
 def test_nothing_is_delivered_before_start(harness: Harness) -> None:
-    peer = harness.arrive()
+    peer = harness.connect_without_hello()
     peer.hello()
     peer.ask(H.AUTHENTICATE, {}, b"\0\0\0\0", expect=Status.OK)
-    consumer = peer.consume("q", peer.session_of())
+    consumer = peer.consume("q", peer.create_session())
     peer.send("q", "x")
     assert peer.texts() == []
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     assert other.texts() == ["x"]  # the message stays available to consumers with credit
     other.send("q", "y")
     assert other.texts() == ["y"]
-    peer.say(H.START)
+    peer.send_packet(H.START)
     peer.send("q", "z", "w")
     assert len(peer.texts() + other.texts()) == 2
     assert consumer
 
 
 def test_stop_and_start_of_the_connection(peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.ask(H.STOP, expect=Status.OK)
     peer.send("q", "a", "b")
     assert peer.texts() == []
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["a", "b"]
 
 
 def test_stop_and_start_of_a_session(peer: Peer) -> None:
-    first, second = peer.session_of(), peer.session_of()
+    first, second = peer.create_session(), peer.create_session()
     peer.consume("a", first)
     peer.consume("b", second)
     peer.ask(H.STOP, {"JMQSessionID": Long(first)}, expect=Status.OK)
@@ -137,25 +137,25 @@ def test_stop_and_start_of_a_session(peer: Peer) -> None:
     assert peer.texts() == ["through"]
     # both have to be started
     peer.ask(H.STOP, expect=Status.OK)
-    peer.say(H.START, {"JMQSessionID": Long(first)})
+    peer.send_packet(H.START, {"JMQSessionID": Long(first)})
     assert peer.texts() == []
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["held"]
-    assert peer.refusal(H.STOP, {"JMQSessionID": Long(77)}) == Status.NOT_FOUND
+    assert peer.request_status(H.STOP, {"JMQSessionID": Long(77)}) == Status.NOT_FOUND
 
 
 def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.session.pause_delivery()
     peer.send("q", "a")
     assert peer.texts() == []
     peer.session.resume_delivery()
-    peer.harness.turn()
+    peer.harness.run_event_loop()
     assert peer.texts() == ["a"]
 
 
 def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     fields: dict[str, Any] = {
         "kind": PacketType.MAP_MESSAGE,
         "properties": {"a": Long(1), "b": True, "c": 1.5},
@@ -179,9 +179,9 @@ def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> No
 
 
 def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     harness.broker.publish(harness.queue("q"), Message(Address(Kind.QUEUE, "q"), b"\xff\0"))
-    harness.turn()
+    harness.run_event_loop()
     [message] = peer.delivered()
     assert message.body == b"\xff\0"
     peer.acknowledge(message)
@@ -192,7 +192,7 @@ def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
 
 
 def test_many_at_once(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", *"abc")
     peer.acknowledge(*peer.delivered())
     assert harness.bodies("q") == []
@@ -200,45 +200,45 @@ def test_many_at_once(harness: Harness, peer: Peer) -> None:
 
 def test_an_acknowledgement_is_answered_when_it_counts(harness: Harness, peer: Peer) -> None:
     """And that is when the journal has it; of what it does not have, at once."""
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
-    peer.session.receive(peer.request(H.ACKNOWLEDGE, None, blocks(message))[1])
+    peer.session.receive(peer.encode_request(H.ACKNOWLEDGE, None, blocks(message))[1])
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.ACKNOWLEDGE_REPLY, Status.OK)
     peer.put(peer.message("q", b"b", flags=0))
     [message] = peer.delivered()
-    peer.session.receive(peer.request(H.ACKNOWLEDGE, None, blocks(message))[1])
+    peer.session.receive(peer.encode_request(H.ACKNOWLEDGE, None, blocks(message))[1])
     assert len(peer.receive()) == 1
 
 
 def test_old_clients_name_consumers_with_32_bits(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
     body = encode_blocks([(message.consumer_id & 0x7FFF_FFFF, message.sysid)], 36)
-    assert peer.refusal(H.ACKNOWLEDGE, {"JMQBodyType": 1}, body) == Status.NOT_FOUND
+    assert peer.request_status(H.ACKNOWLEDGE, {"JMQBodyType": 1}, body) == Status.NOT_FOUND
     body = blocks(message)
-    assert peer.refusal(H.ACKNOWLEDGE, {"JMQBodyType": 2}, body) == Status.OK
+    assert peer.request_status(H.ACKNOWLEDGE, {"JMQBodyType": 2}, body) == Status.OK
 
 
 def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, peer: Peer) -> None:
     """The acknowledgement is ignored; only an unknown consumer is an error."""
-    consumer = peer.consume("q", peer.session_of())
+    consumer = peer.consume("q", peer.create_session())
     other = harness.connect()
-    other_consumer = other.consume("q", other.session_of())
+    other_consumer = other.consume("q", other.create_session())
     peer.send("q", "a", "b")
     [message], [other_message] = peer.delivered(), other.delivered()
     sysid = other_message.sysid
     forged_blocks = encode_blocks([(consumer, sysid), (consumer, encode_sysid(1, 1))])
-    assert peer.refusal(H.ACKNOWLEDGE, None, forged_blocks) == Status.OK
+    assert peer.request_status(H.ACKNOWLEDGE, None, forged_blocks) == Status.OK
     assert (
-        peer.refusal(H.ACKNOWLEDGE, None, encode_blocks([(other_consumer, sysid)]))
+        peer.request_status(H.ACKNOWLEDGE, None, encode_blocks([(other_consumer, sysid)]))
         == Status.NOT_FOUND
     )
-    assert peer.refusal(H.ACKNOWLEDGE, None, b"x" * 39) == Status.ERROR
+    assert peer.request_status(H.ACKNOWLEDGE, None, b"x" * 39) == Status.ERROR
     assert harness.queue("q").unacked == 2
     peer.acknowledge(message)
     peer.acknowledge(message)
@@ -247,7 +247,7 @@ def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, p
 
 
 def test_what_others_settle_is_not_held_any_more(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
     purge(harness.broker, harness.queue("q"), unacked=True)
@@ -258,29 +258,29 @@ def test_what_others_settle_is_not_held_any_more(harness: Harness, peer: Peer) -
 
 
 def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Peer) -> None:
-    number = peer.consume("q", peer.session_of())
+    number = peer.consume("q", peer.create_session())
     for _ in range(50):
         peer.send("q", *"abcdefgh")
         purge(harness.broker, harness.queue("q"), unacked=True)
         peer.resume(number, 1000)
     peer.receive()
     consumer = harness.coordinator.connections.popitem()[1]._connection.consumers[number]
-    assert len(consumer.held.first) < 100
+    assert len(consumer.unacked.first) < 100
 
 
 def test_a_session_that_does_not_acknowledge(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of(AckMode.NO_ACK))
+    peer.consume("q", peer.create_session(AckMode.NO_ACK))
     peer.send("q", "a")
     [message] = peer.delivered()
     assert harness.queue("q").unacked == 0
-    assert peer.refusal(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_ALLOWED
+    assert peer.request_status(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_ALLOWED
     peer.drop()
     assert harness.bodies("q") == []
 
 
 def test_without_acknowledgements_a_message_is_gone_when_it_has_left(harness: Harness) -> None:
     peer = harness.connect()
-    peer.consume("q", peer.session_of(AckMode.NO_ACK))
+    peer.consume("q", peer.create_session(AckMode.NO_ACK))
     peer.transport.stalled = True
     other = harness.connect()
     other.send("q", "a")
@@ -290,7 +290,7 @@ def test_without_acknowledgements_a_message_is_gone_when_it_has_left(harness: Ha
 
 
 def test_two_messages_of_one_id(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a", "b", sysid=encode_sysid(1, 1))
     first, second = peer.delivered()
     peer.acknowledge(first)
@@ -304,12 +304,12 @@ def test_two_messages_of_one_id(harness: Harness, peer: Peer) -> None:
 
 @pytest.mark.parametrize(("reason", "expected"), [(0, "UNDELIVERABLE"), (1, "EXPIRED")])
 def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str) -> None:
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("q", session)
     peer.send("q", "a")
     [message] = peer.delivered()
     properties = {"JMQAckType": 2, "JMQDeadReason": reason}
-    peer.say(H.ACKNOWLEDGE, properties, blocks(message))
+    peer.send_packet(H.ACKNOWLEDGE, properties, blocks(message))
     assert harness.bodies("q") == []
     assert harness.queue("q").statistics.expired == reason
     peer.consume("mq.sys.dmq", session)
@@ -322,49 +322,49 @@ def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str
 
 
 def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a", properties={"JMS_SUN_PRESERVE_UNDELIVERED": False})
     peer.send("q", "b", properties={"JMS_SUN_TRUNCATE_MSG_BODY": True})
-    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
-    peer.consume("mq.sys.dmq", peer.session_of())
+    peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+    peer.consume("mq.sys.dmq", peer.create_session())
     [dead_letter] = peer.delivered()
     assert dead_letter.body == b""
     assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
 
 
 def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     old_properties = {
         "JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED",
         "JMS_SUN_DMQ_BODY_TRUNCATED": True,
     }
     peer.send("q", "a", properties=old_properties)
-    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+    peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
     selector = "JMS_SUN_DMQ_UNDELIVERED_REASON = 'UNDELIVERABLE'"
-    peer.consume("mq.sys.dmq", peer.session_of(), JMQSelector=selector)
+    peer.consume("mq.sys.dmq", peer.create_session(), JMQSelector=selector)
     [dead_letter] = peer.delivered()
     assert dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "UNDELIVERABLE"
     assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
 
 
 def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of(), size=1)
+    peer.consume("q", peer.create_session(), size=1)
     other = harness.connect()
-    other.consume("q", other.session_of(), size=1)
+    other.consume("q", other.create_session(), size=1)
     peer.send("q", "a", "b")
     [message], [_] = peer.delivered(), other.delivered()
     other.resume(0, 1)  # there is no such consumer
     for number in list(harness.coordinator.connections.values())[1]._connection.consumers:
         other.resume(number, 1)
-    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
-    harness.turn()
+    peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
+    harness.run_event_loop()
     [redelivered] = other.delivered()
     assert redelivered.sysid == message.sysid
     assert redelivered.flags & R
 
 
 def test_an_undeliverable_message_does_not_come_for_ever(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
     peer.acknowledge(message, JMQAckType=1)
@@ -375,23 +375,26 @@ def test_an_undeliverable_message_does_not_come_for_ever(harness: Harness, peer:
 def test_an_undeliverable_message_is_not_sent_around_for_ever(harness: Harness, peer: Peer) -> None:
     readers = [peer, harness.connect()]
     for reader in readers:
-        reader.consume("q", reader.session_of())
+        reader.consume("q", reader.create_session())
     peer.send("q", "a")
     deliveries = 0
     for _ in range(30):
         for reader in readers:
             for message in reader.delivered():
                 deliveries += 1
-                reader.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
+                reader.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
     assert deliveries == 20
     assert harness.bodies("mq.sys.dmq") == [b"a"]
 
 
 def test_there_is_no_other_way_to_acknowledge(peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     message = peer.delivered()
-    assert peer.refusal(H.ACKNOWLEDGE, {"JMQAckType": 3}, blocks(*message)) == Status.BAD_REQUEST
+    assert (
+        peer.request_status(H.ACKNOWLEDGE, {"JMQAckType": 3}, blocks(*message))
+        == Status.BAD_REQUEST
+    )
 
 
 # --- the end of a connection ---------------------------------------------------------------------
@@ -400,12 +403,12 @@ def test_there_is_no_other_way_to_acknowledge(peer: Peer) -> None:
 def test_unacked_messages_of_a_lost_connection_are_redelivered(
     harness: Harness, peer: Peer
 ) -> None:
-    peer.consume("q", peer.session_of(), size=3)
+    peer.consume("q", peer.create_session(), size=3)
     peer.send("q", *"abcd")
     peer.delivered()
     peer.drop()
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     messages = other.delivered()
     assert [m.body for m in messages] == [b"a", b"b", b"c", b"d"]
     assert [bool(m.flags & R) for m in messages] == [True, True, True, False]
@@ -414,7 +417,7 @@ def test_unacked_messages_of_a_lost_connection_are_redelivered(
 def test_only_what_was_surely_tried_can_be_given_up(harness: Harness, peer: Peer) -> None:
     settings = DestinationSettings(max_attempts=1, dead_letter=True, dead_letter_queue="dead")
     harness.limit("q", settings)
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", *"abc")
     peer.delivered()
     peer.drop()
@@ -425,17 +428,17 @@ def test_only_what_was_surely_tried_can_be_given_up(harness: Harness, peer: Peer
 def test_unwritten_deliveries_are_not_counted(harness: Harness) -> None:
     peer = harness.connect(JMQSize=1)
     peer.send("q", *"abc")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     assert peer.texts() == ["a"]
     assert harness.queue("q").unacked == 3
     peer.drop()
     other = harness.connect()
-    other.consume("q", other.session_of())
-    assert counts(other) == [2, 1, 1]
+    other.consume("q", other.create_session())
+    assert delivery_counts(other) == [2, 1, 1]
 
 
 def test_a_queue_that_is_removed_and_comes_back(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [delivered] = peer.delivered()
     harness.broker.remove(harness.queue("q"), force=True)
@@ -449,29 +452,31 @@ def test_a_queue_that_is_removed_and_comes_back(harness: Harness, peer: Peer) ->
 def test_expired_messages_are_not_delivered(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a", expiration=harness.clock.wall + 1000)
     peer.send("q", "b", flags=P)
-    harness.turn(2000)
-    peer.consume("q", peer.session_of())
+    harness.run_event_loop(2000)
+    peer.consume("q", peer.create_session())
     assert peer.texts() == ["b"]
     assert harness.bodies("mq.sys.dmq") == [b"a"]
 
 
 def test_delayed_messages_wait(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a", delivery_time=harness.clock.wall + 1000)
     assert peer.texts() == []
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert peer.texts() == ["a"]
 
 
 def test_unknown_and_lost_sessions(peer: Peer) -> None:
-    properties = {**peer.place("q"), "JMQSessionID": Long(5)}
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.NOT_FOUND
-    assert peer.refusal(H.DESTROY_SESSION, {"JMQSessionID": Long(5)}) == Status.NOT_FOUND
-    assert peer.refusal(H.CREATE_SESSION, {"JMQAckMode": 4}) == Status.BAD_REQUEST
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(5)}
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.NOT_FOUND
+    assert peer.request_status(H.DESTROY_SESSION, {"JMQSessionID": Long(5)}) == Status.NOT_FOUND
+    assert peer.request_status(H.CREATE_SESSION, {"JMQAckMode": 4}) == Status.BAD_REQUEST
 
 
 def test_a_consumer_without_a_session_is_the_connections(harness: Harness, peer: Peer) -> None:
-    answer = peer.ask(H.ADD_CONSUMER, {**peer.place("q"), "JMQSize": 10}, expect=Status.OK)
+    answer = peer.ask(
+        H.ADD_CONSUMER, {**peer.destination_properties("q"), "JMQSize": 10}, expect=Status.OK
+    )
     peer.send("q", "a")
     [message] = peer.delivered()
     assert message.consumer_id == answer.properties["JMQConsumerID"]

@@ -26,7 +26,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def counts(peer: Peer) -> list[int]:
+def delivery_counts(peer: Peer) -> list[int]:
     """Delivery counts of what has come."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
@@ -35,7 +35,7 @@ def counts(peer: Peer) -> list[int]:
 
 
 def test_a_consumer_is_sent_as_much_as_it_asked_for(peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=3)
+    consumer = peer.consume("q", peer.create_session(), size=3)
     peer.send("q", *"abcdefg")
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"a", b"b", b"c"]
@@ -53,7 +53,7 @@ def test_a_consumer_is_sent_as_much_as_it_asked_for(peer: Peer) -> None:
 
 
 def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=10)
+    consumer = peer.consume("q", peer.create_session(), size=10)
     peer.resume(consumer, 2)
     peer.send("q", *"abc")
     messages = peer.delivered()
@@ -63,8 +63,8 @@ def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
 
 def test_no_more_than_the_broker_allows(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
-    session = peer.session_of()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session)}
+    session = peer.create_session()
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session)}
     answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQSize": 100}, expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
     peer.send("q", *"abc")
@@ -78,14 +78,14 @@ def test_no_more_than_the_broker_allows(harness: Harness) -> None:
 
 def test_an_unlimited_consumer_is_limited_by_the_broker(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
-    peer.consume("q", peer.session_of(), size=-1)
+    peer.consume("q", peer.create_session(), size=-1)
     peer.send("q", *"abc")
     assert peer.texts() == ["a", "b"]
 
 
 def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
-    peer.consume("q", peer.session_of(), size=None)
+    peer.consume("q", peer.create_session(), size=None)
     peer.send("q", *"abc")
     messages = peer.delivered()
     assert len(messages) == 3
@@ -93,9 +93,9 @@ def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
 
 
 def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of(), size=1)
+    peer.consume("q", peer.create_session(), size=1)
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     peer.send("q", *"abcd")
     assert peer.texts() + other.texts() == ["a", *"bcd"]
 
@@ -104,7 +104,7 @@ def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) ->
 def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
     settings: dict[str, Any] = {name: 3}
     peer = harness.connect(**settings)
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("a", session)
     peer.consume("b", session, size=2)
     peer.send("a", "1")
@@ -113,18 +113,18 @@ def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"1", b"2", b"3"]
     assert [m.flags & (C | F) for m in messages] == [0, 0, C | F]
-    peer.say(H.RESUME_FLOW)  # like the Java client: without properties
+    peer.send_packet(H.RESUME_FLOW)  # like the Java client: without properties
     assert peer.texts() == ["5", "6"]
     peer.send("a", "7", "8")
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"7"]
     assert messages[0].flags & F
-    peer.say(H.RESUME_FLOW, {"JMQSize": 1})
+    peer.send_packet(H.RESUME_FLOW, {"JMQSize": 1})
     [message] = peer.delivered()
     assert message.flags & F
     peer.send("a", "9", "0")
     assert peer.texts() == []
-    peer.say(H.RESUME_FLOW, {"JMQSize": -1})
+    peer.send_packet(H.RESUME_FLOW, {"JMQSize": -1})
     assert peer.texts() == ["9", "0"]
 
 
@@ -132,14 +132,14 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
     """More is handed over in one turn than may be written."""
     peer = harness.connect(JMQSize=3)
     peer.send("q", *"abcdefgh")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     received = []
     for size in (3, 3, 2):
         messages = peer.delivered()
         assert len(messages) == size
         assert bool(messages[-1].flags & F) == (size == 3)
         received += messages
-        peer.say(H.RESUME_FLOW)
+        peer.send_packet(H.RESUME_FLOW)
     assert b"".join(m.body for m in received) == b"abcdefgh"
     peer.acknowledge(*received)
     assert harness.queue("q").unacked == 0
@@ -149,8 +149,8 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
 def test_who_acknowledges_nothing_is_not_sent_everything(
     harness: Harness, transacted: bool
 ) -> None:
-    peer = harness.connect(SessionOptions(held=5))
-    consumer = peer.consume("q", peer.session_of(), size=3)
+    peer = harness.connect(SessionOptions(max_unacked=5))
+    consumer = peer.consume("q", peer.create_session(), size=3)
     transaction = peer.begin() if transacted else 0
     peer.send("q", *"abcdefgh")
     messages = peer.delivered()
@@ -166,16 +166,16 @@ def test_who_acknowledges_nothing_is_not_sent_everything(
 
 
 def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(held=2), JMQSize=2)
+    peer = harness.connect(SessionOptions(max_unacked=2), JMQSize=2)
     peer.send("q", *"abcd")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     messages = peer.delivered()
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     assert peer.delivered() == []
     peer.acknowledge(messages[0])
     messages = peer.delivered()
     assert [m.body for m in messages] == [b"c", b"d"]
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     peer.send("q", "e")
     assert peer.delivered() == []
     peer.acknowledge(*messages)
@@ -185,11 +185,11 @@ def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> N
 def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
     peer = harness.connect(JMQSize=1)
     peer.send("q", *"abc")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     [message] = peer.delivered()
     purge(harness.broker, harness.queue("q"), unacked=True)
     peer.acknowledge(message)
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     assert peer.delivered() == []
     peer.send("q", "d")
     assert peer.texts() == ["d"]
@@ -197,7 +197,7 @@ def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
 
 def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
-    session = peer.session_of()
+    session = peer.create_session()
     peer.send("a", "1", "2")
     peer.send("b", "3")
     peer.consume("a", session)
@@ -217,7 +217,7 @@ def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
 
 def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "1")
     [message] = peer.delivered()
     purge(harness.broker, harness.queue("q"), unacked=True)
@@ -233,7 +233,7 @@ def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: 
 def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: int) -> None:
     """The window of the Java client: 100 messages per connection, then RESUME_FLOW."""
     peer = harness.connect(JMQRBufferSize=100)
-    received = {peer.consume("q", peer.session_of()): 0 for _ in range(500)}
+    received = {peer.consume("q", peer.create_session()): 0 for _ in range(500)}
     sender = harness.connect()
     for _ in range(1000 // group):
         sender.put(b"".join(sender.message("q", b"x") for _ in range(group)))
@@ -241,14 +241,14 @@ def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: in
             for message in messages:
                 received[message.consumer_id] += 1
                 if message.flags & F:
-                    peer.say(H.RESUME_FLOW)
+                    peer.send_packet(H.RESUME_FLOW)
             peer.acknowledge(*messages)
     assert set(received.values()) <= {1, 2, 3}
 
 
 def test_every_consumer_has_its_turn_when_a_client_reads_slowly(harness: Harness) -> None:
     peer = harness.connect()
-    received = {peer.consume("q", peer.session_of()): 0 for _ in range(4)}
+    received = {peer.consume("q", peer.create_session()): 0 for _ in range(4)}
     sender = harness.connect()
     for _ in range(4):
         sender.send("q", "x")
@@ -271,7 +271,7 @@ def size_of(message: Packet) -> int:
 def size(harness: Harness) -> int:
     """Bytes of a delivery with a text of one character."""
     peer = harness.connect()
-    peer.consume("m", peer.session_of(AckMode.NO_ACK))
+    peer.consume("m", peer.create_session(AckMode.NO_ACK))
     peer.send("m", "x")
     [message] = peer.delivered()
     return size_of(message)
@@ -284,8 +284,12 @@ def marks(messages: list[Packet], flag: int) -> list[bool]:
 def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> None:
     peer = harness.connect()
     peer.send("q", *"abcdefgh")
-    session = peer.session_of()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 1000}
+    session = peer.create_session()
+    properties = {
+        **peer.destination_properties("q"),
+        "JMQSessionID": Long(session),
+        "JMQSize": 1000,
+    }
     answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQBytes": Long(300)}, expect=Status.OK)
     assert answer.properties["JMQBytes"] == 300
     consumer = answer.properties["JMQConsumerID"]
@@ -297,14 +301,14 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
     peer.acknowledge(*messages)
     assert peer.texts() == []
     resume: dict[str, object] = {"JMQConsumerID": consumer, "JMQSize": 1000}
-    peer.say(H.RESUME_FLOW, resume)  # as many bytes again
+    peer.send_packet(H.RESUME_FLOW, resume)  # as many bytes again
     redelivered = peer.delivered()
     assert len(redelivered) == len(messages)
-    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(1)})
+    peer.send_packet(H.RESUME_FLOW, {**resume, "JMQBytes": Long(1)})
     assert marks(peer.delivered(), C) == [True]
-    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(0)})
+    peer.send_packet(H.RESUME_FLOW, {**resume, "JMQBytes": Long(0)})
     assert peer.delivered() == []
-    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(-1)})
+    peer.send_packet(H.RESUME_FLOW, {**resume, "JMQBytes": Long(-1)})
     rest = peer.delivered()
     assert len(messages) + len(redelivered) + 1 + len(rest) == 8
     assert not any(marks(rest, C))
@@ -312,7 +316,7 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
 
 def test_messages_that_exceed_the_bytes_wait_in_order(harness: Harness) -> None:
     peer = harness.connect()
-    session = peer.session_of()
+    session = peer.create_session()
     consumer = peer.consume("q", session, JMQBytes=Long(1))
     other = harness.connect()
     for text in "abc":
@@ -330,8 +334,8 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
     limit: dict[str, Any] = {"JMQBytes": Long(2 * size)}
     peer = harness.connect(**({} if later else limit))
     if later:
-        peer.say(H.RESUME_FLOW, limit)
-    session = peer.session_of()
+        peer.send_packet(H.RESUME_FLOW, limit)
+    session = peer.create_session()
     peer.consume("q", session)
     peer.consume("r", session)
     for name, text in ("q", "a"), ("r", "b"), ("q", "c"), ("r", "d"):
@@ -340,7 +344,7 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
     assert [m.body for m in messages] == [b"a", b"b"]
     assert marks(messages, F) == [False, True]
     assert not any(marks(messages, C))
-    peer.say(H.RESUME_FLOW)
+    peer.send_packet(H.RESUME_FLOW)
     messages = peer.delivered()
     assert {m.body for m in messages} == {b"c", b"d"}
     assert marks(messages, F) == [False, True]
@@ -348,10 +352,10 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
 
 def test_a_connection_that_takes_no_bytes_is_sent_nothing(harness: Harness) -> None:
     peer = harness.connect(JMQBytes=Long(0))
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     assert peer.delivered() == []
-    peer.say(H.RESUME_FLOW, {"JMQBytes": Long(-1)})
+    peer.send_packet(H.RESUME_FLOW, {"JMQBytes": Long(-1)})
     assert peer.texts() == ["a"]
 
 
@@ -359,38 +363,41 @@ def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
     harness: Harness, size: int
 ) -> None:
     peer = harness.connect(JMQMaxMsgBytes=Long(size + 9))
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a", "b" * 100, "c" * 10)
-    harness.turn()
+    harness.run_event_loop()
     assert peer.texts() == ["a", "c" * 10]
     assert harness.bodies("mq.sys.dmq") == [b"b" * 100]
-    peer.consume("mq.sys.dmq", peer.session_of())
-    peer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(-1)})
+    peer.consume("mq.sys.dmq", peer.create_session())
+    peer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(-1)})
 
 
 def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, size: int) -> None:
     small_consumer = harness.connect()
-    small_consumer.consume("q", small_consumer.session_of())
-    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
+    small_consumer.consume("q", small_consumer.create_session())
+    small_consumer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
     consumer = harness.connect()
-    consumer.consume("q", consumer.session_of())
+    consumer.consume("q", consumer.create_session())
     sender = harness.connect()
     for number in range(4):
         sender.send("q", f"{number}" * 100)
-        harness.turn()
+        harness.run_event_loop()
     assert small_consumer.texts() == []
     assert consumer.texts() == [f"{number}" * 100 for number in range(4)]
-    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
+    small_consumer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
     consumer.drop()
     sender.send("q", "x" * 100)
-    harness.turn()
+    harness.run_event_loop()
     assert "x" * 100 in small_consumer.texts()
 
 
 def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None:
     peer = harness.connect()
-    properties = {**peer.place("q"), "JMQSize": 10}
-    assert peer.refusal(H.ADD_CONSUMER, {**properties, "JMQBytes": "many"}) == Status.BAD_REQUEST
+    properties = {**peer.destination_properties("q"), "JMQSize": 10}
+    assert (
+        peer.request_status(H.ADD_CONSUMER, {**properties, "JMQBytes": "many"})
+        == Status.BAD_REQUEST
+    )
     assert harness.connect().transport.open
-    arriving = harness.arrive()
+    arriving = harness.connect_without_hello()
     assert status(arriving.hello(JMQMaxMsgBytes="all")) == Status.BAD_REQUEST

@@ -22,7 +22,7 @@ from sluicemq.protocols.jmq.fields import (
 )
 from sluicemq.protocols.jmq.mapping import (
     LAST_TIME,
-    deliver_chunks,
+    encode_delivery,
     message_of,
     sysid_of,
     with_properties,
@@ -37,7 +37,7 @@ QUEUE = Address(Kind.QUEUE, "q")
 CLASSIC = packets.Q | packets.P | packets.A
 
 
-def parsed(data: bytes) -> Packet:
+def decode_packet(data: bytes) -> Packet:
     decoder = Decoder()
     [packet] = decoder.feed(data)
     assert decoder.error is None
@@ -45,7 +45,7 @@ def parsed(data: bytes) -> Packet:
     return packet
 
 
-def sent(
+def client_packet(
     kind: int = 1,
     flags: int = CLASSIC,
     header: bytes | None = None,
@@ -58,15 +58,15 @@ def sent(
     """A message as a client sends it."""
     if header is None:
         header = encode_header("dq", destination_class=QUEUE_CLASS, producer_id=7)
-    return parsed(
+    return decode_packet(
         encode_packet(kind, flags, 10, properties, header, body, priority, expiration, sysid)
     )
 
 
-def delivered(message: Message, flags: int = 0, count: int = 1, consumer: int = 99) -> Packet:
-    chunks = deliver_chunks(message, consumer, flags, count, IDENTITY)
+def deliver(message: Message, flags: int = 0, count: int = 1, consumer: int = 99) -> Packet:
+    chunks = encode_delivery(message, consumer, flags, count, IDENTITY)
     assert chunks[0][20:52] == sysid_of(message, IDENTITY)
-    packet = parsed(b"".join(chunks))
+    packet = decode_packet(b"".join(chunks))
     assert packet.version == 301
     assert packet.consumer_id == consumer
     assert packet.variable.delivery_count == count
@@ -89,7 +89,7 @@ def test_a_message_of_the_java_client() -> None:
         delivery_time=1795239283900,
     )
     message = message_of(
-        sent(header=header, properties={"n": Long(5)}, expiration=1795239284000), "anna"
+        client_packet(header=header, properties={"n": Long(5)}, expiration=1795239284000), "anna"
     )
     assert message.destination == Address(Kind.QUEUE, "dq")
     assert message.body == b"later"
@@ -110,7 +110,7 @@ def test_a_message_of_the_java_client() -> None:
 
 
 def test_absent_header_fields() -> None:
-    message = message_of(sent(6, 0, encode_header("t"), body=b""))
+    message = message_of(client_packet(6, 0, encode_header("t"), body=b""))
     assert message.destination == Address(Kind.TOPIC, "t")
     assert message.kind is BodyKind.NONE
     assert message.durability is Durability.NONE
@@ -122,7 +122,7 @@ def test_absent_header_fields() -> None:
 
 def test_durability_is_what_is_asked_for() -> None:
     for flags, durability in ((packets.P, Durability.LAZY), (0, Durability.SYNC)):
-        message = message_of(sent(flags=flags), None, Durability.LAZY, Durability.SYNC)
+        message = message_of(client_packet(flags=flags), None, Durability.LAZY, Durability.SYNC)
         assert message.durability is durability
 
 
@@ -138,21 +138,21 @@ def test_durability_is_what_is_asked_for() -> None:
     ],
 )
 def test_all_kinds_go_out_as_they_came(kind: PacketType, expected: BodyKind) -> None:
-    message = message_of(sent(kind, body=b"\xac\xed anything"))
+    message = message_of(client_packet(kind, body=b"\xac\xed anything"))
     assert message.kind is expected
-    packet = delivered(message)
+    packet = deliver(message)
     assert packet.type == kind
     assert packet.body == b"\xac\xed anything"
 
 
 def test_the_clients_own_id_replaces_the_one_of_the_packet() -> None:
-    message = message_of(sent(header=encode_header("q", message_id="ID:mine")))
+    message = message_of(client_packet(header=encode_header("q", message_id="ID:mine")))
     assert message.message_id == "ID:mine"
-    assert delivered(message).sysid == SYSID
+    assert deliver(message).sysid == SYSID
 
 
 def test_times_and_priorities_out_of_range() -> None:
-    wild = sent(
+    wild = client_packet(
         header=encode_header("q", delivery_time=2**63 - 1),
         priority=255,
         expiration=2**63 - 1,
@@ -162,20 +162,20 @@ def test_times_and_priorities_out_of_range() -> None:
     assert message.deliver_at == message.expiration == LAST_TIME
     assert message.timestamp == 0
     assert message.priority == 9
-    message = message_of(sent(header=encode_header("q", delivery_time=-5), expiration=-5))
+    message = message_of(client_packet(header=encode_header("q", delivery_time=-5), expiration=-5))
     assert message.deliver_at == message.expiration == 0
-    packet = delivered(message)
+    packet = deliver(message)
     assert packet.expiration == packet.variable.delivery_time == -5
 
 
 @pytest.mark.parametrize("header", [b"", encode_header(""), b"\0\1\0\7q", encode_header(type="t")])
 def test_a_message_has_a_destination(header: bytes) -> None:
     with pytest.raises(ProtocolError):
-        message_of(sent(header=header))
+        message_of(client_packet(header=header))
 
 
 def test_a_broken_block_is_refused() -> None:
-    packet = sent(properties={"a": "b"})
+    packet = client_packet(properties={"a": "b"})
     packet.block = packet.block[:-1]
     with pytest.raises(ProtocolError):
         message_of(packet)
@@ -189,7 +189,7 @@ def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
         "dq", "c", "r", "t", QUEUE_CLASS, TOPIC_CLASS, 3, 7, 1795239283900, message_id="m"
     )
     properties: dict[str, object] = {"a": Byte(1), "b": Long(2)}
-    packet = sent(
+    packet = client_packet(
         2,
         CLASSIC | packets.Z | packets.R | packets.C | packets.F | packets.L | packets.I,
         header,
@@ -198,7 +198,7 @@ def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
         7,
         8,
     )
-    delivery = delivered(message_of(packet), packets.R | packets.C, 3)
+    delivery = deliver(message_of(packet), packets.R | packets.C, 3)
     assert delivery.flags == CLASSIC | packets.Z | packets.R | packets.C
     assert delivery.block == packet.block
     assert delivery.body == packet.body
@@ -223,16 +223,16 @@ def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
 
 
 def test_flags_are_those_of_each_delivery() -> None:
-    message = message_of(sent())
-    assert delivered(message).flags == CLASSIC
-    assert delivered(message, packets.R | packets.F).flags == CLASSIC | packets.R | packets.F
-    assert delivered(message, packets.L, 7).flags == CLASSIC | packets.L
-    assert delivered(message).flags == CLASSIC
+    message = message_of(client_packet())
+    assert deliver(message).flags == CLASSIC
+    assert deliver(message, packets.R | packets.F).flags == CLASSIC | packets.R | packets.F
+    assert deliver(message, packets.L, 7).flags == CLASSIC | packets.L
+    assert deliver(message).flags == CLASSIC
 
 
 def test_a_delivery_can_be_sent_on() -> None:
-    first = delivered(message_of(sent(properties={"a": 1})), packets.R | packets.C, 5)
-    second = delivered(message_of(first), 0, 1)
+    first = deliver(message_of(client_packet(properties={"a": 1})), packets.R | packets.C, 5)
+    second = deliver(message_of(first), 0, 1)
     assert second.header.count(b"\0\x0b\0\4") == 1
     assert second.flags == CLASSIC | packets.R  # the sender sets the flag
     assert second.properties == {"a": 1}
@@ -241,7 +241,7 @@ def test_a_delivery_can_be_sent_on() -> None:
 def test_old_packets_become_new_ones() -> None:
     table = java.dumps_map({"n": Long(5), "s": "text"}, hashtable=True)
     header = encode_header("q", "c")
-    oldest = parsed(
+    oldest = decode_packet(
         pack(">Ihhi", packets.MAGIC, 103, 1, 72 + len(header) + len(table) + 4)
         + pack(">iq", 77, 0)
         + SYSID
@@ -257,11 +257,11 @@ def test_old_packets_become_new_ones() -> None:
     )
     old[4:6] = pack(">h", 200)
     old[56:60] = pack(">i", len(table))
-    for packet in (oldest, parsed(bytes(old))):
+    for packet in (oldest, decode_packet(bytes(old))):
         message = message_of(packet)
         assert message.properties == {"n": 5, "s": "text"}
         assert message.message_id == sysid_text(SYSID)
-        delivery = delivered(message)
+        delivery = deliver(message)
         assert delivery.properties == message.properties
         assert b"\0\1n\0\5" in delivery.block
         assert delivery.sysid == SYSID
@@ -279,10 +279,10 @@ def test_old_packets_become_new_ones() -> None:
 def test_properties_are_added_to_what_goes_out_as_it_came(
     properties: dict[str, object] | None,
 ) -> None:
-    packet = sent(properties=properties, body=b"the body")
+    packet = client_packet(properties=properties, body=b"the body")
     message = message_of(packet)
     message.native = with_properties(message, {"colour": "blue", "added": "é"})
-    packet_out = delivered(message)
+    packet_out = deliver(message)
     assert packet_out.properties == {**(properties or {}), "colour": "blue", "added": "é"}
     assert packet.block[8:] in packet_out.block  # integers keep their widths
     assert packet_out.body == b"the body"
@@ -290,15 +290,15 @@ def test_properties_are_added_to_what_goes_out_as_it_came(
     assert packet_out.variable.queue == packet.variable.queue
 
 
-def dead(message: Message, reason: str = "expired") -> Message:
+def make_dead_letter(message: Message, reason: str = "expired") -> Message:
     dead_letter = dead_letter_of(message, "dq", reason, 2, 1795239285147)
     dead_letter.destination = Address(Kind.QUEUE, "mq.sys.dmq")
     return dead_letter
 
 
 def test_a_dead_letter_has_its_history() -> None:
-    packet = sent(flags=packets.P, properties={"b": Byte(1), "n": Long(5)}, expiration=88)
-    delivery = delivered(dead(message_of(packet)))
+    packet = client_packet(flags=packets.P, properties={"b": Byte(1), "n": Long(5)}, expiration=88)
+    delivery = deliver(make_dead_letter(message_of(packet)))
     assert delivery.sysid == SYSID
     assert delivery.flags == packets.Q | packets.P
     assert delivery.expiration == 88
@@ -335,18 +335,18 @@ def test_a_dead_letter_has_its_history() -> None:
     ],
 )
 def test_reasons(reason: str, expected: str) -> None:
-    delivery = delivered(dead(message_of(sent()), reason))
+    delivery = deliver(make_dead_letter(message_of(client_packet()), reason))
     assert delivery.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
 
 
 def test_a_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
-    dead_letter = dead(message_of(sent()))
+    dead_letter = make_dead_letter(message_of(client_packet()))
     dead_letter.body = b""
     assert dead_letter.properties is not None
     dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] = True
     dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] = "LOW_PRIORITY"
     dead_letter.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] = "why"
-    delivery = delivered(dead_letter)
+    delivery = deliver(dead_letter)
     assert delivery.body == b""
     assert delivery.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
     assert delivery.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "LOW_PRIORITY"
@@ -354,16 +354,16 @@ def test_a_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
 
 
 def test_a_message_dead_lettered_again_has_the_new_reason() -> None:
-    first = delivered(dead(message_of(sent())))
-    second = delivered(dead(message_of(first), "overflow"))
+    first = deliver(make_dead_letter(message_of(client_packet())))
+    second = deliver(make_dead_letter(message_of(first), "overflow"))
     assert second.properties["deadLetterReason"] == "overflow"
     assert second.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "OLDEST"
 
 
 def test_a_dead_letter_of_another_protocol() -> None:
-    dead_letter = dead(foreign(b"text"))
+    dead_letter = make_dead_letter(foreign_message(b"text"))
     dead_letter.sequence = 5
-    delivery = delivered(dead_letter)
+    delivery = deliver(dead_letter)
     assert delivery.variable.destination == "mq.sys.dmq"
     assert delivery.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 2
     assert delivery.properties["originalQueue"] == "dq"
@@ -372,7 +372,7 @@ def test_a_dead_letter_of_another_protocol() -> None:
 # --- messages of other protocols -----------------------------------------------------------------
 
 
-def foreign(
+def foreign_message(
     body: bytes,
     kind: BodyKind = BodyKind.TEXT,
     origin: Origin = Origin.VIBEMQ,
@@ -407,20 +407,20 @@ def foreign(
 def test_bodies_of_others(
     kind: BodyKind, body: bytes, origin: Origin, expected: PacketType
 ) -> None:
-    delivery = delivered(foreign(body, kind, origin))
+    delivery = deliver(foreign_message(body, kind, origin))
     assert delivery.type == expected
     assert delivery.body == body
 
 
 def test_headers_of_others() -> None:
-    message = foreign(b"x", address=Address(Kind.TOPIC, "t"))
+    message = foreign_message(b"x", address=Address(Kind.TOPIC, "t"))
     message.reply_to = Address(Kind.QUEUE, "answers")
     message.correlation_id = "c"
     message.type = "type"
     message.priority = 8
     message.expiration = 77
     message.deliver_at = 66
-    delivery = delivered(message, packets.R | packets.C, 2)
+    delivery = deliver(message, packets.R | packets.C, 2)
     assert delivery.flags == packets.P | packets.R | packets.C
     assert delivery.priority == 8
     assert delivery.expiration == 77
@@ -430,9 +430,9 @@ def test_headers_of_others() -> None:
     assert (header.destination, header.destination_class) == ("t", TOPIC_CLASS)
     assert (header.reply_to, header.reply_to_class) == ("answers", QUEUE_CLASS)
     assert (header.correlation_id, header.type, header.delivery_time) == ("c", "type", 66)
-    message = foreign(b"x")
+    message = foreign_message(b"x")
     message.durability = Durability.NONE
-    delivery = delivered(message)
+    delivery = deliver(message)
     assert delivery.flags == packets.Q
     assert delivery.variable.destination_class == QUEUE_CLASS
     assert (
@@ -444,8 +444,8 @@ def test_headers_of_others() -> None:
 
 
 def test_properties_of_others() -> None:
-    delivery = delivered(
-        foreign(
+    delivery = deliver(
+        foreign_message(
             b"x",
             properties={
                 "content-type": "a/b",
@@ -477,31 +477,35 @@ def test_properties_of_others() -> None:
 
 def test_an_integer_of_others_that_java_has_no_type_for() -> None:
     properties: dict[str, Property] = {"huge": 2**64, "most": 2**63 - 1, "least": -(2**63)}
-    assert delivered(foreign(b"x", properties=properties)).properties == {
+    assert deliver(foreign_message(b"x", properties=properties)).properties == {
         **properties,
         "huge": hex(2**64),
     }
-    assert delivered(foreign(b"x", properties={"huge": 1 << 400_000})).properties == {}
+    assert deliver(foreign_message(b"x", properties={"huge": 1 << 400_000})).properties == {}
 
 
 def test_values_too_long_for_a_header_are_omitted() -> None:
-    message = foreign(b"x")
+    message = foreign_message(b"x")
     message.correlation_id = message.type = "x" * 40_000
-    delivery = delivered(message)
+    delivery = deliver(message)
     assert delivery.variable.correlation_id is delivery.variable.type is None
     with pytest.raises(ProtocolError):
-        deliver_chunks(foreign(b"", address=Address(Kind.QUEUE, "q" * 40_000)), 1, 0, 1, IDENTITY)
+        encode_delivery(
+            foreign_message(b"", address=Address(Kind.QUEUE, "q" * 40_000)), 1, 0, 1, IDENTITY
+        )
 
 
 def test_names_that_are_not_utf_8_go_out() -> None:
-    chunks = deliver_chunks(foreign(b"", address=Address(Kind.QUEUE, "\udcff")), 1, 0, 1, IDENTITY)
+    chunks = encode_delivery(
+        foreign_message(b"", address=Address(Kind.QUEUE, "\udcff")), 1, 0, 1, IDENTITY
+    )
     assert b"\0\1\0\7_xDCFF_" in b"".join(chunks)
 
 
 def test_a_message_without_the_packet_it_came_in_is_built_anew() -> None:
-    message = foreign(b"x", origin=Origin.JMQ)
+    message = foreign_message(b"x", origin=Origin.JMQ)
     message.native = b""
-    assert delivered(message).sysid == make_sysid(IDENTITY, 12, message.timestamp)
+    assert deliver(message).sysid == make_sysid(IDENTITY, 12, message.timestamp)
 
 
 def test_a_compressed_body_stays_compressed() -> None:
@@ -511,15 +515,20 @@ def test_a_compressed_body_stays_compressed() -> None:
         "JMS_SUN_UNCOMPRESSED_SIZE": 100,
         "JMS_SUN_COMPRESSED_SIZE": len(body),
     }
-    packet = sent(flags=CLASSIC | packets.Z, properties=properties, body=body)
+    packet = client_packet(flags=CLASSIC | packets.Z, properties=properties, body=body)
     message = message_of(packet)
     assert java.expanded(message) == b"a" * 100
-    delivery = delivered(message)
+    delivery = deliver(message)
     assert delivery.body == body
     assert delivery.flags == CLASSIC | packets.Z
 
 
 def test_offset_of_the_delivery_count_in_a_stored_head() -> None:
-    native = message_of(sent()).native
+    native = message_of(client_packet()).native
     assert unpack_from(">HHi", native, 72) == (11, 4, 0)
-    assert native[:8] == parsed(b"".join(deliver_chunks(message_of(sent()), 1, 0, 1, b""))).head[:8]
+    assert (
+        native[:8]
+        == decode_packet(b"".join(encode_delivery(message_of(client_packet()), 1, 0, 1, b""))).head[
+            :8
+        ]
+    )

@@ -13,7 +13,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.destinations import Metrics
-from sluicemq.protocols.jmq.mapping import deliver_chunks
+from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Packet
 from tests.support.broker import purge
@@ -53,7 +53,7 @@ class Monitor:
         decoder = Decoder()
         packets = []
         for message in self.messages:
-            chunks = deliver_chunks(message, 7, 0, 1, self.fixture.broker.identity)
+            chunks = encode_delivery(message, 7, 0, 1, self.fixture.broker.identity)
             packets += decoder.feed(b"".join(chunks))
         self.messages.clear()
         return packets

@@ -36,7 +36,7 @@ def connect_superuser(harness: Harness) -> Peer:
 
 
 def step(peer: Peer, kind: PacketType, name: str = "x", flags: int = 0) -> int:
-    return peer.refusal(kind, {"JMQXAFlags": flags}, xid(name))
+    return peer.request_status(kind, {"JMQXAFlags": flags}, xid(name))
 
 
 def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> int:
@@ -47,7 +47,7 @@ def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> in
     if to:
         peer.send(to, "sent", transaction_id=number)
     if acked:
-        peer.consume(acked, peer.session_of())
+        peer.consume(acked, peer.create_session())
         peer.send(acked, "taken")
         [message] = peer.delivered()
         peer.acknowledge(message, transaction=number)
@@ -56,14 +56,14 @@ def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> in
     return number
 
 
-def recovered(peer: Peer) -> bytes:
+def recover_xids(peer: Peer) -> bytes:
     return peer.ask(H.RECOVER_TRANSACTION, {"JMQXAFlags": int(XaFlag.STARTRSCAN)}).body
 
 
 def take_snapshot(harness: DiskHarness) -> None:
     """The next start reads the state of the engine, and no earlier record."""
     harness.journal.seal()
-    harness.turn()
+    harness.run_event_loop()
     assert list(harness.directory.glob("**/*snapshot*"))
 
 
@@ -76,7 +76,7 @@ def test_branches_of_another_user_look_unknown(
 ) -> None:
     number = prepare(connect(harness, "anna", ALL_RIGHTS))
     other = connect(harness, "mallory", *permissions)
-    assert recovered(other) == b""
+    assert recover_xids(other) == b""
     for flags in (XaFlag.JOIN, XaFlag.RESUME):
         assert step(other, H.START_TRANSACTION, flags=flags) == Status.NOT_FOUND
     for kind in (H.END_TRANSACTION, H.PREPARE_TRANSACTION, *ENDINGS, H.VERIFY_TRANSACTION):
@@ -86,7 +86,7 @@ def test_branches_of_another_user_look_unknown(
         assert status(answer) == Status.NOT_FOUND
     for kind in (H.RECOVER_TRANSACTION, H.VERIFY_TRANSACTION, *ENDINGS):
         properties = {"JMQTransactionID": Long(number)}
-        assert other.refusal(kind, properties) == Status.NOT_FOUND
+        assert other.request_status(kind, properties) == Status.NOT_FOUND
     assert step(other, H.START_TRANSACTION) == Status.ERROR  # there cannot be two
     assert harness.broker.transactions.prepared.keys() == {xid("x")}
 
@@ -117,10 +117,10 @@ def test_the_owner_and_superusers_end_it_after_a_restart(tmp_path: Path, superus
     prepare(connect(first_harness, "anna", ALL_RIGHTS))
     harness = first_harness.restart()
     mallory = connect(harness, "mallory", ALL_RIGHTS)
-    assert recovered(mallory) == b""
+    assert recover_xids(mallory) == b""
     assert step(mallory, H.COMMIT_TRANSACTION) == Status.NOT_FOUND
     peer = connect_superuser(harness) if superuser else connect(harness, "anna")
-    assert recovered(peer) == xid("x")
+    assert recover_xids(peer) == xid("x")
     assert step(peer, H.COMMIT_TRANSACTION) == Status.OK
     assert harness.bodies("out") == [b"sent"]
 
@@ -146,7 +146,7 @@ def test_a_branch_without_owner_takes_rights_on_all_its_destinations(
     if state != "live":
         harness = harness.restart()
     peer = connect(harness, "anna", *permissions)
-    assert recovered(peer) == (xid("x") if may else b"")
+    assert recover_xids(peer) == (xid("x") if may else b"")
     expected = Status.OK if may else Status.NOT_FOUND
     assert step(peer, H.COMMIT_TRANSACTION) == expected
     assert harness.bodies("out") == ([b"sent"] if may else [])
@@ -162,8 +162,8 @@ def test_the_user_that_ends_a_branch_without_owner_owns_its_outcome(harness: Har
 
 def test_an_empty_branch_without_owner_is_for_superusers(harness: Harness) -> None:
     prepare(connect(harness), to="")
-    assert recovered(connect(harness, "anna", ALL_RIGHTS)) == b""
-    assert recovered(connect_superuser(harness)) == xid("x")
+    assert recover_xids(connect(harness, "anna", ALL_RIGHTS)) == b""
+    assert recover_xids(connect_superuser(harness)) == xid("x")
 
 
 def test_a_connection_that_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
@@ -228,13 +228,18 @@ def test_a_prepared_branch_does_without_the_reply_to_a_queue_that_has_gone(
 
 
 def set_client_id(peer: Peer, client_id: str = "c", **how: object) -> int:
-    return peer.refusal(H.SET_CLIENTID, {"JMQClientID": client_id, **how})
+    return peer.request_status(H.SET_CLIENTID, {"JMQClientID": client_id, **how})
 
 
 def subscribe(peer: Peer, topic: str = "t", name: str = "d", **how: object) -> int:
     """The status of ADD_CONSUMER; the consumer is closed again."""
-    properties = {**peer.place(topic, True), "JMQDurableName": name, "JMQSize": 10, **how}
-    answer = peer.ask(H.ADD_CONSUMER, {"JMQSessionID": Long(peer.session_of()), **properties})
+    properties = {
+        **peer.destination_properties(topic, True),
+        "JMQDurableName": name,
+        "JMQSize": 10,
+        **how,
+    }
+    answer = peer.ask(H.ADD_CONSUMER, {"JMQSessionID": Long(peer.create_session()), **properties})
     consumer = answer.properties.get("JMQConsumerID")
     if isinstance(consumer, int):
         peer.close_consumer(consumer)
@@ -253,14 +258,14 @@ def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> N
         mallory = connect(current, "mallory", ALL_RIGHTS)
         for shared in (False, True):
             assert set_client_id(mallory, JMQShare=shared) == Status.CONFLICT
-        unsubscribed = mallory.refusal(
+        unsubscribed = mallory.request_status(
             H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"}
         )
         assert unsubscribed == Status.FORBIDDEN
         assert set_client_id(mallory, "another") == Status.OK
         harness = current
     anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
-    anna.consume("t", anna.session_of(), topic=True, JMQDurableName="d")
+    anna.consume("t", anna.create_session(), topic=True, JMQDurableName="d")
     assert anna.texts() == ["hers"]
 
 
@@ -309,7 +314,7 @@ def test_a_durable_subscription_without_client_id_has_an_owner(harness: Harness)
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     for topic in ("t", "t2", "t.*"):
         assert subscribe(mallory, topic, **options) == Status.CONFLICT
-    unsubscribed = mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
+    unsubscribed = mallory.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
     assert unsubscribed == Status.FORBIDDEN
     [durable] = harness.broker.durable_subscriptions.values()
     assert (durable.owner, durable.destination.name) == ("anna", "t")
@@ -321,7 +326,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harne
     assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t.*", **options) == Status.OK
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     assert subscribe(mallory, "t.*", **options) == Status.CONFLICT
-    assert mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.FORBIDDEN
+    assert mallory.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.FORBIDDEN
     connect(harness).send("t.new", "x", topic=True)
     [durable] = harness.broker.durable_subscriptions.values()
     assert durable.owner == "anna"
@@ -330,10 +335,14 @@ def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harne
 def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> None:
     options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
     anna = connect(harness, "anna", ALL_RIGHTS)
-    anna.consume("t", anna.session_of(), topic=True, **options)
+    anna.consume("t", anna.create_session(), topic=True, **options)
     mallory = connect(harness, "mallory", ALL_RIGHTS)
-    properties = {**mallory.place("t", True), "JMQSessionID": Long(mallory.session_of()), **options}
-    assert mallory.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
+    properties = {
+        **mallory.destination_properties("t", True),
+        "JMQSessionID": Long(mallory.create_session()),
+        **options,
+    }
+    assert mallory.request_status(H.ADD_CONSUMER, properties) == Status.CONFLICT
 
 
 def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
@@ -344,10 +353,10 @@ def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path)
     harness = harness.restart()
     stranger = connect(harness, "stranger", "t: produce browse")
     assert set_client_id(stranger) == Status.CONFLICT
-    result = stranger.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
+    result = stranger.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
     assert result == Status.FORBIDDEN
     assert set_client_id(connect(harness, "anna", "t: consume")) == Status.OK
-    harness.turn()
+    harness.run_event_loop()
     harness = harness.restart()
     owners = {
         subscription.name: subscription.owner
@@ -365,7 +374,7 @@ def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
     first, second = connect(harness, client_id="c"), connect(harness)
     assert subscribe(first) == Status.OK
     prepare(first)
-    assert recovered(second) == xid("x")
+    assert recover_xids(second) == xid("x")
     first.drop()
     assert set_client_id(second) == Status.OK
     assert subscribe(second, "t2") == Status.OK
@@ -384,23 +393,33 @@ def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness
     anna = connect(harness, "anna")
     assert anna.create(NAME, temporary=True) == Status.OK
     for other in (connect(harness, "anna"), connect(harness, "bert", ALL_RIGHTS)):
-        assert other.ask(H.ADD_PRODUCER, other.place(NAME), expect=Status.OK)
+        assert other.ask(H.ADD_PRODUCER, other.destination_properties(NAME), expect=Status.OK)
         other.send(NAME, "reply")
-        unknown_properties = other.ask(H.VERIFY_DESTINATION, other.place(NAME + "1")).properties
+        unknown_properties = other.ask(
+            H.VERIFY_DESTINATION, other.destination_properties(NAME + "1")
+        ).properties
         for kind in (H.VERIFY_DESTINATION, H.BROWSE):
             for selector in ({}, {"JMQSelector": "x ="}):
-                answer = other.ask(kind, {**other.place(NAME), **selector})
+                answer = other.ask(kind, {**other.destination_properties(NAME), **selector})
                 assert status(answer) == Status.NOT_FOUND
                 assert answer.properties.keys() == unknown_properties.keys()
                 assert answer.properties["JMQCanCreate"] is False
-        metrics = {**other.place(NAME), "JMQMetrics": True}
-        assert other.refusal(H.BROWSE, metrics) == Status.NOT_FOUND
-        assert other.refusal(H.ADD_CONSUMER, other.place(NAME)) == Status.NOT_ALLOWED
-        assert other.refusal(H.DESTROY_DESTINATION, other.place(NAME)) == Status.FORBIDDEN
-    verified = anna.ask(H.VERIFY_DESTINATION, anna.place(NAME), expect=Status.OK)
+        metrics = {**other.destination_properties(NAME), "JMQMetrics": True}
+        assert other.request_status(H.BROWSE, metrics) == Status.NOT_FOUND
+        assert (
+            other.request_status(H.ADD_CONSUMER, other.destination_properties(NAME))
+            == Status.NOT_ALLOWED
+        )
+        assert (
+            other.request_status(H.DESTROY_DESTINATION, other.destination_properties(NAME))
+            == Status.FORBIDDEN
+        )
+    verified = anna.ask(H.VERIFY_DESTINATION, anna.destination_properties(NAME), expect=Status.OK)
     assert verified.properties["JMQDestType"] == 17
-    assert len(anna.ask(H.BROWSE, anna.place(NAME), expect=Status.OK).body) == 2 * 32
-    anna.consume(NAME, anna.session_of())
+    assert (
+        len(anna.ask(H.BROWSE, anna.destination_properties(NAME), expect=Status.OK).body) == 2 * 32
+    )
+    anna.consume(NAME, anna.create_session())
     assert anna.texts() == ["reply", "reply"]
 
 
@@ -415,9 +434,12 @@ def test_a_temporary_destination_of_another_name_takes_the_right_to_create_it(
     assert bert.create("mq.x", temporary=True) == Status.ERROR
     anna.send("mine", "reply")
     for kind in (H.VERIFY_DESTINATION, H.BROWSE):
-        assert anna.refusal(kind, anna.place("mine")) == Status.NOT_FOUND
-    assert anna.refusal(H.ADD_CONSUMER, anna.place("mine")) == Status.NOT_ALLOWED
-    bert.consume("mine", bert.session_of())
+        assert anna.request_status(kind, anna.destination_properties("mine")) == Status.NOT_FOUND
+    assert (
+        anna.request_status(H.ADD_CONSUMER, anna.destination_properties("mine"))
+        == Status.NOT_ALLOWED
+    )
+    bert.consume("mine", bert.create_session())
     assert bert.texts() == ["reply"]
 
 
@@ -427,10 +449,18 @@ def test_a_reply_address_of_another_protocol_is_sent_to_without_permission(
     harness.broker.destinations.declare(Address(Kind.QUEUE, "answers"), owner=object())
     worker = connect(harness, "worker")
     assert worker.create("answers") == Status.OK
-    assert worker.refusal(H.ADD_PRODUCER, worker.place("answers")) == Status.OK
+    assert (
+        worker.request_status(H.ADD_PRODUCER, worker.destination_properties("answers")) == Status.OK
+    )
     worker.send("answers", "reply")
-    assert worker.refusal(H.ADD_CONSUMER, worker.place("answers")) == Status.FORBIDDEN
-    assert connect(harness).refusal(H.ADD_CONSUMER, worker.place("answers")) == Status.NOT_ALLOWED
+    assert (
+        worker.request_status(H.ADD_CONSUMER, worker.destination_properties("answers"))
+        == Status.FORBIDDEN
+    )
+    assert (
+        connect(harness).request_status(H.ADD_CONSUMER, worker.destination_properties("answers"))
+        == Status.NOT_ALLOWED
+    )
 
 
 # --- selectors -----------------------------------------------------------------------------------
@@ -457,9 +487,12 @@ def test_a_selector_is_compiled_for_who_may_use_it(
 
     monkeypatch.setattr(harness.broker, "compile_selector", recording)
     for name in ("q.>", "q.*") if topic else ("q",):
-        properties = {**connect(harness).place(name, topic), "JMQSelector": "x = 1"}
-        assert connect(harness, "mallory").refusal(kind, properties) == Status.FORBIDDEN
+        properties = {
+            **connect(harness).destination_properties(name, topic),
+            "JMQSelector": "x = 1",
+        }
+        assert connect(harness, "mallory").request_status(kind, properties) == Status.FORBIDDEN
     assert compiled == []
     if not topic:
-        connect(harness, "anna", "q: consume browse").refusal(kind, properties)
+        connect(harness, "anna", "q: consume browse").request_status(kind, properties)
         assert compiled == ["x = 1"]

@@ -61,18 +61,18 @@ def test_whatever_the_line_says_it_is_answered_and_the_end_follows(
 ) -> None:
     peer = harness.connect()
     peer.put(line)
-    assert peer.transport.taken() == ROWS
-    assert peer.transport.closed_because == ""
+    assert peer.transport.take_written() == ROWS
+    assert peer.transport.close_reason == ""
 
 
 def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.put(b"10")
     peer.put(b"1" * (MAX_LINE - 3))
-    harness.turn(499)
-    assert peer.transport.taken() == b""
-    harness.turn(1)
-    assert peer.transport.taken() == ROWS
+    harness.run_event_loop(499)
+    assert peer.transport.take_written() == b""
+    harness.run_event_loop(1)
+    assert peer.transport.take_written() == ROWS
     assert not peer.transport.open
 
 
@@ -82,25 +82,25 @@ def test_a_line_that_arrives_in_chunks_is_answered_once(harness: PortMapperHarne
         peer.put(bytes([byte]))
     assert peer.transport.open
     peer.put(b"\n")
-    assert peer.transport.taken() == ROWS
-    harness.turn(1000)
-    assert peer.transport.taken() == b""
+    assert peer.transport.take_written() == ROWS
+    harness.run_event_loop(1000)
+    assert peer.transport.take_written() == b""
 
 
 def test_the_end_of_input_is_the_end_of_the_line(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.session.end_of_input()
-    assert peer.transport.taken() == ROWS
+    assert peer.transport.take_written() == ROWS
     assert not peer.transport.open
 
 
 def test_patience_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
     harness.patience = 0.0
     peer = harness.connect()
-    harness.turn(3_600_000)
+    harness.run_event_loop(3_600_000)
     assert peer.transport.open
     peer.put(b"\n")
-    assert peer.transport.taken() == ROWS
+    assert peer.transport.take_written() == ROWS
 
 
 def test_a_client_that_has_gone_is_not_answered(harness: PortMapperHarness) -> None:
@@ -112,6 +112,6 @@ def test_a_client_that_has_gone_is_not_answered(harness: PortMapperHarness) -> N
 def test_a_stop_closes_without_an_encode_services(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.session.disconnect("the broker stops", stopping=True)
-    harness.turn(1000)
-    assert peer.transport.taken() == b""
+    harness.run_event_loop(1000)
+    assert peer.transport.take_written() == b""
     assert not peer.transport.open

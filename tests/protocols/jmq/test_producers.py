@@ -31,7 +31,7 @@ def peer(harness: Harness) -> Peer:
 
 
 def produce(peer: Peer, name: str, topic: bool = False) -> int:
-    answer = peer.ask(H.ADD_PRODUCER, peer.place(name, topic), expect=Status.OK)
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties(name, topic), expect=Status.OK)
     number = answer.properties["JMQProducerID"]
     assert isinstance(number, int)
     return number
@@ -53,9 +53,9 @@ def test_the_clock_of_the_client_decides_nothing(tmp_path: Path, skew: int) -> N
     message = harness.broker.core.read(delivery)
     assert (message.arrival, message.timestamp) == (arrival, stamp)
     assert message.expiration == arrival + 3_600_000
-    harness.turn(3_500_000)
+    harness.run_event_loop(3_500_000)
     peer = harness.connect()
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     [packet] = peer.delivered()
     assert (packet.body, packet.timestamp) == (b"a", stamp)
 
@@ -67,7 +67,7 @@ def test_a_persistent_message_is_answered_when_it_is_on_disk(harness: Harness, p
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
     assert peer.receive() == []
     assert harness.queue("q").waiting == 1
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert (answer.type, answer.consumer_id, status(answer)) == (H.SEND_REPLY, 5, Status.OK)
 
@@ -107,7 +107,7 @@ def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
     for number in range(17):
         peer.session.receive(peer.message("q", body, flags=P | A, consumer_id=number))
     assert peer.transport.paused
-    harness.turn()
+    harness.run_event_loop()
     assert not peer.transport.paused
 
 
@@ -115,44 +115,62 @@ def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
 
 
 def test_destinations_that_refuse_all_producers(peer: Peer) -> None:
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.sys.dmq")) == Status.CONFLICT
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.metrics.jvm", True)) == Status.CONFLICT
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq"))
+        == Status.CONFLICT
+    )
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mq.metrics.jvm", True))
+        == Status.CONFLICT
+    )
     peer.send("mq.sys.dmq", "x", expect=Status.FORBIDDEN)
     peer.send("", "x", expect=Status.BAD_REQUEST)
     peer.send("a\nb", "x", expect=Status.BAD_REQUEST)
     peer.send("n" * 1025, "x", expect=Status.BAD_REQUEST)
     peer.send("n" * 1024, "x")
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("a.*")) == Status.UNSUPPORTED_TYPE
-    assert peer.refusal(H.ADD_PRODUCER, {"JMQDestination": "q"}) == Status.BAD_REQUEST
-    assert peer.refusal(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)}) == Status.NOT_FOUND
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("a.*"))
+        == Status.UNSUPPORTED_TYPE
+    )
+    assert peer.request_status(H.ADD_PRODUCER, {"JMQDestination": "q"}) == Status.BAD_REQUEST
+    assert peer.request_status(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)}) == Status.NOT_FOUND
 
 
 @pytest.mark.parametrize("bits", [0, 3, DestType.TEMP])
 def test_neither_queue_nor_topic(peer: Peer, bits: int) -> None:
     properties = {"JMQDestination": "q", "JMQDestType": bits}
-    assert peer.refusal(H.ADD_PRODUCER, properties) == Status.BAD_REQUEST
+    assert peer.request_status(H.ADD_PRODUCER, properties) == Status.BAD_REQUEST
 
 
 def test_a_queue_that_may_not_be_created() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("q")) == Status.NOT_FOUND
+    assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.NOT_FOUND
     peer.send("q", "x", expect=Status.NOT_FOUND)
     harness.limit("q", DestinationSettings())
     peer.send("q", "x")
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("q")) == Status.OK
+    assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.OK
 
 
 def test_permissions(harness: Harness) -> None:
     access = RecordedAccess("mine.*: produce", "theirs.*: consume")
     peer = harness.connect(access=access)
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mine.a")) == Status.OK
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("theirs.a")) == Status.FORBIDDEN
+    assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mine.a")) == Status.OK
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("theirs.a"))
+        == Status.FORBIDDEN
+    )
     peer.send("mine.a", "x")
     peer.send("theirs.a", "x", expect=Status.FORBIDDEN)
     assert access.refusals == ["test anna produce theirs.a"] * 2
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("mine.>", True)) == Status.OK
-    assert peer.refusal(H.ADD_PRODUCER, peer.place("*", True)) == Status.FORBIDDEN
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mine.>", True))
+        == Status.OK
+    )
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties("*", True))
+        == Status.FORBIDDEN
+    )
 
 
 def test_limits(harness: Harness, peer: Peer) -> None:
@@ -195,13 +213,13 @@ def test_only_so_many_headers_are_remembered(harness: Harness, peer: Peer) -> No
 # --- flow control --------------------------------------------------------------------------------
 
 
-def resumed(packets: list[Packet]) -> list[dict[str, object]]:
+def resume_flows(packets: list[Packet]) -> list[dict[str, object]]:
     return [dict(p.properties) for p in packets if p.type == H.RESUME_FLOW]
 
 
 def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(producer_flow=2))
-    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
     assert answer.properties["JMQDestinationID"] == "Q:q"
     producer = answer.properties["JMQProducerID"]
@@ -209,7 +227,7 @@ def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
     peer.put(peer.message("q", b"a", flags=0, producer_id=producer))
     assert peer.receive() == []
     peer.put(peer.message("q", b"b", flags=C, producer_id=producer))
-    [resumption] = resumed(peer.receive())
+    [resumption] = resume_flows(peer.receive())
     assert (resumption["JMQProducerID"], resumption["JMQSize"]) == (producer, 2)
 
 
@@ -217,29 +235,33 @@ def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) ->
     producer = produce(peer, "q")
     peer.session.receive(peer.message("q", b"a", flags=C | P, producer_id=producer))
     assert peer.receive() == []
-    harness.turn()
-    assert len(resumed(peer.receive())) == 1
+    harness.run_event_loop()
+    assert len(resume_flows(peer.receive())) == 1
 
 
 def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(packet=5_000))
+    peer = harness.connect(SessionOptions(max_packet_size=5_000))
     producer = produce(peer, "q")
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "one")
     peer.put(peer.message("q", b"two", flags=C, producer_id=producer))
-    assert [resumption["JMQProducerID"] for resumption in resumed(peer.receive())] == [producer]
+    assert [resumption["JMQProducerID"] for resumption in resume_flows(peer.receive())] == [
+        producer
+    ]
     peer.put(peer.message("q", b"x" * 9_000, flags=C, producer_id=producer))
-    assert [resumption["JMQProducerID"] for resumption in resumed(peer.receive())] == [producer]
+    assert [resumption["JMQProducerID"] for resumption in resume_flows(peer.receive())] == [
+        producer
+    ]
 
 
 def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
     peer.put(peer.message("q", b"a", flags=F))
-    assert resumed(peer.receive()) == [{"JMQSize": -1}]
+    assert resume_flows(peer.receive()) == [{"JMQSize": -1}]
 
 
 def test_without_flow_of_producers(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(producer_flow=0))
-    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
+    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
     assert answer.properties["JMQSize"] == -1
 
 
@@ -250,11 +272,11 @@ def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> 
     peer.put(peer.message("q", b"b", flags=P | A | C, consumer_id=9, producer_id=producer))
     assert peer.receive() == []
     assert harness.bodies("q") == [b"a"]
-    peer.consume("q", peer.session_of(), size=1)  # makes room
+    peer.consume("q", peer.create_session(), size=1)  # makes room
     message, *packets = peer.receive()
     assert message.body == b"a"
     assert [p.consumer_id for p in packets if p.type == H.SEND_REPLY] == [9]
-    assert len(resumed(packets)) == 1
+    assert len(resume_flows(packets)) == 1
     peer.acknowledge(message)
     assert harness.bodies("q") == [b"b"]
 
@@ -274,7 +296,7 @@ def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
 ) -> None:
     limits = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     consumer = harness.connect()
-    session = consumer.session_of()
+    session = consumer.create_session()
     numbers = []
     for name in ("a.b", "a.c"):
         harness.broker.destinations.declare(Address(Kind.TOPIC, name), limits)
@@ -294,7 +316,7 @@ def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
     assert consumer.texts() == ["old", "new"]
     packets = peer.receive()
     assert [p.consumer_id for p in packets if p.type == H.SEND_REPLY] == [9]
-    assert len(resumed(packets)) == 1
+    assert len(resume_flows(packets)) == 1
 
 
 def test_sends_that_wait_for_capacity_when_the_connection_closes(
@@ -307,7 +329,7 @@ def test_sends_that_wait_for_capacity_when_the_connection_closes(
     peer.put(peer.message("q", b"c", flags=0))
     peer.drop()
     purge(harness.broker, harness.queue("q"))
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"c"]
 
 
@@ -325,7 +347,7 @@ def test_a_message_that_is_there_is_not_taken_twice(harness: Harness, peer: Peer
 
 
 def test_a_message_in_flight_is_there(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
     peer.send("q", "x", sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
@@ -334,7 +356,7 @@ def test_a_message_in_flight_is_there(harness: Harness, peer: Peer) -> None:
 
 def test_a_message_of_a_durable_subscription_is_there(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    peer.consume("t", peer.session_of(), topic=True, JMQDurableName="d")
+    peer.consume("t", peer.create_session(), topic=True, JMQDurableName="d")
     sysid = encode_sysid(1, 1)
     peer.send("t", "x", topic=True, sysid=sysid)
     peer.send("t", "x", topic=True, sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
@@ -375,7 +397,7 @@ def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
 
 
 def test_queues_and_topics_are_apart(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("x", session, topic=True)
     peer.send("x", "to the queue")
     assert peer.texts() == []
@@ -387,7 +409,7 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     for name in ("a.b", "a.c", "b.c"):
         harness.broker.destinations.topic(name)
     other = harness.connect()
-    session = other.session_of()
+    session = other.create_session()
     for name in ("a.b", "a.c", "b.c"):
         other.consume(name, session, topic=True)
     peer.send("a.*", "hello", topic=True, correlation_id="c")
@@ -403,7 +425,7 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
 
 def test_messages_to_wildcards_leave_time_for_other_clients(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
-    other.consume("a.b", other.session_of(), topic=True)
+    other.consume("a.b", other.create_session(), topic=True)
     harness.scan_time.limit = 2
     data = b"".join([peer.message("a.*", b"%d" % number, True, P) for number in range(9)])
     peer.session.receive(data)
@@ -421,7 +443,7 @@ def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
     harness.broker.destinations.declare(Address(Kind.TOPIC, "a.b"), settings)
     harness.broker.destinations.topic("a.c")
     other = harness.connect()
-    other.consume("a.c", other.session_of(), topic=True)
+    other.consume("a.c", other.create_session(), topic=True)
     peer.send("a.*", "long", topic=True, expect=Status.ENTITY_TOO_LARGE)
     assert other.texts() == ["long"]
 
@@ -429,22 +451,28 @@ def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
 @pytest.mark.parametrize("name", ["a*", "a..*", "*.", ">.a"])
 def test_names_that_are_not_wildcards(peer: Peer, name: str) -> None:
     peer.send(name, "x", topic=True, expect=Status.BAD_REQUEST)
-    assert peer.refusal(H.ADD_PRODUCER, peer.place(name, True)) == Status.BAD_REQUEST
+    assert (
+        peer.request_status(H.ADD_PRODUCER, peer.destination_properties(name, True))
+        == Status.BAD_REQUEST
+    )
 
 
 def test_replies_are_possible(harness: Harness, peer: Peer) -> None:
     """A request from one connection is answered by another on the first one's temporary queue."""
     answers = "temporary_destination://queue/127.0.0.1/1234/1"
     assert peer.create(answers, temporary=True) == Status.OK
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume(answers, session)
     peer.send("requests", "ask", reply_to=answers)
     server = harness.connect(access=RecordedAccess("requests: consume"))
-    server.consume("requests", server.session_of())
+    server.consume("requests", server.create_session())
     [request] = server.delivered()
     assert request.variable.reply_to == answers
     server.send(answers, "answer")  # takes no permission
     assert peer.texts() == ["answer"]
     peer.drop()
     server.send(answers, "too late", expect=Status.NOT_FOUND)
-    assert server.refusal(H.ADD_PRODUCER, server.place(answers)) == Status.NOT_FOUND
+    assert (
+        server.request_status(H.ADD_PRODUCER, server.destination_properties(answers))
+        == Status.NOT_FOUND
+    )

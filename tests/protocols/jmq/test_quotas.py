@@ -19,7 +19,9 @@ def user(name: str, superuser: bool = False) -> Access:
 
 
 def create(peer: Peer, name: str, temporary: bool = False) -> int:
-    answer = peer.ask(PacketType.CREATE_DESTINATION, peer.place(name, temporary=temporary))
+    answer = peer.ask(
+        PacketType.CREATE_DESTINATION, peer.destination_properties(name, temporary=temporary)
+    )
     assert "limit" in str(answer.properties.get("JMQReason", "limit"))
     return status(answer)
 
@@ -41,7 +43,7 @@ def test_connection_has_so_many_temporary_queues(harness: Harness) -> None:
     assert create(peer, names[0], True) == create(peer, names[1], True) == Status.OK
     assert create(peer, names[2], True) == Status.RESOURCE_FULL
     assert create(other, names[2], True) == Status.OK
-    peer.ask(PacketType.DESTROY_DESTINATION, peer.place(names[0], temporary=True))
+    peer.ask(PacketType.DESTROY_DESTINATION, peer.destination_properties(names[0], temporary=True))
     assert create(peer, names[3], True) == Status.OK
 
 
@@ -54,9 +56,9 @@ def test_user_has_so_many_queues_over_all_connections(harness: Harness) -> None:
     assert create(last, f"{TEMPORARY_QUEUE}last", True) == Status.RESOURCE_FULL
     assert create(last, "q") == Status.RESOURCE_FULL
     last.send("q", "a", expect=Status.RESOURCE_FULL)
-    properties = {**last.place("q"), "JMQSessionID": last.session_of()}
-    assert last.refusal(PacketType.ADD_CONSUMER, properties) == Status.RESOURCE_FULL
-    assert last.refusal(PacketType.ADD_PRODUCER, properties) == Status.RESOURCE_FULL
+    properties = {**last.destination_properties("q"), "JMQSessionID": last.create_session()}
+    assert last.request_status(PacketType.ADD_CONSUMER, properties) == Status.RESOURCE_FULL
+    assert last.request_status(PacketType.ADD_PRODUCER, properties) == Status.RESOURCE_FULL
     assert create(harness.connect(access=user("bob")), "q") == Status.OK
     last.send("q", "a")
 
@@ -80,8 +82,8 @@ def test_quota_of_who_has_gone_is_given_back(harness: Harness) -> None:
 def subscribe(peer: Peer, name: str, topic: str) -> int:
     """The status of a consumer with a durable subscription."""
     properties = {
-        **peer.place(topic, topic=True),
-        "JMQSessionID": peer.session_of(),
+        **peer.destination_properties(topic, topic=True),
+        "JMQSessionID": peer.create_session(),
         "JMQDurableName": name,
     }
     return status(peer.ask(PacketType.ADD_CONSUMER, properties))

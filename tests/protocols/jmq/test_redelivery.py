@@ -30,7 +30,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def counts(peer: Peer) -> list[int]:
+def delivery_counts(peer: Peer) -> list[int]:
     """Delivery counts of what has come."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
@@ -53,7 +53,7 @@ def processor_time(elapsed: list[float]) -> Iterator[None]:
 
 def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> None:
     """STOP, what was only prefetched, what the application has had, START (traced)."""
-    session = peer.session_of()
+    session = peer.create_session()
     consumer = peer.consume("q", session, size=4)
     peer.send("q", *"abcdef")
     messages = peer.delivered()
@@ -62,7 +62,7 @@ def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> Non
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True)
     assert peer.receive() == []
-    peer.say(H.START, properties)
+    peer.send_packet(H.START, properties)
     assert peer.receive() == []  # its flow is paused: the client has to ask
     peer.resume(consumer, 4)
     redelivered = peer.delivered()
@@ -76,7 +76,7 @@ def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> Non
 
 
 def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of()
+    session = peer.create_session()
     consumer = peer.consume("q", session, size=2)
     peer.send("q", *"abcd")
     messages = peer.delivered()
@@ -90,7 +90,7 @@ def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> 
 
 def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", prefetch=4000))
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=4000)
     peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(4000)]))
     messages = peer.delivered()
@@ -101,7 +101,7 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
         peer.ask(H.STOP)
         with processor_time(elapsed):
             peer.redeliver(*order, attempted=False, transaction=transaction)
-        peer.say(H.START)
+        peer.send_packet(H.START)
         peer.resume(consumer, 4000)
         messages = peer.delivered()
     assert elapsed[1] < 4 * elapsed[0] + 0.02
@@ -109,7 +109,7 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
 
 def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", prefetch=8100))
-    peer.consume("q", peer.session_of(), size=8100)
+    peer.consume("q", peer.create_session(), size=8100)
     peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(8100)]))
     messages = peer.delivered()
     peer.ask(H.STOP)
@@ -125,7 +125,7 @@ def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness
 
 
 def test_redelivery_keeps_to_priorities(peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=3)
+    consumer = peer.consume("q", peer.create_session(), size=3)
     peer.send("q", "low")
     peer.send("q", "high", priority=9)
     peer.send("q", "low too")
@@ -137,23 +137,23 @@ def test_redelivery_keeps_to_priorities(peer: Peer) -> None:
 def test_messages_that_are_to_be_sent_again_are_not_given_to_others(
     harness: Harness, peer: Peer
 ) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=1)
+    consumer = peer.consume("q", peer.create_session(), size=1)
     peer.send("q", "a")
     [message] = peer.delivered()
     peer.redeliver(message, attempted=True)
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     assert other.texts() == []
     # a message that is no longer unacked cannot be acknowledged
     peer.acknowledge(message)
     peer.resume(consumer, 1)
-    assert counts(peer) == [2]
+    assert delivery_counts(peer) == [2]
 
 
 def test_redelivery_is_limited(harness: Harness, peer: Peer) -> None:
     settings = DestinationSettings(max_attempts=2, dead_letter=True, dead_letter_queue="dead")
     harness.limit("q", settings)
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "a")
     for _ in range(2):
         peer.redeliver(*peer.delivered(), attempted=True)
@@ -162,14 +162,14 @@ def test_redelivery_is_limited(harness: Harness, peer: Peer) -> None:
 
 
 def test_redelivery_of_what_is_not_held(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     peer.send("q", "a", "b")
     messages, other_messages = peer.delivered(), other.delivered()
     peer.redeliver(*other_messages, attempted=True)
     assert peer.receive() == other.receive() == []
-    peer.say(H.REDELIVER, None, b"x")
+    peer.send_packet(H.REDELIVER, None, b"x")
     peer.acknowledge(*messages)
     other.acknowledge(*other_messages)
     assert harness.bodies("q") == []
@@ -179,12 +179,12 @@ def test_redelivery_of_what_is_not_held(harness: Harness, peer: Peer) -> None:
 
 
 def test_what_the_application_has_had_stays_with_the_session(harness: Harness, peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=4)
+    consumer = peer.consume("q", peer.create_session(), size=4)
     peer.send("q", *"abcd")
     messages = peer.delivered()
     peer.close_consumer(consumer, messages[1])
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     rest = other.delivered()
     assert [m.body for m in rest] == [b"c", b"d"]
     assert [m.flags & R for m in rest] == [0, 0]
@@ -193,11 +193,11 @@ def test_what_the_application_has_had_stays_with_the_session(harness: Harness, p
     other.acknowledge(*rest)
     assert harness.bodies("q") == []
     peer.acknowledge(*messages[:2])  # the consumer was known here
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQConsumerID": Long(consumer)}) == 404
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQConsumerID": Long(consumer)}) == 404
 
 
 def test_the_last_one_may_have_been_acknowledged(harness: Harness, peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(AckMode.AUTO), size=4)
+    consumer = peer.consume("q", peer.create_session(AckMode.AUTO), size=4)
     peer.send("q", *"abcd")
     messages = peer.delivered()
     peer.acknowledge(messages[0])
@@ -205,12 +205,12 @@ def test_the_last_one_may_have_been_acknowledged(harness: Harness, peer: Peer) -
     peer.close_consumer(consumer, messages[1])
     assert harness.queue("q").unacked == 0
     other = harness.connect()
-    other.consume("q", other.session_of())
-    assert counts(other) == [1, 1]
+    other.consume("q", other.create_session())
+    assert delivery_counts(other) == [1, 1]
 
 
 def test_the_last_one_may_have_been_acknowledged_alone(harness: Harness, peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=4)
+    consumer = peer.consume("q", peer.create_session(), size=4)
     peer.send("q", *"abcd")
     messages = peer.delivered()
     peer.acknowledge(messages[2])
@@ -222,20 +222,20 @@ def test_the_last_one_may_have_been_acknowledged_alone(harness: Harness, peer: P
 
 
 def test_nothing_was_handed_out(harness: Harness, peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of())
+    consumer = peer.consume("q", peer.create_session())
     peer.send("q", *"ab")
     peer.delivered()
     peer.close_consumer(consumer)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
-    other.consume("q", other.session_of())
-    assert counts(other) == [1, 1]
+    other.consume("q", other.create_session())
+    assert delivery_counts(other) == [1, 1]
 
 
 def test_destroying_a_session_marks_delivered_messages_as_redelivered(
     harness: Harness, peer: Peer
 ) -> None:
-    session = peer.session_of()
+    session = peer.create_session()
     consumer = peer.consume("q", session)
     peer.send("q", "a")
     [message] = peer.delivered()
@@ -243,40 +243,40 @@ def test_destroying_a_session_marks_delivered_messages_as_redelivered(
     assert harness.queue("q").unacked == 1
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     [redelivered] = other.delivered()
     assert redelivered.flags & R
     assert redelivered.variable.delivery_count == 2
-    assert peer.refusal(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_FOUND
+    assert peer.request_status(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_FOUND
 
 
 def test_a_closed_consumer_is_none_for_the_queue(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_consumers=1))
-    session = peer.session_of()
+    session = peer.create_session()
     consumer = peer.consume("q", session)
     peer.send("q", "a")
     [message] = peer.delivered()
-    properties = {**peer.place("q"), "JMQSessionID": Long(session)}
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
+    properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session)}
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.CONFLICT
     peer.close_consumer(consumer, message)
     peer.consume("q", session)
     assert harness.queue("q").unacked == 1
 
 
 def test_what_was_to_be_sent_again_goes_back_uncounted(harness: Harness, peer: Peer) -> None:
-    consumer = peer.consume("q", peer.session_of(), size=2)
+    consumer = peer.consume("q", peer.create_session(), size=2)
     peer.send("q", "a", "b")
     messages = peer.delivered()
     peer.redeliver(*messages, attempted=True)
     peer.close_consumer(consumer, messages[1])
     other = harness.connect()
-    other.consume("q", other.session_of())
-    assert counts(other) == [2, 2]
+    other.consume("q", other.create_session())
+    assert delivery_counts(other) == [2, 2]
 
 
 def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> None:
     """The order of delivery decides."""
-    session = peer.session_of()
+    session = peer.create_session()
     consumer = peer.consume("q", session, size=3)
     peer.send("q", *"abc")
     messages = peer.delivered()
@@ -291,7 +291,7 @@ def test_closed_consumers_are_forgotten(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_commands, "MOST_KNOWN", 10)
-    sessions = [peer.session_of() for _ in range(2)]
+    sessions = [peer.create_session() for _ in range(2)]
     messages = []
     for session in [sessions[0], *[sessions[1]] * 11]:
         number = peer.consume("q", session, size=1)
@@ -312,12 +312,12 @@ def test_closed_consumers_are_forgotten(
 def test_a_late_acknowledgement_costs_the_same_with_many_sessions(peer: Peer) -> None:
     elapsed: list[float] = []
     for _ in range(2):
-        session = peer.session_of()
+        session = peer.create_session()
         number = peer.consume("q", session)
         peer.close_consumer(number)
         late_blocks = encode_blocks([(number, bytes(32))] * 3000)
         with processor_time(elapsed):
             peer.ask(H.ACKNOWLEDGE, {}, late_blocks, expect=Status.OK)
         for _ in range(2000):
-            peer.session_of()
+            peer.create_session()
     assert elapsed[1] < 4 * elapsed[0] + 0.02

@@ -60,7 +60,7 @@ class ThreadHarness(Harness):
 
     def finish(self) -> None:
         self.thread.finish()
-        self.turn()
+        self.run_event_loop()
 
 
 @pytest.fixture
@@ -69,13 +69,20 @@ def harness() -> ThreadHarness:
 
 
 def request(peer: Peer, kind: int, **properties: object) -> bytes:
-    return peer.request(kind, {**peer.place("q"), **properties})[1]
+    return peer.encode_request(kind, {**peer.destination_properties("q"), **properties})[1]
 
 
 def test_a_short_selector_is_compiled_at_once(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.send("q", "a", properties={"colour": "red"})
-    assert status(peer.ask(H.BROWSE, {**peer.place("q"), "JMQSelector": "colour = 'red'"})) == 200
+    assert (
+        status(
+            peer.ask(
+                H.BROWSE, {**peer.destination_properties("q"), "JMQSelector": "colour = 'red'"}
+            )
+        )
+        == 200
+    )
     assert not harness.thread.jobs
 
 
@@ -114,7 +121,7 @@ def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) 
     peer = harness.connect()
     peer.send("q", "r", properties={"colour": "red"})
     peer.send("q", "b", properties={"colour": "blue"})
-    session = peer.session_of()
+    session = peer.create_session()
     selector = long_selector()
     peer.put(request(peer, H.ADD_CONSUMER, JMQSessionID=session, JMQSelector=selector))
     assert peer.receive() == []
@@ -123,7 +130,9 @@ def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) 
     assert (answer.type, status(answer)) == (H.ADD_CONSUMER_REPLY, 200)
     assert [message.body for message in messages] == [b"r"]
     # it is known now
-    peer.ask(H.BROWSE, {**peer.place("q"), "JMQSelector": selector}, expect=Status.OK)
+    peer.ask(
+        H.BROWSE, {**peer.destination_properties("q"), "JMQSelector": selector}, expect=Status.OK
+    )
     assert not harness.thread.jobs
 
 
@@ -143,11 +152,15 @@ def test_a_selector_that_is_too_long_is_refused_at_once(
     peer = harness.connect()
     peer.create("q")
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, {**peer.place("q"), "JMQSelector": selector})
+        answer = peer.ask(kind, {**peer.destination_properties("q"), "JMQSelector": selector})
         assert status(answer) == Status.BAD_REQUEST
         assert "at most 8192 are allowed" in str(answer.properties["JMQReason"])
-    properties = {**peer.place("q"), "JMQSessionID": peer.session_of(), "JMQSelector": selector}
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.BAD_REQUEST
+    properties = {
+        **peer.destination_properties("q"),
+        "JMQSessionID": peer.create_session(),
+        "JMQSelector": selector,
+    }
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.BAD_REQUEST
     assert not harness.thread.jobs
 
 
@@ -179,14 +192,16 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
     peer = harness.connect()
     peer.create("q")
     peer.put(
-        request(peer, H.ADD_CONSUMER, JMQSessionID=peer.session_of(), JMQSelector=long_selector())
+        request(
+            peer, H.ADD_CONSUMER, JMQSessionID=peer.create_session(), JMQSelector=long_selector()
+        )
     )
     [job] = harness.thread.jobs
     peer.session.closed()
     assert job.cancelled
     # the thread had begun: its result is not used
     job.done(job.work())
-    harness.turn()
+    harness.run_event_loop()
     assert harness.queue("q").consumers == 0
     assert isinstance(peer.session, JmqSession)
     assert peer.session._connection.channel.held is None

@@ -32,7 +32,7 @@ H = PacketType
     ("asked", "spoken"), [(100, 100), (200, 200), (410, 410), (500, 500), (501, 500), (9999, 500)]
 )
 def test_every_level_from_100_on_is_answered(asked: int, spoken: int) -> None:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     answer = peer.hello(JMQProtocolLevel=asked)
     assert status(answer) == Status.OK
     assert answer.properties["JMQProtocolLevel"] == spoken
@@ -44,7 +44,7 @@ def test_every_level_from_100_on_is_answered(asked: int, spoken: int) -> None:
 
 @pytest.mark.parametrize("level", [99, 0, -1, "500", True])
 def test_an_invalid_protocol_level_ends_the_connection(level: object) -> None:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     answer = peer.hello(JMQProtocolLevel=level)
     assert status(answer) == Status.BAD_VERSION
     assert answer.properties["JMQProtocolLevel"] == 100
@@ -54,9 +54,11 @@ def test_an_invalid_protocol_level_ends_the_connection(level: object) -> None:
 
 def test_the_hello_reply_describes_the_broker() -> None:
     harness = Harness()
-    options = SessionOptions(broker_list="mq://here:7676/", packet=70_000, service="ssljms")
-    first = harness.arrive(options).hello()
-    second = harness.arrive(options).hello()
+    options = SessionOptions(
+        broker_list="mq://here:7676/", max_packet_size=70_000, service="ssljms"
+    )
+    first = harness.connect_without_hello(options).hello()
+    second = harness.connect_without_hello(options).hello()
     properties = first.properties
     assert properties["JMQService"] == "ssljms"
     assert properties["JMQBrokerList"] == "mq://here:7676/"
@@ -67,7 +69,7 @@ def test_the_hello_reply_describes_the_broker() -> None:
 
 
 def test_hello_with_a_cluster_id_is_refused() -> None:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     answer = peer.hello(JMQClusterID="x")
     assert status(answer) == Status.BAD_REQUEST
     assert answer.properties["JMQReason"] == "this broker is not in a cluster"
@@ -75,20 +77,22 @@ def test_hello_with_a_cluster_id_is_refused() -> None:
 
 
 def test_hello_reply_names_no_cluster() -> None:
-    answer = Harness().arrive().hello()
+    answer = Harness().connect_without_hello().hello()
     assert not {"JMQClusterID", "JMQStoreSession", "JMQStoreOwner"} & set(answer.properties)
 
 
 def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     assert status(peer.hello(JMQStoreSession=Long(5))) == Status.NOT_FOUND
     assert len(peer.challenge) == 1
-    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("a", "b")) == Status.OK
+    assert (
+        peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("a", "b")) == Status.OK
+    )
 
 
 def test_hello_is_sent_once() -> None:
     peer = Harness().connect()
-    assert peer.refusal(H.HELLO, {"JMQProtocolLevel": 500}) == Status.ERROR
+    assert peer.request_status(H.HELLO, {"JMQProtocolLevel": 500}) == Status.ERROR
     assert peer.transport.open
 
 
@@ -96,23 +100,23 @@ def test_hello_is_sent_once() -> None:
 
 
 def test_nothing_works_before_the_login() -> None:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     for kind in (H.CREATE_SESSION, H.ADD_PRODUCER, H.BROWSE, H.COMMIT_TRANSACTION, 99):
-        assert peer.refusal(kind) == Status.ERROR
-    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.ERROR
+        assert peer.request_status(kind) == Status.ERROR
+    assert peer.request_status(H.AUTHENTICATE, {}, login("a", "b")) == Status.ERROR
     peer.hello()
-    assert peer.refusal(H.CREATE_SESSION) == Status.ERROR
-    assert peer.refusal(H.PING) == Status.OK
+    assert peer.request_status(H.CREATE_SESSION) == Status.ERROR
+    assert peer.request_status(H.PING) == Status.OK
     peer.send("q", "x", expect=Status.ERROR)
     assert peer.harness.find("q") is None
-    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.OK
-    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.ERROR
-    assert peer.refusal(H.CREATE_SESSION) == Status.OK
+    assert peer.request_status(H.AUTHENTICATE, {}, login("a", "b")) == Status.OK
+    assert peer.request_status(H.AUTHENTICATE, {}, login("a", "b")) == Status.ERROR
+    assert peer.request_status(H.CREATE_SESSION) == Status.OK
 
 
 def test_goodbye_before_the_login() -> None:
-    peer = Harness().arrive()
-    peer.say(H.GOODBYE)
+    peer = Harness().connect_without_hello()
+    peer.send_packet(H.GOODBYE)
     assert not peer.transport.open
 
 
@@ -153,7 +157,7 @@ class Users(Access):
 
 def test_a_wrong_password_is_413_and_the_end() -> None:
     harness = Harness(access=Users())
-    peer = harness.arrive()
+    peer = harness.connect_without_hello()
     peer.hello()
     answer = peer.ask(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
     assert status(answer) == Status.INVALID_LOGIN
@@ -161,27 +165,29 @@ def test_a_wrong_password_is_413_and_the_end() -> None:
     peer.put(encode_packet(H.CREATE_SESSION, A, 5))
     assert peer.receive() == []
     assert peer.transport.open
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert not peer.transport.open
 
 
 def test_logins_may_be_spelled_as_the_protocol_page_does() -> None:
     users = Users()
     harness = Harness(access=users)
-    peer = harness.arrive()
+    peer = harness.connect_without_hello()
     peer.hello()
     assert peer.challenge[0].properties["JMQAuthType"] == "basic"
     basic = {"JMQAuthType": "jmqbasic"}
-    assert peer.refusal(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.OK
-    peer = harness.arrive(SessionOptions(authentication="digest"))
+    assert peer.request_status(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.OK
+    peer = harness.connect_without_hello(SessionOptions(authentication="digest"))
     peer.hello()
     assert peer.challenge[0].properties["JMQAuthType"] == "digest"
     digest = {"JMQAuthType": "jmqdigest"}
-    assert peer.refusal(H.AUTHENTICATE, digest, string("anna") + string("5e")) == Status.OK
+    assert peer.request_status(H.AUTHENTICATE, digest, string("anna") + string("5e")) == Status.OK
     assert users.asked[-1].digest == "5e"
-    peer = harness.arrive(SessionOptions(authentication="digest"))
+    peer = harness.connect_without_hello(SessionOptions(authentication="digest"))
     peer.hello()
-    assert peer.refusal(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.INVALID_LOGIN
+    assert (
+        peer.request_status(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.INVALID_LOGIN
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +203,7 @@ def test_login_that_is_not_looked_at_says_when_to_try_again(
 ) -> None:
     users = Users()
     users.error = error
-    peer = Harness(access=users).arrive()
+    peer = Harness(access=users).connect_without_hello()
     peer.hello()
     answer = peer.ask(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
     assert status(answer) == expected
@@ -206,9 +212,9 @@ def test_login_that_is_not_looked_at_says_when_to_try_again(
 
 def test_closed_connection_withdraws_its_login() -> None:
     users = Users(later=True)
-    peer = Harness(access=users).arrive()
+    peer = Harness(access=users).connect_without_hello()
     peer.hello()
-    peer.say(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret"))
+    peer.send_packet(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret"))
     assert users.cancelled == 0
     peer.session.end_of_input()
     assert users.cancelled == 1
@@ -231,25 +237,29 @@ def test_closed_connection_withdraws_its_login() -> None:
 )
 def test_malformed_logins_get_status_413(body: bytes) -> None:
     users = Users()
-    peer = Harness(access=users).arrive()
+    peer = Harness(access=users).connect_without_hello()
     peer.hello()
-    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.INVALID_LOGIN
+    assert (
+        peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.INVALID_LOGIN
+    )
     assert users.asked == []
 
 
 def test_the_other_way_of_logging_in_is_413() -> None:
-    peer = Harness(access=Users()).arrive()
+    peer = Harness(access=Users()).connect_without_hello()
     peer.hello()
     body = login("anna", "secret")
-    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.INVALID_LOGIN
+    assert (
+        peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.INVALID_LOGIN
+    )
 
 
 def test_passwords_may_be_broken_into_lines() -> None:
     users = Users()
-    peer = Harness(access=users).arrive()
+    peer = Harness(access=users).connect_without_hello()
     peer.hello()
     body = string("anna") + string("c2Vj\r\ncmV0\r\n")
-    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.OK
+    assert peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.OK
     assert users.asked == [Credentials("anna", "secret")]
 
 
@@ -259,14 +269,14 @@ def test_digest() -> None:
     options = SessionOptions(authentication="digest")
     nonces = set()
     for _ in range(2):
-        peer = harness.arrive(options)
+        peer = harness.connect_without_hello(options)
         peer.hello()
         [request] = peer.challenge
         assert request.properties["JMQAuthType"] == "digest"
         nonce = request.body.decode()
         answer_digest = md5(nonce.encode()).hexdigest()
         body = string("anna") + string(answer_digest)
-        assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.OK
+        assert peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.OK
         assert users.asked[-1] == Credentials("anna", digest=answer_digest, nonce=nonce)
         nonces.add(nonce)
     assert len(nonces) == 2
@@ -274,28 +284,28 @@ def test_digest() -> None:
 
 
 def test_without_users_everything_is_a_login() -> None:
-    peer = Harness().arrive(SessionOptions())
+    peer = Harness().connect_without_hello(SessionOptions())
     peer.hello()
-    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, b"\xff") == Status.OK
-    assert peer.refusal(H.CREATE_SESSION) == Status.OK
+    assert peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "digest"}, b"\xff") == Status.OK
+    assert peer.request_status(H.CREATE_SESSION) == Status.OK
 
 
 def test_packets_behind_a_login_wait_for_its_outcome() -> None:
     users = Users(later=True)
     harness = Harness(access=users)
-    peer = harness.arrive()
+    peer = harness.connect_without_hello()
     peer.hello()
     requests = [
-        peer.request(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret")),
-        peer.request(H.CREATE_SESSION, {"JMQAckMode": 1}),
+        peer.encode_request(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret")),
+        peer.encode_request(H.CREATE_SESSION, {"JMQAckMode": 1}),
     ]
     peer.put(b"".join(data for _, data in requests))
-    late_request = peer.request(H.PING)
+    late_request = peer.encode_request(H.PING)
     peer.put(late_request[1])
     assert peer.receive() == []
     assert peer.transport.paused
     users.answer()
-    harness.turn()
+    harness.run_event_loop()
     answers = peer.receive()
     assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late_request[0]]
     assert [status(p) for p in answers] == [200, 200, 200]
@@ -305,9 +315,9 @@ def test_packets_behind_a_login_wait_for_its_outcome() -> None:
 def test_an_outcome_comes_too_late() -> None:
     users = Users(later=True)
     harness = Harness(access=users)
-    peer = harness.arrive()
+    peer = harness.connect_without_hello()
     peer.hello()
-    peer.put(peer.request(H.AUTHENTICATE, {}, login("anna", "secret"))[1])
+    peer.put(peer.encode_request(H.AUTHENTICATE, {}, login("anna", "secret"))[1])
     peer.drop()
     users.answer()
 
@@ -318,20 +328,20 @@ def test_an_outcome_comes_too_late() -> None:
 def test_who_comes_back_ends_the_connection_that_lingers() -> None:
     harness = Harness()
     old = harness.connect(JMQReconnectable=True, client_id="me")
-    session = old.session_of()
+    session = old.create_session()
     old.consume("q", session)
     old.send("q", "x")
     [unacked] = old.delivered()
     [number] = harness.coordinator.connections
     new = harness.connect(JMQConnectionID=Long(number), JMQReconnectable=True, client_id="me")
     assert not old.transport.open
-    new.consume("q", new.session_of())
+    new.consume("q", new.create_session())
     assert new.delivered() == []  # it may not be able to acknowledge yet
-    harness.turn(100)
+    harness.run_event_loop(100)
     [redelivered] = new.delivered()
     assert redelivered.sysid == unacked.sysid
     new.ask(H.STOP, expect=Status.OK)
-    new.say(H.START)
+    new.send_packet(H.START)
     new.send("q", "y")
     assert new.texts() == ["y"]
 
@@ -339,12 +349,12 @@ def test_who_comes_back_ends_the_connection_that_lingers() -> None:
 def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
     harness = Harness()
     peer = harness.connect(JMQConnectionID=Long(5))
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     peer.send("q", "x")
     peer.ask(H.STOP, expect=Status.OK)
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert peer.delivered() == []
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["x"]
 
 
@@ -365,7 +375,7 @@ def test_others_are_not_ended() -> None:
 def test_an_unknown_packet_type_gets_status_501_if_a_reply_is_requested() -> None:
     peer = Harness().connect()
     for kind in (7, 30, 74, 82, 1000, -1, 0x7FFE):
-        number, data = peer.request(kind)
+        number, data = peer.encode_request(kind)
         peer.put(data)
         [answer] = peer.receive()
         assert (answer.type, answer.consumer_id) == (kind + 1, number)
@@ -384,7 +394,7 @@ def test_packets_without_a_reply_are_not_answered() -> None:
 
 def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
     peer = Harness().connect()
-    number, data = peer.request(H.PING)
+    number, data = peer.encode_request(H.PING)
     peer.put(data + b"GET / HTTP/1.1\r\n\r\n" + data)
     [answer] = peer.receive()
     assert answer.consumer_id == number
@@ -393,11 +403,11 @@ def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
 
 def test_a_packet_that_is_too_large_is_423() -> None:
     harness = Harness()
-    peer = harness.connect(SessionOptions(packet=10_000))
+    peer = harness.connect(SessionOptions(max_packet_size=10_000))
     peer.send("q", "x" * 20_000, expect=Status.ENTITY_TOO_LARGE)
     peer.put(peer.message("q", b"y" * 20_000, flags=0))
     assert peer.receive() == []
-    _, data = peer.request(H.CREATE_SESSION, body=bytes(20_000))
+    _, data = peer.encode_request(H.CREATE_SESSION, body=bytes(20_000))
     peer.put(data)
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.CREATE_SESSION_REPLY, Status.ENTITY_TOO_LARGE)
@@ -406,8 +416,8 @@ def test_a_packet_that_is_too_large_is_423() -> None:
 
 
 def test_strangers_are_given_little_memory() -> None:
-    peer = Harness().arrive()
-    number, data = peer.request(H.HELLO, {"JMQProtocolLevel": 500}, bytes(70_000))
+    peer = Harness().connect_without_hello()
+    number, data = peer.encode_request(H.HELLO, {"JMQProtocolLevel": 500}, bytes(70_000))
     peer.put(data)
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (number, Status.ENTITY_TOO_LARGE)
@@ -417,14 +427,14 @@ def test_strangers_are_given_little_memory() -> None:
 
 
 def test_a_connection_has_only_so_much_of_everything() -> None:
-    peer = Harness().connect(SessionOptions(most=2))
+    peer = Harness().connect(SessionOptions(max_per_connection=2))
     for kind, properties, expected in (
         (H.CREATE_SESSION, {}, Status.NOT_ALLOWED),
-        (H.ADD_PRODUCER, peer.place("q"), Status.NOT_ALLOWED),
-        (H.ADD_CONSUMER, peer.place("q"), Status.CONFLICT),
+        (H.ADD_PRODUCER, peer.destination_properties("q"), Status.NOT_ALLOWED),
+        (H.ADD_CONSUMER, peer.destination_properties("q"), Status.CONFLICT),
         (H.START_TRANSACTION, {}, Status.ERROR),
     ):
-        assert [peer.refusal(kind, properties) for _ in range(3)] == [200, 200, expected]
+        assert [peer.request_status(kind, properties) for _ in range(3)] == [200, 200, expected]
 
 
 def test_a_broken_property_block_is_400() -> None:
@@ -445,7 +455,7 @@ def test_generate_uid() -> None:
     assert len(set(ids)) == 101
     assert all(int.from_bytes(identifier, "big", signed=True) > 0 for identifier in ids)
     for quantity in (0, -1, 10_001):
-        assert peer.refusal(H.GENERATE_UID, {"JMQQuantity": quantity}) == Status.BAD_REQUEST
+        assert peer.request_status(H.GENERATE_UID, {"JMQQuantity": quantity}) == Status.BAD_REQUEST
 
 
 def test_get_license_and_info() -> None:
@@ -459,9 +469,9 @@ def test_get_license_and_info() -> None:
     assert info["brokerURL"] == "mq://here:7676/"
     cluster = loads_map(peer.ask(H.INFO_REQUEST, {"JMQRequestType": 2}, expect=Status.OK).body)
     assert cluster[str(cluster["BrokerIDs"])] == info
-    assert peer.refusal(H.INFO_REQUEST, {"JMQRequestType": 3}) == Status.NOT_IMPLEMENTED
-    assert peer.refusal(H.INFO_REQUEST, {"JMQRequestType": 4}) == Status.BAD_REQUEST
-    assert peer.refusal(H.INFO_REQUEST) == Status.BAD_REQUEST
+    assert peer.request_status(H.INFO_REQUEST, {"JMQRequestType": 3}) == Status.NOT_IMPLEMENTED
+    assert peer.request_status(H.INFO_REQUEST, {"JMQRequestType": 4}) == Status.BAD_REQUEST
+    assert peer.request_status(H.INFO_REQUEST) == Status.BAD_REQUEST
 
 
 def test_an_info_request_has_the_number_of_the_protocol_page_too() -> None:
@@ -470,7 +480,7 @@ def test_an_info_request_has_the_number_of_the_protocol_page_too() -> None:
     assert answer.properties["JMQRequestType"] == 1
     expected = peer.ask(H.INFO_REQUEST, {"JMQRequestType": 1}).body
     assert (answer.type, answer.body) == (79, expected)
-    assert peer.refusal(78, {"JMQTransactionID": Long(5)}) == Status.NOT_FOUND
+    assert peer.request_status(78, {"JMQTransactionID": Long(5)}) == Status.NOT_FOUND
 
 
 # --- ping ----------------------------------------------------------------------------------------
@@ -479,13 +489,13 @@ def test_an_info_request_has_the_number_of_the_protocol_page_too() -> None:
 def test_an_idle_client_is_pinged_and_given_up() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(ping_interval=10.0))
-    harness.turn(10_000)  # it has been heard of in these
+    harness.run_event_loop(10_000)  # it has been heard of in these
     assert peer.receive() == []
     for _ in range(6):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
         [ping] = peer.receive()
         assert (ping.type, ping.flags & A) == (H.PING, A)
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert not peer.transport.open
 
 
@@ -494,22 +504,22 @@ def test_any_packet_proves_that_a_client_is_alive() -> None:
     peer = harness.connect(SessionOptions(ping_interval=10.0))
     for _ in range(4):
         for _ in range(5):
-            harness.turn(10_000)
-        peer.say(H.PING_REPLY, {"JMQStatus": 200})
+            harness.run_event_loop(10_000)
+        peer.send_packet(H.PING_REPLY, {"JMQStatus": 200})
     for _ in range(7):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
     assert peer.transport.open  # all begins anew with each sign of life
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert not peer.transport.open
 
 
 def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(ping_interval=10.0), JMQProtocolLevel=360)
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert peer.receive() == []
     for _ in range(8):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
         [ping] = peer.receive()
         assert (ping.type, ping.flags & A) == (H.PING, 0)
     assert peer.transport.open  # they never answer, so their silence means nothing
@@ -517,17 +527,17 @@ def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
 
 def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
     harness = Harness()
-    peer = harness.arrive(SessionOptions(authentication="basic", ping_interval=10.0))
+    peer = harness.connect_without_hello(SessionOptions(authentication="basic", ping_interval=10.0))
     peer.hello(JMQProtocolLevel=360)
     for _ in range(8):
-        harness.turn(10_000)
+        harness.run_event_loop(10_000)
     assert not peer.transport.open
 
 
 def test_a_ping_without_the_a_bit_is_not_answered() -> None:
     peer = Harness().connect()
-    assert peer.say(H.PING) == []
-    assert peer.refusal(H.PING) == Status.OK
+    assert peer.send_packet(H.PING) == []
+    assert peer.request_status(H.PING) == Status.OK
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -536,18 +546,18 @@ def test_a_ping_without_the_a_bit_is_not_answered() -> None:
 def test_goodbye_is_answered_when_everything_is_released() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     other = harness.connect()
     peer.ask(H.GOODBYE, {"JMQBlock": True}, expect=Status.OK)
     assert not peer.transport.open
     assert harness.queue("q").consumers == 0
-    assert other.refusal(H.SET_CLIENTID, {"JMQClientID": "me"}) == Status.OK
+    assert other.request_status(H.SET_CLIENTID, {"JMQClientID": "me"}) == Status.OK
     assert len(harness.coordinator.connections) == 1
 
 
 def test_goodbye_without_a_wish_for_an_answer() -> None:
     peer = Harness().connect()
-    peer.say(H.GOODBYE)
+    peer.send_packet(H.GOODBYE)
     assert peer.receive() == []
     assert not peer.transport.open
 
@@ -558,7 +568,7 @@ def test_requests_before_the_end_of_input_are_answered() -> None:
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
     peer.session.end_of_input()
     assert peer.transport.open  # it is not on disk
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.OK)
     assert not peer.transport.open
@@ -573,7 +583,7 @@ def test_the_broker_says_goodbye() -> None:
     assert goodbye.properties["JMQGoodbyeReason"] == 1
     assert goodbye.properties["JMQExit"] is False
     assert not peer.transport.open
-    stranger = harness.arrive()
+    stranger = harness.connect_without_hello()
     stranger.session.disconnect("the broker stops", stopping=True)
     assert stranger.receive() == []
     assert not stranger.transport.open
@@ -582,7 +592,7 @@ def test_the_broker_says_goodbye() -> None:
 def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     assert peer.session.session_info() == SessionInfo("jmq", "", "me", "open")
     assert [consumer.number for consumer in peer.session.consumers()]
     peer.session.disconnect("too loud")
@@ -591,10 +601,10 @@ def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
     assert goodbye.properties["JMQGoodbyeReason"] == GoodbyeReason.ADMIN_KILLED
     assert goodbye.properties["JMQGoodbyeReasonString"] == "too loud"
     assert goodbye.properties["JMQExit"] is False
-    assert peer.transport.closed_because == "too loud"
+    assert peer.transport.close_reason == "too loud"
     assert not list(peer.session.consumers())
     peer.session.disconnect("again")
-    stranger = harness.arrive()
+    stranger = harness.connect_without_hello()
     assert stranger.session.session_info().state == "connecting"
     stranger.session.disconnect("too loud")
     assert stranger.receive() == []
@@ -604,7 +614,7 @@ def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
 def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
-    session = peer.session_of()
+    session = peer.create_session()
     peer.create("temporary_destination://queue/1", temporary=True)
     peer.consume("temporary_destination://queue/1", session)
     peer.consume("t", session, topic=True)
@@ -635,33 +645,33 @@ def test_the_broker_does_not_read_from_a_client_that_does_not_read() -> None:
 
 
 def test_little_is_kept_before_the_login() -> None:
-    peer = Harness().arrive(SessionOptions(login_bytes=4096, authentication="basic"))
+    peer = Harness().connect_without_hello(SessionOptions(login_bytes=4096, authentication="basic"))
     peer.hello()
     assert peer.session.login is Login.DUE
-    assert peer.refusal(H.AUTHENTICATE, {}, bytes(5000)) == Status.ENTITY_TOO_LARGE
+    assert peer.request_status(H.AUTHENTICATE, {}, bytes(5000)) == Status.ENTITY_TOO_LARGE
     # also of a header that is large
     packet = encode_packet(H.AUTHENTICATE, A, 7, body=b"", header=bytes(200_000))
     peer.session.receive(packet[:100_000])
     assert peer.session.buffered < 4096
     peer.session.receive(packet[100_000:])
     assert peer.session.buffered == 0
-    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.OK
+    assert peer.request_status(H.AUTHENTICATE, {}, login("a", "b")) == Status.OK
     assert peer.session.login is Login.DONE
     peer.send("q", "x" * 10_000)
 
 
 def test_a_user_with_too_many_connections_may_not_log_in() -> None:
-    peer = Harness().arrive()
+    peer = Harness().connect_without_hello()
     peer.hello()
     peer.transport.user_limit_reached = True
-    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.UNAVAILABLE
-    peer.harness.turn(1000)
+    assert peer.request_status(H.AUTHENTICATE, {}, login("a", "b")) == Status.UNAVAILABLE
+    peer.harness.run_event_loop(1000)
     assert not peer.transport.open
 
 
 def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:
     access = Users(later=True)
-    peer = Harness().arrive(access=access)
+    peer = Harness().connect_without_hello(access=access)
     peer.hello()
     peer.put(
         encode_packet(H.AUTHENTICATE, A, 2, body=login("anna", "secret"))
@@ -679,14 +689,14 @@ def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:
 def test_long_requests_leave_time_for_other_clients() -> None:
     harness = Harness()
     peer = harness.connect()
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("q", session)
-    harness.turn()
+    harness.run_event_loop()
     harness.scan_time.limit = 2
-    requests = [peer.request(H.STOP, {"JMQSessionID": Long(session)}) for _ in range(8)]
-    requests.append(peer.request(H.GOODBYE))
+    requests = [peer.encode_request(H.STOP, {"JMQSessionID": Long(session)}) for _ in range(8)]
+    requests.append(peer.encode_request(H.GOODBYE))
     peer.session.receive(b"".join(data for _, data in requests))
-    peer.session.receive(peer.request(H.PING)[1])  # behind GOODBYE
+    peer.session.receive(peer.encode_request(H.PING)[1])  # behind GOODBYE
     numbers = []
     for _ in range(10):
         packets = peer.receive()
@@ -700,12 +710,12 @@ def test_long_requests_wait_while_the_client_does_not_read() -> None:
     harness = Harness()
     peer = harness.connect()
     harness.scan_time.limit = 1
-    peer.session.receive(b"".join([peer.request(H.STOP)[1] for _ in range(3)]))
+    peer.session.receive(b"".join([peer.encode_request(H.STOP)[1] for _ in range(3)]))
     answer_count = len(peer.receive())
     assert answer_count < 3
     peer.session.pause_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert peer.receive() == []
     peer.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert len(peer.receive()) == 3 - answer_count

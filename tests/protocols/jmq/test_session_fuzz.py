@@ -31,22 +31,22 @@ class Message:
     def __init__(self, number: int) -> None:
         self.number = number
         self.place = 0
-        self.tried = 0
+        self.attempts = 0
         self.packet: Packet | None = None
 
 
 class Reader:
     """A consumer of the model.
 
-    held     in the order of their delivery
-    again    to be sent again, by number
+    unacked       in the order of their delivery
+    to_redeliver  to be sent again, by number
     """
 
     def __init__(self, number: int, credit: int) -> None:
         self.number = number
         self.credit = credit
-        self.held: list[Message] = []
-        self.again: dict[int, Message] = {}
+        self.unacked: list[Message] = []
+        self.to_redeliver: dict[int, Message] = {}
 
 
 class Client:
@@ -54,7 +54,7 @@ class Client:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.session = peer.session_of(AckMode.NONE)
+        self.session = peer.create_session(AckMode.NONE)
         self.readers: list[Reader] = []
         self.closed: list[Reader] = []
         """Closed consumers that hold something."""
@@ -82,7 +82,7 @@ class Model(RuleBasedStateMachine):
     @initialize(memory_budget=st.sampled_from([0, 1 << 20]))
     def start(self, memory_budget: int) -> None:
         self.harness = Harness(EngineSettings(memory_budget=memory_budget))
-        self.waiting: dict[int, Message] = {}
+        self.ready: dict[int, Message] = {}
         self.count = 0
         self.places = 0
         self.clients: list[Client] = []
@@ -109,68 +109,68 @@ class Model(RuleBasedStateMachine):
                 assert bool(packet.flags & F) == (client.flow_credit == 0)
                 assert bool(packet.flags & C) == (reader.credit == 0)
                 number = int(packet.body)
-                if reader.again:
-                    message = reader.again.pop(number)
-                    places = [other.place for other in reader.again.values()]
+                if reader.to_redeliver:
+                    message = reader.to_redeliver.pop(number)
+                    places = [other.place for other in reader.to_redeliver.values()]
                     assert message.place < min(places, default=self.places + 1)
                 else:
-                    message = self.waiting.pop(number)
-                    message.tried += 1
-                assert packet.variable.delivery_count == message.tried
-                assert bool(packet.flags & R) == (message.tried > 1)
+                    message = self.ready.pop(number)
+                    message.attempts += 1
+                assert packet.variable.delivery_count == message.attempts
+                assert bool(packet.flags & R) == (message.attempts > 1)
                 message.packet = packet
-                reader.held.append(message)
-                self.newly.append(message)
+                reader.unacked.append(message)
+                self.newly_delivered.append(message)
         self.check_order()
 
     def check_order(self) -> None:
         """Nothing that waits has been passed over: it could have been delivered before."""
-        fresh = [m.place for m in self.newly if m.number in self.waited]
-        remaining = [m.place for m in self.left()]
+        fresh = [m.place for m in self.newly_delivered if m.number in self.previously_ready]
+        remaining = [m.place for m in self.ready_messages()]
         if fresh and remaining:
             assert max(fresh) < min(remaining), (fresh, remaining)
 
-    def left(self) -> list[Message]:
+    def ready_messages(self) -> list[Message]:
         """Return the ready messages, without those pending at a connection without credit."""
-        numbers = set(self.waiting)
+        numbers = set(self.ready)
         for session in self.harness.coordinator.connections.values():
             for consumer in session._connection.consumers.values():
                 for delivery in consumer.pending:
                     numbers.discard(int(self.harness.broker.read(delivery).body))
-        return [self.waiting[number] for number in numbers]
+        return [self.ready[number] for number in numbers]
 
-    def enter(self, message: Message) -> None:
+    def add_ready(self, message: Message) -> None:
         """It has come into the queue."""
         self.places += 1
         message.place = self.places
-        self.waiting[message.number] = message
+        self.ready[message.number] = message
 
     def begin(self) -> None:
-        self.newly: list[Message] = []
+        self.newly_delivered: list[Message] = []
         # one that is pending at a connection was dispatched before others came back to the queue
-        self.waited = {message.number for message in self.left()}
+        self.previously_ready = {message.number for message in self.ready_messages()}
 
     def put(self, client: Client, data: bytes) -> None:
         self.begin()
         client.peer.put(data)
         self.collect()
 
-    def give_back(self, messages: list[Message], uncounted: bool = False) -> None:
+    def requeue(self, messages: list[Message], uncounted: bool = False) -> None:
         for message in messages:
             if uncounted:
-                message.tried -= 1
-            self.waiting[message.number] = message
+                message.attempts -= 1
+            self.ready[message.number] = message
 
     # --- sending -----------------------------------------------------------------------------
 
-    @rule(which=peers, count=st.integers(1, 5), persistent=st.booleans())
-    def send(self, which: int, count: int, persistent: bool) -> None:
-        client = self.clients[which]
+    @rule(index=peers, count=st.integers(1, 5), persistent=st.booleans())
+    def send(self, index: int, count: int, persistent: bool) -> None:
+        client = self.clients[index]
         data = b""
         for _ in range(count):
             self.count += 1
             message = Message(self.count)
-            self.enter(message)
+            self.add_ready(message)
             text = str(message.number)
             data += client.peer.message("q", text, flags=P if persistent else 0)
         self.begin()
@@ -179,9 +179,9 @@ class Model(RuleBasedStateMachine):
         client.peer.put(data)
         self.collect()
 
-    @rule(which=peers)
-    def send_in_transaction(self, which: int) -> None:
-        client = self.clients[which]
+    @rule(index=peers)
+    def send_in_transaction(self, index: int) -> None:
+        client = self.clients[index]
         self.count += 1
         client.sent.append(Message(self.count))
         client.peer.send("q", str(self.count), transaction_id=client.transaction)
@@ -190,9 +190,9 @@ class Model(RuleBasedStateMachine):
 
     # --- consumers ---------------------------------------------------------------------------
 
-    @rule(which=peers, credit=st.integers(0, PREFETCH))
-    def add_consumer(self, which: int, credit: int) -> None:
-        client = self.clients[which]
+    @rule(index=peers, credit=st.integers(0, PREFETCH))
+    def add_consumer(self, index: int, credit: int) -> None:
+        client = self.clients[index]
         if len(client.readers) == 2:
             return
         self.begin()
@@ -200,9 +200,9 @@ class Model(RuleBasedStateMachine):
         client.readers.append(Reader(number, credit))
         self.collect()
 
-    @rule(which=peers, place=some, size=st.integers(-1, 5))
-    def resume(self, which: int, place: int, size: int) -> None:
-        client = self.clients[which]
+    @rule(index=peers, place=some, size=st.integers(-1, 5))
+    def resume(self, index: int, place: int, size: int) -> None:
+        client = self.clients[index]
         if client.readers:
             reader = client.readers[place % len(client.readers)]
             reader.credit = PREFETCH if size < 0 else min(size, PREFETCH)
@@ -210,7 +210,7 @@ class Model(RuleBasedStateMachine):
             self.put(client, encode_packet(H.RESUME_FLOW, properties=properties))
 
     @rule()
-    def everybody_goes_on(self) -> None:
+    def resume_all(self) -> None:
         for index, client in enumerate(self.clients):
             client.started, client.stopped = True, False
             self.put(client, encode_packet(H.START))
@@ -220,15 +220,15 @@ class Model(RuleBasedStateMachine):
                 self.resume(index, place, PREFETCH)
             self.resume_connection(index)
 
-    @rule(which=peers)
-    def resume_connection(self, which: int) -> None:
-        client = self.clients[which]
+    @rule(index=peers)
+    def resume_connection(self, index: int) -> None:
+        client = self.clients[index]
         client.flow_credit = FLOW
         self.put(client, encode_packet(H.RESUME_FLOW))
 
-    @rule(which=peers, whole=st.booleans(), stop=st.sampled_from([False, False, True]))
-    def start_or_stop(self, which: int, whole: bool, stop: bool) -> None:
-        client = self.clients[which]
+    @rule(index=peers, whole=st.booleans(), stop=st.sampled_from([False, False, True]))
+    def start_or_stop(self, index: int, whole: bool, stop: bool) -> None:
+        client = self.clients[index]
         if whole:
             client.started = not stop
         else:
@@ -237,21 +237,21 @@ class Model(RuleBasedStateMachine):
         kind = H.STOP if stop else H.START
         self.put(client, encode_packet(kind, properties=properties))
 
-    @rule(which=peers, place=some, last=some, nothing=st.booleans())
-    def close_consumer(self, which: int, place: int, last: int, nothing: bool) -> None:
-        client = self.clients[which]
+    @rule(index=peers, place=some, last=some, nothing=st.booleans())
+    def close_consumer(self, index: int, place: int, last: int, nothing: bool) -> None:
+        client = self.clients[index]
         if not client.readers:
             return
         reader = client.readers.pop(place % len(client.readers))
         unacked: list[Message] = []
         packet = None
-        if reader.held and not nothing:
-            unacked = reader.held[: last % len(reader.held) + 1]
+        if reader.unacked and not nothing:
+            unacked = reader.unacked[: last % len(reader.unacked) + 1]
             packet = unacked[-1].packet
-        self.give_back([m for m in reader.held if m not in unacked], uncounted=True)
-        self.give_back(list(reader.again.values()), uncounted=True)
-        reader.held = unacked
-        reader.again = {}
+        self.requeue([m for m in reader.unacked if m not in unacked], uncounted=True)
+        self.requeue(list(reader.to_redeliver.values()), uncounted=True)
+        reader.unacked = unacked
+        reader.to_redeliver = {}
         client.closed.append(reader)
         self.begin()
         client.peer.close_consumer(reader.number, packet)
@@ -263,43 +263,43 @@ class Model(RuleBasedStateMachine):
         """The first so many of each consumer, as applications acknowledge."""
         selected = []
         for reader in client.readers + client.closed:
-            for message in reader.held[: places[0] % 3]:
+            for message in reader.unacked[: places[0] % 3]:
                 selected.append((reader, message))
         return selected
 
-    @rule(which=peers, places=numbers)
-    def acknowledge(self, which: int, places: list[int]) -> None:
-        client = self.clients[which]
+    @rule(index=peers, places=numbers)
+    def acknowledge(self, index: int, places: list[int]) -> None:
+        client = self.clients[index]
         selected = self.choose(client, places)
         for reader, message in selected:
-            reader.held.remove(message)
+            reader.unacked.remove(message)
         self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
 
-    @rule(which=peers, places=numbers)
-    def acknowledge_in_transaction(self, which: int, places: list[int]) -> None:
-        client = self.clients[which]
+    @rule(index=peers, places=numbers)
+    def acknowledge_in_transaction(self, index: int, places: list[int]) -> None:
+        client = self.clients[index]
         selected = self.choose(client, places)
         for reader, message in selected:
-            reader.held.remove(message)
+            reader.unacked.remove(message)
         client.acked += selected
         header = encode_header(transaction_id=client.transaction)
         self.put(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(selected)))
 
-    @rule(which=peers, other=peers, places=numbers)
-    def acknowledge_what_others_hold(self, which: int, other: int, places: list[int]) -> None:
-        client = self.clients[which]
-        if which != other:
+    @rule(index=peers, other=peers, places=numbers)
+    def acknowledge_what_others_hold(self, index: int, other: int, places: list[int]) -> None:
+        client = self.clients[index]
+        if index != other:
             selected = self.choose(self.clients[other], places)
             self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
 
-    @rule(which=peers, commit=st.booleans())
-    def end_transaction(self, which: int, commit: bool) -> None:
-        client = self.clients[which]
+    @rule(index=peers, commit=st.booleans())
+    def end_transaction(self, index: int, commit: bool) -> None:
+        client = self.clients[index]
         if commit:
             for message in client.sent:
-                self.enter(message)
+                self.add_ready(message)
         else:
-            self.give_back([message for _, message in client.acked])
+            self.requeue([message for _, message in client.acked])
         client.sent, client.acked = [], []
         self.begin()
         kind = H.COMMIT_TRANSACTION if commit else H.ROLLBACK_TRANSACTION
@@ -310,18 +310,18 @@ class Model(RuleBasedStateMachine):
 
     # --- redelivery --------------------------------------------------------------------------
 
-    @rule(which=peers, places=numbers, attempted=st.booleans(), acked=st.booleans())
-    def redeliver(self, which: int, places: list[int], attempted: bool, acked: bool) -> None:
+    @rule(index=peers, places=numbers, attempted=st.booleans(), acked=st.booleans())
+    def redeliver(self, index: int, places: list[int], attempted: bool, acked: bool) -> None:
         """Redeliver unacked messages, and perhaps messages acknowledged in the transaction."""
-        client = self.clients[which]
+        client = self.clients[index]
         selected = [
             (reader, message)
             for reader in client.readers + client.closed
-            for message in reader.held
+            for message in reader.unacked
             if message.number % 8 in places
         ]
         for reader, message in selected:
-            reader.held.remove(message)
+            reader.unacked.remove(message)
         transaction = 0
         if acked:
             transaction = client.transaction
@@ -330,10 +330,10 @@ class Model(RuleBasedStateMachine):
             selected += acknowledged
         for reader, message in selected:
             if reader in client.closed:
-                self.give_back([message], uncounted=not attempted)
+                self.requeue([message], uncounted=not attempted)
             else:
-                message.tried += attempted
-                reader.again[message.number] = message
+                message.attempts += attempted
+                reader.to_redeliver[message.number] = message
         properties = {"JMQSetRedelivered": attempted}
         header = encode_header(transaction_id=transaction)
         self.begin()
@@ -344,13 +344,13 @@ class Model(RuleBasedStateMachine):
 
     # --- the end -----------------------------------------------------------------------------
 
-    @rule(which=peers, how=st.sampled_from(["reset", "eof", "garbage", "goodbye", "session"]))
-    def reconnect(self, which: int, how: str) -> None:
-        client = self.clients[which]
-        self.give_back([message for _, message in client.acked])
+    @rule(index=peers, how=st.sampled_from(["reset", "eof", "garbage", "goodbye", "session"]))
+    def reconnect(self, index: int, how: str) -> None:
+        client = self.clients[index]
+        self.requeue([message for _, message in client.acked])
         for reader in client.readers + client.closed:
-            self.give_back(reader.held)
-            self.give_back(list(reader.again.values()), uncounted=True)
+            self.requeue(reader.unacked)
+            self.requeue(list(reader.to_redeliver.values()), uncounted=True)
         self.begin()
         session = client.peer.session
         if how == "session":
@@ -363,9 +363,9 @@ class Model(RuleBasedStateMachine):
         elif how == "goodbye":
             session.receive(encode_packet(H.GOODBYE))
         client.peer.drop()
-        self.clients[which] = self.connect()
+        self.clients[index] = self.connect()
         self.collect()
-        self.add_consumer(which, PREFETCH)
+        self.add_consumer(index, PREFETCH)
 
     # --- invariants --------------------------------------------------------------------------
 
@@ -374,8 +374,8 @@ class Model(RuleBasedStateMachine):
         for client in self.clients:
             for reader in client.readers:
                 if client.open and reader.credit > 0:
-                    assert not reader.again
-                    assert not self.left()
+                    assert not reader.to_redeliver
+                    assert not self.ready_messages()
 
     @invariant()
     def everything_is_somewhere(self) -> None:
@@ -383,13 +383,13 @@ class Model(RuleBasedStateMachine):
         if queue is None:
             return
         unacked = sum(
-            len(reader.held) + len(reader.again)
+            len(reader.unacked) + len(reader.to_redeliver)
             for client in self.clients
             for reader in client.readers + client.closed
         )
         acked = sum(len(client.acked) for client in self.clients)
         # deliveries that the connection has not written yet are unknown here
-        assert queue.waiting + queue.unacked == len(self.waiting) + unacked + acked
+        assert queue.waiting + queue.unacked == len(self.ready) + unacked + acked
 
 
 def packets(chosen: list[tuple[Reader, Message]]) -> bytes:
@@ -462,7 +462,7 @@ def test_a_client_that_says_anything(
     """It is answered, and other clients are not affected."""
     harness = Harness()
     other = harness.connect()
-    reader = other.consume("safe", other.session_of())
+    reader = other.consume("safe", other.create_session())
     peer = harness.connect()
     given_numbers = [0] * KNOWN
     for number, (kind, properties, body, flags, number_index) in enumerate(script, 1):
@@ -485,7 +485,7 @@ def test_a_client_that_says_anything(
                 value = packet.properties.get(name)
                 if isinstance(value, int):
                     given_numbers[number % KNOWN] = value
-    number, data = peer.request(H.PING)
+    number, data = peer.encode_request(H.PING)
     peer.put(data)
     assert number in [p.consumer_id for p in peer.receive() if p.type == H.PING_REPLY]
     other.send("safe", "x")
@@ -506,6 +506,6 @@ def test_a_client_that_says_anything(
 @given(st.binary(max_size=300), st.booleans())
 def test_bytes_that_are_no_packets(data: bytes, logged_in: bool) -> None:
     harness = Harness()
-    peer = harness.connect() if logged_in else harness.arrive()
+    peer = harness.connect() if logged_in else harness.connect_without_hello()
     peer.put(data)
     peer.drop()

@@ -15,7 +15,7 @@ import pytest
 from sluicemq.model.destination import Address, Kind
 from sluicemq.protocols.jmq.packets import PacketType
 from tests.protocols.jmq.harness import Harness, status
-from tests.protocols.jmq.scenarios import SCENARIOS, provokes, too_early
+from tests.protocols.jmq.scenarios import SCENARIOS, provokes, request_before_login
 
 H = PacketType
 
@@ -67,7 +67,7 @@ NOT_LOGGED_IN = {kind for kind in TABLE if kind not in (H.SEND_REPLY, H.HELLO_RE
 
 for _reply in NOT_LOGGED_IN:
     if 500 in TABLE[_reply] and (_reply, 500) not in IMPOSSIBLE and (_reply, 500) not in SCENARIOS:
-        provokes(_reply, 500)(partial(too_early, _reply - 1))
+        provokes(_reply, 500)(partial(request_before_login, _reply - 1))
 
 
 @pytest.mark.parametrize("case", sorted(SCENARIOS), ids=lambda case: f"{case[0].name}-{case[1]}")
@@ -94,7 +94,7 @@ def test_nothing_is_refused_without_a_status() -> None:
         for properties in ({}, {"JMQDestination": 5, "JMQDestType": "x", "JMQSessionID": "y"}):
             for body in (b"", b"\xff" * 7, b"\xff" * 136):
                 peer = harness.connect()
-                number, data = peer.request(kind, properties, body)
+                number, data = peer.encode_request(kind, properties, body)
                 peer.put(data)
                 if kind == H.PING_REPLY:
                     continue

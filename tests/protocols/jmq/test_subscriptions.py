@@ -24,17 +24,21 @@ def harness() -> Harness:
     return Harness()
 
 
-def subscribe(peer: Peer, topic: str, size: int = 1000, **how: Any) -> int:
-    return peer.consume(topic, peer.session_of(), topic=True, size=size, **how)
+def subscribe(peer: Peer, topic: str, size: int = 1000, **options: Any) -> int:
+    return peer.consume(topic, peer.create_session(), topic=True, size=size, **options)
 
 
-def refused(peer: Peer, topic: str, **how: object) -> int:
-    properties = {**peer.place(topic, True), "JMQSessionID": Long(peer.session_of()), **how}
-    return peer.refusal(H.ADD_CONSUMER, properties)
+def add_consumer(peer: Peer, topic: str, **options: object) -> int:
+    properties = {
+        **peer.destination_properties(topic, True),
+        "JMQSessionID": Long(peer.create_session()),
+        **options,
+    }
+    return peer.request_status(H.ADD_CONSUMER, properties)
 
 
-def publish(peer: Peer, topic: str, *texts: str, **how: Any) -> None:
-    peer.send(topic, *texts, topic=True, **how)
+def publish(peer: Peer, topic: str, *texts: str, **options: Any) -> None:
+    peer.send(topic, *texts, topic=True, **options)
 
 
 # --- alone ---------------------------------------------------------------------------------------
@@ -86,8 +90,8 @@ def test_no_local_is_of_this_connection(harness: Harness) -> None:
     publish(peer, "t", "mine")
     publish(other, "t", "theirs")
     assert peer.texts() == ["theirs"]
-    properties = {**peer.place("q"), "JMQNoLocal": True}
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
+    properties = {**peer.destination_properties("q"), "JMQNoLocal": True}
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
 def test_no_local_of_connections_that_share_a_client_id(harness: Harness) -> None:
@@ -121,12 +125,12 @@ def test_selectors(harness: Harness) -> None:
     publish(peer, "t", "a", properties={"n": 1})
     publish(peer, "t", "b", properties={"n": 2})
     assert peer.texts() == ["b"]
-    peer.consume("q", peer.session_of(), JMQSelector="n > 1")
+    peer.consume("q", peer.create_session(), JMQSelector="n > 1")
     peer.send("q", "c", properties={"n": 1})
     peer.send("q", "d", properties={"n": 2})
     assert peer.texts() == ["d"]
     assert harness.bodies("q") == [b"c", b"d"]
-    assert refused(peer, "t", JMQSelector="n >") == Status.BAD_REQUEST
+    assert add_consumer(peer, "t", JMQSelector="n >") == Status.BAD_REQUEST
     subscribe(peer, "u", JMQSelector=" ")
     publish(peer, "u", "e")
     assert peer.texts() == ["e"]
@@ -152,15 +156,15 @@ def test_a_durable_subscription_waits_for_its_consumer(harness: Harness) -> None
 
 def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    properties = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
-    peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
+    properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    peer.session.receive(peer.encode_request(H.ADD_CONSUMER, properties)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
-    peer.session.receive(peer.request(H.STOP)[1])
-    peer.session.receive(peer.request(H.PING)[1])
+    peer.session.receive(peer.encode_request(H.STOP)[1])
+    peer.session.receive(peer.encode_request(H.PING)[1])
     assert [p.type for p in peer.receive()] == [H.STOP_REPLY, H.PING_REPLY]
-    harness.turn()
+    harness.run_event_loop()
     assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY]
-    peer.say(H.START)
+    peer.send_packet(H.START)
     assert peer.texts() == ["x"]
     number = next(iter(harness.topic("t").subscriptions.values())).number
     assert number
@@ -168,12 +172,12 @@ def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
 
 def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    properties = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
-    peer.session.receive(peer.request(H.ADD_CONSUMER, properties)[1])
+    properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    peer.session.receive(peer.encode_request(H.ADD_CONSUMER, properties)[1])
     for kind in (H.STOP, H.START):
-        peer.session.receive(peer.request(kind)[1])
+        peer.session.receive(peer.encode_request(kind)[1])
     peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
-    harness.turn()
+    harness.run_event_loop()
     kinds = [p.type for p in peer.receive()]
     assert kinds == [H.STOP_REPLY, H.ADD_CONSUMER_REPLY, 1]
 
@@ -181,11 +185,11 @@ def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
 def test_only_one_consumer_at_a_time(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     subscribe(peer, "t", JMQDurableName="d")
-    assert refused(peer, "t", JMQDurableName="d") == Status.CONFLICT
-    assert refused(peer, "t", JMQDurableName="d", JMQShare=True) == Status.CONFLICT
-    assert refused(peer, "u", JMQDurableName="d") == Status.CONFLICT
-    assert refused(peer, "t", JMQDurableName="d", JMQSelector="a = 1") == Status.CONFLICT
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.CONFLICT
+    assert add_consumer(peer, "t", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peer, "t", JMQDurableName="d", JMQShare=True) == Status.CONFLICT
+    assert add_consumer(peer, "u", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peer, "t", JMQDurableName="d", JMQSelector="a = 1") == Status.CONFLICT
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.CONFLICT
     subscribe(peer, "t", JMQDurableName="e")
 
 
@@ -207,31 +211,31 @@ def test_other_terms_make_another_subscription(harness: Harness) -> None:
 
 def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     peer = harness.connect()
-    assert refused(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
+    assert add_consumer(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
     client = harness.connect(client_id="me")
     temporary = "temporary_destination://topic/x/1/1"
     client.create(temporary, topic=True, temporary=True)
-    assert refused(client, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
-    properties = {**client.place("q"), "JMQDurableName": "d"}
-    assert client.refusal(H.ADD_CONSUMER, properties) == Status.ERROR
+    assert add_consumer(client, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
+    properties = {**client.destination_properties("q"), "JMQDurableName": "d"}
+    assert client.request_status(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
 def test_unsubscribing(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     consumer = subscribe(peer, "t", JMQDurableName="d")
     peer.close_consumer(consumer)
     other = harness.connect(client_id="other")
-    assert other.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
-    assert peer.refusal(H.DELETE_CONSUMER, {}) == Status.BAD_REQUEST
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert other.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, {}) == Status.BAD_REQUEST
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     assert harness.topic("t").subscriptions == {}
     consumer = subscribe(peer, "t", JMQDurableName="d")
     peer.close_consumer(consumer)
     without_client_id = harness.connect()
     properties = {"JMQDurableName": "d", "JMQClientID": "me"}
-    assert without_client_id.refusal(H.DELETE_CONSUMER, properties) == Status.OK
+    assert without_client_id.request_status(H.DELETE_CONSUMER, properties) == Status.OK
 
 
 def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness) -> None:
@@ -240,7 +244,7 @@ def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness)
     publish(peer, "t", "a")
     [message] = peer.delivered()
     peer.close_consumer(consumer, message)
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
     peer.acknowledge(message)
 
 
@@ -257,9 +261,9 @@ def test_closing_a_consumer_and_unsubscribing_at_once(harness: Harness, topic: s
     answer = close_and_unsubscribe(peer, consumer, "d", Status.OK)
     assert answer.properties["JMQConsumerID"] == consumer
     assert not harness.broker.durable_subscriptions
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     properties = {"JMQConsumerID": Long(consumer)}
-    assert peer.refusal(H.DELETE_CONSUMER, properties) == Status.NOT_FOUND
+    assert peer.request_status(H.DELETE_CONSUMER, properties) == Status.NOT_FOUND
 
 
 def test_closing_and_unsubscribing_happen_both_or_not_at_all(harness: Harness) -> None:
@@ -279,9 +283,9 @@ def test_it_is_answered_when_the_removal_is_on_disk(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "t", JMQDurableName="d")
     properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": "d"}
-    peer.session.receive(peer.request(H.DELETE_CONSUMER, properties)[1])
+    peer.session.receive(peer.encode_request(H.DELETE_CONSUMER, properties)[1])
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert status(answer) == Status.OK
 
@@ -298,7 +302,7 @@ def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None
     publish(harness.connect(), "w.b", "y")
     reconnected = harness.connect(client_id="me/too")
     publish(reconnected, "t", "c", properties={"n": 1})
-    assert refused(reconnected, "t", JMQJMSShare=True, JMQDurableName="d 1") == Status.CONFLICT
+    assert add_consumer(reconnected, "t", JMQJMSShare=True, JMQDurableName="d 1") == Status.CONFLICT
     subscribe(reconnected, "t", JMQDurableName="d 1", JMQSelector="n = 1", JMQNoLocal=True)
     assert reconnected.texts() == ["a"]
     subscribe(reconnected, "w.*", JMQDurableName="w")
@@ -314,7 +318,7 @@ def test_a_durable_subscription_may_be_shared(harness: Harness) -> None:
         properties = {"JMQClientID": "us", "JMQShare": True}
         peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
         subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
-    assert refused(peers[0], "t", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peers[0], "t", JMQDurableName="d") == Status.CONFLICT
     publish(harness.connect(), "t", *"abcd")
     texts = [peer.texts() for peer in peers]
     assert sorted(texts[0] + texts[1]) == ["a", "b", "c", "d"]
@@ -349,8 +353,8 @@ def test_shared_consumers_of_jms_2(harness: Harness, client_id: str) -> None:
         assert texts == [["a", "b", "c", "d"]] * 2
     else:
         assert sorted(texts[0] + texts[1]) == ["a", "b", "c", "d"]
-    assert refused(peers[0], "t", JMQJMSShare=True) == Status.BAD_REQUEST
-    assert refused(peers[0], "t", JMQSelector="a = 1", **share) == Status.CONFLICT
+    assert add_consumer(peers[0], "t", JMQJMSShare=True) == Status.BAD_REQUEST
+    assert add_consumer(peers[0], "t", JMQSelector="a = 1", **share) == Status.CONFLICT
     peers[0].close_consumer(consumer)
     publish(harness.connect(), "t", "e")
     assert peers[1].texts()[-1] == "e"
@@ -362,10 +366,10 @@ def test_a_shared_subscription_has_one_topic(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
     consumers = [subscribe(peer, "t", **share) for _ in range(2)]
-    assert refused(other, "u", **share) == Status.CONFLICT
+    assert add_consumer(other, "u", **share) == Status.CONFLICT
     peer.close_consumer(consumers[0])
-    assert refused(other, "u", **share) == Status.CONFLICT
-    assert refused(other, "t", JMQSelector="a = 1", **share) == Status.CONFLICT
+    assert add_consumer(other, "u", **share) == Status.CONFLICT
+    assert add_consumer(other, "t", JMQSelector="a = 1", **share) == Status.CONFLICT
     subscribe(harness.connect(client_id="me"), "u", **share)  # another name
     peer.close_consumer(consumers[1])
     subscribe(other, "u", **share)
@@ -384,14 +388,14 @@ def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
     peer.close_consumer(consumer)
     client = harness.connect(client_id="me")
     subscribe(client, "t", JMQDurableName="s")
-    assert refused(client, "t", **share) == Status.CONFLICT
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
+    assert add_consumer(client, "t", **share) == Status.CONFLICT
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
 
 
 def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(shared_prefetch=2))
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s", "JMQSize": 100}
-    properties = {**peer.place("t", True), **share}
+    properties = {**peer.destination_properties("t", True), **share}
     answer = peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
     assert answer.properties["JMQSize"] == 2
 
@@ -448,9 +452,9 @@ def test_a_durable_wildcard(harness: Harness) -> None:
     publish(peer, "a.y", "2")  # it has come into being meanwhile
     consumer = subscribe(peer, "a.*", JMQDurableName="d")
     assert peer.texts() == ["2"]
-    assert refused(peer, "a.x", JMQDurableName="d") == Status.CONFLICT
+    assert add_consumer(peer, "a.x", JMQDurableName="d") == Status.CONFLICT
     peer.close_consumer(consumer)
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
     publish(peer, "a.z", "3")
     assert all(not t.subscriptions for t in harness.broker.destinations.values())
 
@@ -463,7 +467,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
     consumer = subscribe(peer, "a.*", JMQDurableName="d")
     assert peer.texts() == ["1"]
     peer.close_consumer(consumer)
-    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
 
 
 def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) -> None:
@@ -476,16 +480,16 @@ def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) 
     harness.broker.destinations.topic("mq.metrics.jvm")
     assert harness.topic("mq.metrics.jvm").subscriptions == {}
     assert peer.texts() == []
-    properties = peer.place("a.*")
-    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.UNSUPPORTED_TYPE
+    properties = peer.destination_properties("a.*")
+    assert peer.request_status(H.ADD_CONSUMER, properties) == Status.UNSUPPORTED_TYPE
 
 
 def test_wildcards_are_marked(harness: Harness) -> None:
     peer = harness.connect()
     for kind in (H.CREATE_DESTINATION, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, peer.place("a.*", True), expect=Status.OK)
+        answer = peer.ask(kind, peer.destination_properties("a.*", True), expect=Status.OK)
         assert answer.flags & W
-        assert not peer.ask(H.CREATE_DESTINATION, peer.place("a", True)).flags & W
+        assert not peer.ask(H.CREATE_DESTINATION, peer.destination_properties("a", True)).flags & W
     assert harness.broker.destinations.find(Address(Kind.TOPIC, "a.*")) is None
 
 
@@ -497,10 +501,10 @@ def test_permissions(harness: Harness) -> None:
     peer = harness.connect(access=access, client_id="me")
     subscribe(peer, "a.b")
     subscribe(peer, "a.>")
-    assert refused(peer, "b") == Status.FORBIDDEN
-    assert refused(peer, ">") == Status.FORBIDDEN
-    assert refused(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
-    assert peer.refusal(H.ADD_CONSUMER, peer.place("q")) == Status.FORBIDDEN
+    assert add_consumer(peer, "b") == Status.FORBIDDEN
+    assert add_consumer(peer, ">") == Status.FORBIDDEN
+    assert add_consumer(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
+    assert peer.request_status(H.ADD_CONSUMER, peer.destination_properties("q")) == Status.FORBIDDEN
     assert access.refusals == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
 
 
@@ -511,13 +515,19 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
         assert peer.create(name, topic, temporary=True) == Status.OK
         assert other.create(name, topic, temporary=True) == Status.CONFLICT
         assert other.create(name, topic) == Status.OK
-        peer.consume(name, peer.session_of(), topic=topic)
-        assert other.refusal(H.ADD_CONSUMER, other.place(name, topic)) == Status.NOT_ALLOWED
-        properties = peer.place(name, topic, temporary=True)
-        assert other.refusal(H.DESTROY_DESTINATION, properties) == Status.FORBIDDEN
-        assert peer.refusal(H.DESTROY_DESTINATION, properties) == Status.CONFLICT  # in use
+        peer.consume(name, peer.create_session(), topic=topic)
+        assert (
+            other.request_status(H.ADD_CONSUMER, other.destination_properties(name, topic))
+            == Status.NOT_ALLOWED
+        )
+        properties = peer.destination_properties(name, topic, temporary=True)
+        assert other.request_status(H.DESTROY_DESTINATION, properties) == Status.FORBIDDEN
+        assert peer.request_status(H.DESTROY_DESTINATION, properties) == Status.CONFLICT  # in use
     peer.drop()
-    assert other.refusal(H.ADD_CONSUMER, other.place(name, True)) == Status.NOT_FOUND
+    assert (
+        other.request_status(H.ADD_CONSUMER, other.destination_properties(name, True))
+        == Status.NOT_FOUND
+    )
     assert other.create(name, topic) == Status.NOT_FOUND
 
 
@@ -525,17 +535,20 @@ def test_destinations_that_may_not_be_created() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
     assert peer.create("q") == Status.FORBIDDEN
-    assert refused(peer, "t") == Status.NOT_FOUND
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"))
+    assert add_consumer(peer, "t") == Status.NOT_FOUND
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"))
     assert status(answer) == Status.NOT_FOUND
     assert answer.properties["JMQCanCreate"] is False
     assert peer.create("mq.sys.dmq") == Status.OK
     assert peer.create("mq.anything") == Status.OK  # as far as it goes
-    assert peer.refusal(H.ADD_CONSUMER, peer.place("mq.anything")) == Status.ERROR
-    peer.consume("mq.sys.dmq", peer.session_of())
+    assert (
+        peer.request_status(H.ADD_CONSUMER, peer.destination_properties("mq.anything"))
+        == Status.ERROR
+    )
+    peer.consume("mq.sys.dmq", peer.create_session())
     subscribe(peer, "mq.metrics.destination.queue.q")
     assert harness.topic("mq.metrics.destination.queue.q").automatic
-    assert refused(peer, "mq.other") == Status.ERROR
+    assert add_consumer(peer, "mq.other") == Status.ERROR
 
 
 def test_a_limit_on_consumers(harness: Harness) -> None:
@@ -544,16 +557,16 @@ def test_a_limit_on_consumers(harness: Harness) -> None:
     )
     peer = harness.connect()
     subscribe(peer, "t")
-    assert refused(peer, "t") == Status.RESOURCE_FULL
+    assert add_consumer(peer, "t") == Status.RESOURCE_FULL
     assert len(harness.topic("t").subscriptions) == 1
 
 
 def test_a_request_without_a_wish_for_an_answer(harness: Harness) -> None:
     peer = harness.connect()
-    peer.say(H.CREATE_DESTINATION, peer.place("a.*", True))
-    peer.say(H.VERIFY_DESTINATION, peer.place("a.*", True))
-    peer.say(H.CREATE_DESTINATION, peer.place("q"))
-    peer.say(H.ADD_CONSUMER, peer.place("a.*"))
+    peer.send_packet(H.CREATE_DESTINATION, peer.destination_properties("a.*", True))
+    peer.send_packet(H.VERIFY_DESTINATION, peer.destination_properties("a.*", True))
+    peer.send_packet(H.CREATE_DESTINATION, peer.destination_properties("q"))
+    peer.send_packet(H.ADD_CONSUMER, peer.destination_properties("a.*"))
     assert peer.receive() == []
     assert harness.find("q") is not None
 
@@ -570,16 +583,16 @@ def test_a_single_receiver_queue_has_one_consumer(harness: Harness, name: str) -
     peer = harness.connect()
     bits = 0x101 if name == "q" else 0x111
     assert create(peer, bits, name).properties["JMQDestType"] == bits
-    consumer = peer.consume(name, peer.session_of())
-    assert peer.refusal(H.ADD_CONSUMER, peer.place(name)) == Status.CONFLICT
+    consumer = peer.consume(name, peer.create_session())
+    assert peer.request_status(H.ADD_CONSUMER, peer.destination_properties(name)) == Status.CONFLICT
     peer.close_consumer(consumer)
-    peer.consume(name, peer.session_of())  # as soon as the answer is there
+    peer.consume(name, peer.create_session())  # as soon as the answer is there
 
 
 def test_a_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
     peer = harness.connect()
     create(peer, 0x401)
-    first, second = (peer.consume("q", peer.session_of()) for _ in range(2))
+    first, second = (peer.consume("q", peer.create_session()) for _ in range(2))
     peer.send("q", "a", "b")
     assert {message.consumer_id for message in peer.delivered()} == {first}
     peer.close_consumer(first)
@@ -590,7 +603,7 @@ def test_a_round_robin_queue_serves_all_whatever_the_default_is() -> None:
     defaults = DestinationSettings(max_consumers=1)
     peer = Harness(EngineSettings(default_destination=defaults)).connect()
     create(peer, 0x201)
-    consumers = {peer.consume("q", peer.session_of()) for _ in range(2)}
+    consumers = {peer.consume("q", peer.create_session()) for _ in range(2)}
     peer.send("q", "a", "b")
     assert {message.consumer_id for message in peer.delivered()} == consumers
 
@@ -600,7 +613,7 @@ def test_a_queue_that_exists_keeps_its_flavour(harness: Harness) -> None:
     create(peer, 0x101)
     assert create(peer, 0x401).properties["JMQDestType"] == 0x101
     assert create(peer, 0x001).properties["JMQDestType"] == 0x101
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"))
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"))
     assert answer.properties["JMQDestType"] == 0x121
     assert harness.queue("q").settings.max_consumers == 1
 

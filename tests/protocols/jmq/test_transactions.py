@@ -31,7 +31,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def about(transaction: int) -> dict[str, object]:
+def id_property(transaction: int) -> dict[str, object]:
     return {"JMQTransactionID": Long(transaction)}
 
 
@@ -51,13 +51,13 @@ def test_the_transaction_is_no_part_of_the_message(harness: Harness, peer: Peer)
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
     peer.commit(transaction)
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     [message] = peer.delivered()
     assert message.variable.transaction_id == 0
 
 
 def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a", "b")
@@ -70,9 +70,9 @@ def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: 
 def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
-    peer.session.receive(peer.request(H.COMMIT_TRANSACTION, about(transaction))[1])
+    peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1])
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     [answer] = peer.receive()
     assert status(answer) == Status.OK
     assert answer.properties["JMQTransactionID"] == transaction
@@ -80,7 +80,7 @@ def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -
 
 def test_the_next_one_can_be_had_at_once(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
-    properties = {**about(transaction), "JMQStartNextTransaction": True}
+    properties = {**id_property(transaction), "JMQStartNextTransaction": True}
     answer = peer.ask(H.COMMIT_TRANSACTION, properties, expect=Status.OK)
     following = answer.properties["JMQNextTransactionID"]
     assert isinstance(following, int)
@@ -98,7 +98,7 @@ def test_a_commit_that_cannot_be(harness: Harness, peer: Peer) -> None:
     harness.broker.core.settings = EngineSettings(auto_create_queues=False)
     peer.commit(transaction, expect=Status.NOT_FOUND)
     assert harness.bodies("r") == []
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert harness.bodies("r") == []
 
 
@@ -114,7 +114,7 @@ def test_limits_hold_in_transactions(harness: Harness, peer: Peer) -> None:
 def test_a_wildcard_in_a_transaction(harness: Harness, peer: Peer) -> None:
     harness.broker.destinations.topic("a.b")
     harness.broker.destinations.topic("a.c")
-    session = peer.session_of()
+    session = peer.create_session()
     peer.consume("a.b", session, topic=True)
     peer.consume("a.c", session, topic=True)
     transaction = peer.begin()
@@ -129,7 +129,7 @@ def test_a_wildcard_in_a_transaction(harness: Harness, peer: Peer) -> None:
 
 def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> None:
     """STOP, REDELIVER, START, ROLLBACK without a wish for an answer, START_TRANSACTION."""
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=4)
     transaction = peer.begin(session)
     peer.send("q", *"abcdef")
@@ -141,8 +141,8 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
     peer.ask(H.STOP, properties, expect=Status.OK)
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True, transaction=transaction)
-    peer.say(H.START, properties)
-    peer.say(H.ROLLBACK_TRANSACTION, about(transaction))
+    peer.send_packet(H.START, properties)
+    peer.send_packet(H.ROLLBACK_TRANSACTION, id_property(transaction))
     assert peer.receive() == []
     following = peer.begin(session)
     peer.resume(consumer, 4)
@@ -160,14 +160,14 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
 def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
     harness: Harness, peer: Peer
 ) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a")
     [message] = peer.delivered()
     peer.acknowledge(message, transaction=transaction)
     header = encode_header(transaction_id=transaction)
-    peer.say(H.REDELIVER, {"JMQSetRedelivered": True}, blocks(message), header=header)
+    peer.send_packet(H.REDELIVER, {"JMQSetRedelivered": True}, blocks(message), header=header)
     [redelivered] = peer.delivered()
     assert redelivered.variable.delivery_count == 2
 
@@ -175,29 +175,29 @@ def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
 def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
     harness: Harness, peer: Peer
 ) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session, size=1)
     transaction = peer.begin(session)
     peer.send("q", "a")
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     other = harness.connect()
-    other.consume("q", other.session_of())
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    other.consume("q", other.create_session())
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     [message] = other.delivered()
     assert message.flags & R
     assert message.variable.delivery_count == 2
 
 
 def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=2)
     transaction = peer.begin(session)
     peer.send("q", *"abc")
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     assert other.texts() == ["c"]
-    properties = {**about(transaction), "JMQRedeliver": True}
+    properties = {**id_property(transaction), "JMQRedeliver": True}
     peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     assert other.texts() == []
     peer.resume(consumer, 2)
@@ -206,7 +206,11 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
     assert [m.variable.delivery_count for m in messages] == [2, 2]
     following = peer.begin(session)
     peer.acknowledge(*messages, transaction=following)
-    properties = {**about(following), "JMQRedeliver": True, "JMQSetRedelivered": False}
+    properties = {
+        **id_property(following),
+        "JMQRedeliver": True,
+        "JMQSetRedelivered": False,
+    }
     peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     peer.resume(consumer, 2)
     assert [m.variable.delivery_count for m in peer.delivered()] == [2, 2]
@@ -214,23 +218,25 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
 
 def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer) -> None:
     """ROLLBACK, DELETE_CONSUMER, DESTROY_SESSION."""
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=3)
     transaction = peer.begin(session)
     peer.send("q", *"abc")
     messages = peer.delivered()
     peer.acknowledge(messages[0], transaction=transaction)
-    peer.say(H.ROLLBACK_TRANSACTION, {**about(transaction), "JMQUpdateConsumed": True})
+    peer.send_packet(
+        H.ROLLBACK_TRANSACTION, {**id_property(transaction), "JMQUpdateConsumed": True}
+    )
     peer.close_consumer(consumer, messages[1])
     peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     assert [m.variable.delivery_count for m in other.delivered()] == [2, 2, 1]
 
 
 def test_a_transaction_ends_with_its_session(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction, other = peer.begin(session), peer.begin()
     peer.send("q", "a")
@@ -243,7 +249,7 @@ def test_a_transaction_ends_with_its_session(harness: Harness, peer: Peer) -> No
 
 
 def test_a_transaction_ends_with_its_connection(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", *"abc")
@@ -253,14 +259,14 @@ def test_a_transaction_ends_with_its_connection(harness: Harness, peer: Peer) ->
     peer.drop()
     assert harness.bodies("out") == []
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     redelivered = other.delivered()
     assert [m.body for m in redelivered] == [b"a", b"b", b"c"]
     assert [m.variable.delivery_count for m in redelivered] == [2, 2, 2]
 
 
 def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of(AckMode.NONE)
+    session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session)
     transaction = peer.begin(session)
     peer.send("q", "a", "b")
@@ -269,10 +275,10 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
     peer.close_consumer(consumer, second)
     peer.acknowledge(second, transaction=transaction)
     peer.redeliver(first, second, attempted=True, transaction=transaction)
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     redelivered = other.delivered()
     assert [m.body for m in redelivered] == [b"a", b"b"]
     assert all(m.flags & R for m in redelivered)
@@ -283,7 +289,7 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
 
 def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
-    other.consume("q", other.session_of())
+    other.consume("q", other.create_session())
     other_transaction = other.begin()
     other.send("q", "a")
     [message] = other.delivered()
@@ -298,8 +304,8 @@ def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer:
         assert status(answer) == Status.GONE
         peer.redeliver(message, attempted=True, transaction=number)
         peer.commit(number, expect=Status.NOT_FOUND)
-        assert peer.refusal(H.ROLLBACK_TRANSACTION, about(number)) == Status.NOT_FOUND
-        assert peer.refusal(H.PREPARE_TRANSACTION, about(number)) == Status.NOT_FOUND
+        assert peer.request_status(H.ROLLBACK_TRANSACTION, id_property(number)) == Status.NOT_FOUND
+        assert peer.request_status(H.PREPARE_TRANSACTION, id_property(number)) == Status.NOT_FOUND
     other.commit(other_transaction)
     assert harness.bodies("out") == [b"x"]
     assert harness.bodies("q") == []
@@ -310,14 +316,20 @@ def test_what_has_ended(harness: Harness, peer: Peer) -> None:
     peer.commit(transaction)
     peer.send("q", "x", transaction_id=transaction, expect=Status.GONE)
     peer.commit(transaction, expect=Status.NOT_FOUND)
-    assert peer.refusal(H.COMMIT_TRANSACTION) == Status.BAD_REQUEST
+    assert peer.request_status(H.COMMIT_TRANSACTION) == Status.BAD_REQUEST
     assert harness.find("q") is None or harness.bodies("q") == []
 
 
 def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
     transaction = peer.begin()
-    assert peer.refusal(H.PREPARE_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
-    assert peer.refusal(H.END_TRANSACTION, about(transaction)) == Status.PRECONDITION_FAILED
+    assert (
+        peer.request_status(H.PREPARE_TRANSACTION, id_property(transaction))
+        == Status.PRECONDITION_FAILED
+    )
+    assert (
+        peer.request_status(H.END_TRANSACTION, id_property(transaction))
+        == Status.PRECONDITION_FAILED
+    )
     peer.commit(transaction)
 
 
@@ -334,11 +346,11 @@ def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
     ],
 )
 def test_wishes_for_a_transaction(peer: Peer, wish: dict[str, object], answer: Status) -> None:
-    assert peer.refusal(H.START_TRANSACTION, wish) == answer
+    assert peer.request_status(H.START_TRANSACTION, wish) == answer
 
 
 def test_was_it_part_of_the_transaction(peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a", "b")
     first, second = peer.delivered()
@@ -350,7 +362,7 @@ def test_was_it_part_of_the_transaction(peer: Peer) -> None:
 
 
 def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a")
     [message] = peer.delivered()
@@ -365,7 +377,7 @@ def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) 
 
 
 def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a", "b")
     messages = peer.delivered()
@@ -380,15 +392,15 @@ def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
 
 def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
-    peer.consume("q", peer.session_of())
+    peer.consume("q", peer.create_session())
     transaction = peer.begin()
-    harness.turn(5000)  # it has not been used, and most sessions have one all the time
+    harness.run_event_loop(5000)  # it has not been used, and most sessions have one all the time
     peer.send("q", "a")
     [message] = peer.delivered()
     peer.acknowledge(message, transaction=transaction)
-    harness.turn(900)
+    harness.run_event_loop(900)
     peer.send("out", "x", transaction_id=transaction)
-    harness.turn(100)
+    harness.run_event_loop(100)
     [redelivered] = peer.delivered()
     assert redelivered.flags & R
     peer.send("out", "x", transaction_id=transaction, expect=Status.TIMEOUT)
@@ -402,9 +414,9 @@ def test_a_transaction_that_ends_in_time(harness: Harness) -> None:
     for kind in (H.COMMIT_TRANSACTION, H.ROLLBACK_TRANSACTION):
         transaction = peer.begin()
         peer.send("q", "a", transaction_id=transaction)
-        peer.ask(kind, about(transaction), expect=Status.OK)
+        peer.ask(kind, id_property(transaction), expect=Status.OK)
     transaction = peer.begin()
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     assert harness.bodies("q") == [b"a"]
     peer.commit(transaction)
 
@@ -416,7 +428,9 @@ def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
         return sum(type(item) is transactions.Branch for item in gc.get_objects())
 
     monkeypatch.setattr(transactions, "MOST_REMEMBERED", 5)
-    options = SessionOptions(authentication="basic", transaction_timeout=1000, most=10)
+    options = SessionOptions(
+        authentication="basic", transaction_timeout=1000, max_per_connection=10
+    )
     gc.collect()
     before = branches()
     peer = harness.connect(options)
@@ -430,7 +444,7 @@ def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
             peer.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
         peer.drop()
     assert branches() - before < 30
-    harness.turn(options.detached_timeout)
+    harness.run_event_loop(options.detached_timeout)
     assert not harness.broker.transactions.open
 
 
@@ -439,13 +453,13 @@ def test_only_so_many_endings_are_remembered(harness: Harness) -> None:
     for _ in range(50):
         requests = b""
         for _ in range(100):
-            requests += peer.request(H.START_TRANSACTION)[1]
+            requests += peer.encode_request(H.START_TRANSACTION)[1]
         peer.put(requests)
         commits = b""
         for answer in peer.receive():
             number = answer.properties["JMQTransactionID"]
             assert isinstance(number, int)
-            commits += peer.request(H.COMMIT_TRANSACTION, about(number))[1]
+            commits += peer.encode_request(H.COMMIT_TRANSACTION, id_property(number))[1]
         peer.put(commits)
         assert all(status(answer) == Status.OK for answer in peer.receive())
     assert len(harness.coordinator.branches._ended) == 4096
@@ -477,10 +491,10 @@ def test_a_message_that_is_not_persistent(harness: Harness, peer: Peer) -> None:
 # --- without its session -------------------------------------------------------------------------
 
 
-def leave_behind(peer: Peer, **wish: object) -> int:
+def abandon_transaction(peer: Peer, **properties: object) -> int:
     """A local transaction with a message, whose session has ended, and then its connection."""
-    session = peer.session_of(AckMode.NONE)
-    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionID": Long(session), **wish})
+    session = peer.create_session(AckMode.NONE)
+    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionID": Long(session), **properties})
     transaction = answer.properties["JMQTransactionID"]
     assert isinstance(transaction, int)
     peer.send("q", "a", transaction_id=transaction)
@@ -490,7 +504,7 @@ def leave_behind(peer: Peer, **wish: object) -> int:
 
 
 def test_a_local_transaction_survives_if_it_is_sessionless(harness: Harness, peer: Peer) -> None:
-    transaction = leave_behind(peer, JMQSessionLess=True)
+    transaction = abandon_transaction(peer, JMQSessionLess=True)
     other = harness.connect()
     other.send("q", "b", transaction_id=transaction)
     other.commit(transaction)
@@ -501,7 +515,7 @@ def test_a_local_transaction_survives_if_it_is_sessionless(harness: Harness, pee
 def test_a_local_transaction_ends_with_its_session(
     harness: Harness, peer: Peer, wish: dict[str, object]
 ) -> None:
-    transaction = leave_behind(peer, **wish)
+    transaction = abandon_transaction(peer, **wish)
     assert not harness.broker.transactions.open
     other = harness.connect()
     other.send("q", "b", transaction_id=transaction, expect=Status.GONE)
@@ -510,10 +524,10 @@ def test_a_local_transaction_ends_with_its_session(
 
 def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness) -> None:
     options = SessionOptions(authentication="basic", detached_timeout=10_000)
-    leave_behind(harness.connect(options), JMQSessionLess=True)
-    harness.turn(9_999)
+    abandon_transaction(harness.connect(options), JMQSessionLess=True)
+    harness.run_event_loop(9_999)
     assert harness.broker.transactions.open
-    harness.turn(2)
+    harness.run_event_loop(2)
     assert not harness.broker.transactions.open
 
 
@@ -527,7 +541,7 @@ def test_a_local_transaction_belongs_to_its_connection(harness: Harness, peer: P
 # --- failed ones ---------------------------------------------------------------------------------
 
 
-def fill(harness: Harness) -> None:
+def limit_transaction_size(harness: Harness) -> None:
     """Let transactions refuse all but small messages."""
     harness.broker.core.settings = EngineSettings(max_transaction_bytes=4000)
 
@@ -535,21 +549,24 @@ def fill(harness: Harness) -> None:
 def test_a_message_refused_without_an_answer_fails_its_transaction(
     harness: Harness, peer: Peer
 ) -> None:
-    fill(harness)
+    limit_transaction_size(harness)
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
-    assert peer.say(1, **silent(peer, "b" * 4000, transaction)) == []
+    assert peer.send_packet(1, **unconfirmed_message(peer, "b" * 4000, transaction)) == []
     peer.send("q", "c", transaction_id=transaction, expect=Status.PRECONDITION_FAILED)
-    answer = peer.ask(H.COMMIT_TRANSACTION, {**about(transaction), "JMQStartNextTransaction": True})
+    answer = peer.ask(
+        H.COMMIT_TRANSACTION,
+        {**id_property(transaction), "JMQStartNextTransaction": True},
+    )
     assert status(answer) == Status.PRECONDITION_FAILED
     assert "max_transaction_bytes" in str(answer.properties["JMQReason"])
     assert harness.bodies("q") == []
-    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert not harness.broker.transactions.open
 
 
-def silent(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str, Any]:
-    """A message that is not persistent, and wants no answer, for `Peer.say`."""
+def unconfirmed_message(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str, Any]:
+    """A message that is not persistent, and wants no answer, for `Peer.send_packet`."""
     header = encode_header(name, destination_class=QUEUE_CLASS, transaction_id=transaction)
     return {"body": body.encode(), "flags": Q, "header": header}
 
@@ -558,21 +575,21 @@ def silent(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str
 def test_so_does_one_that_may_not_be_sent(harness: Harness, name: str) -> None:
     peer = harness.connect(access=RecordedAccess("q: produce"))
     transaction = peer.begin()
-    peer.say(1, **silent(peer, "a", transaction, name))
+    peer.send_packet(1, **unconfirmed_message(peer, "a", transaction, name))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
 def test_so_does_one_that_is_too_large_to_be_read(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(authentication="basic", packet=1000))
+    peer = harness.connect(SessionOptions(authentication="basic", max_packet_size=1000))
     transaction = peer.begin()
-    peer.say(1, **silent(peer, "a" * 2000, transaction))
+    peer.send_packet(1, **unconfirmed_message(peer, "a" * 2000, transaction))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
 def test_a_refused_message_with_an_answer_leaves_the_transaction_usable(
     harness: Harness, peer: Peer
 ) -> None:
-    fill(harness)
+    limit_transaction_size(harness)
     transaction = peer.begin()
     peer.send("q", "b" * 4000, flags=0, transaction_id=transaction, expect=Status.RESOURCE_FULL)
     peer.send("q", "a", transaction_id=transaction)
@@ -588,7 +605,7 @@ def test_an_acknowledgement_refused_without_an_answer_fails_its_transaction(
     peer.send("q", "a", transaction_id=transaction)
     body = encode_blocks([(5, encode_sysid(1, 1))])  # there is no such consumer
     header = encode_header(transaction_id=transaction)
-    peer.say(H.ACKNOWLEDGE, {}, body, A if reply_requested else 0, header)
+    peer.send_packet(H.ACKNOWLEDGE, {}, body, A if reply_requested else 0, header)
     peer.receive()
     peer.commit(transaction, expect=Status.OK if reply_requested else Status.PRECONDITION_FAILED)
     assert harness.bodies("q") == ([b"a"] if reply_requested else [])
@@ -600,7 +617,7 @@ def test_sends_of_others_do_not_fail_a_transaction(
 ) -> None:
     transaction = peer.begin()
     other = harness.connect()
-    other.say(H.ACKNOWLEDGE, {}, body, 0, encode_header(transaction_id=transaction))
+    other.send_packet(H.ACKNOWLEDGE, {}, body, 0, encode_header(transaction_id=transaction))
     peer.send("q", "a", transaction_id=transaction)
     peer.commit(transaction)
 
@@ -619,7 +636,7 @@ def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
     assert harness.bodies("q") == [b"a" * 1000, b"b" * 1000]
     other = peer.begin()
     peer.send("q", "c" * 4000, transaction_id=other, expect=Status.RESOURCE_FULL)
-    peer.ask(H.ROLLBACK_TRANSACTION, about(other), expect=Status.OK)
+    peer.ask(H.ROLLBACK_TRANSACTION, id_property(other), expect=Status.OK)
 
 
 def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
@@ -628,7 +645,9 @@ def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
     commits.slice_deliveries = commits.part_deliveries = 1
     transaction = peer.begin()
     peer.send("q", *"abcdef", transaction_id=transaction)
-    peer.session.receive(peer.request(H.COMMIT_TRANSACTION, {**about(transaction), **more})[1])
+    peer.session.receive(
+        peer.encode_request(H.COMMIT_TRANSACTION, {**id_property(transaction), **more})[1]
+    )
     return transaction
 
 
@@ -637,7 +656,7 @@ def test_large_commit_is_answered_when_all_of_it_is_applied(harness: Harness, pe
     answers = peer.receive()
     while not answers:
         assert harness.broker.transactions.open
-        harness.turn()
+        harness.run_event_loop()
         answers = peer.receive()
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
     [answer] = answers
@@ -657,7 +676,7 @@ def test_large_commit_goes_on_when_its_connection_has_gone(
         harness.broker.flush()
     peer.drop()
     for _ in range(30):
-        harness.turn()
+        harness.run_event_loop()
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
     assert not harness.broker.transactions.open
 
@@ -665,13 +684,13 @@ def test_large_commit_goes_on_when_its_connection_has_gone(
 def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, peer: Peer) -> None:
     transaction = begin_large_commit(harness, peer)
     harness.broker.flush()
-    rollback = peer.request(H.ROLLBACK_TRANSACTION, about(transaction))[1]
-    commit_request = peer.request(H.COMMIT_TRANSACTION, about(transaction))[1]
+    rollback = peer.encode_request(H.ROLLBACK_TRANSACTION, id_property(transaction))[1]
+    commit_request = peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1]
     peer.session.receive(rollback)
     peer.session.receive(commit_request)
     answers: list[int] = []
     for _ in range(30):
-        harness.turn()
+        harness.run_event_loop()
         answers += [status(answer) for answer in peer.receive()]
     assert sorted(answers) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]

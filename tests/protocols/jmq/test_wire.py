@@ -35,7 +35,7 @@ MESSAGE = encode_packet(
 )
 
 
-def fixed(
+def fixed_header(
     version: int = 301,
     kind: int = 1,
     size: int = 72,
@@ -52,7 +52,7 @@ def fixed(
     )
 
 
-def only(data: bytes, limits: Limits | None = None) -> Packet:
+def decode_one(data: bytes, limits: Limits | None = None) -> Packet:
     decoder = Decoder(limits) if limits else Decoder()
     [packet] = decoder.feed(data)
     assert decoder.error is None
@@ -65,7 +65,7 @@ def only(data: bytes, limits: Limits | None = None) -> Packet:
 
 
 def test_a_packet_is_taken_apart() -> None:
-    packet = only(MESSAGE)
+    packet = decode_one(MESSAGE)
     assert packet.type == PacketType.TEXT_MESSAGE
     assert packet.is_message
     assert packet.version == 301
@@ -97,7 +97,7 @@ def test_the_first_packet_of_the_c_client() -> None:
         + b"JMQProtocolLevel"
         + bytes.fromhex("0004 000001f4")
     )
-    packet = only(hello)
+    packet = decode_one(hello)
     assert packet.type == PacketType.HELLO
     assert packet.flags == packets.A
     assert packet.consumer_id == -(2**63) + 1
@@ -146,30 +146,30 @@ def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
         b"101\n",
         b"\x1b\xff\xe3\xc3",
         b"\x1b\xfe",
-        fixed(magic=0),
-        fixed(version=300),
-        fixed(version=302),
-        fixed(version=0),
-        fixed(version=-1)[:12],
-        fixed(size=71)[:12],
-        fixed(size=0),
-        fixed(size=-1),
-        fixed(size=0x8000_0000),
-        fixed(size=100, offset=71) + bytes(28),
-        fixed(size=100, offset=0) + bytes(28),
-        fixed(size=100, offset=-1) + bytes(28),
-        fixed(size=100, offset=101) + bytes(28),
-        fixed(size=100, offset=0x7FFF_FFFF) + bytes(28),
-        fixed(size=100, block=-1) + bytes(28),
-        fixed(size=100, block=29) + bytes(28),
-        fixed(size=100, offset=100, block=1) + bytes(28),
-        fixed(size=100, offset=0x7FFF_FFFF, block=0x7FFF_FFFF) + bytes(28),
-        fixed(version=200, size=100, offset=101) + bytes(28),
+        fixed_header(magic=0),
+        fixed_header(version=300),
+        fixed_header(version=302),
+        fixed_header(version=0),
+        fixed_header(version=-1)[:12],
+        fixed_header(size=71)[:12],
+        fixed_header(size=0),
+        fixed_header(size=-1),
+        fixed_header(size=0x8000_0000),
+        fixed_header(size=100, offset=71) + bytes(28),
+        fixed_header(size=100, offset=0) + bytes(28),
+        fixed_header(size=100, offset=-1) + bytes(28),
+        fixed_header(size=100, offset=101) + bytes(28),
+        fixed_header(size=100, offset=0x7FFF_FFFF) + bytes(28),
+        fixed_header(size=100, block=-1) + bytes(28),
+        fixed_header(size=100, block=29) + bytes(28),
+        fixed_header(size=100, offset=100, block=1) + bytes(28),
+        fixed_header(size=100, offset=0x7FFF_FFFF, block=0x7FFF_FFFF) + bytes(28),
+        fixed_header(version=200, size=100, offset=101) + bytes(28),
         # contradictory sizes are refused before the packet is complete
-        fixed(size=73_000_000, offset=71),
-        fixed(size=73_000_000, offset=72, block=72_999_929),
+        fixed_header(size=73_000_000, offset=71),
+        fixed_header(size=73_000_000, offset=72, block=72_999_929),
         # nor skipped
-        fixed(size=0x7FFF_FFFF, offset=71),
+        fixed_header(size=0x7FFF_FFFF, offset=71),
     ],
 )
 def test_a_malformed_packet_ends_decoding(data: bytes) -> None:
@@ -198,14 +198,14 @@ def test_every_boundary_of_the_sizes() -> None:
         (100, 99, 1),
         (100, 72, 0),
     ):
-        packet = only(fixed(size=size, offset=offset, block=block) + body[: size - 72])
+        packet = decode_one(fixed_header(size=size, offset=offset, block=block) + body[: size - 72])
         assert len(packet.header) == offset - 72
         assert len(packet.block) == block
         assert len(packet.body) == size - offset - block
 
 
 def test_a_fault_in_a_header_or_block_is_raised_where_it_is_asked_for() -> None:
-    packet = only(encode_head(1, 0, 0, b"\0\1\0\7", b"\0\0\0\7", 4) + b"body")
+    packet = decode_one(encode_head(1, 0, 0, b"\0\1\0\7", b"\0\0\0\7", 4) + b"body")
     assert packet.body == b"body"
     for attribute in ("properties", "variable", "transaction_id"):
         with pytest.raises(ProtocolError):
@@ -214,7 +214,7 @@ def test_a_fault_in_a_header_or_block_is_raised_where_it_is_asked_for() -> None:
 
 def test_an_unknown_type_is_no_fault() -> None:
     for kind in (0, 7, 80, 32_767, -1):
-        packet = only(encode_packet(kind))
+        packet = decode_one(encode_packet(kind))
         assert packet.type == kind
         assert not packet.is_message
 
@@ -226,14 +226,14 @@ def test_version_200_has_a_serialised_hashtable() -> None:
     table = java.dumps_map({"JMQStatus": 200, "id": Long(5), "b": True}, hashtable=True)
     head = bytearray(encode_head(15, packets.A, 6, encode_header("q"), table, 4))
     head[4:6] = pack(">h", 200)
-    packet = only(bytes(head) + b"body")
+    packet = decode_one(bytes(head) + b"body")
     assert packet.version == 200
     assert packet.properties == {"JMQStatus": 200, "id": 5, "b": True}
     assert packet.variable.destination == "q"
-    assert packet.renewed_block() == encode_properties(
+    assert packet.current_block() == encode_properties(
         java.loads_map(table)  # types and all
     )
-    assert b"\0\2id\0\5" in packet.renewed_block()
+    assert b"\0\2id\0\5" in packet.current_block()
 
 
 @pytest.mark.parametrize("block", [b"x", java.dumps("text"), encode_properties({"a": 1})])
@@ -241,7 +241,7 @@ def test_a_block_of_version_200_that_is_no_hashtable(block: bytes) -> None:
     head = bytearray(encode_head(15, 0, 0, b"", block, 0))
     head[4:6] = pack(">h", 200)
     with pytest.raises(ProtocolError):
-        _ = only(bytes(head)).properties
+        _ = decode_one(bytes(head)).properties
 
 
 def test_version_103_has_everything_four_bytes_later() -> None:
@@ -259,7 +259,7 @@ def test_version_103_has_everything_four_bytes_later() -> None:
         + table
         + b"body"
     )
-    packet = only(data)
+    packet = decode_one(data)
     assert packet.version == 103
     assert packet.transaction_id == packet.transaction == 77
     assert packet.expiration == 88
@@ -305,7 +305,7 @@ def test_a_packet_above_the_limit_is_skipped_and_reported() -> None:
 
 def test_skipped_data_is_not_buffered() -> None:
     decoder = Decoder(Limits(packet=1000))
-    [oversized] = decoder.feed(fixed(size=0x7FFF_FFFF))
+    [oversized] = decoder.feed(fixed_header(size=0x7FFF_FFFF))
     assert isinstance(oversized, Oversized)
     assert oversized.size == 0x7FFF_FFFF
     assert decoder.incomplete
@@ -323,7 +323,7 @@ def test_skipped_data_is_not_buffered() -> None:
 def test_headers_and_blocks_have_limits_too() -> None:
     limits = Limits(packet=10_000, header=100, properties=50)
     largest = encode_head(1, 0, 0, bytes(100), bytes(50), 5) + b"abcde"
-    assert only(largest, limits).body == b"abcde"
+    assert decode_one(largest, limits).body == b"abcde"
     for header, block, header_size in ((101, 0, 0), (100, 51, 100), (9000, 51, 0)):
         decoder = Decoder(limits)
         data = encode_head(1, packets.A, 4, bytes(header), bytes(block), 5) + b"abcde"
@@ -345,7 +345,7 @@ def test_headers_and_blocks_have_limits_too() -> None:
 def test_a_plain_reply() -> None:
     for consumer_id in (1, -(2**63) + 1, 2**63 - 1):
         reply = encode_reply(PacketType.SEND_REPLY, consumer_id, Status.NOT_FOUND)
-        packet = only(reply)
+        packet = decode_one(reply)
         assert packet.type == PacketType.SEND_REPLY
         assert packet.consumer_id == consumer_id
         assert packet.flags == 0
@@ -355,11 +355,11 @@ def test_a_plain_reply() -> None:
 
 
 def test_a_reply_with_more() -> None:
-    packet = only(encode_reply(15, 3, 200, {"JMQConsumerID": Long(4)}, b"body"))
+    packet = decode_one(encode_reply(15, 3, 200, {"JMQConsumerID": Long(4)}, b"body"))
     assert packet.properties == {"JMQStatus": 200, "JMQConsumerID": 4}
     assert packet.block == encode_properties({"JMQStatus": 200, "JMQConsumerID": Long(4)})
     assert packet.body == b"body"
-    assert only(encode_reply(27, 3, 200, body=b"ids")).body == b"ids"
+    assert decode_one(encode_reply(27, 3, 200, body=b"ids")).body == b"ids"
 
 
 def test_an_empty_packet_has_neither_header_nor_block() -> None:

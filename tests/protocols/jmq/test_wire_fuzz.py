@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq.fields import encode_header
-from sluicemq.protocols.jmq.mapping import deliver_chunks, message_of
+from sluicemq.protocols.jmq.mapping import encode_delivery, message_of
 from sluicemq.protocols.jmq.packets import MAGIC, PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Limits, Packet, encode_packet
 
@@ -40,7 +40,7 @@ written = st.builds(
 cuts = st.lists(st.integers(1, 90), min_size=1, max_size=5)
 
 
-def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packet]:
+def feed_pieces(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packet]:
     """Feed in pieces whose lengths are `cuts`, over and over."""
     packets: list[Packet] = []
     position = index = 0
@@ -55,7 +55,7 @@ def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packet]:
 @given(st.lists(written, max_size=6), cuts)
 def test_what_is_written_is_read_however_it_is_cut(sent: list[bytes], cuts: list[int]) -> None:
     decoder = Decoder()
-    received = fed(decoder, b"".join(sent), cuts)
+    received = feed_pieces(decoder, b"".join(sent), cuts)
     assert decoder.error is None
     assert not decoder.incomplete
     decoded = []
@@ -96,7 +96,7 @@ chunks = st.one_of(
 
 
 @st.composite
-def damaged(draw: st.DrawFn) -> bytes:
+def damaged_packets(draw: st.DrawFn) -> bytes:
     """A packet in which something lies: most often one of the lengths."""
     packet = bytearray(draw(written))
     for _ in range(draw(st.integers(1, 3))):
@@ -116,12 +116,12 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(packet)
 
 
-@given(st.lists(written | damaged() | st.binary(max_size=100), max_size=4), cuts)
+@given(st.lists(written | damaged_packets() | st.binary(max_size=100), max_size=4), cuts)
 def test_any_bytes_are_packets_or_an_error(sent: list[bytes], cuts: list[int]) -> None:
     data = b"".join(sent)
     for limits in (Limits(), Limits(packet=150, header=40, properties=40)):
         decoder = Decoder(limits)
-        items = fed(decoder, data, cuts)
+        items = feed_pieces(decoder, data, cuts)
         reference = Decoder(limits)
         at_once = reference.feed(data)
         assert [item.type for item in at_once] == [item.type for item in items]
@@ -131,16 +131,16 @@ def test_any_bytes_are_packets_or_an_error(sent: list[bytes], cuts: list[int]) -
                 with suppress(ProtocolError):
                     getattr(packet, name)
             if type(packet) is Packet and packet.is_message:
-                forwarded(packet)
+                forward_packet(packet)
 
 
-def forwarded(packet: Packet) -> None:
+def forward_packet(packet: Packet) -> None:
     """Deliver the packet if it is a message; assert that it arrives unchanged."""
     try:
         message = message_of(packet)
     except ProtocolError:
         return
-    delivery = b"".join(deliver_chunks(message, 5, 0, 1, bytes(8)))
+    delivery = b"".join(encode_delivery(message, 5, 0, 1, bytes(8)))
     [arrived] = Decoder().feed(delivery)
     assert type(arrived) is Packet
     assert arrived.body == packet.body

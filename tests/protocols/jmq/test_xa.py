@@ -21,7 +21,7 @@ from sluicemq.protocols.jmq.packets import (
     ReportedTransactionState,
     Status,
     XaFlag,
-    after,
+    state_after,
 )
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, blocks, status, xid
@@ -61,7 +61,7 @@ def number_of(answer: Packet) -> int:
     return number
 
 
-def to_state(peer: Peer, state: ReportedTransactionState, name: str = "x") -> int:
+def start_in_state(peer: Peer, state: ReportedTransactionState, name: str = "x") -> int:
     """A transaction that has got there; its number."""
     number = number_of(step(peer, START, name))
     steps = {
@@ -102,7 +102,7 @@ def test_every_step_from_every_state(
     harness: Harness, peer: Peer, request_: tuple[PacketType, int], state: ReportedTransactionState
 ) -> None:
     kind, flags = request_
-    number = to_state(peer, state)
+    number = start_in_state(peer, state)
     answer = step(peer, kind, flags=flags)
     if state.name in LEGAL[request_].split():
         new = kind is START and state in (S.COMMITTED, S.ROLLEDBACK)
@@ -128,7 +128,7 @@ def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
     number = number_of(step(peer, START))
     peer.send("q", "a", transaction_id=number)
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     flags = {START: XaFlag.JOIN, END: XaFlag.SUCCESS}.get(kind, 0)
     expected = Status.NOT_FOUND if kind is START else Status.TIMEOUT
     assert status(step(peer, kind, flags=flags)) == expected
@@ -138,10 +138,10 @@ def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
 def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
-    peer.send("q", "a", transaction_id=to_state(peer, S.STARTED))
+    peer.send("q", "a", transaction_id=start_in_state(peer, S.STARTED))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     number_of(step(peer, COMMIT))
     assert harness.bodies("q") == [b"a"]
 
@@ -153,14 +153,14 @@ def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
 def test_what_has_been_done_before_the_connection_was_lost(
     peer: Peer, state: ReportedTransactionState, kind: PacketType, flags: int
 ) -> None:
-    to_state(peer, state)
+    start_in_state(peer, state)
     assert status(step(peer, kind, flags=flags, bits=I)) == Status.NOT_MODIFIED
     assert status(step(peer, kind, flags=flags)) == Status.OK
 
 
 @pytest.mark.parametrize("kind", [START, END, PREPARE, COMMIT, ROLLBACK])
 def test_flags_that_mean_nothing(peer: Peer, kind: PacketType) -> None:
-    to_state(peer, S.STARTED)
+    start_in_state(peer, S.STARTED)
     answer = step(peer, kind, flags=XaFlag.ENDRSCAN)
     expected = Status.PRECONDITION_FAILED if kind is PREPARE else Status.BAD_REQUEST
     assert status(answer) == expected  # PREPARE has no flags: given ones are ignored
@@ -175,10 +175,10 @@ def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
 
 def test_malformed_xids_are_refused(peer: Peer) -> None:
     for kind in (START, END, PREPARE, COMMIT, ROLLBACK):
-        assert peer.refusal(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
+        assert peer.request_status(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
     invalid_xid = bytearray(xid("x"))
     invalid_xid[4:6] = b"\0\x41"
-    assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(invalid_xid)) == Status.BAD_REQUEST
+    assert peer.request_status(START, {"JMQXAFlags": 0}, bytes(invalid_xid)) == Status.BAD_REQUEST
 
 
 def test_the_padding_of_a_xid_is_ignored(peer: Peer) -> None:
@@ -206,9 +206,9 @@ def test_no_operation(peer: Peer) -> None:
 # --- atomicity -----------------------------------------------------------------------------------
 
 
-def work(peer: Peer, number: int) -> Packet:
+def use_transaction(peer: Peer, number: int) -> Packet:
     """Consume one message of `in`, and send one to `out`."""
-    peer.consume("in", peer.session_of())
+    peer.consume("in", peer.create_session())
     peer.send("in", "a")
     [message] = peer.delivered()
     peer.acknowledge(message, transaction=number)
@@ -218,7 +218,7 @@ def work(peer: Peer, number: int) -> Packet:
 
 @pytest.mark.parametrize("phases", [1, 2])
 def test_commit(harness: Harness, peer: Peer, phases: int) -> None:
-    work(peer, number_of(step(peer, START)))
+    use_transaction(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.SUCCESS)
     if phases == 1:
         number_of(step(peer, COMMIT, flags=XaFlag.ONEPHASE))
@@ -233,7 +233,7 @@ def test_commit(harness: Harness, peer: Peer, phases: int) -> None:
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_rollback(harness: Harness, peer: Peer, prepared: bool) -> None:
-    message = work(peer, number_of(step(peer, START)))
+    message = use_transaction(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.SUCCESS)
     if prepared:
         number_of(step(peer, PREPARE))
@@ -245,7 +245,7 @@ def test_rollback(harness: Harness, peer: Peer, prepared: bool) -> None:
 
 
 def test_rollback_with_redelivery(harness: Harness, peer: Peer) -> None:
-    message = work(peer, number_of(step(peer, START)))
+    message = use_transaction(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.FAIL)
     number_of(step(peer, ROLLBACK, JMQRedeliver=True))
     [redelivered] = peer.delivered()
@@ -253,11 +253,11 @@ def test_rollback_with_redelivery(harness: Harness, peer: Peer) -> None:
 
 
 def test_nothing_is_done_in_a_transaction_that_is_not_started(peer: Peer) -> None:
-    peer.consume("in", peer.session_of())
+    peer.consume("in", peer.create_session())
     peer.send("in", "a")
     [message] = peer.delivered()
     for state in (S.COMPLETE, S.PREPARED, S.FAILED):
-        number = to_state(peer, state, state.name)
+        number = start_in_state(peer, state, state.name)
         peer.send("q", "a", transaction_id=number, expect=Status.PRECONDITION_FAILED)
         header = encode_header(transaction_id=number)
         answer = peer.ask(H.ACKNOWLEDGE, None, blocks(message), header=header)
@@ -302,10 +302,10 @@ def test_a_xid_can_be_used_again(harness: Harness, peer: Peer) -> None:
 # --- lost connections, restarts ------------------------------------------------------------------
 
 
-def lose(peer: Peer, state: ReportedTransactionState, **more: object) -> int:
+def drop_connection(peer: Peer, state: ReportedTransactionState, **more: object) -> int:
     """Lose the connection of a branch in that state, in which something has been done."""
     number = number_of(step(peer, START, **more))
-    work(peer, number)
+    use_transaction(peer, number)
     flags = {S.INCOMPLETE: XaFlag.SUSPEND, S.FAILED: XaFlag.FAIL, S.COMPLETE: XaFlag.SUCCESS}
     if state is not S.STARTED:
         step(peer, END, flags=flags[state])
@@ -320,7 +320,7 @@ UNPREPARED = pytest.mark.parametrize("state", [S.STARTED, S.INCOMPLETE, S.FAILED
 def test_a_branch_of_its_session_is_lost_with_its_connection(
     harness: Harness, peer: Peer, state: ReportedTransactionState
 ) -> None:
-    lose(peer, state, JMQSessionLess=False)
+    drop_connection(peer, state, JMQSessionLess=False)
     assert harness.bodies("in") == [b"a"]
     assert harness.queue("in").unacked == 0
     other = harness.connect()
@@ -347,7 +347,7 @@ def test_a_branch_of_its_session_stays_with_the_connection_that_has_joined(
 def test_a_branch_survives_its_connection(
     harness: Harness, peer: Peer, state: ReportedTransactionState, wish: dict[str, object]
 ) -> None:
-    number = lose(peer, state, **wish)
+    number = drop_connection(peer, state, **wish)
     assert (harness.bodies("in"), harness.bodies("out")) == ([], [])
     other = harness.connect()
     if state is S.FAILED:
@@ -369,7 +369,7 @@ def test_a_branch_survives_its_connection(
 
 def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> None:
     """The oldest of the owner goes when one more loses its connection."""
-    options = SessionOptions(authentication="basic", most=2)
+    options = SessionOptions(authentication="basic", max_per_connection=2)
     for name in ("x", "y", "z"):
         peer = harness.connect(options)
         peer.send("q", name, transaction_id=number_of(step(peer, START, name)))
@@ -381,23 +381,23 @@ def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> Non
     number_of(step(other, PREPARE, "z"))
     number_of(step(other, COMMIT, "z"))
     assert harness.bodies("q") == [b"y", b"z"]
-    assert not harness.coordinator.branches._kept
+    assert not harness.coordinator.branches._detached
 
 
 def test_prepared_branches_survive_their_connection(harness: Harness, peer: Peer) -> None:
-    work(peer, to_state(peer, S.STARTED))
+    use_transaction(peer, start_in_state(peer, S.STARTED))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
     peer.drop()
     other = harness.connect()
-    assert recovered(other) == [xid("x")]
+    assert recover_xids(other) == [xid("x")]
     number_of(step(other, COMMIT))
     assert harness.bodies("out") == [b"b"]
     assert harness.bodies("in") == []
-    assert recovered(other) == []
+    assert recover_xids(other) == []
 
 
-def recovered(peer: Peer) -> list[bytes]:
+def recover_xids(peer: Peer) -> list[bytes]:
     flags = {"JMQXAFlags": XaFlag.STARTRSCAN}
     answer = peer.ask(H.RECOVER_TRANSACTION, flags, expect=Status.OK)
     body = answer.body
@@ -409,7 +409,7 @@ def recovered(peer: Peer) -> list[bytes]:
 def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect()
-    work(peer, number_of(step(peer, START)))
+    use_transaction(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
     number = number_of(step(peer, START, "y"))
@@ -417,14 +417,14 @@ def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType
     for _ in range(2):
         harness = harness.restart()
         peer = harness.connect()
-        assert recovered(peer) == [xid("x")]
+        assert recover_xids(peer) == [xid("x")]
         assert status(step(peer, START)) == Status.ERROR
     number_of(step(peer, outcome))
     harness = harness.restart()
-    assert recovered(harness.connect()) == []
+    assert recover_xids(harness.connect()) == []
     other = harness.connect()
     for queue in ("in", "out"):
-        other.consume(queue, other.session_of())
+        other.consume(queue, other.create_session())
     assert other.texts() == (["b"] if outcome is COMMIT else ["a"])
 
 
@@ -432,9 +432,9 @@ def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) 
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
     for kind in (PREPARE, COMMIT):
-        peer.session.receive(peer.request(kind, {"JMQXAFlags": 0}, xid("x"))[1])
+        peer.session.receive(peer.encode_request(kind, {"JMQXAFlags": 0}, xid("x"))[1])
         assert peer.receive() == []
-        harness.turn()
+        harness.run_event_loop()
         [answer] = peer.receive()
         number_of(answer)
 
@@ -442,10 +442,10 @@ def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) 
 def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) -> None:
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
-    requests = [peer.request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
+    requests = [peer.encode_request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
     peer.session.receive(b"".join(requests))
     assert peer.receive() == []
-    harness.turn()
+    harness.run_event_loop()
     assert [status(answer) for answer in peer.receive()] == [Status.OK, Status.OK]
 
 
@@ -454,7 +454,7 @@ def test_only_so_many_xids_are_remembered(
 ) -> None:
     monkeypatch.setattr(transactions, "MOST_REMEMBERED", 3)
     for number in range(5):
-        to_state(peer, S.COMMITTED, str(number))
+        start_in_state(peer, S.COMMITTED, str(number))
     statuses = [status(step(peer, COMMIT, str(number))) for number in range(5)]
     assert statuses == [Status.NOT_FOUND] * 2 + [Status.OK] * 3
     assert len(harness.coordinator.branches._by_xid) == 3
@@ -465,19 +465,19 @@ def test_only_so_many_xids_are_remembered(
 
 def test_recover(harness: Harness, peer: Peer) -> None:
     for name in "abc":
-        to_state(peer, S.PREPARED, name)
-    to_state(peer, S.COMPLETE, "d")
-    assert recovered(peer) == [xid("a"), xid("b"), xid("c")]
+        start_in_state(peer, S.PREPARED, name)
+    start_in_state(peer, S.COMPLETE, "d")
+    assert recover_xids(peer) == [xid("a"), xid("b"), xid("c")]
     for flags in (0, XaFlag.ENDRSCAN):
         answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQXAFlags": flags}, expect=Status.OK)
         assert (answer.properties["JMQQuantity"], answer.body) == (0, b"")
 
 
 def test_recover_of_one(harness: Harness, peer: Peer) -> None:
-    number = to_state(peer, S.PREPARED)
+    number = start_in_state(peer, S.PREPARED)
     answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(number)}, expect=Status.OK)
     assert answer.properties["JMQTransactionID"] == number
-    for other in (to_state(peer, S.COMPLETE, "y"), 5):
+    for other in (start_in_state(peer, S.COMPLETE, "y"), 5):
         answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(other)})
         assert status(answer) == Status.NOT_FOUND
         assert answer.properties["JMQQuantity"] == 0
@@ -485,7 +485,7 @@ def test_recover_of_one(harness: Harness, peer: Peer) -> None:
 
 def test_verify(harness: Harness, peer: Peer) -> None:
     wall = harness.clock.wall
-    number = to_state(peer, S.PREPARED)
+    number = start_in_state(peer, S.PREPARED)
     for properties, body in (
         ({"JMQTransactionID": Long(number)}, b""),
         ({"JMQTransactionID": Long(0)}, xid("x")),
@@ -501,14 +501,14 @@ def test_verify(harness: Harness, peer: Peer) -> None:
         # the protocol page has another number
         page = peer.ask(80, properties, body, expect=Status.OK)
         assert (page.type, page.body) == (81, answer.body)
-    assert peer.refusal(80, {"JMQTransactionID": 5}) == Status.NOT_FOUND
-    complete = to_state(peer, S.COMPLETE, "y")
+    assert peer.request_status(80, {"JMQTransactionID": 5}) == Status.NOT_FOUND
+    complete = start_in_state(peer, S.COMPLETE, "y")
     for properties in ({"JMQTransactionID": Long(complete)}, {"JMQTransactionID": Long(5)}, {}):
-        assert peer.refusal(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
+        assert peer.request_status(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
 
 
 def test_a_user_has_a_limited_number_of_prepared_branches(harness: Harness) -> None:
-    options = SessionOptions(authentication="basic", most=2)
+    options = SessionOptions(authentication="basic", max_per_connection=2)
     for name in "abc":
         peer = harness.connect(options)
         peer.send("out", name, transaction_id=number_of(step(peer, START, name)))
@@ -537,9 +537,9 @@ def test_a_branch_with_a_message_refused_without_an_answer_cannot_be_prepared(
     harness: Harness, peer: Peer
 ) -> None:
     number = number_of(step(peer, START))
-    work(peer, number)
+    use_transaction(peer, number)
     header = encode_header("mq.sys.dmq", transaction_id=number)
-    peer.say(H.TEXT_MESSAGE, body=b"x", flags=Q, header=header)
+    peer.send_packet(H.TEXT_MESSAGE, body=b"x", flags=Q, header=header)
     assert status(step(peer, END, flags=XaFlag.SUCCESS)) == Status.NOT_MODIFIED
     for kind, flags in ((PREPARE, 0), (COMMIT, XaFlag.ONEPHASE)):
         answer = step(peer, kind, flags=flags)
@@ -557,29 +557,29 @@ def test_wishes_for_a_distributed_transaction(peer: Peer) -> None:
 
 def test_a_local_step_has_no_flags() -> None:
     with pytest.raises(RejectedRequest):
-        after(PREPARE, LOCAL, S.STARTED)
-    assert after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
-    assert after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
+        state_after(PREPARE, LOCAL, S.STARTED)
+    assert state_after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
+    assert state_after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
 
 
 # --- branches without a connection ----------------------------------------------------------------
 
 
-def leave_behind(harness: Harness, peer: Peer, timeout: int) -> int:
+def abandon_transaction(harness: Harness, peer: Peer, timeout: int) -> int:
     """A branch that is not prepared, and that no connection uses any more."""
     other = harness.connect(SessionOptions(authentication="basic", detached_timeout=timeout))
     number = number_of(step(other, START, JMQSessionLess=True))
-    work(other, number)
+    use_transaction(other, number)
     step(other, END, flags=XaFlag.SUCCESS)
     other.drop()
     return number
 
 
 def test_branch_without_a_connection_is_rolled_back_in_time(harness: Harness, peer: Peer) -> None:
-    leave_behind(harness, peer, 10_000)
-    harness.turn(9_999)
+    abandon_transaction(harness, peer, 10_000)
+    harness.run_event_loop(9_999)
     assert harness.broker.transactions.open
-    harness.turn(2)
+    harness.run_event_loop(2)
     assert not harness.broker.transactions.open
     assert status(step(peer, COMMIT, flags=XaFlag.ONEPHASE)) == Status.TIMEOUT
     assert harness.bodies("out") == []
@@ -587,19 +587,19 @@ def test_branch_without_a_connection_is_rolled_back_in_time(harness: Harness, pe
 
 
 def test_branch_that_is_joined_or_prepared_in_time_stays(harness: Harness, peer: Peer) -> None:
-    leave_behind(harness, peer, 10_000)
-    harness.turn(9_000)
+    abandon_transaction(harness, peer, 10_000)
+    harness.run_event_loop(9_000)
     number_of(step(peer, START, flags=XaFlag.JOIN))
-    harness.turn(60_000)
+    harness.run_event_loop(60_000)
     assert harness.broker.transactions.open
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
     peer.drop()
-    harness.turn(60_000)
-    assert recovered(harness.connect()) == [xid("x")]
+    harness.run_event_loop(60_000)
+    assert recover_xids(harness.connect()) == [xid("x")]
 
 
 def test_branch_stays_for_ever_without_a_timeout(harness: Harness, peer: Peer) -> None:
-    leave_behind(harness, peer, 0)
-    harness.turn(86_400_000)
+    abandon_transaction(harness, peer, 0)
+    harness.run_event_loop(86_400_000)
     assert harness.broker.transactions.open

@@ -72,12 +72,12 @@ class Peer(SessionPeer):
 
     def got(self) -> bytes:
         """Return the bytes written since the last call."""
-        return self.transport.taken()
+        return self.transport.take_written()
 
     def end(self) -> None:
         """Half-close."""
         self.session.end_of_input()
-        self.harness.turn()
+        self.harness.run_event_loop()
 
     def frames(self) -> list[wire.Frame]:
         """Answers since the last call."""

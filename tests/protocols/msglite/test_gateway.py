@@ -81,7 +81,7 @@ def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Work
     assert client.got() == b"pizza"
     assert client.open
     worker.answer(b"")
-    assert (client.got(), client.transport.closed_because) == (b"", "")
+    assert (client.got(), client.transport.close_reason) == (b"", "")
     client.drop()
     assert harness.temporary() == []
 
@@ -187,7 +187,7 @@ def test_a_bad_request_is_answered_with_500(
 ) -> None:
     for position in range(0, len(data), step):
         client.session.receive(data[position : position + step])
-    harness.turn()
+    harness.run_event_loop()
     head, _, text = client.got().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 500 Internal Server Error\r\n")
     assert b"Content-Type: text/plain" in head
@@ -219,14 +219,14 @@ def test_half_a_request_is_answered_with_500(client: Peer, data: bytes) -> None:
 
 def test_a_connection_that_says_nothing_is_closed_without_a_word(client: Peer) -> None:
     client.end()
-    assert (client.got(), client.transport.closed_because) == (b"", "")
+    assert (client.got(), client.transport.close_reason) == (b"", "")
 
 
 def test_a_request_that_does_not_arrive_in_time(harness: Harness, client: Peer) -> None:
     client.put(GET[:5])
-    harness.turn(TIMEOUT * 1000 - 1)
+    harness.run_event_loop(TIMEOUT * 1000 - 1)
     assert client.open
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert client.got().startswith(b"HTTP/1.0 500 ")
 
 
@@ -289,9 +289,9 @@ def test_a_bad_reply_is_answered_with_500(
 
 def test_no_reply_in_time(harness: Harness, client: Peer) -> None:
     client.put(GET)
-    harness.turn(TIMEOUT * 1000 - 1)
+    harness.run_event_loop(TIMEOUT * 1000 - 1)
     assert client.open
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert client.got().startswith(b"HTTP/1.0 500 ")
     command = b"< 0 %b\r\n" % ADDRESS.encode()
     assert harness.connect().ask(command) == b"*\r\n", "the request outlived its client"
@@ -303,10 +303,10 @@ def test_silence_ends_a_response_and_each_piece_puts_it_off(
     client.put(GET)
     worker.take()
     for body in (OK, b"1", b"2"):
-        harness.turn(TIMEOUT * 1000 - 1)
+        harness.run_event_loop(TIMEOUT * 1000 - 1)
         worker.answer(body)
     assert client.got().endswith(b"\r\n\r\n12")
-    harness.turn(TIMEOUT * 1000)
+    harness.run_event_loop(TIMEOUT * 1000)
     assert client.got() == b""
     assert not client.open
 
@@ -331,7 +331,7 @@ def test_chunks_for_a_client_that_does_not_read_stay_in_their_queue(
     worker.answer(OK, *[b"x" * 1000] * 50, b"")
     assert len(client.got()) < 20_000
     client.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     assert len(client.got()) > 30_000
     assert not client.open
 
@@ -382,7 +382,7 @@ def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker:
     client.put(GET)
     worker.take()
     harness.broker.remove(harness.broker.destinations.queue(worker.reply.decode()), force=True)
-    harness.turn()
+    harness.run_event_loop()
     assert client.got().startswith(b"HTTP/1.0 500 ")
     assert not client.open
 

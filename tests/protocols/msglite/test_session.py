@@ -59,7 +59,7 @@ def test_a_message_is_handed_to_who_waits_the_longest(harness: Harness, client: 
 def test_a_ready_gets_one_message_however_many_there_are(client: Peer) -> None:
     client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
     assert client.ask(b"< 9 a\r\n") == b"> 1 9 a\r\n1\r\n"
-    client.harness.turn(60_000)
+    client.harness.run_event_loop(60_000)
     assert client.got() == b""
 
 
@@ -111,9 +111,9 @@ def test_the_perl_clients_trailing_blank_and_bare_line_feeds(client: Peer) -> No
 
 def test_a_ready_times_out_exactly_and_is_no_longer_ready(harness: Harness, client: Peer) -> None:
     client.put(b"< 2 a b\r\n")
-    harness.turn(1999)
+    harness.run_event_loop(1999)
     assert client.got() == b""
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert client.got() == b"*\r\n"
     harness.connect().put(b"> 0 9 a\r\n> 0 9 b\r\n")
     assert client.got() == b""
@@ -122,19 +122,19 @@ def test_a_ready_times_out_exactly_and_is_no_longer_ready(harness: Harness, clie
 
 def test_each_ready_has_its_own_time(harness: Harness, client: Peer, worker: Peer) -> None:
     worker.put(b"< 10 a\r\n")
-    harness.turn(9_000)
+    harness.run_event_loop(9_000)
     client.put(b"> 0 9 a\r\n")
     worker.put(b"< 10 a\r\n")
     assert worker.got() == b"> 0 9 a\r\n"
-    harness.turn(9_999)
+    harness.run_event_loop(9_999)
     assert worker.got() == b"", "timed out by the alarm of the ready before"
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert worker.got() == b"*\r\n"
     worker.put(b"< 100 a\r\n")
     client.put(b"> 0 9 a\r\n")
     worker.put(b"< 1 a\r\n")
     worker.got()
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert worker.got() == b"*\r\n", "the alarm of the ready before was too late for this one"
 
 
@@ -158,21 +158,21 @@ def test_a_message_lives_for_its_timeout_and_shows_it_unchanged(
     harness: Harness, client: Peer
 ) -> None:
     client.put(b"> 0 5 a\r\n> 0 9 a\r\n")
-    harness.turn(4_999)
+    harness.run_event_loop(4_999)
     assert client.ask(b"< 0 a\r\n") == b"> 0 5 a\r\n"
     client.put(b"> 0 5 b\r\n> 0 9 b\r\n")
-    harness.turn(5_000)
+    harness.run_event_loop(5_000)
     assert client.ask(b"< 0 b\r\n") == b"> 0 9 b\r\n"
 
 
 @pytest.mark.parametrize("seconds", [10**9, 7_400_000_000, 10**10, 2**53, 2**63 - 1])
 def test_large_timeouts_do_not_wrap(harness: Harness, client: Peer, seconds: int) -> None:
     client.put(b"> 0 %d a\r\n" % seconds)
-    harness.turn(10**9)
+    harness.run_event_loop(10**9)
     assert client.ask(b"< 0 a\r\n") == b"> 0 %d a\r\n" % seconds
     client.put(b"< %d a\r\n" % seconds)
     for _ in range(40):
-        harness.turn(86_400_000)
+        harness.run_event_loop(86_400_000)
     assert client.got() == b""
     harness.connect().put(b"> 0 1 a\r\n")
     assert client.got() == b"> 0 1 a\r\n"
@@ -185,7 +185,7 @@ def test_a_waiting_ready_holds_up_all_behind_it(harness: Harness, client: Peer) 
     client.put(b"< 5 a\r\n> 1 9 b\r\nx\r\n< 5 c\r\n")
     client.put(b"< 0 d\r\n.\r\n> 0 9 b\r\n")
     assert harness.bodies("b") == []
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     assert client.got() == b"*\r\n"
     assert harness.bodies("b") == [b"x"]
     harness.connect().put(b"> 0 9 c\r\n")
@@ -219,7 +219,7 @@ def test_what_was_held_up_by_output_reaches_others_at_once(
     client.put(b"< 60 a\r\n> 1 9 b\r\nx\r\n")
     worker.put(b"< 60 b\r\n")
     client.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     assert worker.got() == b"> 1 9 b\r\nx\r\n"
 
 
@@ -229,7 +229,7 @@ def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, clien
     for _ in range(300):
         client.put(b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
     assert client.transport.paused
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     assert not client.transport.paused
     assert len(harness.bodies("b")) == 301
     assert client.ask(b"< 0 b\r\n")[:12] == b"*\r\n> 1000 9 "
@@ -246,7 +246,7 @@ def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client
     assert other.ask(b"< 0 a\r\n")
     client.transport.stalled = False
     client.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert len(client.got()) > 1_000_000
     assert harness.bodies("a") == []
 
@@ -294,9 +294,9 @@ def test_a_query_without_body_needs_no_line_break_but_may_have_one(
 
 def test_a_query_times_out_like_a_ready(harness: Harness, client: Peer) -> None:
     client.put(b"? 0 3 unanswered\r\n")
-    harness.turn(2999)
+    harness.run_event_loop(2999)
     assert client.got() == b""
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert client.got() == b"*\r\n"
     assert client.ask(b"? 0 0 unanswered\r\n") == b"*\r\n"
     assert len(harness.broker.destinations) == 1
@@ -307,7 +307,7 @@ def test_surplus_and_late_replies_are_dropped(harness: Harness, client: Peer, wo
         client.put(b"? 0 %d oven\r\n" % seconds)
         address = reply_address(worker.ask(b"< 0 oven\r\n"))
         worker.put(b"> 0 60 %b\r\n" % address * replies)
-        harness.turn(1000)
+        harness.run_event_loop(1000)
         client.got()
         worker.put(b"> 0 60 %b\r\n" % address * 2)
         assert harness.find(address.decode()) is None
@@ -322,7 +322,7 @@ def test_a_ready_for_a_reply_address_whose_request_is_over_creates_no_queue(
     worker.put(ready)
     harness.broker.remove(content, force=True)
     client.put(ready)
-    harness.turn(9000)
+    harness.run_event_loop(9000)
     assert client.got() == worker.got() == b"*\r\n"
     assert not harness.broker.destinations
     assert worker.open
@@ -379,7 +379,7 @@ def test_a_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer
     client.put(b"< 0 a\r\n")
     assert harness.bodies("a") == [b"x"]
     client.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("a") == []
     client.drop()
     assert harness.bodies("a") == [], "came back after it was sent"
@@ -423,7 +423,7 @@ def test_half_close_answers_what_can_be_answered_at_once(harness: Harness, clien
     client.put(b"> 5 1 a\r\nhello\r\n< 1 a\r\n")
     client.end()
     assert client.got() == b"> 5 1 a\r\nhello\r\n"
-    assert client.transport.closed_because == ""
+    assert client.transport.close_reason == ""
     other = harness.connect()
     other.put(b"< 9 a\r\n> 0 9 b\r\n? 0 9 b\r\n< 9 b\r\n")
     other.end()
@@ -451,7 +451,7 @@ def test_messages_received_from_a_client_that_broke_off_are_kept(
 
 def test_quit_is_not_answered_and_nothing_behind_it_is_done(harness: Harness, client: Peer) -> None:
     assert client.ask(b"< 0 a\r\n. bye\r\n> 1 9 a\r\nx\r\n") == b"*\r\n"
-    assert client.transport.closed_because == ""
+    assert client.transport.close_reason == ""
     assert harness.find("a") is None or harness.bodies("a") == []
     client.drop()
 
@@ -536,7 +536,7 @@ def test_bad_data_is_one_error_line_then_the_end(
 def test_an_error_waits_for_its_turn(harness: Harness, client: Peer) -> None:
     client.put(b"< 3 a\r\nbad\r\n")
     assert client.open
-    harness.turn(3000)
+    harness.run_event_loop(3000)
     assert client.got().startswith(b"*\r\n- unknown command 'bad'")
     other = harness.connect()
     other.put(b"< 3 a\r\nbad\r\n")
@@ -550,7 +550,7 @@ def test_an_error_after_much_output_is_not_forgotten(harness: Harness, client: P
     client.put(b"< 0 a\r\nbad\r\n")
     assert client.open
     client.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     assert client.got().endswith(b"- unknown command 'bad'\r\n")
 
 
@@ -613,7 +613,7 @@ def test_a_blocked_query_still_times_out(harness: Harness, client: Peer) -> None
     client.put(b"? 1000 2 a\r\n%b\r\n" % bytes(1000))
     assert client.session.buffered == 1000
     client.put(b"< 0 b\r\n")
-    harness.turn(2000)
+    harness.run_event_loop(2000)
     assert client.got() == b"*\r\n"
     harness.connect().put(b"< 0 a\r\n")
     assert client.got() == b"*\r\n"
@@ -681,7 +681,7 @@ def test_a_query_whose_reply_address_is_removed_ends_in_time(
         force=True,
     )
     assert client.got() == b""
-    harness.turn(9000)
+    harness.run_event_loop(9000)
     assert client.got() == b"*\r\n"
 
 
@@ -701,7 +701,7 @@ def test_sync_the_end_confirms_what_was_sent(harness: Harness) -> None:
         if not end:
             client.session.end_of_input()
         assert client.open, "closed before the message was on disk"
-        harness.turn()
+        harness.run_event_loop()
         assert not client.open
 
 
@@ -739,7 +739,7 @@ def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
     publish(priority=2, reply_to=Address(Kind.TOPIC, "news"), properties={"k": 1})
     publish(priority=1, reply_to=Address(Kind.QUEUE, "a b\r\n> 0 1 forged"))
     publish(priority=0, kind=BodyKind.OBJECT, body=b"\xac\xed")
-    harness.turn()
+    harness.run_event_loop()
     assert client.ask(b"< 0 a\r\n" * 5).split(b"\r\n") == [
         b"> 1 2147483647 a",
         b"x",
@@ -770,13 +770,13 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
     command waits or is answered, confirming by itself would only cost."""
     worker, sender = harness.connect(), harness.connect()
     sender.put(b"> 1 60 a\r\nx\r\n")
-    assert sender.transport.hastened == 1
+    assert sender.transport.quick_acks == 1
     worker.put(b"< 60 a\r\n")
     assert worker.got() == b"> 1 60 a\r\nx\r\n"
     worker.put(b"< 60 a\r\n")
-    assert worker.transport.hastened == 0
+    assert worker.transport.quick_acks == 0
     sender.put(b"> 5 60 b\r\n")  # the body comes in the next segment
-    assert sender.transport.hastened == 2
+    assert sender.transport.quick_acks == 2
 
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])

@@ -126,7 +126,7 @@ class Model(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         for _ in range(seconds):
             self.now += 1001  # so that waits that begin now have other deadlines
-            self.harness.turn(1001)
+            self.harness.run_event_loop(1001)
             while due := [c for c in self.line if c.ready is not None and c.ready[0] <= self.now]:
                 client = min(due, key=lambda c: c.ready or ())
                 self.leave(client)
@@ -209,10 +209,10 @@ def test_any_input_raises_nothing_and_leaves_nothing_behind(
         elif then == "drop":
             peer.drop()
             peers[index] = harness.connect()
-        harness.turn(milliseconds)
+        harness.run_event_loop(milliseconds)
     for peer in peers:
         peer.drop()
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert harness.timers == [], "something is still waited for"
     for destination in harness.broker.destinations.values():
         assert not destination.temporary

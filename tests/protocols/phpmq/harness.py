@@ -69,7 +69,7 @@ class Peer(SessionPeer):
 
     def frames(self) -> list[wire.Frame]:
         """Dispatches since the last call."""
-        frames = self.decoder.feed(self.transport.taken())
+        frames = self.decoder.feed(self.transport.take_written())
         assert self.decoder.error is None
         assert not self.decoder.incomplete
         return frames

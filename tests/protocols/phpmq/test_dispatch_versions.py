@@ -102,7 +102,7 @@ def test_auto_dispatches_messages_of_other_protocols_with_three_packets(
 ) -> None:
     message = Message(QUEUE, b"{}", BodyKind.TEXT, origin)
     harness.broker.publish(harness.broker.destinations.queue("q"), message, lambda: None)
-    harness.turn()
+    harness.run_event_loop()
     assert consume(harness) == [(THREE, b"{}")]
 
 
@@ -141,10 +141,10 @@ class DiskHarness(Harness):
         self.journal.snapshot_from(lambda: snapshot(self.broker))
         recover(self.broker, self.journal.recovery)
 
-    def turn(self, milliseconds: int = 0) -> None:
-        super().turn(milliseconds)
+    def run_event_loop(self, milliseconds: int = 0) -> None:
+        super().run_event_loop(milliseconds)
         self.journal.sync()
-        super().turn()
+        super().run_event_loop()
 
     def restart(self) -> DiskHarness:
         crash(self.journal)
@@ -175,7 +175,7 @@ def test_the_form_survives_restart_dead_lettering_and_redrive(tmp_path: Path) ->
     assert dead_letters is not None
     for delivery in list(dead_letters.queue.browse()):
         harness.broker.operations.redrive(delivery, Home(QUEUE, ""))
-    harness.turn()
+    harness.run_event_loop()
     assert consume(harness) == expected
     harness = harness.restart()
     assert consume(harness) == expected

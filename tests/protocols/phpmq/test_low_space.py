@@ -20,7 +20,7 @@ def harness() -> Harness:
 
 def set_level(harness: Harness, level: SpaceLevel) -> None:
     harness.broker.publisher.on_space(SpaceReport(level))
-    harness.turn()
+    harness.run_event_loop()
 
 
 def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness) -> None:
@@ -53,7 +53,7 @@ def test_probe_is_answered_only_when_the_sends_before_it_are_stored(harness: Har
         + wire.encode_send(b"jobs", b"one")
         + wire.encode_send(PROBE + b"1", b"")
     )
-    harness.turn()
+    harness.run_event_loop()
     assert peer.frames() == []
     set_level(harness, SpaceLevel.ENOUGH)
     [answer] = peer.frames()
@@ -115,7 +115,7 @@ def test_the_end_of_input_is_answered_only_when_the_sends_are_stored(harness: Ha
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")
     peer.session.end_of_input()
-    harness.turn()
+    harness.run_event_loop()
     assert peer.transport.open
     assert peer.session.buffered == len(b"one") + phpmq_session.WAITING_OVERHEAD
     set_level(harness, SpaceLevel.ENOUGH)

@@ -39,21 +39,21 @@ class Terminal:
             self.transport, harness.broker, FixedVitals()
         )
         harness.links.append(self.transport)
-        harness.turn()
-        self.greeting = self.transport.taken().decode()
+        harness.run_event_loop()
+        self.greeting = self.transport.take_written().decode()
 
     def enter(self, line: bytes, end: bytes = b"\n") -> str:
         self.session.receive(line + end)
-        self.harness.turn()
-        return self.transport.taken().decode()
+        self.harness.run_event_loop()
+        return self.transport.take_written().decode()
 
     def refresh(self) -> str:
         """Half a second passes."""
         assert self.refreshing
-        self.harness.turn(499)
+        self.harness.run_event_loop(499)
         assert not self.transport.written
-        self.harness.turn(1)
-        return self.transport.taken().decode()
+        self.harness.run_event_loop(1)
+        return self.transport.take_written().decode()
 
     @property
     def refreshing(self) -> bool:
@@ -157,18 +157,18 @@ def test_a_long_flush_is_answered_at_its_end_and_later_commands_wait(
     queue = harness.broker.destinations.resolve(address)
     for _ in range(1000):
         harness.broker.publish(queue, Message(address, b"x", durability=Durability.NONE))
-    harness.turn()
+    harness.run_event_loop()
     harness.scan_time.limit = 7  # enough for five empty priorities and a slice
     terminal.session.receive(b"flush q\nq\n")
     terminal.session.end_of_input()
     assert 0 < queue.waiting < 1000
     assert not terminal.transport.written
     harness.broker.publish(queue, Message(address, b"later", durability=Durability.NONE))
-    harness.turn()
-    first, second = plain(terminal.transport.taken().decode()).split("OK\n")
+    harness.run_event_loop()
+    first, second = plain(terminal.transport.take_written().decode()).split("OK\n")
     assert not first
     assert "1.2.3" in second
-    assert [harness.bodies("q"), terminal.transport.closed_because] == [[b"later"], ""]
+    assert [harness.bodies("q"), terminal.transport.close_reason] == [[b"later"], ""]
 
 
 def test_flush_needs_a_name(harness: Harness, terminal: Terminal) -> None:
@@ -262,7 +262,7 @@ def test_show_without_a_name_is_the_overview(terminal: Terminal) -> None:
 def test_another_command_ends_a_refresh_too(harness: Harness, terminal: Terminal) -> None:
     terminal.enter(b"monitor")
     terminal.enter(b"show a")
-    harness.turn()
+    harness.run_event_loop()
     assert [timer.cancelled for timer in harness.timers] == [False]
     terminal.enter(b"help")
     assert not terminal.refreshing
@@ -306,7 +306,7 @@ def test_a_line_without_end_closes(terminal: Terminal, tail: bytes) -> None:
     assert terminal.transport.open
     terminal.session.receive(b"x" + tail)
     assert not terminal.transport.open
-    assert "at most 4096 bytes" in terminal.transport.taken().decode()
+    assert "at most 4096 bytes" in terminal.transport.take_written().decode()
 
 
 def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -> None:
@@ -339,8 +339,8 @@ def test_a_command_waits_until_the_answer_before_has_been_sent(
     assert terminal.transport.paused
     assert terminal.enter(b"help") == ""
     terminal.transport.stalled = False
-    harness.turn()
-    assert terminal.transport.taken().decode().count("Available commands") == 500
+    harness.run_event_loop()
+    assert terminal.transport.take_written().decode().count("Available commands") == 500
     assert not terminal.transport.paused
 
 
@@ -349,8 +349,8 @@ def test_commands_that_wait_are_carried_out_before_the_end(
 ) -> None:
     terminal.session.receive(b"q\n" * 3 + b"help\n")
     terminal.session.end_of_input()
-    harness.turn()
-    assert "Available commands" in terminal.transport.taken().decode()
+    harness.run_event_loop()
+    assert "Available commands" in terminal.transport.take_written().decode()
     assert not terminal.transport.open
 
 
@@ -359,8 +359,8 @@ def test_a_line_too_long_is_noticed_behind_commands_that_wait(
     harness: Harness, terminal: Terminal, line: bytes
 ) -> None:
     terminal.session.receive(b"q\nq\n" + line)
-    harness.turn()
-    assert "at most 4096 bytes" in terminal.transport.taken().decode()
+    harness.run_event_loop()
+    assert "at most 4096 bytes" in terminal.transport.take_written().decode()
     assert not terminal.transport.open
 
 

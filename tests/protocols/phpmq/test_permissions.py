@@ -64,7 +64,7 @@ def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Ope
         assert peer.transport.open
         assert access.refusals == []
     else:
-        assert peer.transport.closed_because == f"anna may not {needs} 'q'"
+        assert peer.transport.close_reason == f"anna may not {needs} 'q'"
         assert access.refusals == [f"test anna {needs} q"]
         assert harness.bodies("q") == [b"1"]
         assert not holder.bodies()
@@ -116,13 +116,13 @@ def terminal(harness: Harness, access: RecordedAccess) -> SessionPeer:
     transport = RecordedTransport(harness)
     session = MaintenanceSession(transport, harness.broker, Vitals(), access=access)
     peer = SessionPeer(harness, transport, session)
-    transport.taken()
+    transport.take_written()
     return peer
 
 
 def ask(peer: SessionPeer, command: str) -> str:
     peer.put(command.encode() + b"\n")
-    return peer.transport.taken().decode()
+    return peer.transport.take_written().decode()
 
 
 @pytest.mark.parametrize("has", Operation)

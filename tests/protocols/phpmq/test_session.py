@@ -38,8 +38,8 @@ def test_unacked_bodies_beyond_the_memory_budget_are_read_back() -> None:
 def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"Foo", b"Hello World", ttl=3600)
-    assert producer.transport.taken() == b""
-    harness.turn(300_000)
+    assert producer.transport.take_written() == b""
+    harness.run_event_loop(300_000)
     consumer.consume(b"Foo", 5)
     output = consumer.transport.written
     [frame] = consumer.frames()
@@ -129,7 +129,7 @@ def test_a_message_is_dispatched_only_once_it_is_durable(harness: Harness) -> No
     peer.consume(b"q", 1)
     peer.session.receive(wire.encode_send(b"q", b"body"))
     assert peer.frames() == []
-    harness.turn()
+    harness.run_event_loop()
     assert peer.bodies() == [b"body"]
 
 
@@ -139,7 +139,7 @@ def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harnes
     peer.session.receive(wire.encode_consume(b"sluicemq.probe.1", 1))
     peer.session.receive(wire.encode_send(b"sluicemq.probe.1", b"confirm"))
     assert peer.frames() == []
-    harness.turn()
+    harness.run_event_loop()
     (frame,) = peer.frames()
     assert frame[1] == b"sluicemq.probe.1"
     peer.acknowledge(frame)
@@ -167,7 +167,7 @@ def test_generation_1_dispatches_three_packets_and_keeps_the_time_to_live(harnes
     assert peer.transport.written.startswith(b"H0100303")
     assert b"P05" not in peer.transport.written
     assert peer.bodies() == [b"body"]
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     peer.consume(b"q", 1)
     assert peer.frames() == []
 
@@ -316,11 +316,11 @@ def test_requeue_puts_at_the_tail_with_the_same_id_and_a_new_time_to_live(harnes
     peer.send(b"q", b"2", b"3")
     peer.consume(b"q", 1)
     [first] = peer.frames()
-    harness.turn(9000)
+    harness.run_event_loop(9000)
     peer.put(wire.encode_requeue(b"q", first[3], 100))
     [second] = peer.frames()
     assert second[2] == b"2"
-    harness.turn(2000)
+    harness.run_event_loop(2000)
     peer.acknowledge(second)
     peer.acknowledge(peer.frames()[0])
     [requeued] = peer.frames()
@@ -389,7 +389,7 @@ def test_the_end_of_input_is_answered_when_everything_sent_is_on_disk(harness: H
         peer.session.receive(wire.encode_send(b"q", b"body"))
         peer.session.end_of_input()
         assert peer.transport.open == (durability is Durability.SYNC)
-        harness.turn()
+        harness.run_event_loop()
         assert not peer.transport.open
         peer.drop()
 
@@ -408,7 +408,7 @@ def test_the_end_of_input_behind_a_blocked_send(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3")
     producer.session.end_of_input()
-    harness.turn()
+    harness.run_event_loop()
     assert producer.transport.open
     consumer.consume(b"q", 5)
     assert consumer.bodies() == [b"1", b"2", b"3"]
@@ -428,7 +428,7 @@ def test_a_pause_inside_a_message_is_waited_out(harness: Harness) -> None:
     message = wire.encode_send(b"q", b"body")
     for cut in (3, 20, 45, 80, 109):
         peer.put(message[:cut])
-        harness.turn(60_000)
+        harness.run_event_loop(60_000)
         assert harness.bodies("q") == []
         peer.put(message[cut:])
         assert peer.transport.open
@@ -445,7 +445,7 @@ def test_an_expired_message_is_never_dispatched(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"short", ttl=1)
     peer.send(b"q", b"for ever", ttl=0)
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     peer.consume(b"q", 5)
     assert peer.bodies() == [b"for ever"]
 
@@ -453,7 +453,7 @@ def test_an_expired_message_is_never_dispatched(harness: Harness) -> None:
 def test_a_part_of_a_second_is_rounded_up_to_a_second(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"short", ttl=1)
-    harness.turn(600)
+    harness.run_event_loop(600)
     peer.consume(b"q", 1)
     assert peer.frames()[0][4] == 1
 
@@ -463,7 +463,7 @@ def test_expiry_while_dispatched(harness: Harness) -> None:
     holder.send(b"q", b"acked late", b"dropped", ttl=1)
     holder.consume(b"q", 2)
     first, _ = holder.frames()
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     holder.acknowledge(first)
     assert holder.transport.open
     holder.drop()
@@ -492,8 +492,8 @@ def test_malformed_input_closes_that_connection_only(harness: Harness, name: str
     lines = MALFORMED[name][8:9] in b"\r\n"
     before = b"" if lines else wire.encode_send(b"q", b"before")
     malformed_peer.put(before + MALFORMED[name] + b"\n" * 64)
-    assert malformed_peer.transport.closed_because
-    assert malformed_peer.transport.taken() == b""
+    assert malformed_peer.transport.close_reason
+    assert malformed_peer.transport.take_written() == b""
     assert other.bodies() == ([] if lines else [b"before"])
     other.send(b"q", b"after")
     assert other.bodies() == [b"after"]
@@ -511,7 +511,7 @@ def test_a_full_queue_that_rejects_closes_the_producers_connection(harness: Harn
     harness.limit("q", DestinationSettings(max_messages=1))
     producer, other = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3")
-    assert "full" in (producer.transport.closed_because or "")
+    assert "full" in (producer.transport.close_reason or "")
     assert harness.bodies("q") == [b"1"]
     other.consume(b"q", 1)
     assert other.bodies() == [b"1"]
@@ -626,12 +626,12 @@ def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) ->
     slow.consume(b"q", 2)
     slow.session.pause_delivery()
     other.send(b"q", b"1")
-    assert slow.transport.taken() == b""
+    assert slow.transport.take_written() == b""
     slow.consume(b"q", 3)
     other.send(b"q", b"2")
-    assert slow.transport.taken() == b""
+    assert slow.transport.take_written() == b""
     slow.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert slow.bodies() == [b"1", b"2"]
     slow.session.flushed()
 
@@ -708,7 +708,7 @@ def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: 
     producer.send(b"q", b"1")
     assert consumer.bodies() == []
     consumer.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert consumer.bodies() == [b"1"]
 
 
@@ -742,16 +742,16 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_produc
     destination = harness.find("q")
     assert destination is not None
     harness.broker.remove(destination, force=True)
-    harness.turn()
+    harness.run_event_loop()
     assert producer.frames() == []  # the answer to the probe would confirm the refused sends
-    assert producer.transport.closed_because == "q has been removed, and another may not be created"
+    assert producer.transport.close_reason == "q has been removed, and another may not be created"
 
 
 def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> None:
     peer = harness.connect()
     for number in range(1500):
         peer.session.receive(wire.encode_send(b"q%d" % number, b"body"))
-    harness.turn()
+    harness.run_event_loop()
     assert len(peer.session._destinations) <= 1024
     peer.consume(b"q3", 1)
     assert peer.bodies() == [b"body"]
@@ -764,7 +764,7 @@ def test_many_requests_in_one_read_are_not_all_answered(harness: Harness) -> Non
     consumer.put(wire.encode_consume(b"q", 4) * 100)
     assert consumer.bodies() == [b"0", b"1", b"2", b"3"]
     consumer.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     frames = consumer.frames()
     assert [frame[2] for frame in frames] == [b"0", b"1", b"2", b"3"]
     consumer.acknowledge(frames[0])
@@ -779,10 +779,10 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
     assert consumer.bodies() == [b"1"]
     consumer.session.pause_delivery()
     consumer.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     assert consumer.bodies() == []
     consumer.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert consumer.bodies() == [b"1"]
 
 

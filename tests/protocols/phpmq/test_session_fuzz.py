@@ -91,9 +91,9 @@ class Model(RuleBasedStateMachine):
     @rule(peer=peers)
     def stall_and_go_on(self, peer: int) -> None:
         self.peers[peer].session.pause_delivery()
-        self.harness.turn(1000)
+        self.harness.run_event_loop(1000)
         self.peers[peer].session.resume_delivery()
-        self.harness.turn()
+        self.harness.run_event_loop()
         self.collect()
 
     @rule(peer=peers, data=st.lists(queues, max_size=3))

@@ -74,7 +74,7 @@ class Harness(SessionHarness):
     def settle(self) -> None:
         """Do all that is due now, in the other threads too."""
         for _ in range(20):
-            self.turn()
+            self.run_event_loop()
             self.background.run()
 
     def connect(self, options: SessionOptions | None = None, **headers: str) -> Peer:
@@ -110,7 +110,7 @@ class Peer(SessionPeer):
         return self.frames()
 
     def frames(self) -> list[Frame]:
-        frames = self.decoder.feed(self.transport.taken())
+        frames = self.decoder.feed(self.transport.take_written())
         assert self.decoder.error is None
         assert not self.decoder.incomplete
         return frames

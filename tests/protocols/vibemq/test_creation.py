@@ -224,12 +224,12 @@ def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness
     peer.create("q", enableDeadLetterQueue=True, maxRetryAttempts=1)
     peer.publish("q", "1", "2")
     peer.subscribe("q")
-    harness.turn(31_000)
-    harness.turn(31_000)
+    harness.run_event_loop(31_000)
+    harness.run_event_loop(31_000)
     assert peer.info("q")["messageCount"] == 1
     assert peer.info("q.dlq")["messageCount"] == 1
     harness.limit("q.dlq", DestinationSettings())
-    harness.turn(6_000)
+    harness.run_event_loop(6_000)
     assert peer.info("q")["messageCount"] == 0
     assert harness.bodies("q.dlq") == [b'"1"', b'"2"']
 
@@ -265,9 +265,9 @@ def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Har
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
     assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
-    harness.turn(2_499)
+    harness.run_event_loop(2_499)
     assert peer.frames() == []
-    harness.turn(1)
+    harness.run_event_loop(1)
     [answer] = peer.frames()
     assert (answer.id, answer.error_code) == ("2", "QUEUE_FULL")
     assert "2.5 s" in answer.error_message

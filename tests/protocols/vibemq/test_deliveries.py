@@ -145,7 +145,7 @@ def test_a_stale_id_does_not_ack_a_delivery_of_another_connection(harness: Harne
     queue = harness.destination("q").queue
     delivery = next(queue.browse())
     harness.broker.time_out(next(iter(queue.consumers)), [delivery.sequence])
-    harness.turn(2 * SECONDS)
+    harness.run_event_loop(2 * SECONDS)
     assert other.ids() == ["m"]
     peer.acknowledge("m")
     assert len(harness.bodies("q")) == 1
@@ -210,7 +210,7 @@ def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> N
     queue = harness.destination("q").queue
     [delivery] = [d for d in queue.browse() if d.consumer is not None]
     harness.broker.acknowledge_any(queue, delivery.sequence)
-    harness.turn(60 * SECONDS)  # looks after itself
+    harness.run_event_loop(60 * SECONDS)  # looks after itself
     assert peer.ids() == ["1"]
 
 
@@ -227,7 +227,7 @@ def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: 
     quick.acknowledge("1", "2")
     quick.drop()
     slow.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert slow.ids() == ["3"]
 
 
@@ -243,7 +243,7 @@ def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
     assert peer.acknowledge("0123456789") == []
     assert peer.acknowledge("1") == []
     peer.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     assert peer.ids() == ["2"]
 
 
@@ -257,12 +257,12 @@ def test_unacked_messages_are_redelivered_after_the_ack_timeout(harness: Harness
     peer.publish("q", "m")
     assert peer.ids() == []
     for attempt in (2, 3):
-        harness.turn(30 * SECONDS - 1)
+        harness.run_event_loop(30 * SECONDS - 1)
         assert peer.frames() == []
-        harness.turn(1)
+        harness.run_event_loop(1)
         [frame] = peer.frames()
         assert (frame.id, frame.headers["deliveryAttempts"]) == ("m", str(attempt))
-    harness.turn(30 * SECONDS)
+    harness.run_event_loop(30 * SECONDS)
     assert harness.bodies("q") == []
     assert peer.subscribe("q.dlq") == ["m"]
     headers = peer.more[0].headers
@@ -275,7 +275,7 @@ def test_without_a_dead_letter_queue_it_is_gone_after_its_attempts(harness: Harn
     peer.create("q", maxRetryAttempts=1)
     peer.subscribe("q")
     peer.publish("q", "m")
-    harness.turn(30 * SECONDS)
+    harness.run_event_loop(30 * SECONDS)
     assert harness.bodies("q") == []
     assert harness.find("q.dlq") is None
 
@@ -287,9 +287,9 @@ def test_a_queue_may_have_a_time_of_its_own_and_a_listener_none(harness: Harness
     peer.publish("q", "2")
     peer.subscribe("own")
     peer.subscribe("q")
-    harness.turn(500)
+    harness.run_event_loop(500)
     assert peer.ids() == ["1"]
-    harness.turn(10**9)
+    harness.run_event_loop(10**9)
     assert "2" not in [frame.id for frame in peer.frames()]
 
 
@@ -299,7 +299,7 @@ def test_the_time_of_a_message_begins_when_those_before_it_are_done(harness: Har
     peer.publish("q", *(str(n) for n in range(100)))
     assert len(peer.subscribe("q")) == 100
     for n in range(100):
-        harness.turn(20 * SECONDS)
+        harness.run_event_loop(20 * SECONDS)
         assert peer.acknowledge(str(n)) == []
     assert harness.bodies("q") == []
     assert harness.destination("q").statistics.redelivered == 0
@@ -309,14 +309,14 @@ def test_the_time_of_a_message_does_not_begin_before_it_is_sent(harness: Harness
     peer = harness.connect()
     peer.subscribe("q")
     peer.publish("q", "1")
-    harness.turn(SECONDS)
+    harness.run_event_loop(SECONDS)
     peer.acknowledge("1")
-    harness.turn(24 * SECONDS)
+    harness.run_event_loop(24 * SECONDS)
     peer.publish("q", "2")
     peer.frames()
-    harness.turn(30 * SECONDS - 1)
+    harness.run_event_loop(30 * SECONDS - 1)
     assert peer.ids() == []
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert peer.ids() == ["2"]
 
 
@@ -324,7 +324,7 @@ def test_only_the_message_that_is_being_handled_runs_out_of_time(harness: Harnes
     peer, other = harness.connect(), harness.connect()
     peer.publish("q", "1", "2", "3")
     peer.subscribe("q")
-    harness.turn(30 * SECONDS)
+    harness.run_event_loop(30 * SECONDS)
     [frame] = peer.deliveries()
     assert (frame.id, frame.headers["deliveryAttempts"]) == ("1", "2")
     peer.drop()
@@ -337,10 +337,10 @@ def test_what_was_passed_over_runs_out_of_time_by_itself(harness: Harness) -> No
     peer = harness.connect()
     peer.subscribe("q")
     peer.publish("q", "1", "2")
-    harness.turn(10 * SECONDS)
+    harness.run_event_loop(10 * SECONDS)
     peer.publish("q", "3", "4")
     peer.acknowledge("3")
-    harness.turn(20 * SECONDS)
+    harness.run_event_loop(20 * SECONDS)
     assert peer.ids() == ["1", "2"]
     assert harness.destination("q").unacked == 3
 
@@ -352,7 +352,7 @@ def test_a_handler_that_always_fails_gets_the_rest_as_time_passes(harness: Harne
     peer.subscribe("q")
     ids: list[str] = []
     for _ in range(400):
-        harness.turn(SECONDS)
+        harness.run_event_loop(SECONDS)
         ids += peer.ids()
     assert sorted(ids) == ["1", "2", "3"]
     assert harness.bodies("q") == []
@@ -392,7 +392,7 @@ def test_what_was_begun_before_the_end_counts_as_tried(harness: Harness) -> None
     peer.create("q", maxRetryAttempts=1)
     peer.subscribe("q")
     peer.publish("q", "failed")
-    harness.turn(1)
+    harness.run_event_loop(1)
     peer.publish("q", "done", "begun", "queued")
     peer.acknowledge("done")
     peer.drop()
@@ -431,7 +431,7 @@ def test_fan_out_gives_each_a_copy_and_waits_for_each(harness: Harness) -> None:
     assert first.ids() == second.ids() == ["m"]
     first.acknowledge("m")
     assert harness.destination("f").unacked == 1
-    harness.turn(30 * SECONDS)
+    harness.run_event_loop(30 * SECONDS)
     assert first.ids() == []
     assert [frame.headers["deliveryAttempts"] for frame in second.deliveries()] == ["2"]
     second.acknowledge("m")
@@ -467,9 +467,9 @@ def test_fan_out_without_acknowledgement_ends_with_the_sending(harness: Harness)
     publisher.publish("f", "2")
     assert harness.destination("f").unacked == 1
     peer.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     assert harness.destination("f").unacked == 0
-    harness.turn(100 * SECONDS)
+    harness.run_event_loop(100 * SECONDS)
     assert peer.ids() == ["2"]
     peer.acknowledge("1", "2")
 
@@ -483,7 +483,7 @@ def test_without_acknowledgement_a_reader_that_stops_is_bounded(harness: Harness
         publisher.publish("f", *(f"{n}-{number}" for number in range(1000)))
     assert len(peer.deliveries()) == 1024
     peer.transport.stalled = False
-    harness.turn()
+    harness.run_event_loop()
     assert len(peer.deliveries()) == 3000 - 1024
 
 
@@ -494,7 +494,7 @@ def test_expired_messages_are_not_delivered(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", messageTtl="00:00:10", enableDeadLetterQueue=True, deadLetterQueueName="dead")
     peer.publish("q", "m")
-    harness.turn(10 * SECONDS)
+    harness.run_event_loop(10 * SECONDS)
     assert peer.subscribe("q") == []
     assert peer.info("q")["messageCount"] == 0
     assert peer.subscribe("dead") == ["m"]
@@ -509,7 +509,7 @@ def test_a_subscription_survives_its_queue(harness: Harness) -> None:
     other.publish("q", "1")
     other.ask(wire.DELETE_QUEUE, "q")
     assert json.loads(other.ask(wire.LIST_QUEUES).payload) == []
-    harness.turn(100 * SECONDS)  # messages that were unacked are forgotten
+    harness.run_event_loop(100 * SECONDS)  # messages that were unacked are forgotten
     assert peer.ids() == ["1"]
     assert peer.acknowledge("1") == []
     other.create("q", mode=1)
@@ -520,7 +520,7 @@ def test_a_subscription_survives_its_queue(harness: Harness) -> None:
         harness.broker.destinations.queue("q"),
         Message(Address(Kind.QUEUE, "q"), b"3", BodyKind.JSON),
     )
-    harness.turn()
+    harness.run_event_loop()
     [frame] = peer.deliveries()
     assert frame.payload == b"3"
 
@@ -561,7 +561,7 @@ def test_a_queue_with_all_its_consumers_takes_no_subscription(harness: Harness) 
 def publish(harness: Harness, body: bytes, kind: BodyKind, origin: Origin) -> Message:
     message = Message(Address(Kind.QUEUE, "q"), body, kind, origin)
     harness.broker.publish(harness.broker.destinations.queue("q"), message)
-    harness.turn()
+    harness.run_event_loop()
     return message
 
 

@@ -38,7 +38,7 @@ def packed(payload: bytes, identity: str = "m", how: Compression = Compression.B
 def read(peer: Peer) -> list[Frame]:
     """Return the frames read by a client that unpacks up to one MiB, like the .NET client."""
     decoder = Decoder(Limits(frame=wire.MAX_BODY, unpacked=wire.MAX_UNPACKED))
-    frames = decoder.feed(peer.transport.taken())
+    frames = decoder.feed(peer.transport.take_written())
     assert decoder.error is None
     assert not decoder.incomplete
     return frames
@@ -79,7 +79,7 @@ def test_frames_around_a_large_one_keep_their_order(harness: Harness) -> None:
     peer = compressing(harness)
     small = [wire.encode(Frame(wire.PUBLISH, str(n), "q", b"%d" % n)) for n in range(4)]
     peer.session.receive(small[0] + packed(ORDERS) + small[1] + packed(ORDERS, "m2") + small[2])
-    harness.turn()
+    harness.run_event_loop()
     assert harness.bodies("q") == [b"0"]
     assert peer.transport.paused
     peer.session.receive(small[3])
@@ -92,7 +92,7 @@ def test_large_plain_payload_is_checked_off_the_event_loop(harness: Harness) -> 
     content = b'"%b"' % (b"x" * 300_000)
     for number, payload in enumerate((content, content[:-1])):
         peer.session.receive(wire.encode(Frame(wire.PUBLISH, str(number), "q", payload)))
-        harness.turn()
+        harness.run_event_loop()
         assert harness.background.jobs
         harness.settle()
     answer, error = read(peer)
@@ -172,7 +172,7 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
         peer.session.receive(bomb)
     highest = 0
     for _ in range(100):
-        harness.turn()
+        harness.run_event_loop()
         assert len(harness.background.jobs) <= PARALLEL
         highest = max(highest, harness.memory.reserved)
         harness.background.run()
@@ -186,7 +186,7 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
 def test_moderate_frame_reserves_little_memory(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(packed(ORDERS))
-    harness.turn()
+    harness.run_event_loop()
     assert harness.memory.reserved == 2 * MOST_UNPACKED
 
 
@@ -194,7 +194,7 @@ def test_connection_that_closes_meanwhile(harness: Harness) -> None:
     peers = [harness.connect() for _ in range(4)]
     for peer in peers:
         peer.session.receive(packed(ORDERS))
-    harness.turn()
+    harness.run_event_loop()
     assert len(harness.background.jobs) == PARALLEL
     for peer in peers:
         peer.drop()
@@ -210,13 +210,13 @@ def test_end_of_input_waits_for_a_large_frame(harness: Harness) -> None:
     peer.session.end_of_input()
     harness.settle()
     assert [frame.id for frame in read(peer)] == ["m", "last"]
-    assert peer.transport.closed_because == ""
+    assert peer.transport.close_reason == ""
 
 
 def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(packed(ORDERS))
-    harness.turn()
+    harness.run_event_loop()
     peer.session.disconnect("the broker stops", stopping=True)
     harness.settle()
     assert [frame.type for frame in read(peer)] == [wire.DISCONNECT]
@@ -374,7 +374,7 @@ def test_consumer_that_leaves_gives_back_what_was_being_compressed(harness: Harn
     publish(harness, b"1")
     peer = compressing(harness)
     peer.subscribe("q")
-    harness.turn()
+    harness.run_event_loop()
     assert harness.background.jobs
     peer.drop()
     harness.settle()

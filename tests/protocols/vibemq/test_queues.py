@@ -277,7 +277,7 @@ def test_its_kind_changes_only_without_messages_and_consumers(harness: Harness, 
         other.ask(wire.UNSUBSCRIBE, "q")
         assert harness.destination("q").waiting == 1
     created = peer.info("q")["createdAt"]
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     peer.create("q", mode=1)
     info = peer.info("q")
     assert info["deliveryMode"] == (1 if use == "nothing" else 0)
@@ -412,9 +412,9 @@ def test_a_missing_queue_is_no_error_to_the_net_client(harness: Harness) -> None
 
 def test_created_at_is_the_time_of_creation(harness: Harness) -> None:
     peer = harness.connect()
-    harness.turn(61_500)
+    harness.run_event_loop(61_500)
     peer.create("q")
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert peer.info("q")["createdAt"] == "2023-11-14T22:14:21.500Z"
 
 
@@ -425,12 +425,12 @@ def test_a_list_is_in_order_of_creation_and_of_what_can_be_named(harness: Harnes
     peer = harness.connect()
     assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == []
     peer.create("z")
-    harness.turn(10)
+    harness.run_event_loop(10)
     peer.create("a", mode=1)
     harness.limit("no name/here", DestinationSettings())
     harness.limit("\udcff", DestinationSettings())
     harness.broker.destinations.declare(Address(Kind.TOPIC, "z"))
-    harness.turn(10)
+    harness.run_event_loop(10)
     peer.publish("Über", "1")
     assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == ["z", "a", "Über"]
 

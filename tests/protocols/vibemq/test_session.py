@@ -88,7 +88,7 @@ def test_connect_is_answered_with_its_id_and_the_headers_of_the_protocol_page(
 
 def test_the_broker_sends_nothing_before_connect(harness: Harness) -> None:
     peer = harness.arrive()
-    harness.turn(100_000)
+    harness.run_event_loop(100_000)
     assert peer.frames() == []
 
 
@@ -124,7 +124,7 @@ def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
     for size, expected in ((100, 0), (1000, flag)):
         payload = b'"%b"' % (b"x" * size)
         peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", payload)))
-        harness.turn()
+        harness.run_event_loop()
         output = peer.transport.written
         ack = wire.AckTemplate(b"q").fill(b"m")
         assert output.startswith(ack)
@@ -176,7 +176,7 @@ def test_frames_after_connect_wait_for_the_login(
     [(received, callback)] = authenticator.asked
     assert received == credentials
     callback(EVERYBODY)
-    harness.turn()
+    harness.run_event_loop()
     assert [(f.type, f.id) for f in peer.frames()] == [
         (wire.CONNECT_ACK, "c"),
         (wire.PUBLISH_ACK, "1"),
@@ -202,7 +202,7 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
     frames = [Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q", b"1")]
     assert peer.say(*frames) == []
     authenticator.asked[0][1](error)
-    harness.turn(60_000)
+    harness.run_event_loop(60_000)
     answers = peer.frames()
     assert [(answer.id, answer.error_code) for answer in answers] == [
         ("c", code),
@@ -213,7 +213,7 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
     assert harness.find("q") is None
     assert peer.say(Frame(wire.CONNECT, "c2", headers=login), *frames[1:]) == []
     authenticator.asked[1][1](EVERYBODY)
-    harness.turn()
+    harness.run_event_loop()
     assert [(frame.type, frame.id) for frame in peer.frames()] == [
         (wire.CONNECT_ACK, "c2"),
         (wire.PUBLISH_ACK, "1"),
@@ -230,10 +230,10 @@ def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
     for n in range(allowed):
         assert peer.transport.open
         authenticator.asked[n][1](AuthenticationFailed("wrong"))
-    harness.turn()
+    harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(allowed)]
     assert peer.say(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert not peer.transport.open
     assert len(authenticator.asked) == allowed
     assert harness.find("q") is None
@@ -247,7 +247,7 @@ def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
     for outcome in (AuthenticationFailed("wrong"), EVERYBODY, AuthenticationFailed("wrong")):
         peer.say(Frame(wire.CONNECT, "c"))
         authenticator.asked[-1][1](outcome)
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert not peer.transport.open
 
 
@@ -274,7 +274,7 @@ def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -
     peer.say(Frame(wire.CONNECT, "c"))
     peer.session.end_of_input()
     authenticator.asked[0][1](AuthenticationFailed("wrong"))
-    harness.turn()
+    harness.run_event_loop()
     assert [frame.error_code for frame in peer.frames()] == ["AUTH_REQUIRED"]
     assert not peer.transport.open
 
@@ -286,7 +286,7 @@ def test_a_connection_beyond_the_limit_gets_an_error_at_connect() -> None:
     login = {"authUsername": "u", "authPassword": "p"}
     [error] = peer.say(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
     assert (error.id, error.error_code) == ("c", "CONNECTION_LIMIT")
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert not peer.transport.open
     assert authenticator.asked == []
 
@@ -310,7 +310,7 @@ def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
         peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
         peer.drop()
         authenticator.asked[0][1](outcome)
-        harness.turn(1000)
+        harness.run_event_loop(1000)
         assert peer.transport.written == b""
         assert peer.transport.open
         assert harness.find("q") is None
@@ -323,7 +323,7 @@ def test_a_refused_client_that_leaves_is_not_closed_again() -> None:
     peer.say(Frame(wire.CONNECT, "c"))
     authenticator.asked[0][1](AuthenticationFailed("wrong"))
     peer.drop()
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert peer.transport.open  # never closed by us
 
 
@@ -335,7 +335,7 @@ def test_the_end_of_input_during_a_login_comes_after_it() -> None:
     peer.session.end_of_input()
     assert peer.transport.open
     authenticator.asked[0][1](EVERYBODY)
-    harness.turn()
+    harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == ["c", "p", "1"]
     assert not peer.transport.open
 
@@ -433,7 +433,7 @@ def test_it_is_answered_only_when_it_is_durable_and_in_order(harness: Harness) -
     peer.session.receive(data[:100])
     peer.session.receive(data[100:])
     assert peer.transport.written == b""
-    harness.turn()
+    harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(9)]
 
 
@@ -571,16 +571,16 @@ def test_block_publisher_gives_up_before_the_client_does(harness: Harness) -> No
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
     assert peer.say(Frame(wire.PUBLISH, "2", "q", b"0")) == []
-    harness.turn(5000)
+    harness.run_event_loop(5000)
     assert peer.say(Frame(wire.PUBLISH, "3", "q", b"0")) == []
-    harness.turn(2999)
+    harness.run_event_loop(2999)
     assert peer.frames() == []
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert [(frame.id, frame.error_code) for frame in peer.frames()] == [("2", "QUEUE_FULL")]
     # the refused publish stays refused, and the waiting ones continue
     assert peer.subscribe("q") == ["1", "3", "3"]
     assert [frame.type for frame in peer.more] == [wire.DELIVER, wire.PUBLISH_ACK, wire.DELIVER]
-    harness.turn(10_000)
+    harness.run_event_loop(10_000)
     assert peer.frames() == []
 
 
@@ -691,7 +691,7 @@ def test_disconnect_has_no_answer_but_those_before_it_have(harness: Harness) -> 
         )
     )
     assert [frame.id for frame in peer.frames()] == ["1"]
-    assert peer.transport.closed_because == ""
+    assert peer.transport.close_reason == ""
     assert len(harness.bodies("q")) == 1
 
 
@@ -701,7 +701,7 @@ def test_the_end_of_input_waits_for_the_answers(harness: Harness) -> None:
     peer.session.receive(wire.encode(Frame(wire.PUBLISH, "1", "q", b"0")))
     peer.session.end_of_input()
     assert peer.transport.open
-    harness.turn()
+    harness.run_event_loop()
     assert [(frame.type, frame.id) for frame in peer.frames()] == [(wire.PUBLISH_ACK, "1")]
     assert not peer.transport.open
     peer.drop()
@@ -726,7 +726,7 @@ def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> Non
     )
     assert [(frame.id, frame.error_code) for frame in answers] == [("2", "RATE_LIMITED"), ("p", "")]
     assert harness.bodies("q") == []
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     peer.publish("q", "3")
 
 
@@ -754,7 +754,7 @@ def test_a_client_that_is_faster_than_the_disk_is_not_read(harness: Harness) -> 
     for _ in range(68):
         peer.session.receive(message)
     assert peer.transport.paused
-    harness.turn()
+    harness.run_event_loop()
     assert not peer.transport.paused
     assert len(peer.frames()) == 68
 
@@ -808,7 +808,7 @@ def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> No
     [error] = peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
     assert error.error_code == "CONNECTION_LIMIT"
     assert error.error_message == "Maximum connections reached."
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert not peer.transport.open
     assert harness.find("q") is None
 
@@ -819,7 +819,7 @@ def test_a_login_as_a_user_with_too_many_connections_leaves_the_client_logged_in
     peer = harness.connect()
     peer.transport.user_limit_reached = True
     assert peer.error(wire.CONNECT) == "CONNECTION_LIMIT"
-    harness.turn(1000)
+    harness.run_event_loop(1000)
     assert peer.transport.open
     assert peer.subscribe("q") == []
 
@@ -845,7 +845,7 @@ def test_compressed_frames_are_unpacked_when_there_is_capacity(harness: Harness)
     assert peer.session.buffered > 0
     assert not peer.session.incomplete
     for _ in range(30):
-        harness.turn(1)
+        harness.run_event_loop(1)
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(90)]
     assert len(harness.bodies("q")) == 90
     assert not peer.transport.paused
@@ -857,9 +857,9 @@ def test_the_end_of_input_waits_for_what_is_still_packed(harness: Harness) -> No
     peer.session.receive(packed(40))
     peer.session.end_of_input()
     for _ in range(12):
-        harness.turn(1)
+        harness.run_event_loop(1)
     assert len(peer.frames()) == 40
-    assert peer.transport.closed_because == ""
+    assert peer.transport.close_reason == ""
 
 
 def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> None:
@@ -868,7 +868,7 @@ def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> 
     peer.publish("full", "first")
     peer.say(Frame(wire.PUBLISH, "second", "full", b'"%b"' % (b"x" * 1000)))
     assert peer.session.buffered == 1002
-    harness.turn(9000)
+    harness.run_event_loop(9000)
     assert peer.session.buffered == 0
     assert peer.frames()[0].error_code == "QUEUE_FULL"
 

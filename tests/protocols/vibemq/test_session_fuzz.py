@@ -155,9 +155,9 @@ class Model(RuleBasedStateMachine):
     @rule(peer=peers)
     def stall_and_go_on(self, peer: int) -> None:
         self.peers[peer].session.pause_delivery()
-        self.harness.turn(1000)
+        self.harness.run_event_loop(1000)
         self.peers[peer].session.resume_delivery()
-        self.harness.turn()
+        self.harness.run_event_loop()
         self.forget_timed_out()
         self.collect()
 
@@ -165,7 +165,7 @@ class Model(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         """Let acknowledgement time-outs expire."""
         for _ in range(seconds):
-            self.harness.turn(1000)
+            self.harness.run_event_loop(1000)
             self.forget_timed_out()
             self.collect()
 
@@ -265,9 +265,9 @@ def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
     peer.frames()  # every reply can be decoded
     if index % 2:
         peer.session.end_of_input()
-        harness.turn(40_000)
+        harness.run_event_loop(40_000)
     peer.drop()
-    harness.turn(100_000)
+    harness.run_event_loop(100_000)
     other = harness.connect()
     other.publish("still", "alive")
     assert other.subscribe("still") == ["alive"]

@@ -63,7 +63,7 @@ class NetClient:
 
 def run(harness: Harness, seconds: int, *clients: NetClient) -> None:
     for _ in range(seconds):
-        harness.turn(SECOND)
+        harness.run_event_loop(SECOND)
         for client in clients:
             client.pass_second()
 
@@ -78,9 +78,9 @@ def test_messages_of_a_silent_consumer_go_to_others_uncounted(harness: Harness) 
     silent.publish("q", *ids)
     assert silent.subscribe("q") == ids
     other.subscribe("q")
-    harness.turn(30 * SECOND - 1)
+    harness.run_event_loop(30 * SECOND - 1)
     assert other.ids() == []
-    harness.turn(1)
+    harness.run_event_loop(1)
     moved, kept = other.deliveries(), silent.deliveries()
     assert len(moved) == 255
     assert len(kept) == 1
@@ -97,7 +97,7 @@ def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harne
     silent.publish("q", "1", "2", "3", "4", "5")
     silent.subscribe("q")
     other.subscribe("q")
-    harness.turn(30 * SECOND)
+    harness.run_event_loop(30 * SECOND)
     [moved_id] = other.ids()
     [kept_id] = silent.ids()
     harness.connect().publish("q", "6")
@@ -115,7 +115,7 @@ def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> N
     silent.publish("q", "1", "2", "3", "4")
     silent.subscribe("q")
     other.subscribe("q")
-    harness.turn(30 * SECOND)
+    harness.run_event_loop(30 * SECOND)
     [moved_id] = other.ids()
     silent.frames()
     assert len(silent.acknowledge(moved_id)) == 1
@@ -129,9 +129,9 @@ def test_only_the_oldest_delivery_of_a_connection_counts(harness: Harness) -> No
     peer = harness.connect()
     for queue in "abc":
         peer.publish(queue, f"{queue}1", f"{queue}2")
-        harness.turn(1)
+        harness.run_event_loop(1)
         peer.subscribe(queue)
-    harness.turn(29_999)
+    harness.run_event_loop(29_999)
     [frame] = peer.deliveries()
     assert (frame.id, frame.headers["deliveryAttempts"]) == ("a1", "2")
     peer.drop()
@@ -146,13 +146,13 @@ def test_the_time_of_one_subscription_begins_when_another_one_is_done(harness: H
     peer.publish("a", "a1")
     peer.publish("b", "b1")
     peer.subscribe("a")
-    harness.turn(1)
+    harness.run_event_loop(1)
     peer.subscribe("b")
-    harness.turn(25 * SECOND)
+    harness.run_event_loop(25 * SECOND)
     peer.acknowledge("a1")
-    harness.turn(30 * SECOND - 1)
+    harness.run_event_loop(30 * SECOND - 1)
     assert peer.ids() == []
-    harness.turn(1)
+    harness.run_event_loop(1)
     assert peer.ids() == ["b1"]
 
 
@@ -203,7 +203,7 @@ def test_a_message_that_hangs_every_consumer_is_a_dead_letter_after_three_time_o
     second.subscribe("q")
     first.publish("q", "poison")
     for _ in range(3):
-        harness.turn(30 * SECOND)
+        harness.run_event_loop(30 * SECOND)
     assert harness.bodies("q") == []
     assert len(harness.bodies("q.dlq")) == 1
 
@@ -214,7 +214,7 @@ def test_a_redelivery_is_not_hidden_by_the_full_window_of_the_only_consumer(
     peer = harness.connect(SessionOptions(window=2))
     peer.publish("q", "1", "2", "3")
     assert peer.subscribe("q") == ["1", "2"]
-    harness.turn(30 * SECOND)
+    harness.run_event_loop(30 * SECOND)
     assert peer.ids() == ["1"]
     assert harness.destination("q").unacked == 2
 
@@ -225,10 +225,10 @@ def test_a_suspended_consumer_is_sent_nothing_again(harness: Harness) -> None:
     peer.publish("q", "1")
     peer.frames()
     peer.session.pause_delivery()
-    harness.turn(30 * SECOND)
+    harness.run_event_loop(30 * SECOND)
     assert peer.frames() == []
     peer.session.resume_delivery()
-    harness.turn()
+    harness.run_event_loop()
     [frame] = peer.deliveries()
     assert frame.headers["deliveryAttempts"] == "2"
 
@@ -239,11 +239,11 @@ def test_an_acknowledgement_of_a_second_copy_passes_nothing(harness: Harness) ->
     peer.create("q", maxRetryAttempts=2)
     peer.publish("q", "1", "2", "3")
     peer.subscribe("q")
-    harness.turn(30 * SECOND)
+    harness.run_event_loop(30 * SECOND)
     assert peer.ids() == ["1"]
-    harness.turn(15 * SECOND)
+    harness.run_event_loop(15 * SECOND)
     peer.say(Frame(wire.ACK, "1"))
-    harness.turn(29 * SECOND)
+    harness.run_event_loop(29 * SECOND)
     assert peer.ids() == []
-    harness.turn(SECOND)
+    harness.run_event_loop(SECOND)
     assert peer.ids() == ["2"]

@@ -142,7 +142,7 @@ def test_odd_values_are_enforced_as_something_that_can_be(harness: Harness) -> N
     peer.create("q", mode=9, maxQueueSize=-5, overflowStrategy=9, messageTtl="-00:00:01")
     peer.publish("q", "1")
     assert peer.error(wire.PUBLISH, "q", "2") == "QUEUE_FULL"
-    harness.turn(10**9)
+    harness.run_event_loop(10**9)
     assert peer.subscribe("q") == ["1"]
 
 
@@ -151,7 +151,7 @@ def test_a_tick_is_a_millisecond(harness: Harness) -> None:
     peer.create("q", messageTtl="00:00:00.0000001")
     peer.publish("q", "1")
     assert harness.destination("q").waiting == 1
-    harness.turn(2)
+    harness.run_event_loop(2)
     assert peer.subscribe("q") == []
 
 
@@ -160,7 +160,7 @@ def test_the_longest_life_does_not_end(harness: Harness, message_ttl: int) -> No
     harness.limit("q", DestinationSettings(message_ttl=message_ttl))
     peer = harness.connect()
     peer.publish("q", "1")
-    harness.turn(1600)
+    harness.run_event_loop(1600)
     assert (peer.subscribe("q") == ["1"]) == (message_ttl == LONGEST_MS)
 
 

@@ -49,11 +49,11 @@ from sluicemq.protocols.jmq.wire import (
     MAX_LINE,
     MAX_PACKET,
     Packet,
+    boolean,
     encode_packet,
     encode_reply,
     number,
     text,
-    truth,
 )
 from sluicemq.protocols.transport import (
     Alarm,
@@ -72,10 +72,10 @@ MISSED_PINGS: Final = 6
 class SessionOptions(NamedTuple):
     """Options of a JMQ listener.
 
-    Defaults follow Open MQ where it has the option (protocol specification, sections 5 to 7).
+    Defaults  follow Open MQ where it has the option (protocol specification, sections 5 to 7).
 
     durability           of all messages; None = SYNC for persistent messages, NONE for others
-    packet               maximum packet size in bytes
+    max_packet_size      maximum packet size in bytes
     login_bytes          maximum packet size before the login, in bytes
     authentication       login type requested; "digest" requires users with a digest password
     service              JMQService: "jms", or "ssljms" with TLS
@@ -83,36 +83,36 @@ class SessionOptions(NamedTuple):
                          by commas; "" = not sent
     prefetch             maximum number of messages sent to a consumer before it requests more
     shared_prefetch      the same for consumers of a shared topic subscription
-    held                 maximum number of unacked messages per consumer, regardless of its credit
+    max_unacked          maximum number of unacked messages per consumer, regardless of its credit
     producer_flow        messages after which a producer waits for RESUME_FLOW; 0 = never
-    most                 maximum number of sessions, of producers, of consumers and of transactions
+    max_per_connection   maximum number of sessions, of producers, of consumers and of transactions
                          per connection; also of a user's transactions without a connection and of a
                          user's prepared transactions
-    browsed              maximum number of messages that BROWSE lists
+    max_browsed          maximum number of messages that BROWSE lists
     ping_interval        idle seconds before the broker pings a client; 0 = never
     transaction_timeout  ms from its first message or acknowledgement until the broker rolls back
                          an unprepared transaction; 0 = never
     detached_timeout     ms without a connection until the broker rolls back an unprepared
                          transaction; 0 = never
-    refusal              reason for answering HELLO with 503 UNAVAILABLE; "" = accept
+    unavailable_reason   reason for answering HELLO with 503 UNAVAILABLE; "" = accept
     """
 
     durability: Durability | None = None
-    packet: int = MAX_PACKET
+    max_packet_size: int = MAX_PACKET
     login_bytes: int = 64 * 1024
     authentication: Literal["basic", "digest"] = "digest"
     service: str = "jms"
     broker_list: str = ""
     prefetch: int = 1000
     shared_prefetch: int = 5
-    held: int = 100_000
+    max_unacked: int = 100_000
     producer_flow: int = 1000
-    most: int = 10_000
-    browsed: int = 1_000_000
+    max_per_connection: int = 10_000
+    max_browsed: int = 1_000_000
     ping_interval: float = 120.0
     transaction_timeout: int = 0
     detached_timeout: int = 600_000
-    refusal: str = ""
+    unavailable_reason: str = ""
 
 
 _NEVER_ANSWERED: Final = frozenset(
@@ -265,22 +265,22 @@ class JmqConnection:
 # --- limits in requests -------------------------------------------------------------------------
 
 
-def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | None:
-    """Return a byte limit: UNLIMITED_BYTES below `least`, None if it is absent.
+def byte_limit(packet: Packet, name: str = "JMQBytes", minimum: int = 0) -> int | None:
+    """Return a byte limit: UNLIMITED_BYTES below `minimum`, None if it is absent.
 
     JMQBytes is the limit until the next RESUME_FLOW. Raises RejectedRequest.
     """
     if name not in packet.properties:
         return None
     limit = number(packet, name)
-    return UNLIMITED_BYTES if limit < least else limit
+    return UNLIMITED_BYTES if limit < minimum else limit
 
 
-def max_packet(packet: Packet, usual: int) -> int:
-    """Return the size of the largest packet that the client accepts, in bytes, or `usual` if it is
-    absent; 0 means UNLIMITED_BYTES, too."""
+def client_packet_limit(packet: Packet, default: int) -> int:
+    """Return the size of the largest packet that the client accepts, in bytes; `default` if it is
+    absent, UNLIMITED_BYTES if it is 0."""
     limit = byte_limit(packet, "JMQMaxMsgBytes", 1)
-    return usual if limit is None else limit
+    return default if limit is None else limit
 
 
 # --- HELLO and AUTHENTICATE ----------------------------------------------------------------------
@@ -303,18 +303,18 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
         "JMQService": options.service,
         "JMQProtocolLevel": connection.level,
     }
-    status, reason = _verdict(options, level, packet)
+    status, reason = _hello_status(options, level, packet)
     if reason:
         properties["JMQReason"] = reason
     if status in (Status.OK, Status.NOT_FOUND):
         outbound = connection.outbound
-        outbound.safe = truth(packet, "JMQSafeMode")
-        outbound.max_packet = max_packet(packet, outbound.max_packet)
+        outbound.safe = boolean(packet, "JMQSafeMode")
+        outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)
         size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
         outbound.resume(size, byte_limit(packet))
         properties |= {
             "JMQConnectionID": Long(connection.number),
-            "JMQMaxMsgBytes": Long(options.packet),
+            "JMQMaxMsgBytes": Long(options.max_packet_size),
             "JMQBrokerSessionID": Long(broker_session),
             "JMQHA": False,
         }
@@ -324,12 +324,12 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
     return status
 
 
-def _verdict(options: SessionOptions, level: int, packet: Packet) -> tuple[Status, str]:
+def _hello_status(options: SessionOptions, level: int, packet: Packet) -> tuple[Status, str]:
     """Return the status of the reply to HELLO, and its reason. Raises RejectedRequest."""
     if level < Level.LOWEST:
         return Status.BAD_VERSION, f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
-    if options.refusal:
-        return Status.UNAVAILABLE, options.refusal
+    if options.unavailable_reason:
+        return Status.UNAVAILABLE, options.unavailable_reason
     provider = text(packet, "JMQDestinationProvider")
     if provider and provider != DESTINATION_PROVIDER:
         reason = f"JMQDestinationProvider {provider[:80]} is not available here"
@@ -382,26 +382,29 @@ def read_credentials(options: SessionOptions, packet: Packet, nonce: str) -> Cre
 class PortMapperSession(NoConsumers):
     """Session of one port mapper client. The content of the client's line is ignored.
 
-    `rows` returns the answer; `patience` is the timeout for the client's line in seconds, 0 = none.
+    `encode_answer` returns the answer; `line_timeout` is the timeout for the client's line in
+    seconds, 0 = none.
     """
 
     buffered = 0
     """The line is discarded."""
     incomplete = False
 
-    def __init__(self, transport: Transport, rows: Callable[[], bytes], patience: float) -> None:
+    def __init__(
+        self, transport: Transport, encode_answer: Callable[[], bytes], line_timeout: float
+    ) -> None:
         self._transport = transport
-        self._rows = rows
-        self._heard = 0
+        self._encode_answer = encode_answer
+        self._received_bytes = 0
         self._answered = False
         self._timer = Alarm(transport)
-        if patience:
-            self._timer.set(patience, self.end_of_input)
+        if line_timeout:
+            self._timer.set(line_timeout, self.end_of_input)
 
     def receive(self, data: bytes) -> None:
         """Read up to the end of a line (CR or LF), then answer."""
-        self._heard += len(data)
-        if b"\n" in data or b"\r" in data or self._heard >= MAX_LINE:
+        self._received_bytes += len(data)
+        if b"\n" in data or b"\r" in data or self._received_bytes >= MAX_LINE:
             self.end_of_input()
 
     @property
@@ -413,7 +416,7 @@ class PortMapperSession(NoConsumers):
         """Answer a client that has sent its line, or that sends none."""
         if not self._answered:
             self.closed()
-            self._transport.write((self._rows(),))
+            self._transport.write((self._encode_answer(),))
             self._transport.close()
 
     def closed(self) -> None:

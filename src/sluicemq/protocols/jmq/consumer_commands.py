@@ -23,7 +23,7 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import (
     JmqConnection,
     byte_limit,
-    max_packet,
+    client_packet_limit,
 )
 from sluicemq.protocols.jmq.consumers import (
     GIVEN_UP,
@@ -58,11 +58,11 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED_DURABLE,
     Durables,
     Terms,
-    expect_unused,
+    check_unused,
     subscription_name,
 )
 from sluicemq.protocols.jmq.transactions import Branches
-from sluicemq.protocols.jmq.wire import Packet, encode_reply, number, text, truth
+from sluicemq.protocols.jmq.wire import Packet, boolean, encode_reply, number, text
 from sluicemq.protocols.transport import Alarm
 
 RECOVERY_SECONDS: Final = 0.1
@@ -84,8 +84,8 @@ class ConsumerCommands:
         "_connection",
         "_delay",
         "_durables",
-        "_known",
         "_pending",
+        "_sessions_by_consumer",
     )
 
     def __init__(self, connection: JmqConnection, branches: Branches, durables: Durables) -> None:
@@ -95,7 +95,7 @@ class ConsumerCommands:
         self._broker = connection.broker
         self._delay = Alarm(connection.channel.transport)
         """Timer of a delayed START."""
-        self._known: OrderedDict[int, int] = OrderedDict()
+        self._sessions_by_consumer: OrderedDict[int, int] = OrderedDict()
         """Sessions of the latest consumers by JMQConsumerID, for late acknowledgements."""
         self._pending: list[bytes] = []
         """Replies to the acknowledgements of the current read."""
@@ -110,7 +110,7 @@ class ConsumerCommands:
         except ValueError:
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckMode {mode_number}") from None
         connection = self._connection
-        if len(connection.sessions) >= connection.options.most:
+        if len(connection.sessions) >= connection.options.max_per_connection:
             raise RejectedRequest(
                 Status.NOT_ALLOWED,
                 f"the connection has {len(connection.sessions)} sessions, the limit",
@@ -142,7 +142,7 @@ class ConsumerCommands:
         if session is None:
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {session_id}")
         connection = self._connection
-        self._branches.leave_session(connection, session_id)
+        self._branches.roll_back_session(connection, session_id)
         self.end_session(session)
         connection.reply(packet)
 
@@ -187,9 +187,9 @@ class ConsumerCommands:
         connection = self._connection
         session = self._session_of(packet)
         address = address_of(packet)
-        self._may_consume(address)
+        self._check_may_consume(address)
         selector = self._connection.selector(packet)
-        if len(connection.consumers) >= connection.options.most:
+        if len(connection.consumers) >= connection.options.max_per_connection:
             raise RejectedRequest(
                 Status.CONFLICT,
                 f"the connection has {len(connection.consumers)} consumers, the limit",
@@ -224,24 +224,26 @@ class ConsumerCommands:
         consumer.attach()
         connection.consumers[consumer_id] = consumer
         session.consumers[consumer_id] = consumer
-        self._known[consumer_id] = session.number
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+        self._sessions_by_consumer[consumer_id] = session.number
+        if len(self._sessions_by_consumer) > MOST_KNOWN:
+            self._sessions_by_consumer.popitem(last=False)
         if text(packet, "JMQDurableName"):
             ack_record = self._broker.last_ack_record
             self._broker.when_durable(
-                ack_record, partial(self._added, packet, properties, consumer)
+                ack_record, partial(self._confirm_consumer, packet, properties, consumer)
             )
         else:
-            self._added(packet, properties, consumer)
+            self._confirm_consumer(packet, properties, consumer)
 
-    def _added(self, packet: Packet, properties: dict[str, object], consumer: JmsConsumer) -> None:
+    def _confirm_consumer(
+        self, packet: Packet, properties: dict[str, object], consumer: JmsConsumer
+    ) -> None:
         """Reply and begin to deliver, once the subscription is durable if it has to be."""
         self._connection.reply(packet, properties=properties)
-        consumer.known = True
-        consumer.level()
+        consumer.is_announced = True
+        consumer.update_flow()
 
-    def _may_consume(self, address: Address) -> None:
+    def _check_may_consume(self, address: Address) -> None:
         """Raise RejectedRequest or AccessDenied unless the client may consume from a destination.
 
         The owner of a temporary destination needs no permission.
@@ -265,14 +267,14 @@ class ConsumerCommands:
         client_id = self._connection.sender.client_id
         durable_name = text(packet, "JMQDurableName")
         if address.kind is Kind.QUEUE:
-            if truth(packet, "JMQNoLocal"):
+            if boolean(packet, "JMQNoLocal"):
                 raise RejectedRequest(Status.ERROR, "JMQNoLocal requires a topic")
             if durable_name:
                 raise RejectedRequest(Status.ERROR, "a durable subscription requires a topic")
             return Terms(address.name, OF_QUEUE, True, selector, None)
         shared_name = text(packet, "JMQSharedSubscriptionName")
-        share = truth(packet, "JMQShare")
-        jms_share = truth(packet, "JMQJMSShare")
+        share = boolean(packet, "JMQShare")
+        jms_share = boolean(packet, "JMQJMSShare")
         if durable_name and is_temporary(address.name):
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a subscription of a temporary topic cannot be durable"
@@ -292,7 +294,7 @@ class ConsumerCommands:
         elif share and client_id:
             sort, name, sharing = GROUP, selector.text if selector else "", True
         exclude: object = None
-        if truth(packet, "JMQNoLocal"):
+        if boolean(packet, "JMQNoLocal"):
             exclude = self._connection.sender if sort == ALONE else client_id
             if not exclude:
                 raise RejectedRequest(
@@ -311,7 +313,7 @@ class ConsumerCommands:
         """Close a consumer (JMQConsumerID), remove a durable subscription (JMQDurableName), or
         both. If either is refused, nothing happens."""
         if "JMQConsumerID" not in packet.properties:
-            self._unsubscribe(packet, self._durable(packet, ()), {})
+            self._unsubscribe(packet, self._durable_to_remove(packet, ()), {})
             return
         consumer_id = number(packet, "JMQConsumerID")
         connection = self._connection
@@ -321,11 +323,11 @@ class ConsumerCommands:
         last = packet.body or None
         if last is not None and len(last) != SYSID_SIZE:
             raise RejectedRequest(Status.BAD_REQUEST, "the body is not a SysMessageID")
-        redeliver_all = truth(packet, "JMQRedeliverAll")
+        redeliver_all = boolean(packet, "JMQRedeliverAll")
         durable_name = ""
         if text(packet, "JMQDurableName"):
-            durable_name = self._durable(packet, consumer.pauses.engines)
-        consumer.retire(last, none=redeliver_all)
+            durable_name = self._durable_to_remove(packet, consumer.pauses.engines)
+        consumer.close(last, none_received=redeliver_all)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if not consumer.has_destination:
@@ -339,11 +341,11 @@ class ConsumerCommands:
         else:
             connection.reply(packet, properties=properties)
 
-    def _durable(self, packet: Packet, leaving: Collection[Consumer]) -> str:
+    def _durable_to_remove(self, packet: Packet, closing: Collection[Consumer]) -> str:
         """Return the name of the durable subscription that the request removes.
 
         Raises RejectedRequest: BAD_REQUEST, NOT_FOUND; AccessDenied; SubscriptionInUse if it has
-        other consumers than those `leaving`.
+        other consumers than those `closing`.
         """
         name = text(packet, "JMQDurableName")
         if not name:
@@ -363,7 +365,7 @@ class ConsumerCommands:
             for subscription in durables.find(qualified_name):
                 connection.channel.demand(Operation.CONSUME, subscription.destination.name)
             if durables.is_known(qualified_name):
-                expect_unused(qualified_name, durables.find(qualified_name), leaving)
+                check_unused(qualified_name, durables.find(qualified_name), closing)
                 return qualified_name
         raise RejectedRequest(Status.NOT_FOUND, f"the durable subscription {name} does not exist")
 
@@ -389,7 +391,7 @@ class ConsumerCommands:
         limit = byte_limit(packet)
         connection = self._connection
         outbound = connection.outbound
-        outbound.max_packet = max_packet(packet, outbound.max_packet)
+        outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)
         if "JMQConsumerID" in packet.properties:
             consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
@@ -412,28 +414,28 @@ class ConsumerCommands:
         transaction = packet.transaction_id
         if packet.block:
             kind = number(packet, "JMQAckType", AckType.CONSUMED)
-            if truth(packet, "JMQValidate"):
-                self._validate(transaction, blocks)
+            if boolean(packet, "JMQValidate"):
+                self._check_acknowledged(transaction, blocks)
                 self._connection.reply(packet)
                 return
             if kind != AckType.CONSUMED:
-                self._give_up(packet, kind, blocks)
+                self._handle_undeliverable(packet, kind, blocks)
                 self._connection.reply(packet)
                 return
         if transaction:
-            self._acknowledge_in(transaction, blocks)
-        elif self._consume(blocks) and packet.flags & A:
+            self._acknowledge_in_transaction(transaction, blocks)
+        elif self._acknowledge_blocks(blocks) and packet.flags & A:
             self._pending.append(encode_reply(_REPLY, packet.consumer_id, _OK))
             return
         self._connection.reply(packet)
 
-    def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
+    def _acknowledge_blocks(self, blocks: list[tuple[int, bytes]]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
         consumers = self._connection.consumers
         is_recorded = False
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
-            if consumer is None or not consumer.holds:
+            if consumer is None or not consumer.requires_ack:
                 self._find(consumer_id)
                 continue
             if consumer.acknowledge(sysid):
@@ -472,10 +474,10 @@ class ConsumerCommands:
         """
         consumer = self._connection.consumers.get(consumer_id)
         if consumer is None:
-            if self._known.get(consumer_id) in self._connection.sessions:
+            if self._sessions_by_consumer.get(consumer_id) in self._connection.sessions:
                 return None
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {consumer_id}")
-        if not consumer.holds:
+        if not consumer.requires_ack:
             raise RejectedRequest(
                 Status.NOT_ALLOWED, "the session has JMQAckMode NO_ACK: it cannot acknowledge"
             )
@@ -483,20 +485,22 @@ class ConsumerCommands:
 
     def _forget(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
-        if consumer.closed and not consumer.held.first:
+        if consumer.closed and not consumer.unacked.first:
             self._connection.consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
 
     # --- transactions ------------------------------------------------------------------------
 
-    def _acknowledge_in(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
-        branch = self._branches.active(transaction, self._connection)
+    def _acknowledge_in_transaction(
+        self, transaction: int, blocks: list[tuple[int, bytes]]
+    ) -> None:
+        branch = self._branches.active_branch(transaction, self._connection)
         acknowledge = self._broker.transactions.acknowledge
-        for consumer, sysid, holder, delivery in self._taken(blocks):
+        for consumer, sysid, holder, delivery in self._take_deliveries(blocks):
             if acknowledge(branch.transaction, holder, delivery.sequence):
                 branch.acked[consumer.number, sysid] = (consumer, holder, delivery)
 
-    def _taken(
+    def _take_deliveries(
         self, blocks: list[tuple[int, bytes]]
     ) -> Iterator[tuple[JmsConsumer, bytes, Consumer, Delivery]]:
         """Remove unacked messages from their consumers, and yield them. Raises RejectedRequest."""
@@ -510,11 +514,11 @@ class ConsumerCommands:
                 yield consumer, sysid, holder, delivery
             self._forget(consumer)
 
-    def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+    def _check_acknowledged(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
         """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
         if not transaction:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate requires a transaction")
-        branch = self._branches.active(transaction, self._connection)
+        branch = self._branches.active_branch(transaction, self._connection)
         if not all(block in branch.acked for block in blocks):
             raise RejectedRequest(
                 Status.NOT_FOUND, "not all of these messages are acknowledged in the transaction"
@@ -522,7 +526,9 @@ class ConsumerCommands:
 
     # --- undeliverable messages --------------------------------------------------------------
 
-    def _give_up(self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]) -> None:
+    def _handle_undeliverable(
+        self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]
+    ) -> None:
         """Reroute or dead-letter messages that the client cannot process.
 
         Raises RejectedRequest.
@@ -530,7 +536,7 @@ class ConsumerCommands:
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckType {kind}")
         is_expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
-        for _, _, holder, delivery in self._taken(blocks):
+        for _, _, holder, delivery in self._take_deliveries(blocks):
             if kind == AckType.UNDELIVERABLE:
                 reroute(self._broker, holder, delivery)
             else:
@@ -541,17 +547,17 @@ class ConsumerCommands:
 
     def redeliver(self, packet: Packet) -> None:
         """Handle REDELIVER, which has no reply."""
-        attempted = truth(packet, "JMQSetRedelivered")
+        attempted = boolean(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
         blocks = self._blocks(packet)
         messages: list[tuple[JmsConsumer, bytes]] = []
         if transaction:
             branch = self._branches.by_number(transaction)
-            if branch is not None and self._connection.number in branch.joined:
-                messages = self._branches.take_back(branch, blocks)
+            if branch is not None and self._connection.number in branch.connection_numbers:
+                messages = self._branches.revoke_acks(branch, blocks)
         for consumer_id, sysid in blocks:
             jms_consumer = self._connection.consumers.get(consumer_id)
-            if jms_consumer is not None and jms_consumer.holds:
+            if jms_consumer is not None and jms_consumer.requires_ack:
                 messages.append((jms_consumer, sysid))
         redeliver(messages, attempted)
         for consumer, _ in messages:

@@ -62,7 +62,7 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import BrokerError, ProtocolError, SubscriptionInUse
 from sluicemq.protocols.channel import Channel, DeliveryPauses, SentDeliveries, Unacked
 from sluicemq.protocols.jmq.destinations import Pattern, find_or_create, is_wildcard
-from sluicemq.protocols.jmq.mapping import deliver_chunks
+from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
@@ -70,10 +70,10 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED,
     Durables,
     Terms,
-    foreign,
-    full_name,
-    matching,
-    stands_for,
+    engine_name,
+    matches_topic,
+    matching_topics,
+    not_owner_error,
     subscribe,
 )
 from sluicemq.protocols.ownership import claim_subscription, may_use_subscription
@@ -87,12 +87,12 @@ UNLIMITED_BYTES: Final = 1 << 62
 class ByteCredit:
     """Bytes of packets that may be sent until RESUME_FLOW.
 
-    limit    bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
-    left     remaining bytes; the flow is paused at 0 or less
+    limit      bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
+    remaining  remaining bytes; the flow is paused at 0 or less
     """
 
     limit: int = UNLIMITED_BYTES
-    left: int = UNLIMITED_BYTES
+    remaining: int = UNLIMITED_BYTES
 
     @property
     def limited(self) -> bool:
@@ -103,37 +103,37 @@ class ByteCredit:
         """Allow `limit` bytes from now on; None = the previous limit."""
         if limit is not None:
             self.limit = limit
-        self.left = self.limit
+        self.remaining = self.limit
 
 
 @dataclass(slots=True, eq=False)
 class Outbound:
     """Flow of deliveries to the client of one connection.
 
-    most_held    maximum number of unacked messages of a consumer
-    sent         deliveries of sessions that do not acknowledge
-    consumers    open consumers, the one least recently sent a message first: they continue in this
-                 order after a pause, so that every consumer has its turn even if only some of them
-                 receive messages before the next pause
-    capacity     number of messages that may be written now
-    limit        messages between two RESUME_FLOWs, 0 = unlimited
-    credit       remaining messages until RESUME_FLOW
-    safe         True in safe mode
-    outstanding  True in safe mode while a message is unacknowledged
-    started      False before START and after STOP
-    byte_credit  the same limit in bytes
-    max_packet   size of the largest packet that the client accepts, in bytes
+    max_unacked      maximum number of unacked messages of a consumer
+    sent             deliveries of sessions that do not acknowledge
+    consumers        open consumers, the one least recently sent a message first: they continue in
+                     this order after a pause, so that every consumer has its turn even if only some
+                     of them receive messages before the next pause
+    capacity         number of messages that may be written now
+    limit            messages between two RESUME_FLOWs, 0 = unlimited
+    credit           remaining messages until RESUME_FLOW
+    safe             True in safe mode
+    outstanding      True in safe mode while a message is unacknowledged
+    started          False before START and after STOP
+    byte_credit      the same limit in bytes
+    max_packet_size  size of the largest packet that the client accepts, in bytes
     """
 
     channel: Channel[Any]
-    most_held: int
+    max_unacked: int
     sent: SentDeliveries
     consumers: OrderedDict[JmsConsumer, None] = field(default_factory=OrderedDict)
     capacity: int = 0
     limit: int = 0
     credit: int = UNLIMITED
     byte_credit: ByteCredit = field(default_factory=ByteCredit)
-    max_packet: int = UNLIMITED_BYTES
+    max_packet_size: int = UNLIMITED_BYTES
     safe: bool = False
     outstanding: bool = False
     started: bool = False
@@ -141,18 +141,18 @@ class Outbound:
     @property
     def counts_bytes(self) -> bool:
         """True if packet sizes are needed for a limit of the connection."""
-        return self.byte_credit.limited or self.max_packet != UNLIMITED_BYTES
+        return self.byte_credit.limited or self.max_packet_size != UNLIMITED_BYTES
 
-    def measure(self) -> None:
+    def update_capacity(self) -> None:
         """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
         capacity = 0
-        paused = self.channel.congested or self.outstanding or self.byte_credit.left <= 0
+        paused = self.channel.congested or self.outstanding or self.byte_credit.remaining <= 0
         if self.started and not paused:
             capacity = min(self.credit, 1) if self.safe else self.credit
         before, self.capacity = self.capacity, capacity
         if (before == 0) != (capacity == 0):
             for consumer in list(self.consumers):
-                consumer.level()
+                consumer.update_flow()
                 if (self.capacity == 0) != (capacity == 0):
                     break  # its messages have used up the capacity, which has paused all of them
 
@@ -163,7 +163,7 @@ class Outbound:
             self.limit = max(0, limit)
         self.credit = self.limit or UNLIMITED
         self.byte_credit.resume(byte_limit)
-        self.measure()
+        self.update_capacity()
 
     def spend(self, consumer: JmsConsumer, count: int, size: int = 0) -> None:
         """Count messages written to a consumer, at most `capacity`, and their `size` in bytes if
@@ -173,21 +173,21 @@ class Outbound:
         self.consumers.move_to_end(consumer)
         if self.limit:
             self.credit -= count
-        self.byte_credit.left -= size
+        self.byte_credit.remaining -= size
         if self.safe:
             self.outstanding = True
         if self.limit or self.safe or size:
-            self.measure()
+            self.update_capacity()
 
     def start(self, started: bool = True) -> None:
         """Begin to deliver, or stop until the next call."""
         self.started = started
-        self.measure()
+        self.update_capacity()
 
     def acknowledged(self) -> None:
         """Continue in safe mode after an acknowledgement: no message is outstanding."""
         self.outstanding = False
-        self.measure()
+        self.update_capacity()
 
 
 UNSPEAKABLE: Final = "NotForJMQ"
@@ -204,17 +204,18 @@ _PAUSED: Final = 1
 class JmsConsumer:
     """Consumer of a JMS session.
 
-    number   JMQConsumerID
-    prefetch maximum number of messages sent until RESUME_FLOW
-    pauses   consumers of the engine: one, or one for each topic that a wildcard matches
-    held     by SysMessageID: delivery index within this consumer, and the delivery. A sender may
-             have used an id twice
-    pending  pending messages, in queue order
-    passed   highest delivery index that has been acknowledged
-    known    True once the client knows its number, which must precede the first delivery
-    closed   True after DELETE_CONSUMER, while it still holds messages
-    terms    terms of its subscription to a queue, to a topic, or to all topics that a wildcard
-             matches. It continues with the new destination of that name after its deletion
+    number            JMQConsumerID
+    prefetch          maximum number of messages sent until RESUME_FLOW
+    pauses            consumers of the engine: one, or one for each topic that a wildcard matches
+    unacked           by SysMessageID: delivery index within this consumer, and the delivery. A
+                      sender may have used an id twice
+    pending           pending messages, in queue order
+    last_acked_index  highest delivery index that has been acknowledged
+    is_announced      True once the client knows its number, which must precede the first delivery
+    closed            True after DELETE_CONSUMER, while it still holds messages
+    terms             terms of its subscription to a queue, to a topic, or to all topics that a
+                      wildcard matches. It continues with the new destination of that name after its
+                      deletion
     """
 
     __slots__ = (
@@ -222,23 +223,23 @@ class JmsConsumer:
         "_broker",
         "_durables",
         "_full",
-        "_most_held",
+        "_max_unacked",
         "_outbound",
         "_pattern",
         "_written",
         "byte_credit",
         "closed",
         "credit",
-        "held",
-        "holds",
-        "known",
+        "is_announced",
+        "last_acked_index",
         "number",
-        "passed",
         "pauses",
         "pending",
         "prefetch",
+        "requires_ack",
         "session",
         "terms",
+        "unacked",
         "window",
     )
 
@@ -270,18 +271,18 @@ class JmsConsumer:
         self._durables = durables
         self._address = address
         self._pattern = Pattern(address.name) if is_wildcard(address.name) else None
-        self.holds = session.mode != AckMode.NO_ACK
+        self.requires_ack = session.mode != AckMode.NO_ACK
         """True if messages are held until they are acknowledged, else settled when written."""
         self.window = Window(0, False)
         self.pauses = DeliveryPauses(self._broker, _PAUSED)
-        self.held: Unacked[bytes, tuple[int, Delivery]] = Unacked()
+        self.unacked: Unacked[bytes, tuple[int, Delivery]] = Unacked()
         self.pending: deque[Delivery] = deque()
-        self.passed = 0
+        self.last_acked_index = 0
         self._written = 0
-        self._most_held = outbound.most_held
+        self._max_unacked = outbound.max_unacked
         self._full = False
         """True if it holds the maximum number of messages."""
-        self.known = False
+        self.is_announced = False
         self.closed = False
 
     # --- beginning ---------------------------------------------------------------------------
@@ -292,33 +293,35 @@ class JmsConsumer:
         return bool(self._pattern or self._broker.destinations.find(self._address))
 
     def attach(self) -> None:
-        """Attach the consumer. Nothing is delivered before `level`. Raises BrokerError."""
+        """Attach the consumer. Nothing is delivered before `update_flow`. Raises BrokerError."""
         terms = self.terms
         pattern = self._pattern
         if terms.durable:
-            self._durables.make_way(terms, self._address.name, self._outbound.channel.identity)
+            self._durables.delete_replaced(
+                terms, self._address.name, self._outbound.channel.identity
+            )
         elif terms.sort == SHARED:
-            self._durables.share(terms.name, self._address.name)
+            self._durables.add_shared_consumer(terms.name, self._address.name)
         self._outbound.consumers[self] = None
         if pattern is not None:
-            self._broker.destinations.creations.append(self._created)
+            self._broker.destinations.creations.append(self._attach_to_new_topic)
         try:
             if pattern is None:
-                self._join_address()
+                self._attach_to_address()
                 return
             if terms.durable:
-                self._durables.expect(terms, pattern)
-            for topic in matching(self._broker, pattern):
-                self._join(topic)
+                self._durables.add_wildcard(terms, pattern)
+            for topic in matching_topics(self._broker, pattern):
+                self._attach_to(topic)
         except BrokerError:
             self.end()
             raise
 
-    def _join_address(self) -> None:
+    def _attach_to_address(self) -> None:
         creator = self._outbound.channel.identity.creator
-        self._join(find_or_create(self._broker, self._address, creator))
+        self._attach_to(find_or_create(self._broker, self._address, creator))
 
-    def _join(self, destination: Destination) -> None:
+    def _attach_to(self, destination: Destination) -> None:
         """Receive messages from one more destination. Raises BrokerError."""
         is_queue = self.terms.sort == OF_QUEUE
         subscription = destination.queue if is_queue else self._subscribe(destination)
@@ -337,9 +340,9 @@ class JmsConsumer:
         """Return the subscription of a topic. Raises BrokerError if the consumer may not use it."""
         terms = self.terms
         identity = self._outbound.channel.identity
-        existing = topic.subscriptions.get(full_name(terms, self._pattern))
+        existing = topic.subscriptions.get(engine_name(terms, self._pattern))
         if existing is not None and not may_use_subscription(identity, existing):
-            raise foreign(terms.name)
+            raise not_owner_error(terms.name)
         subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
         if terms.sort != ALONE:
             claim_subscription(self._broker, identity, subscription)
@@ -351,25 +354,25 @@ class JmsConsumer:
             self._durables.add(terms.name, subscription)
         return subscription
 
-    def _created(self, topic: Destination) -> None:
+    def _attach_to_new_topic(self, topic: Destination) -> None:
         """Attach the consumer to a new topic if its wildcard matches it."""
         assert self._pattern is not None
-        if stands_for(self._pattern, topic):
+        if matches_topic(self._pattern, topic):
             with suppress(BrokerError):  # the topic may have its maximum number of subscriptions
-                self._join(topic)
+                self._attach_to(topic)
 
-    def level(self) -> None:
+    def update_flow(self) -> None:
         """Write pending messages up to the limits, and grant the engine the remaining credit."""
-        if self.closed or not self.known:
+        if self.closed or not self.is_announced:
             return
-        self._full = len(self.held.first) >= self._most_held
-        paused = self._full or self.session.stopped or self.byte_credit.left <= 0
+        self._full = len(self.unacked.first) >= self._max_unacked
+        paused = self._full or self.session.stopped or self.byte_credit.remaining <= 0
         if paused or not self._outbound.capacity:
             self.pauses.pause(_PAUSED)
             return
         if self.pending:
             self.pauses.pause(_PAUSED)
-            if not self._drain():
+            if not self._write_pending():
                 return
         window = self.window
         additional_credit = self.credit - window.credit
@@ -384,7 +387,7 @@ class JmsConsumer:
         and `byte_limit` more bytes, None = the previous limit."""
         self.credit = self.prefetch if size < 0 else min(size, self.prefetch)
         self.byte_credit.resume(byte_limit)
-        self.level()
+        self.update_flow()
 
     # --- deliveries --------------------------------------------------------------------------
 
@@ -396,7 +399,7 @@ class JmsConsumer:
         paused = self.pauses.reasons
         if paused or capacity < len(deliveries) or counts_bytes:
             self._add_pending(deliveries)
-            if not paused and not self._drain():
+            if not paused and not self._write_pending():
                 self.pauses.pause(_PAUSED)
         else:
             self._write(deliveries)
@@ -411,14 +414,14 @@ class JmsConsumer:
             else:
                 pending.append(delivery)
 
-    def _drain(self) -> bool:
+    def _write_pending(self) -> bool:
         """Write pending messages up to the limits; return whether more may be written then."""
         pending = self.pending
         outbound = self._outbound
         byte_credit = self.byte_credit
         while (
             self.credit > 0
-            and byte_credit.left > 0
+            and byte_credit.remaining > 0
             and outbound.capacity
             and not self.session.stopped
             and not self._full
@@ -429,7 +432,7 @@ class JmsConsumer:
             if outbound.counts_bytes or byte_credit.limited:
                 capacity = 1
             candidates = [pending.popleft() for _ in range(capacity)]
-            deliveries = [delivery for delivery in candidates if self._has(delivery)]
+            deliveries = [delivery for delivery in candidates if self._is_unacked(delivery)]
             if deliveries:
                 self._write(deliveries)
         return False
@@ -439,7 +442,7 @@ class JmsConsumer:
         outbound = self._outbound
         number = self.number
         identity = self._broker.identity
-        unacked_entries = self.held.first
+        unacked_entries = self.unacked.first
         credit = self.credit
         written_count = self._written
         chunks: list[bytes] = []
@@ -458,31 +461,33 @@ class JmsConsumer:
             if delivery is last:
                 flags |= F
             try:
-                parts = deliver_chunks(message, number, flags, attempts, identity)
+                parts = encode_delivery(message, number, flags, attempts, identity)
             except ProtocolError:
                 undeliverable.append(delivery)
                 continue
             if counts_bytes:
                 size = sum(map(len, parts))
-                if size > outbound.max_packet:
+                if size > outbound.max_packet_size:
                     undeliverable.append(delivery)
                     too_large = True
                     size = 0
                     continue
-                limit_flags = C if self.byte_credit.left <= size else 0
-                if outbound.byte_credit.left <= size:
+                limit_flags = C if self.byte_credit.remaining <= size else 0
+                if outbound.byte_credit.remaining <= size:
                     limit_flags |= F
                 if limit_flags:
-                    parts = deliver_chunks(message, number, flags | limit_flags, attempts, identity)
+                    parts = encode_delivery(
+                        message, number, flags | limit_flags, attempts, identity
+                    )
             chunks += parts
             written_count += 1
             credit -= 1
-            if self.holds:
+            if self.requires_ack:
                 sysid = parts[0][20:52]
                 entry = (written_count, delivery)
                 existing = unacked_entries.setdefault(sysid, entry)
                 if existing[1] is not delivery:
-                    self.held.add_again(sysid, entry)
+                    self.unacked.add_again(sysid, entry)
                 elif existing is not entry:
                     unacked_entries[sysid] = entry
             elif delivery.consumer is not None:
@@ -494,33 +499,33 @@ class JmsConsumer:
         transport.write(chunks)
         self._broker.page_out(deliveries)
         if undeliverable:
-            transport.call_later(0, partial(self._pass_on, undeliverable, too_large))
-        self.held.trim(self._holds)
-        self._full = len(unacked_entries) >= self._most_held
-        self.byte_credit.left -= size
-        if self._full or self.byte_credit.left <= 0:
+            transport.call_later(0, partial(self._reroute_or_dead_letter, undeliverable, too_large))
+        self.unacked.trim(self._is_entry_unacked)
+        self._full = len(unacked_entries) >= self._max_unacked
+        self.byte_credit.remaining -= size
+        if self._full or self.byte_credit.remaining <= 0:
             self.pauses.pause(_PAUSED)
         outbound.spend(self, count, size)
 
-    def _pass_on(self, deliveries: list[Delivery], too_large: bool) -> None:
+    def _reroute_or_dead_letter(self, deliveries: list[Delivery], too_large: bool) -> None:
         """Dead-letter messages that no packet can carry; reroute those too large for the client."""
         for delivery in deliveries:
             holder = delivery.consumer
-            if too_large and holder is not None and self._has(delivery):
+            if too_large and holder is not None and self._is_unacked(delivery):
                 reroute(self._broker, holder, delivery, force=True)
             elif not (too_large or delivery.ended):
                 self._broker.dead_letter(
                     delivery.subscription, delivery.sequence, UNSPEAKABLE, force=True
                 )
-        self.level()
+        self.update_flow()
 
-    def _has(self, delivery: Delivery) -> bool:
+    def _is_unacked(self, delivery: Delivery) -> bool:
         """Return whether a message is still held: not purged, nor acknowledged elsewhere."""
         holder = delivery.consumer
         return not delivery.ended and holder is not None and holder.sink is self
 
-    def _holds(self, entry: tuple[int, Delivery]) -> bool:
-        return self._has(entry[1])
+    def _is_entry_unacked(self, entry: tuple[int, Delivery]) -> bool:
+        return self._is_unacked(entry[1])
 
     # --- acknowledgements --------------------------------------------------------------------
 
@@ -539,34 +544,34 @@ class JmsConsumer:
 
         The delivery may have ended, or belong to another consumer.
         """
-        entry = self.held.take(sysid)
+        entry = self.unacked.take(sysid)
         if entry is None:
             return None
         index, delivery = entry
-        if index > self.passed:
-            self.passed = index
+        if index > self.last_acked_index:
+            self.last_acked_index = index
         if self._outbound.safe:
             self._outbound.acknowledged()
         if self._full:
-            self.level()
+            self.update_flow()
         return delivery
 
-    def put_back(self, sysid: bytes, delivery: Delivery) -> None:
+    def restore_unacked(self, sysid: bytes, delivery: Delivery) -> None:
         """Hold a message again whose acknowledgement was withdrawn.
 
         The application has already received it.
         """
         entry = (0, delivery)
-        if self.held.first.setdefault(sysid, entry) is not entry:
-            self.held.add_again(sysid, entry)
+        if self.unacked.first.setdefault(sysid, entry) is not entry:
+            self.unacked.add_again(sysid, entry)
 
     # --- redelivery --------------------------------------------------------------------------
 
-    def send_again(self, sysids: Iterable[bytes], attempted: bool) -> None:
+    def redeliver(self, sysids: Iterable[bytes], attempted: bool) -> None:
         """Handle REDELIVER; `attempted` if the application has received the messages."""
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
-            entry = self.held.take(sysid)
+            entry = self.unacked.take(sysid)
             if entry is None:
                 continue
             holder = entry[1].consumer
@@ -581,37 +586,37 @@ class JmsConsumer:
                 )
         if requested and self._outbound.safe:
             self._outbound.acknowledged()
-        self.level()
+        self.update_flow()
 
     # --- the end -----------------------------------------------------------------------------
 
-    def retire(self, last: bytes | None, *, none: bool) -> None:
+    def close(self, last_received: bytes | None, *, none_received: bool) -> None:
         """Handle DELETE_CONSUMER.
 
-        `last` is the message that the application has received last; with `none` it has received
-        none. Without either it may have received all messages.
+        `last_received` is the message that the application has received last; with `none_received`
+        it has received none. Without either it may have received all messages.
         """
-        boundary = self.passed
-        if last is not None and last in self.held.first:
-            boundary = self.held.first[last][0]
-        elif last is None:
-            boundary = 0 if none else _EVERYTHING
-        self.held.keep(lambda entry: entry[0] <= boundary and self._has(entry[1]))
-        engines = self._close()
+        boundary = self.last_acked_index
+        if last_received is not None and last_received in self.unacked.first:
+            boundary = self.unacked.first[last_received][0]
+        elif last_received is None:
+            boundary = 0 if none_received else _EVERYTHING
+        self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry[1]))
+        engines = self._stop_delivery()
         sequences: dict[Consumer, list[int]] = {engine: [] for engine in engines}
-        for _, (_, delivery) in self.held.entries():
+        for _, (_, delivery) in self.unacked.entries():
             holder = delivery.consumer
             if holder in sequences:
                 sequences[holder].append(delivery.sequence)
         self.pending.clear()
         for engine in engines:
             self._broker.retire(engine, sequences[engine])
-        self._leave(engines)
+        self._delete_unused_subscriptions(engines)
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
-        entries = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
+        entries = sorted((entry for _, entry in self.unacked.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(entries, 1)]
         holders = dict.fromkeys(self.pauses.engines)
         for _, delivery in entries:
@@ -624,22 +629,22 @@ class JmsConsumer:
             broker.release(holder, set(holder.unacked).difference(first), ignore_max_attempts=True)
             broker.release(holder)
             broker.detach(holder)
-        self.held.clear()
+        self.unacked.clear()
         self.pending.clear()
         if not self.closed:
-            self._leave(self._close())
+            self._delete_unused_subscriptions(self._stop_delivery())
 
-    def _close(self) -> list[Consumer]:
+    def _stop_delivery(self) -> list[Consumer]:
         """End the deliveries and return the consumers of the engine."""
         self.closed = True
         del self._outbound.consumers[self]
         if self.terms.sort == SHARED:
-            self._durables.unshare(self.terms.name)
+            self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
-            self._broker.destinations.creations.remove(self._created)
+            self._broker.destinations.creations.remove(self._attach_to_new_topic)
         return self.pauses.take()
 
-    def _leave(self, engines: list[Consumer]) -> None:
+    def _delete_unused_subscriptions(self, engines: list[Consumer]) -> None:
         """Delete nondurable subscriptions of topics whose last consumer was detached."""
         if not (self.terms.durable or self.terms.sort == OF_QUEUE):
             for engine in engines:
@@ -652,10 +657,10 @@ class JmsConsumer:
         destination, use the next one of that name, unless the broker refuses that."""
         if consumer in self.pauses.engines:
             self.pauses.engines.remove(consumer)
-            self.held.keep(self._holds)
+            self.unacked.keep(self._is_entry_unacked)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):
-                    self._join_address()
+                    self._attach_to_address()
 
 
 @dataclass(slots=True, eq=False)
@@ -677,7 +682,7 @@ class JmsSession:
         """Begin to deliver, or stop until the next call."""
         self.stopped = not started
         for consumer in list(self.consumers.values()):
-            consumer.level()
+            consumer.update_flow()
 
 
 def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool = False) -> None:
@@ -700,4 +705,4 @@ def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) ->
     for consumer, sysid in messages:
         requested.setdefault(consumer, []).append(sysid)
     for consumer, sysids in requested.items():
-        consumer.send_again(sysids, attempted)
+        consumer.redeliver(sysids, attempted)

@@ -63,13 +63,13 @@ from sluicemq.protocols.jmq.destinations import (
     find_or_create,
     is_reserved,
     is_wildcard,
-    longs,
     metrics_of,
+    to_longs,
 )
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, format_name
-from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
+from sluicemq.protocols.jmq.mapping import encode_delivery, sysid_of
 from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status, W
-from sluicemq.protocols.jmq.wire import Packet, number, truth
+from sluicemq.protocols.jmq.wire import Packet, boolean, number
 
 SLICE_BYTES: Final = 1 << 20
 """Maximum number of bytes of bodies delivered in one slice."""
@@ -95,7 +95,9 @@ Work = Iterator[None]
 # --- CREATE, DESTROY, VERIFY -----------------------------------------------------------------
 
 
-def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> DestinationSettings:
+def _with_flavour(
+    settings: DestinationSettings, address: Address, bits: int
+) -> DestinationSettings:
     """Return the settings with the flavour in JMQDestType, which topics do not have.
 
     Raises RejectedRequest if there is more than one.
@@ -137,7 +139,7 @@ def owns(connection: JmqConnection, destination: Destination | None) -> bool:
     return destination is not None and destination.owner is connection.channel
 
 
-def visible(connection: JmqConnection, address: Address) -> Destination | None:
+def find_visible(connection: JmqConnection, address: Address) -> Destination | None:
     """Return the destination if it exists, for a request that only reads.
 
     Raises AccessDenied, and RejectedRequest: NOT_FOUND for a temporary one of another connection.
@@ -148,7 +150,7 @@ def visible(connection: JmqConnection, address: Address) -> Destination | None:
     if not is_temporary(address.name):
         connection.channel.demand(Operation.BROWSE, address.name.replace(">", "*"))
     if destination is not None and destination.temporary:
-        raise missing(connection.broker, address)
+        raise not_found_error(connection.broker, address)
     return destination
 
 
@@ -180,7 +182,7 @@ def _create_temporary(connection: JmqConnection, address: Address, bits: int) ->
         raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
     if not is_jms_temporary(address.name):
         connection.channel.demand(Operation.CREATE, address.name)
-    settings = _flavoured(DEFAULTS, address, bits)
+    settings = _with_flavour(DEFAULTS, address, bits)
     connection.broker.destinations.check_temporary(connection.channel)
     connection.broker.destinations.declare(
         address,
@@ -200,14 +202,14 @@ def _create(connection: JmqConnection, address: Address, bits: int) -> None:
         or identity.may(Operation.CONSUME, address.name)
     ):
         connection.channel.demand(Operation.CREATE, address.name)
-    _flavoured(DEFAULTS, address, bits)  # refused before anything is created
+    _with_flavour(DEFAULTS, address, bits)  # refused before anything is created
     exists = connection.broker.destinations.find(address) is not None
     try:
         destination = find_or_create(connection.broker, address, identity.creator)
     except DestinationNotFound as error:
         raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
     if not exists:
-        destination.apply(_flavoured(destination.settings, address, bits))
+        destination.apply(_with_flavour(destination.settings, address, bits))
 
 
 def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
@@ -230,17 +232,17 @@ def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
 def verify_destination(connection: JmqConnection, packet: Packet) -> None:
     """Handle VERIFY_DESTINATION, which changes nothing."""
     address = address_of(packet)
-    destination = visible(connection, address)
+    destination = find_visible(connection, address)
     connection.selector(packet)  # raises if the selector is invalid
     if is_wildcard(address.name):
         connection.reply(packet, properties={"JMQDestType": DestType.TOPIC}, flags=W)
         return
     if destination is None:
-        raise missing(connection.broker, address)
+        raise not_found_error(connection.broker, address)
     connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
 
 
-def missing(broker: Broker, address: Address) -> RejectedRequest:
+def not_found_error(broker: Broker, address: Address) -> RejectedRequest:
     """Return the error for a destination that does not exist or is not visible."""
     settings, queue = broker.settings, address.kind is Kind.QUEUE
     can_create = (
@@ -294,10 +296,10 @@ class View:
         delivery = self.deliveries.get(sequence)
         if delivery is not None:
             return delivery.message
-        return read(broker, sequence)
+        return read_message(broker, sequence)
 
 
-def read(broker: Broker, sequence: int) -> Message | None:
+def read_message(broker: Broker, sequence: int) -> Message | None:
     """Return a message from the journal; None if it has ended or cannot be read."""
     try:
         message = broker.fetch(sequence)
@@ -324,11 +326,11 @@ class Browsing:
     __slots__ = (
         "_broker",
         "_connection",
+        "_request_bytes",
+        "_requests",
         "_running",
         "_scans",
         "_views",
-        "_waiting",
-        "_waiting_bytes",
     )
 
     def __init__(self, connection: JmqConnection) -> None:
@@ -337,9 +339,9 @@ class Browsing:
         self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
         """Views by the JMQConsumerID in BROWSE_REPLY."""
-        self._waiting: deque[tuple[Work, int]] = deque()
+        self._requests: deque[tuple[Work, int]] = deque()
         """Requests in order, with their sizes in bytes."""
-        self._waiting_bytes = 0
+        self._request_bytes = 0
         self._running = False
         """True while the next slice is scheduled."""
 
@@ -348,66 +350,66 @@ class Browsing:
     def browse(self, packet: Packet) -> None:
         """Handle BROWSE."""
         address = address_of_queue(packet)
-        destination = visible(self._connection, address)
+        destination = find_visible(self._connection, address)
         compiled = self._connection.selector(packet)
         if destination is None:
-            raise missing(self._broker, address)
-        if truth(packet, "JMQMetrics"):
+            raise not_found_error(self._broker, address)
+        if boolean(packet, "JMQMetrics"):
             properties: dict[str, object] = {
                 "JMQConsumerID": Long(self._connection.uid()),
                 "JMQMetrics": True,
             }
             self._connection.reply(
-                packet, properties=properties, body=dumps_map(longs(metrics_of(destination)))
+                packet, properties=properties, body=dumps_map(to_longs(metrics_of(destination)))
             )
             return
-        self._begin(self._list(packet, compiled), packet)
+        self._enqueue(self._list(packet, compiled), packet)
 
     def deliver(self, packet: Packet) -> None:
         """Handle DELIVER."""
         consumer_id = number(packet, "JMQConsumerID")
         if len(packet.body) % SYSID_SIZE:
             raise RejectedRequest(Status.BAD_REQUEST, "the body is not a list of SysMessageIDs")
-        self._begin(self._send(packet, consumer_id), packet)
+        self._enqueue(self._send(packet, consumer_id), packet)
 
     # --- one after the other -----------------------------------------------------------------
 
-    def _begin(self, work: Work, packet: Packet) -> None:
+    def _enqueue(self, work: Work, packet: Packet) -> None:
         size = len(packet.head) + len(packet.body)
-        too_large = self._waiting_bytes + size > MOST_WAITING_BYTES
-        if len(self._waiting) >= MOST_WAITING or (self._waiting and too_large):
+        too_large = self._request_bytes + size > MOST_WAITING_BYTES
+        if len(self._requests) >= MOST_WAITING or (self._requests and too_large):
             raise RejectedRequest(
                 Status.UNAVAILABLE,
                 "the connection has too many requests to browse queues in progress",
             )
-        self._waiting.append((work, size))
-        self._waiting_bytes += size
+        self._requests.append((work, size))
+        self._request_bytes += size
         if not self._running:
             self._running = True
             self._scans.begin(self._step)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue after the client has read."""
-        if self._waiting and not self._running:
+        if self._requests and not self._running:
             self._running = True
             self._scans.schedule(self._step)
 
     def end(self) -> None:
         """Stop all browsing at the end of the connection."""
-        self._waiting.clear()
+        self._requests.clear()
         self._views.clear()
 
     def _step(self) -> None:
         self._running = False
-        while self._waiting:
+        while self._requests:
             if self._connection.channel.congested:
-                return  # until `go_on`
-            if next(self._waiting[0][0], self) is self:
-                if self._waiting:
-                    self._waiting_bytes -= self._waiting.popleft()[1]
+                return  # until `resume`
+            if next(self._requests[0][0], self) is self:
+                if self._requests:
+                    self._request_bytes -= self._requests.popleft()[1]
                 if not self._scans.is_time_up():
                     continue
-            self._running = bool(self._waiting)
+            self._running = bool(self._requests)
             if self._running:
                 self._scans.schedule(self._step)
             return
@@ -421,13 +423,13 @@ class Browsing:
         view = View()
         # it may have been deleted meanwhile, and created again by another connection
         if destination is not None and destination.owner in (None, self._connection.channel):
-            limit = self._connection.options.browsed
+            limit = self._connection.options.max_browsed
             identity = broker.identity
             over = self._scans.is_time_up
             for entry in scan(destination.queue):
                 if entry is not None:
                     sequence, delivery = entry
-                    message = delivery.message if delivery else read(broker, sequence)
+                    message = delivery.message if delivery else read_message(broker, sequence)
                     if message is not None and (selector is None or selector(message)):
                         view.add(sysid_of(message, identity), sequence, delivery)
                         if len(view.sequences) >= limit:
@@ -484,7 +486,7 @@ class Browsing:
                 break
         if message is not None and message.origin is not Origin.JMQ:
             try:
-                deliver_chunks(message, consumer_id, 0, 0, self._broker.identity)
+                encode_delivery(message, consumer_id, 0, 0, self._broker.identity)
             except ProtocolError:
                 return None  # no packet can carry it
         return message
@@ -494,6 +496,6 @@ class Browsing:
         connection = self._connection
         if not connection.channel.closed:
             connection.channel.transport.write(
-                deliver_chunks(message, consumer_id, flags, 0, self._broker.identity)
+                encode_delivery(message, consumer_id, flags, 0, self._broker.identity)
             )
         return len(message.body)

@@ -153,12 +153,12 @@ def check_name(address: Address) -> None:
             raise RejectedRequest(Status.BAD_REQUEST, str(error)) from None
 
 
-def address_of(packet: Packet, usual: int | None = None) -> Address:
-    """Return the address named by a request; JMQDestType defaults to `usual`.
+def address_of(packet: Packet, default: int | None = None) -> Address:
+    """Return the address named by a request; JMQDestType defaults to `default`.
 
     Raises RejectedRequest if the name is invalid.
     """
-    bits = number(packet, "JMQDestType", usual)
+    bits = number(packet, "JMQDestType", default)
     if bool(bits & DestType.QUEUE) == bool(bits & DestType.TOPIC):
         raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} is neither queue nor topic")
     kind = Kind.QUEUE if bits & DestType.QUEUE else Kind.TOPIC
@@ -267,7 +267,7 @@ _TOTALS: Final = (
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
+class MetricsTopic:
     """Metrics topic with subscribers, and peaks and sums of its destination's gauges.
 
     due  steady time of the next message
@@ -295,7 +295,7 @@ class Watched:
         return values
 
 
-def longs(values: Mapping[str, int]) -> Values:
+def to_longs(values: Mapping[str, int]) -> Values:
     """Return values as Longs, as monitors expect them."""
     return {name: Long(value) for name, value in values.items()}
 
@@ -318,7 +318,7 @@ class Metrics:
         self._process = process
         self._address = address
         self._interval = interval
-        self._watched: dict[str, Watched] = {}
+        self._metrics_topics: dict[str, MetricsTopic] = {}
         """Topics with subscribers, by name."""
 
     def publish(self) -> None:
@@ -331,20 +331,21 @@ class Metrics:
             for destination in self._broker.destinations.values()
             if destination.topic and destination.name.startswith(PREFIX) and destination.consumers
         ]
-        self._watched = {
-            topic.name: self._watched.get(topic.name) or Watched(now) for topic in topics
+        self._metrics_topics = {
+            topic.name: self._metrics_topics.get(topic.name) or MetricsTopic(now)
+            for topic in topics
         }
         for topic in topics:
             name = topic.name.removeprefix(PREFIX)
-            watched = self._watched[topic.name]
+            metrics_topic = self._metrics_topics[topic.name]
             subject = self._subject(name)
             if subject is not None:
-                watched.sample(subject)
-            if now < watched.due:
+                metrics_topic.sample(subject)
+            if now < metrics_topic.due:
                 continue
-            values = self._values(name, subject, watched)
+            values = self._values(name, subject, metrics_topic)
             if values is not None:
-                watched.due = now + self._interval
+                metrics_topic.due = now + self._interval
                 self._send(topic, values)
 
     def _subject(self, name: str) -> Destination | None:
@@ -354,9 +355,11 @@ class Metrics:
                 return self._broker.destinations.find(Address(kind, name.removeprefix(prefix)))
         return None
 
-    def _values(self, name: str, subject: Destination | None, watched: Watched) -> Values | None:
+    def _values(
+        self, name: str, subject: Destination | None, metrics_topic: MetricsTopic
+    ) -> Values | None:
         if name == "broker":
-            return self._of_broker()
+            return self._broker_values()
         if name == "jvm":
             limit = self._broker.settings.memory_limit
             return {
@@ -365,24 +368,24 @@ class Metrics:
                 "freeMemory": Long(max(0, limit - self._broker.memory)),
             }
         if name == "destination_list":
-            return self._of_destinations()
+            return self._destination_values()
         if subject is None:
             return None
-        return longs(_UNMEASURED | metrics_of(subject) | watched.values())
+        return to_longs(_UNMEASURED | metrics_of(subject) | metrics_topic.values())
 
     def _destinations(self) -> Iterator[Destination]:
         for destination in self._broker.destinations.values():
             if not destination.name.startswith(PREFIX):
                 yield destination
 
-    def _of_broker(self) -> Values:
+    def _broker_values(self) -> Values:
         totals: Counter[str] = Counter()
         for destination in self._destinations():
             totals.update(metrics_of(destination), numDestinations=1)
         values = {name: totals[name] for name in _TOTALS}
-        return longs({**values, "numConnections": self._process.clients()})
+        return to_longs({**values, "numConnections": self._process.clients()})
 
-    def _of_destinations(self) -> Values:
+    def _destination_values(self) -> Values:
         values: dict[str, Value] = {}
         for destination in self._destinations():
             kind, prefix = ("topic", _TOPIC) if destination.topic else ("queue", _QUEUE)

@@ -250,7 +250,7 @@ def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
     properties: dict[str, Property] = {}
     size = len(block)
     if size < _HEAD_SIZE:
-        raise _short()
+        raise _truncated_error()
     version, count = _head.unpack_from(block)
     if version != _VERSION:
         raise ProtocolError(f"unknown version {version} of a property block")
@@ -274,7 +274,7 @@ def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
                 start += 2
                 position = start + (block[end + 2] << 8) + block[end + 3]
                 if position > size:
-                    raise _short()
+                    raise _truncated_error()
                 try:
                     properties[name] = block[start:position].decode()
                 except UnicodeDecodeError:
@@ -287,17 +287,17 @@ def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
                 start += _i32.size
                 position = start + length
                 if length < 0 or position > size:
-                    raise _short()
-                properties[name] = _other(block[start:position])
+                    raise _truncated_error()
+                properties[name] = _decode_serialized(block[start:position])
             else:
                 raise ProtocolError(f"unknown property type {tag}")
             number += 1
     except (IndexError, error):
-        raise _short() from None
+        raise _truncated_error() from None
     return properties, number, position
 
 
-def _other(stream: bytes) -> Property:
+def _decode_serialized(stream: bytes) -> Property:
     try:
         value = loads(stream)
     except SerialError:
@@ -310,7 +310,7 @@ def _other(stream: bytes) -> Property:
     return value
 
 
-def _short() -> ProtocolError:
+def _truncated_error() -> ProtocolError:
     return ProtocolError("a property block ends within a property")
 
 
@@ -504,14 +504,14 @@ def _decode(raw: bytes) -> VariableHeader:
         if number not in (TRANSACTION_ID, DELIVERY_COUNT):
             records.append(raw[start:end])
         position = end
-    records.append(_ending(sum(map(len, records))))
+    records.append(_end_and_padding(sum(map(len, records))))
     return VariableHeader(texts, numbers, b"".join(records))
 
 
 _remembered = lru_cache(maxsize=2048)(_decode)
 
 
-def _ending(size: int) -> bytes:
+def _end_and_padding(size: int) -> bytes:
     """Return end and padding after `size` bytes of records, up to a multiple of 4."""
     return bytes(2 + 4 - (size + 2) % 4)
 
@@ -561,7 +561,7 @@ def encode_header(
             parts.append(raw)
     if not parts:
         return b""
-    parts.append(_ending(sum(map(len, parts))))
+    parts.append(_end_and_padding(sum(map(len, parts))))
     return b"".join(parts)
 
 

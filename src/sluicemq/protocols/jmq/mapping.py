@@ -176,7 +176,7 @@ def message_of(
             flags,
             packet.consumer_id,
             stored_header,
-            packet.renewed_block(),
+            packet.current_block(),
             len(body),
             packet.priority,
             expiration,
@@ -209,7 +209,7 @@ def _stored_time(time: int) -> int:
 # --- to packets --------------------------------------------------------------------------------
 
 
-def deliver_chunks(
+def encode_delivery(
     message: Message, consumer_id: int, flags: int, count: int, identity: bytes
 ) -> Chunks:
     """Encode a delivery as four byte strings to be written one after the other; the first has the
@@ -227,7 +227,7 @@ def deliver_chunks(
     body = message.body
     properties = message.properties
     if message.origin is not _JMQ or not native or (properties and REASON in properties):
-        native, body = _crossing(message, identity)
+        native, body = _encode_transcoded(message, identity)
     flags |= (native[_FLAGS_AT] << 8 | native[_FLAGS_AT + 1]) & _KEPT
     return (
         native[:_FLAGS_AT],
@@ -245,7 +245,7 @@ def sysid_of(message: Message, identity: bytes) -> bytes:
     return make_sysid(identity, message.sequence, message.timestamp)
 
 
-def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
+def _encode_transcoded(message: Message, identity: bytes) -> tuple[bytes, bytes]:
     """Return head, as in `Message.native`, and body of a message of another protocol."""
     if message.origin is _JMQ and message.native:
         return _dead_letter(message), message.body
@@ -254,9 +254,9 @@ def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
     reply_to = message.reply_to
     header = encode_header(
         format_name(address.name),
-        _short(message.correlation_id),
-        _short(format_name(reply_to.name)) if reply_to else None,
-        _short(message.type),
+        _header_text(message.correlation_id),
+        _header_text(format_name(reply_to.name)) if reply_to else None,
+        _header_text(message.type),
         class_of(address),
         class_of(reply_to) if reply_to else None,
         delivery_time=message.deliver_at,
@@ -283,7 +283,7 @@ def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
     return head, body
 
 
-def _short(text: str) -> str | None:
+def _header_text(text: str) -> str | None:
     """Return a text, or None if it is empty or might not fit into a variable header."""
     return text if 0 < len(text) <= MAX_HEADER_STRING // 4 else None
 
@@ -312,12 +312,12 @@ def transcoded_properties(properties: Mapping[str, Property]) -> dict[str, Prope
         elif isinstance(value, int) and not -_LONGS <= value < _LONGS:
             value = hex(value)
         key = to_identifier(name)
-        if key and _fits(key) and (not isinstance(value, str) or _fits(value)):
+        if key and _is_encodable(key) and (not isinstance(value, str) or _is_encodable(value)):
             transcoded[key] = value
     return transcoded
 
 
-def _fits(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     """Return whether a property fits into a property block.
 
     A character has up to six bytes there.

@@ -317,9 +317,9 @@ class RejectedRequest(BrokerError):
     """
 
     def __init__(
-        self, status: Status, why: str, properties: Mapping[str, object] | None = None
+        self, status: Status, reason: str, properties: Mapping[str, object] | None = None
     ) -> None:
-        super().__init__(why)
+        super().__init__(reason)
         self.status = status
         self.properties = properties or {}
 
@@ -405,10 +405,10 @@ _REPEATED: Final = frozenset(
 )
 
 
-def after(
-    request: PacketType, flags: int, state: ReportedTransactionState, *, again: bool = False
+def state_after(
+    request: PacketType, flags: int, state: ReportedTransactionState, *, is_repeated: bool = False
 ) -> ReportedTransactionState:
-    """Return the state after a request. `again`: the request has the I bit.
+    """Return the state after a request. `is_repeated`: the request has the I bit.
 
     Raises RejectedRequest.
     """
@@ -426,7 +426,7 @@ def after(
         raise RejectedRequest(
             Status.TIMEOUT, "the transaction has taken too long and was rolled back"
         )
-    if again and state is next_state and (request, state) in _REPEATED:
+    if is_repeated and state is next_state and (request, state) in _REPEATED:
         raise RejectedRequest(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
     if state in prior_states:
         return next_state

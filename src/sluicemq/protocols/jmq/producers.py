@@ -51,7 +51,7 @@ from sluicemq.protocols.jmq.packets import (
     Status,
     W,
 )
-from sluicemq.protocols.jmq.subscriptions import matching
+from sluicemq.protocols.jmq.subscriptions import matching_topics
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
     Decoder,
@@ -128,10 +128,10 @@ class Producers:
         connection = self._connection
         address = address_of(packet)
         number(packet, "JMQSessionID", 0)
-        self._check(address)
+        self._check_may_send(address)
         if not is_wildcard(address.name):
             find_or_create(self._broker, address, connection.identity.creator)
-        if len(self._producers) >= connection.options.most:
+        if len(self._producers) >= connection.options.max_per_connection:
             # by this, and not by 409, the Java client knows that there are too many
             raise RejectedRequest(
                 Status.NOT_ALLOWED,
@@ -157,7 +157,7 @@ class Producers:
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no producer {producer_id}")
         self._connection.reply(packet)
 
-    def _check(self, address: Address) -> None:
+    def _check_may_send(self, address: Address) -> None:
         """Raise RejectedRequest or AccessDenied unless this client may send to the address."""
         check_name(address)
         if is_reserved(address):
@@ -181,18 +181,18 @@ class Producers:
         header = packet.variable
         destination = (self._queues if flags & Q else self._topics).get(header)
         if destination is not None and not destination.removed:
-            is_accepted = self._take(packet, header, destination, message)
+            is_accepted = self._publish(packet, header, destination, message)
         elif is_wildcard(message.destination.name):
-            is_accepted = self._copy(packet, header, message.destination)
+            is_accepted = self._publish_copies(packet, header, message.destination)
         else:
             destination = self._find(header, message.destination)
-            is_accepted = self._take(packet, header, destination, message)
+            is_accepted = self._publish(packet, header, destination, message)
         self._traffic.published += 1
         if is_accepted and flags & (A | C | F):
             self.publisher.accepted.append(packet)
         return destination is None
 
-    def _take(
+    def _publish(
         self,
         packet: Packet,
         header: VariableHeader,
@@ -206,10 +206,10 @@ class Producers:
         """
         transaction = header.transaction_id or packet.transaction
         if transaction:
-            branch = self._branches.active(transaction, self._connection)
+            branch = self._branches.active_branch(transaction, self._connection)
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
-        if packet.flags & I and not is_copy and self._is_there(packet, destination, message):
+        if packet.flags & I and not is_copy and self._was_published(packet, destination, message):
             raise RejectedRequest(Status.NOT_MODIFIED, "the message was published before")
         return self.publisher.publish(destination, message, packet)
 
@@ -222,26 +222,27 @@ class Producers:
             raise RejectedRequest(
                 Status.FORBIDDEN, f"{address} does not accept messages from clients"
             )
-        self._check(address)
+        self._check_may_send(address)
         creator = self._connection.identity.creator
         destination = find_or_create(self._broker, address, creator)
         targets = self._queues if address.kind is Kind.QUEUE else self._topics
         cache_target(targets, header, destination)
         return destination
 
-    def _copy(self, packet: Packet, header: VariableHeader, address: Address) -> bool:
-        """Publish a copy of a message to each topic that matches its wildcard; return as `_take`.
+    def _publish_copies(self, packet: Packet, header: VariableHeader, address: Address) -> bool:
+        """Publish a copy of a message to each topic that matches its wildcard; return what
+        `_publish` returns.
 
-        Raises the errors of `_take`, after trying all topics.
+        Raises the errors of `_publish`, after trying all topics.
         """
-        self._check(address)
+        self._check_may_send(address)
         problem: BrokerError | None = None
         parked_count = 0
-        for topic in matching(self._broker, Pattern(address.name)):
-            copy = self._addressed(packet, header, topic.name)
+        for topic in matching_topics(self._broker, Pattern(address.name)):
+            copy = self._copy_for_topic(packet, header, topic.name)
             message = message_of(copy, self._connection.sender, self._persistent, self._transient)
             try:
-                parked_count += not self._take(packet, header, topic, message, True)
+                parked_count += not self._publish(packet, header, topic, message, True)
             except BrokerError as error:
                 problem = error
         if parked_count:
@@ -251,7 +252,7 @@ class Producers:
             raise problem
         return True
 
-    def _addressed(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
+    def _copy_for_topic(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
         """Return a copy of the packet addressed to the topic, with a new message id."""
         number = self._connection.uid() & _LARGEST_SEQUENCE
         raw = encode_header(
@@ -270,7 +271,7 @@ class Producers:
             packet.flags & ~W,
             0,
             raw,
-            packet.renewed_block(),
+            packet.current_block(),
             len(packet.body),
             packet.priority,
             packet.expiration,
@@ -279,14 +280,17 @@ class Producers:
         [copy] = Decoder().feed(head + packet.body)
         return copy
 
-    def _is_there(self, packet: Packet, destination: Destination, message: Message) -> bool:
+    def _was_published(self, packet: Packet, destination: Destination, message: Message) -> bool:
         """Return whether a message sent again after a connection loss was published before. The
         search is limited, and uses the time for scans. Raises SearchPending."""
         if self._search is None or self._search[0] is not packet:
             self._searches += 1
             if self._searches > _MOST_SEARCHES:
                 return False
-            self._search = (packet, islice(self._examine(destination, message), _MOST_SEARCHED))
+            self._search = (
+                packet,
+                islice(self._compare_latest(destination, message), _MOST_SEARCHED),
+            )
         for is_match in self._search[1]:
             if is_match:
                 self._search = None
@@ -296,7 +300,7 @@ class Producers:
         self._search = None
         return False
 
-    def _examine(self, destination: Destination, message: Message) -> Iterator[bool]:
+    def _compare_latest(self, destination: Destination, message: Message) -> Iterator[bool]:
         """Yield whether each message examined has the id of this one, roughly the latest first."""
         broker = self._broker
         identity = broker.identity
@@ -318,9 +322,9 @@ class Producers:
 
     def resume(self, packet: Packet) -> None:
         """Let a client go on that paused after this packet, which was refused."""
-        self._connection.channel.write(self._resuming(packet))
+        self._connection.channel.write(self._encode_resume_flow(packet))
 
-    def _resuming(self, packet: Packet) -> list[bytes]:
+    def _encode_resume_flow(self, packet: Packet) -> list[bytes]:
         """Return RESUME_FLOW for a client that paused after this packet, else nothing."""
         encoded_packets: list[bytes] = []
         if packet.flags & C:
@@ -350,7 +354,7 @@ class Producers:
             if flags & A:
                 encoded_packets.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
             if flags & (C | F):
-                encoded_packets += self._resuming(packet)
+                encoded_packets += self._encode_resume_flow(packet)
         return encoded_packets
 
     def may_park(self, destination: Destination) -> bool:

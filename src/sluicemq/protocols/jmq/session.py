@@ -62,7 +62,12 @@ from sluicemq.protocols.jmq.packets import (
     status_of,
 )
 from sluicemq.protocols.jmq.producers import Producers
-from sluicemq.protocols.jmq.subscriptions import ClientIds, Durables, expanded, in_use
+from sluicemq.protocols.jmq.subscriptions import (
+    ClientIds,
+    Durables,
+    client_id_in_use_error,
+    expand_client_id,
+)
 from sluicemq.protocols.jmq.transactions import Branches, TransactionCommands
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,
@@ -71,10 +76,10 @@ from sluicemq.protocols.jmq.wire import (
     Limits,
     Oversized,
     Packet,
+    boolean,
     encode_packet,
     number,
     text,
-    truth,
 )
 from sluicemq.protocols.transport import (
     Alarm,
@@ -168,8 +173,6 @@ class JmqSession:
     """JMQ session of a connection (`sluicemq.protocols.transport.Session`)."""
 
     __slots__ = (
-        "_at_end",
-        "_before",
         "_browsing",
         "_channel",
         "_compilation",
@@ -178,11 +181,13 @@ class JmqSession:
         "_coordinator",
         "_decoder",
         "_handlers",
+        "_idle_checks",
         "_interrupted",
         "_login",
         "_nonce",
+        "_previous_number",
         "_producers",
-        "_silent",
+        "_reached_eof",
         "_timer",
         "_transport",
     )
@@ -198,7 +203,7 @@ class JmqSession:
         options = options or SessionOptions()
         self._transport = transport
         self._coordinator = coordinator
-        login_limit = min(options.packet, options.login_bytes)
+        login_limit = min(options.max_packet_size, options.login_bytes)
         self._decoder = Decoder(
             Limits(login_limit, min(login_limit, MAX_HEADER), min(login_limit, MAX_PROPERTIES))
         )
@@ -206,7 +211,7 @@ class JmqSession:
         connection = JmqConnection(
             self._channel,
             broker,
-            Outbound(self._channel, options.held, SentDeliveries(broker, refill=True)),
+            Outbound(self._channel, options.max_unacked, SentDeliveries(broker, refill=True)),
             options,
             coordinator.uid,
             coordinator.uid(),
@@ -220,22 +225,22 @@ class JmqSession:
         self._browsing = Browsing(connection)
         self._nonce: str | None = None
         """Nonce of the login, set by HELLO; "" for a login without one."""
-        self._before = 0
+        self._previous_number = 0
         """Previous JMQConnectionID of the client."""
         self._login = LoginCheck(self._channel, self)
         self._compilation: Job | None = None
         """Compilation job of the selector."""
-        self._at_end = False
+        self._reached_eof = False
         """True after EOF; the session still processes the packets that are held."""
         self._interrupted = False
         """True while packets are held because the time for scans is used up."""
         self._timer = Alarm(transport)
         """Timer of the next check for an idle client."""
-        self._silent = 0
+        self._idle_checks = 0
         """Number of checks since the client sent something."""
-        self._handlers = self._table()
+        self._handlers = self._packet_handlers()
 
-    def _table(self) -> dict[int, Callable[[Packet], None]]:
+    def _packet_handlers(self) -> dict[int, Callable[[Packet], None]]:
         """Return the packet handlers of a logged-in client, by packet type."""
         connection = self._connection
         consumers = self._consumer_commands
@@ -284,7 +289,7 @@ class JmqSession:
         channel = self._channel
         if channel.ended:
             return
-        self._silent = 0
+        self._idle_checks = 0
         packets = self._decoder.feed(data)
         if channel.held is not None:
             channel.hold(packets, len(data))
@@ -315,10 +320,10 @@ class JmqSession:
 
         A login check in progress is cancelled, because the client has most likely closed.
         """
-        self._at_end = True
+        self._reached_eof = True
         self._channel.access.cancel_login()
         if self._channel.held is None:
-            self._leave()
+            self._close_when_answered()
 
     def flushed(self) -> None:
         """Acknowledge the sent messages of consumers that do not acknowledge."""
@@ -327,16 +332,16 @@ class JmqSession:
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
         self._channel.fall_behind()
-        self._connection.outbound.measure()
+        self._connection.outbound.update_capacity()
 
     def resume_delivery(self) -> None:
         """Resume deliveries."""
         self._channel.catch_up()
-        self._connection.outbound.measure()
-        self._browsing.go_on()
+        self._connection.outbound.update_capacity()
+        self._browsing.resume()
         self._channel.update_reading()
         if self._interrupted:
-            self._connection.broker.scans.schedule(self._go_on)
+            self._connection.broker.scans.schedule(self._process_interrupted)
 
     def closed(self) -> None:
         """Requeue the unacked messages and release all resources."""
@@ -389,7 +394,7 @@ class JmqSession:
             limited = False
             try:
                 if isinstance(packet, Oversized):
-                    raise self._too_large(packet)
+                    raise self._too_large_error(packet)
                 if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
                     limited = send(packet)
                 else:
@@ -401,12 +406,12 @@ class JmqSession:
                 self._compile(str(pending), packets[index:], size)
                 break
             except SearchPending:
-                self._interrupt(packets[index:], size)
+                self._continue_later(packets[index:], size)
                 break
             if channel.ended:
                 break
             if limited and self._connection.broker.scans.is_time_up():
-                self._interrupt((), 0)
+                self._continue_later((), 0)
             if channel.held is not None:  # the login takes time, or an interruption
                 if remaining := packets[index + 1 :]:
                     channel.hold(list(remaining), size)
@@ -416,10 +421,10 @@ class JmqSession:
         if channel.closed:
             return
         if channel.held is None:
-            if channel.ended or self._at_end:
-                self._leave()
+            if channel.ended or self._reached_eof:
+                self._close_when_answered()
             elif self._decoder.error is not None:
-                self._leave(str(self._decoder.error))
+                self._close_when_answered(str(self._decoder.error))
         self._channel.update_reading()
 
     def _handler(self, kind: int) -> Callable[[Packet], None]:
@@ -435,13 +440,13 @@ class JmqSession:
             )
         return handler
 
-    def _interrupt(self, packets: Packets, size: int) -> None:
+    def _continue_later(self, packets: Packets, size: int) -> None:
         """Process packets of `size` bytes, and those behind them, in a later iteration."""
         self._channel.hold(list(packets), size)
         self._interrupted = True
-        self._connection.broker.scans.schedule(self._go_on)
+        self._connection.broker.scans.schedule(self._process_interrupted)
 
-    def _go_on(self) -> None:
+    def _process_interrupted(self) -> None:
         """Process the packets behind an interruption, unless the client does not read."""
         channel = self._channel
         if self._interrupted and not channel.congested:
@@ -455,9 +460,9 @@ class JmqSession:
         assert background is not None
         self._channel.hold(list(packets), size)
         work = partial(self._connection.compile, text)
-        self._compilation = background.submit(work, self._compiled)
+        self._compilation = background.submit(work, self._selector_compiled)
 
-    def _compiled(self, compiled: Compiled) -> None:
+    def _selector_compiled(self, compiled: Compiled) -> None:
         """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
         size = self._channel.held_bytes
@@ -467,12 +472,12 @@ class JmqSession:
             self._connection.refuse(packets.pop(0), compiled)
         self._handle(packets, size)
 
-    def _too_large(self, packet: Oversized) -> RejectedRequest:
+    def _too_large_error(self, packet: Oversized) -> RejectedRequest:
         """Return the error for a packet above the limits."""
         options = self._connection.options
-        limit = f"{options.packet} bytes"
+        limit = f"{options.max_packet_size} bytes"
         if not self._login.logged_in:
-            limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
+            limit = f"{min(options.max_packet_size, options.login_bytes)} bytes before the login"
         reason = f"packets have up to {limit}, this one {packet.size}"
         return RejectedRequest(Status.ENTITY_TOO_LARGE, reason)
 
@@ -491,12 +496,12 @@ class JmqSession:
         connection = self._connection
         if self._nonce is not None:
             raise RejectedRequest(Status.ERROR, "HELLO was sent before")
-        connection.reconnectable = truth(packet, "JMQReconnectable")
-        self._before = number(packet, "JMQConnectionID", 0)
-        connection.reconnected = self._before != 0
+        connection.reconnectable = boolean(packet, "JMQReconnectable")
+        self._previous_number = number(packet, "JMQConnectionID", 0)
+        connection.reconnected = self._previous_number != 0
         status = answer_hello(connection, packet, self._coordinator.session)
         if status not in _GOING_ON:
-            self._leave(f"HELLO: {status.name}")
+            self._close_when_answered(f"HELLO: {status.name}")
             return
         self._coordinator.prepare()
         options = connection.options
@@ -504,7 +509,7 @@ class JmqSession:
         connection.write(encode_challenge(options, packet, self._nonce))
         interval = options.ping_interval
         if interval:
-            self._timer.set(interval, self._ring)
+            self._timer.set(interval, self._ping_if_idle)
 
     def _authenticate(self, packet: Packet) -> None:
         """Check the login; later packets wait until the check ends."""
@@ -536,8 +541,8 @@ class JmqSession:
             self._refuse_login(request, result, status_of(result, Status.INVALID_LOGIN))
             return
         connection = self._connection
-        self._decoder.allow(Limits(packet=connection.options.packet))
-        self._supersede()
+        self._decoder.allow(Limits(packet=connection.options.max_packet_size))
+        self._close_previous()
         self._coordinator.connections[connection.number] = self
         connection.reply(request)
 
@@ -545,9 +550,9 @@ class JmqSession:
         """Process the packets behind an AUTHENTICATE whose check took time."""
         self._handle(frames)
 
-    def _supersede(self) -> None:
+    def _close_previous(self) -> None:
         """Close the previous connection of this client, if it is still open."""
-        old = self._coordinator.connections.get(self._before)
+        old = self._coordinator.connections.get(self._previous_number)
         user = self._channel.identity.name
         if old and old._connection.reconnectable and old._channel.identity.name == user:
             old._close("the client has reconnected")
@@ -561,15 +566,15 @@ class JmqSession:
         if "JMQClientID" in packet.properties:
             identity = self._channel.identity
             durables = self._coordinator.durables
-            client_id = expanded(text(packet, "JMQClientID"), identity.name)
-            if not durables.may_have(client_id, identity):
+            client_id = expand_client_id(text(packet, "JMQClientID"), identity.name)
+            if not durables.may_use_client_id(client_id, identity):
                 self._channel.deny(f"client id {client_id}")
-                raise in_use(client_id)
-            client_ids.take(
+                raise client_id_in_use_error(client_id)
+            client_ids.assign(
                 connection.number,
                 client_id,
                 identity,
-                shared=truth(packet, "JMQShare"),
+                shared=boolean(packet, "JMQShare"),
                 namespace=text(packet, "JMQNamespace"),
             )
             durables.claim(client_id, identity)
@@ -632,49 +637,49 @@ class JmqSession:
             )
         connection.reply(packet, properties=properties, body=dumps_map(info, hashtable=True))
 
-    def _ring(self) -> None:
+    def _ping_if_idle(self) -> None:
         """Send PING to an idle client. Any received packet proves that it is alive."""
         connection = self._connection
         if self._channel.closed:
             return
-        if self._silent > MISSED_PINGS:
+        if self._idle_checks > MISSED_PINGS:
             self._close("the client does not answer")
             return
-        if self._silent and self._login.logged_in:
+        if self._idle_checks and self._login.logged_in:
             expects_reply = connection.level >= Level.MQ_3_6_SP4
             connection.write(encode_packet(PacketType.PING, A if expects_reply else 0))
             if not expects_reply:
-                self._silent = 0  # the bytes let the operating system detect a lost peer
-        self._silent += 1
-        self._timer.set(connection.options.ping_interval, self._ring)
+                self._idle_checks = 0  # the bytes let the operating system detect a lost peer
+        self._idle_checks += 1
+        self._timer.set(connection.options.ping_interval, self._ping_if_idle)
 
     # --- closing -----------------------------------------------------------------------------
 
     def _goodbye(self, packet: Packet) -> None:
         """Handle GOODBYE: release all resources, then reply."""
-        self._finish(partial(self._connection.reply, packet))
+        self._call_when_answered(partial(self._connection.reply, packet))
 
-    def _leave(self, reason: str = "") -> None:
+    def _close_when_answered(self, reason: str = "") -> None:
         """Ignore further input, and close when all requests are answered."""
-        self._finish(partial(self._close, reason))
+        self._call_when_answered(partial(self._close, reason))
 
-    def _finish(self, callback: Callable[[], None]) -> None:
+    def _call_when_answered(self, callback: Callable[[], None]) -> None:
         """Ignore further input, and call `callback` when all requests are answered."""
         self._channel.end()
-        self._give_back()
+        self._release_resources()
         broker = self._connection.broker
         broker.when_completed(
             partial(broker.when_durable, self._producers.publisher.last_sync, callback)
         )
 
-    def _give_back(self) -> None:
+    def _release_resources(self) -> None:
         """Release transactions, then sessions.
 
         This order requeues messages acknowledged in a transaction before unacked messages.
         """
         connection = self._connection
         self._consumer_commands.pause()
-        self._coordinator.branches.leave(connection)
+        self._coordinator.branches.remove_connection(connection)
         for session in list(connection.sessions.values()):
             self._consumer_commands.end_session(session)
         connection.sessions.clear()
@@ -693,7 +698,7 @@ class JmqSession:
         self._timer.cancel()
         self._channel.release()
         self._interrupted = False
-        self._give_back()
+        self._release_resources()
 
     def _close(self, reason: str) -> None:
         if not self._channel.closed:

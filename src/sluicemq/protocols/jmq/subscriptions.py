@@ -95,7 +95,7 @@ class Terms(NamedTuple):
         return self.sort in _OTHER_SORT
 
 
-def full_name(terms: Terms, pattern: Pattern | None) -> str:
+def engine_name(terms: Terms, pattern: Pattern | None) -> str:
     """Return the name of the engine's subscription of these terms."""
     if pattern is not None and terms.durable:
         return pattern_name(terms.name, pattern.text)
@@ -115,7 +115,7 @@ def subscribe(
     """
     return broker.subscribe(
         topic,
-        full_name(terms, pattern),
+        engine_name(terms, pattern),
         durable=terms.durable,
         # each consumer states whether a durable one is shared, and this can change
         shared=terms.sort != ALONE,
@@ -126,12 +126,12 @@ def subscribe(
     )
 
 
-def matching(broker: Broker, pattern: Pattern) -> list[Destination]:
+def matching_topics(broker: Broker, pattern: Pattern) -> list[Destination]:
     """Return the existing topics that match the wildcard."""
-    return [topic for topic in broker.destinations.values() if stands_for(pattern, topic)]
+    return [topic for topic in broker.destinations.values() if matches_topic(pattern, topic)]
 
 
-def stands_for(pattern: Pattern, topic: Destination) -> bool:
+def matches_topic(pattern: Pattern, topic: Destination) -> bool:
     """Return whether a wildcard matches a topic.
 
     Reserved names match only wildcards that begin with mq.
@@ -147,11 +147,11 @@ class Durables:
     """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
     subscription, even if the engine has one for each topic that a wildcard matches."""
 
-    __slots__ = ("_broker", "_expected", "_names", "_shared")
+    __slots__ = ("_broker", "_names", "_shared", "_wildcards")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._expected: dict[str, tuple[Terms, Pattern]] = {}
+        self._wildcards: dict[str, tuple[Terms, Pattern]] = {}
         """Wildcards, whose subscriptions include topics that are created later."""
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
         """Subscriptions by client id, quoted as in the names, and name."""
@@ -175,15 +175,15 @@ class Durables:
                     subscription.owner,
                 )
                 with suppress(ValueError):
-                    self.expect(terms, Pattern(pattern))
-        broker.destinations.creations.append(self._created)
+                    self.add_wildcard(terms, Pattern(pattern))
+        broker.destinations.creations.append(self._subscribe_to_new_topic)
 
     def find(self, name: str) -> list[Subscription]:
         """Return the open subscriptions of that name."""
         client = _client_part(name)
         names = self._names.get(client, {})
         alive = [subscription for subscription in names.get(name, ()) if not subscription.closed]
-        if alive or name in self._expected:
+        if alive or name in self._wildcards:
             names[name] = dict.fromkeys(alive)
         elif names.pop(name, None) is not None and not names:
             del self._names[client]
@@ -194,12 +194,12 @@ class Durables:
         names = self._names.setdefault(_client_part(name), {})
         names.setdefault(name, {}).update(dict.fromkeys(subscriptions))
 
-    def expect(self, terms: Terms, pattern: Pattern) -> None:
+    def add_wildcard(self, terms: Terms, pattern: Pattern) -> None:
         """Subscribe to topics that are created later and match the wildcard."""
-        self._expected[terms.name] = (terms, pattern)
+        self._wildcards[terms.name] = (terms, pattern)
         self.add(terms.name)
 
-    def share(self, name: str, topic: str) -> None:
+    def add_shared_consumer(self, name: str, topic: str) -> None:
         """Add a consumer to a shared subscription that is not durable.
 
         Raises SubscriptionInUse if the name has consumers of another topic (JMS 2.0 section 8.3.2).
@@ -209,15 +209,15 @@ class Durables:
             raise SubscriptionInUse(f"{name} is a subscription of the topic {current_topic}")
         self._shared[name] = (topic, consumers + 1)
 
-    def unshare(self, name: str) -> None:
+    def remove_shared_consumer(self, name: str) -> None:
         """Remove a consumer from a shared subscription that is not durable."""
         topic, consumers = self._shared.pop(name)
         if consumers > 1:
             self._shared[name] = (topic, consumers - 1)
 
-    def _created(self, topic: Destination) -> None:
-        for terms, pattern in list(self._expected.values()):
-            if stands_for(pattern, topic):
+    def _subscribe_to_new_topic(self, topic: Destination) -> None:
+        for terms, pattern in list(self._wildcards.values()):
+            if matches_topic(pattern, topic):
                 with suppress(BrokerError):
                     self.add(terms.name, subscribe(self._broker, topic, terms, pattern))
 
@@ -236,7 +236,7 @@ class Durables:
         names = list(self._names.get(_quoted(client_id), ()))
         return next((owner for name in names for owner in self._owners(name) if owner), "")
 
-    def may_have(self, client_id: str, identity: Identity) -> bool:
+    def may_use_client_id(self, client_id: str, identity: Identity) -> bool:
         """Return whether the user may use a client id: it has no other owner.
 
         If no durable subscription of the client id has an owner, the user must be able to claim
@@ -258,9 +258,9 @@ class Durables:
                 continue
             for subscription in self.find(name):
                 claim_subscription(self._broker, identity, subscription)
-            terms, pattern = self._expected.get(name, (None, None))
+            terms, pattern = self._wildcards.get(name, (None, None))
             if terms is not None and pattern is not None and not terms.owner:
-                self._expected[name] = (terms._replace(owner=identity.name), pattern)
+                self._wildcards[name] = (terms._replace(owner=identity.name), pattern)
 
     def may_use(self, name: str, identity: Identity) -> bool:
         """Return whether the user may use, replace or delete all subscriptions of that name."""
@@ -268,7 +268,7 @@ class Durables:
             may_use_subscription(identity, subscription) for subscription in self.find(name)
         ):
             return False
-        terms, pattern = self._expected.get(name, (None, None))
+        terms, pattern = self._wildcards.get(name, (None, None))
         if terms is None or pattern is None:
             return True
         return may_use(identity, terms.owner, [(Operation.CONSUME, pattern.text.replace(">", "*"))])
@@ -276,12 +276,12 @@ class Durables:
     def _owners(self, name: str) -> Iterator[str]:
         for subscription in self.find(name):
             yield subscription.owner
-        if name in self._expected:
-            yield self._expected[name][0].owner
+        if name in self._wildcards:
+            yield self._wildcards[name][0].owner
 
     # --- replacing and removing --------------------------------------------------------------
 
-    def make_way(self, terms: Terms, topic: str, identity: Identity) -> None:
+    def delete_replaced(self, terms: Terms, topic: str, identity: Identity) -> None:
         """Delete the subscription of that name if it has another topic (JMS 1.1 section 6.11.1);
         the engine replaces one with other terms.
 
@@ -289,7 +289,7 @@ class Durables:
         user.
         """
         if not self.may_use(terms.name, identity):
-            raise foreign(terms.name)
+            raise not_owner_error(terms.name)
         sort, _, suffix = terms.name.partition(":")
         if self.find(f"{_OTHER_SORT[sort]}:{suffix}"):
             raise SubscriptionInUse(
@@ -304,28 +304,28 @@ class Durables:
 
     def is_known(self, name: str) -> bool:
         """Return whether there is a subscription of that name, or a wildcard without topics."""
-        return name in self._expected or bool(self.find(name))
+        return name in self._wildcards or bool(self.find(name))
 
     def remove(self, name: str) -> None:
         """Delete the subscriptions of a name. Raises SubscriptionInUse."""
         self._drop(name, self.find(name))
-        self._expected.pop(name, None)
+        self._wildcards.pop(name, None)
         self.find(name)  # removes the name, which is no longer in use
 
     def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
-        expect_unused(name, subscriptions)
+        check_unused(name, subscriptions)
         for subscription in subscriptions:
             self._broker.unsubscribe(subscription)
         if subscriptions:
-            self._expected.pop(name, None)
+            self._wildcards.pop(name, None)
 
 
-def expect_unused(
-    name: str, subscriptions: list[Subscription], leaving: Collection[Consumer] = ()
+def check_unused(
+    name: str, subscriptions: list[Subscription], closing: Collection[Consumer] = ()
 ) -> None:
-    """Raise SubscriptionInUse if one of them has other consumers than those `leaving`."""
+    """Raise SubscriptionInUse if one of them has other consumers than those `closing`."""
     for subscription in subscriptions:
-        if any(consumer not in leaving for consumer in subscription.consumers):
+        if any(consumer not in closing for consumer in subscription.consumers):
             raise SubscriptionInUse(f"{name} has a consumer")
 
 
@@ -334,7 +334,7 @@ def _client_part(name: str) -> str:
     return name.partition(":")[2].partition("/")[0]
 
 
-def foreign(name: str) -> SubscriptionInUse:
+def not_owner_error(name: str) -> SubscriptionInUse:
     """Return the refusal of a subscription that another user owns."""
     return SubscriptionInUse(f"the subscription {name} belongs to another user")
 
@@ -359,13 +359,13 @@ class Holder(NamedTuple):
 class ClientIds:
     """Client ids in use. Connections are known by their numbers."""
 
-    __slots__ = ("_held", "_holders")
+    __slots__ = ("_client_ids", "_holders")
 
     def __init__(self) -> None:
         self._holders: dict[str, dict[int, Holder]] = {}
-        self._held: dict[int, str] = {}
+        self._client_ids: dict[int, str] = {}
 
-    def take(
+    def assign(
         self, connection: int, client_id: str, identity: Identity, *, shared: bool, namespace: str
     ) -> None:
         """Assign a client id to a connection instead of its present one.
@@ -379,7 +379,7 @@ class ClientIds:
                 continue
             is_other_user = holder.user != identity.name and not identity.superuser
             if not shared or not holder.shared or is_other_user:
-                raise in_use(client_id)
+                raise client_id_in_use_error(client_id)
             if namespace and holder.namespace in ("", namespace):
                 scope = f"the namespace {namespace}" if holder.namespace else "no namespace"
                 raise RejectedRequest(
@@ -389,11 +389,11 @@ class ClientIds:
         self._holders.setdefault(client_id, {})[connection] = Holder(
             shared, namespace, identity.name
         )
-        self._held[connection] = client_id
+        self._client_ids[connection] = client_id
 
     def release(self, connection: int) -> None:
         """Remove the client id of a connection."""
-        client_id = self._held.pop(connection, None)
+        client_id = self._client_ids.pop(connection, None)
         if client_id is not None:
             holders = self._holders[client_id]
             del holders[connection]
@@ -401,12 +401,12 @@ class ClientIds:
                 del self._holders[client_id]
 
 
-def in_use(client_id: str) -> RejectedRequest:
+def client_id_in_use_error(client_id: str) -> RejectedRequest:
     """Return the refusal of a client id that another connection has, or that another user owns."""
     return RejectedRequest(Status.CONFLICT, f"the client id {client_id} is in use")
 
 
-def expanded(client_id: str, user: str) -> str:
+def expand_client_id(client_id: str, user: str) -> str:
     """Return the client id with `${u}` replaced. Raises RejectedRequest: BAD_REQUEST."""
     if client_id.startswith(_USER):
         client_id = user + client_id.removeprefix(_USER)

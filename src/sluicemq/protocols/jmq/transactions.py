@@ -12,9 +12,10 @@ When the last connection of a transaction that is not prepared has closed:
 | true                 | kept: its owner continues by its number   | kept                        |
 | false                | as if absent                              | rolled back                 |
 
-A kept transaction is rolled back after `detached_timeout`, or if its owner has more than `most` of
-them. A prepared branch belongs to no connection; after a restart it is found in the engine and gets
-a new JMQTransactionID. A transaction that the engine is committing can no longer be rolled back.
+A kept transaction is rolled back after `detached_timeout`, or if its owner has more than
+`max_per_connection` of them. A prepared branch belongs to no connection; after a restart it is
+found in the engine and gets a new JMQTransactionID. A transaction that the engine is committing can
+no longer be rolled back.
 
 A transaction has failed if one of its requests was refused without a reply, because the client did
 not request one: it can only be rolled back.
@@ -55,10 +56,10 @@ from sluicemq.protocols.jmq.packets import (
     RejectedRequest,
     Status,
     XaFlag,
-    after,
+    state_after,
 )
 from sluicemq.protocols.jmq.packets import ReportedTransactionState as State
-from sluicemq.protocols.jmq.wire import Packet, number, truth
+from sluicemq.protocols.jmq.wire import Packet, boolean, number
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 # --- transactions ------------------------------------------------------------------------------
@@ -73,18 +74,18 @@ LOOK_INTERVAL: Final = 1000
 class Branch:
     """Transaction.
 
-    number       JMQTransactionID
-    xid          136 bytes; b"" if it is local
-    session      JMQSessionID of a local one, or 0
-    joined       numbers of the connections that may use it
-    sessionless  it does not end with them
-    failure      why it has failed, "" if it has not, or its client has ended it with TMFAIL
-    kept_for     owner for whom it is kept without a connection, None while it has one
-    acked        what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the engine's,
-                 and the delivery
-    used         steady ms of the first message or acknowledgement, 0 = there is none
-    timeout      ms after that until it is rolled back, 0 = never
-    expires      steady ms at which it is rolled back if no connection joins it, or NEVER
+    number              JMQTransactionID
+    xid                 136 bytes; b"" if it is local
+    session             JMQSessionID of a local one, or 0
+    connection_numbers  numbers of the connections that may use it
+    sessionless         it does not end with them
+    failure             why it has failed, "" if it has not, or its client has ended it with TMFAIL
+    detached_owner      owner for whom it is kept without a connection, None while it has one
+    acked               what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the
+                        engine's, and the delivery
+    first_used          steady ms of the first message or acknowledgement, 0 = there is none
+    timeout             ms after that until it is rolled back, 0 = never
+    expires             steady ms at which it is rolled back if no connection joins it, or NEVER
     """
 
     number: int
@@ -92,14 +93,14 @@ class Branch:
     state: State
     xid: bytes = b""
     session: int = 0
-    joined: set[int] = field(default_factory=set)
+    connection_numbers: set[int] = field(default_factory=set)
     sessionless: bool = True
     failure: str = ""
-    kept_for: str | None = None
+    detached_owner: str | None = None
     acked: dict[tuple[int, bytes], tuple[JmsConsumer, Consumer, Delivery]] = field(
         default_factory=dict
     )
-    used: int = 0
+    first_used: int = 0
     timeout: int = 0
     expires: int = NEVER
 
@@ -107,7 +108,7 @@ class Branch:
     def can_roll_back(self) -> bool:
         """True if the transaction is not prepared, being committed, or ended."""
         return not (
-            self.over
+            self.has_ended
             or self.state is State.PREPARED
             or self.transaction.state is EngineState.COMMITTING
         )
@@ -117,11 +118,13 @@ class Branch:
         """Steady ms at which the broker rolls it back, or NEVER."""
         if not self.can_roll_back:
             return NEVER
-        idle_deadline = self.used + self.timeout if self.used and self.timeout else NEVER
+        idle_deadline = (
+            self.first_used + self.timeout if self.first_used and self.timeout else NEVER
+        )
         return min(idle_deadline, self.expires)
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the transaction has ended."""
         return self.state in (State.COMMITTED, State.ROLLEDBACK, State.TIMED_OUT)
 
@@ -133,9 +136,9 @@ class Branches:
         "_broker",
         "_by_connection",
         "_by_xid",
+        "_detached",
         "_ended",
-        "_kept",
-        "_look_at",
+        "_next_expiry_check",
         "_open",
         "_uid",
     )
@@ -148,20 +151,20 @@ class Branches:
         """Branches by Xid, including ended ones."""
         self._by_connection: dict[int, dict[int, Branch]] = {}
         self._ended: OrderedDict[int, Branch] = OrderedDict()
-        self._kept: dict[str, dict[int, Branch]] = {}
+        self._detached: dict[str, dict[int, Branch]] = {}
         """Unprepared transactions without a connection, by owner and number."""
-        self._look_at = NEVER
+        self._next_expiry_check = NEVER
         """Steady ms of the next search for transactions whose time is over."""
 
     # --- finding -----------------------------------------------------------------------------
 
-    def active(self, number: int, connection: JmqConnection) -> Branch:
+    def active_branch(self, number: int, connection: JmqConnection) -> Branch:
         """Return the transaction of a message or acknowledgement.
 
         Raises RejectedRequest: GONE, TIMEOUT, PRECONDITION_FAILED.
         """
         branch = self._open.get(number)
-        if branch is None or not self.usable(branch, connection):
+        if branch is None or not self.may_use(branch, connection):
             ended_branch = self._ended.get(number)
             if ended_branch is not None and ended_branch.state is State.TIMED_OUT:
                 raise RejectedRequest(Status.TIMEOUT, f"transaction {number} has taken too long")
@@ -171,17 +174,17 @@ class Branches:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, f"transaction {number} is {branch.state.name}{reason}"
             )
-        if not branch.used:
-            branch.used = self._broker.clock.steady
-            self._expect_look(branch.deadline)
+        if not branch.first_used:
+            branch.first_used = self._broker.clock.steady
+            self._schedule_expiry_check(branch.deadline)
         return branch
 
-    def usable(self, branch: Branch, connection: JmqConnection) -> bool:
+    def may_use(self, branch: Branch, connection: JmqConnection) -> bool:
         """Return whether the connection may use the transaction by its number. A local one without
         a connection is joined by the first of its owner's that does."""
-        if connection.number in branch.joined:
+        if connection.number in branch.connection_numbers:
             return True
-        if branch.xid or branch.joined or not branch.sessionless or branch.over:
+        if branch.xid or branch.connection_numbers or not branch.sessionless or branch.has_ended:
             return False
         if not may_use_transaction(connection.identity, branch.transaction):
             return False
@@ -201,7 +204,7 @@ class Branches:
             branch = self._open.get(packet.transaction_id)
         except ProtocolError:
             return  # it does not say which
-        if branch is not None and branch.can_roll_back and self.usable(branch, connection):
+        if branch is not None and branch.can_roll_back and self.may_use(branch, connection):
             branch.state = State.FAILED
             branch.failure = branch.failure or str(error)
 
@@ -212,11 +215,11 @@ class Branches:
     def by_xid(self, xid: bytes) -> Branch | None:
         """Return the branch, also a remembered ended one, or None."""
         branch = self._by_xid.get(xid)
-        if branch is None or branch.over:
+        if branch is None or branch.has_ended:
             transaction = self._broker.transactions.prepared.get(xid)
             if transaction is not None:
                 branch = Branch(self._uid(), transaction, State.PREPARED, xid)
-                self._expect(branch, State.ROLLEDBACK)
+                self._set_rollback_state(branch, State.ROLLEDBACK)
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
 
@@ -241,7 +244,10 @@ class Branches:
         sessionless: bool = False,
     ) -> Branch:
         """Start a transaction. Raises RejectedRequest: ERROR. The Xid must not be in use."""
-        if len(self._by_connection.get(connection.number, ())) >= connection.options.most:
+        if (
+            len(self._by_connection.get(connection.number, ()))
+            >= connection.options.max_per_connection
+        ):
             raise RejectedRequest(Status.ERROR, "this connection has too many transactions")
         branch = Branch(
             self._uid(),
@@ -253,7 +259,7 @@ class Branches:
             timeout=connection.options.transaction_timeout,
         )
         # a rollback that the client has not requested counts as a timeout
-        self._expect(branch, State.TIMED_OUT)
+        self._set_rollback_state(branch, State.TIMED_OUT)
         self._open[branch.number] = branch
         if xid:
             self._by_xid[xid] = branch
@@ -262,22 +268,22 @@ class Branches:
 
     def join(self, branch: Branch, connection: JmqConnection) -> None:
         """Add a connection to the users of the transaction."""
-        self._keep_no_longer(branch)
-        branch.joined.add(connection.number)
+        self._remove_detached(branch)
+        branch.connection_numbers.add(connection.number)
         self._by_connection.setdefault(connection.number, {})[branch.number] = branch
 
     # --- time --------------------------------------------------------------------------------
 
-    def _expect_look(self, deadline: int) -> None:
+    def _schedule_expiry_check(self, deadline: int) -> None:
         """Look for transactions to roll back at steady time `deadline`. There is one timer for all:
         one for each would keep those that have ended in memory."""
-        if deadline < self._look_at:
-            self._look_at = deadline
-            self._broker.call_at(deadline, self._look, deadline)
+        if deadline < self._next_expiry_check:
+            self._next_expiry_check = deadline
+            self._broker.call_at(deadline, self._roll_back_expired, deadline)
 
-    def _look(self, when: int) -> None:
+    def _roll_back_expired(self, when: int) -> None:
         """Roll back the transactions whose time is over."""
-        if when != self._look_at:
+        if when != self._next_expiry_check:
             return  # there was an earlier look, which has set the time of the next one
         now = self._broker.clock.steady
         next_deadline = NEVER
@@ -287,72 +293,84 @@ class Branches:
                 self.roll_back(branch, State.TIMED_OUT)
             else:
                 next_deadline = min(next_deadline, deadline)
-        self._look_at = NEVER
+        self._next_expiry_check = NEVER
         if next_deadline < NEVER:
-            self._expect_look(max(next_deadline, now + LOOK_INTERVAL))
+            self._schedule_expiry_check(max(next_deadline, now + LOOK_INTERVAL))
 
     def _detach(self, branch: Branch, timeout: int, limit: int) -> None:
         """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
         At most `limit` are kept for its owner; the oldest goes first."""
         if not branch.can_roll_back:
             return
-        branch.kept_for = branch.transaction.owner
-        branches = self._kept.setdefault(branch.kept_for, {})
+        branch.detached_owner = branch.transaction.owner
+        branches = self._detached.setdefault(branch.detached_owner, {})
         branches[branch.number] = branch
         if len(branches) > limit:
             oldest = next(
-                (kept_branch for kept_branch in branches.values() if kept_branch.can_roll_back),
+                (
+                    detached_branch
+                    for detached_branch in branches.values()
+                    if detached_branch.can_roll_back
+                ),
                 branch,
             )
             self.roll_back(oldest, State.TIMED_OUT)
         if timeout:
             branch.expires = self._broker.clock.steady + timeout
-            self._expect_look(branch.expires)
+            self._schedule_expiry_check(branch.expires)
 
-    def _keep_no_longer(self, branch: Branch) -> None:
+    def _remove_detached(self, branch: Branch) -> None:
         """Remove a branch from those without a connection: it is joined, prepared or ended."""
-        if branch.kept_for is not None:
-            branches = self._kept[branch.kept_for]
+        if branch.detached_owner is not None:
+            branches = self._detached[branch.detached_owner]
             del branches[branch.number]
             if not branches:
-                del self._kept[branch.kept_for]
-            branch.kept_for = None
+                del self._detached[branch.detached_owner]
+            branch.detached_owner = None
             branch.expires = NEVER
 
     # --- the end -----------------------------------------------------------------------------
 
-    def prepare(self, branch: Branch, most: int, done: Callable[[], None]) -> None:
-        """Prepare; call `done` when the state is durable.
+    def prepare(self, branch: Branch, max_prepared: int, on_durable: Callable[[], None]) -> None:
+        """Prepare; call `on_durable` when the state is durable.
 
-        Raises BrokerError; RejectedRequest if its owner has `most` prepared branches already.
+        Raises BrokerError; RejectedRequest if its owner has `max_prepared` prepared branches
+        already.
         """
         transactions = self._broker.transactions.prepared
-        if branch.state is not State.PREPARED and len(transactions) >= most:
+        if branch.state is not State.PREPARED and len(transactions) >= max_prepared:
             owner = branch.transaction.owner
-            if sum(transaction.owner == owner for transaction in transactions.values()) >= most:
+            if (
+                sum(transaction.owner == owner for transaction in transactions.values())
+                >= max_prepared
+            ):
                 raise RejectedRequest(
-                    Status.RESOURCE_FULL, f"{most} branches of this user are prepared already"
+                    Status.RESOURCE_FULL,
+                    f"{max_prepared} branches of this user are prepared already",
                 )
-        self._broker.transactions.prepare(branch.transaction, branch.xid, done)
+        self._broker.transactions.prepare(branch.transaction, branch.xid, on_durable)
         if branch.state is not State.PREPARED:
             branch.state = State.PREPARED
             branch.acked.clear()
-            self._keep_no_longer(branch)
-            self._expect(branch, State.ROLLEDBACK)
+            self._remove_detached(branch)
+            self._set_rollback_state(branch, State.ROLLEDBACK)
 
-    def commit(self, branch: Branch, done: Callable[[], None]) -> None:
-        """Commit; call `done` when it is complete. Raises BrokerError without any change."""
+    def commit(self, branch: Branch, on_completed: Callable[[], None]) -> None:
+        """Commit; call `on_completed` when it is complete.
+
+        Raises BrokerError without any change.
+        """
         for destination in branch.transaction.destinations:
             if destination.removed and not destination.temporary:
                 find_or_create(self._broker, destination.address, destination.creator)
-        self._broker.transactions.commit(branch.transaction, done)
+        self._broker.transactions.commit(branch.transaction, on_completed)
 
     def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> int:
         """Roll back and return the journal sequence number to wait for."""
-        self._expect(branch, state)
+        self._set_rollback_state(branch, state)
         return self._broker.transactions.rollback(branch.transaction)
 
-    def take_back(
+    def revoke_acks(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
     ) -> list[tuple[JmsConsumer, bytes]]:
         """Revoke acknowledgements of the transaction; return their consumers and SysMessageIDs.
@@ -369,44 +387,44 @@ class Branches:
                 continue
             consumer, holder, delivery = acknowledgement
             if withdraw_ack(branch.transaction, delivery) and delivery.sequence in holder.unacked:
-                consumer.put_back(block[1], delivery)
+                consumer.restore_unacked(block[1], delivery)
                 messages.append((consumer, block[1]))
         return messages
 
-    def _expect(self, branch: Branch, rollback_state: State) -> None:
+    def _set_rollback_state(self, branch: Branch, rollback_state: State) -> None:
         """Set the state after a rollback to `rollback_state`; after a commit it is COMMITTED."""
         branch.transaction.on_end = partial(self._end, branch, rollback_state)
 
     def _end(self, branch: Branch, rollback_state: State, committed: bool) -> None:
         branch.state = State.COMMITTED if committed else rollback_state
         branch.acked.clear()
-        self._keep_no_longer(branch)
+        self._remove_detached(branch)
         del self._open[branch.number]
-        for connection in branch.joined:
+        for connection in branch.connection_numbers:
             self._by_connection[connection].pop(branch.number, None)
-        branch.joined.clear()
+        branch.connection_numbers.clear()
         self._ended[branch.number] = branch
         if len(self._ended) > MOST_REMEMBERED:
             _, oldest = self._ended.popitem(last=False)
             if self._by_xid.get(oldest.xid) is oldest:
                 del self._by_xid[oldest.xid]
 
-    def leave_session(self, connection: JmqConnection, session: int) -> None:
+    def roll_back_session(self, connection: JmqConnection, session: int) -> None:
         """Roll back the local transactions of an ended JMS session."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
             is_local = branch.session == session and not branch.xid and not branch.sessionless
             if is_local and branch.can_roll_back:
                 self.roll_back(branch)
 
-    def leave(self, connection: JmqConnection) -> None:
+    def remove_connection(self, connection: JmqConnection) -> None:
         """Remove a closed connection from its transactions."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
-            branch.joined.discard(connection.number)
-            if branch.joined:
+            branch.connection_numbers.discard(connection.number)
+            if branch.connection_numbers:
                 continue
             if branch.sessionless or not branch.can_roll_back:
                 options = connection.options
-                self._detach(branch, options.detached_timeout, options.most)
+                self._detach(branch, options.detached_timeout, options.max_per_connection)
             else:
                 self.roll_back(branch)
                 if not branch.xid:  # no client knows its number any more
@@ -442,7 +460,7 @@ class TransactionCommands:
             if "JMQXAFlags" in packet.properties:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags requires a Xid")
             session = number(packet, "JMQSessionID", 0)
-            sessionless = truth(packet, "JMQSessionLess")
+            sessionless = boolean(packet, "JMQSessionLess")
             branch = self._branches.start(
                 self._connection, session=session, sessionless=sessionless
             )
@@ -464,17 +482,17 @@ class TransactionCommands:
     def _start_branch(self, packet: Packet, xid: bytes) -> Branch:
         flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
         branch = self._branches.by_xid(xid)
-        if branch is not None and branch.over:
+        if branch is not None and branch.has_ended:
             branch = None  # a Xid may be used again
         if flags in (XaFlag.JOIN, XaFlag.RESUME):
-            branch = self._own(branch)
+            branch = self._require_visible(branch)
         elif branch is not None and self._visible(branch) is None:
             raise RejectedRequest(Status.ERROR, "a transaction with this Xid exists already")
         state = State.CREATED if branch is None else branch.state
-        again = packet.flags & I != 0
-        state = after(PacketType.START_TRANSACTION, flags, state, again=again)
+        is_repeated = packet.flags & I != 0
+        state = state_after(PacketType.START_TRANSACTION, flags, state, is_repeated=is_repeated)
         if branch is None:
-            sessionless = truth(packet, "JMQSessionLess", True)
+            sessionless = boolean(packet, "JMQSessionLess", True)
             branch = self._branches.start(self._connection, xid, sessionless=sessionless)
         else:
             branch.state = state
@@ -485,9 +503,9 @@ class TransactionCommands:
     def end(self, packet: Packet) -> None:
         """Handle END_TRANSACTION, for distributed transactions only."""
         branch = self._find(packet)
-        if not truth(packet, "JMQNoOp"):
+        if not boolean(packet, "JMQNoOp"):
             flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
-            branch.state = self._next(packet, branch, flags)
+            branch.state = self._next_state(packet, branch, flags)
         self._answer(packet, branch)
 
     # --- PREPARE, COMMIT, ROLLBACK -----------------------------------------------------------
@@ -495,21 +513,21 @@ class TransactionCommands:
     def prepare(self, packet: Packet) -> None:
         """Handle PREPARE_TRANSACTION."""
         branch = self._find(packet)
-        self._next(packet, branch, XaFlag.NOFLAGS)
-        limit = self._connection.options.most
+        self._next_state(packet, branch, XaFlag.NOFLAGS)
+        limit = self._connection.options.max_per_connection
         self._branches.prepare(branch, limit, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
         branch = self._find(packet)
-        self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
+        self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         properties: dict[str, object] = {}
         next_branch = None
-        if not branch.xid and truth(packet, "JMQStartNextTransaction"):
+        if not branch.xid and boolean(packet, "JMQStartNextTransaction"):
             next_branch = self._branches.start(self._connection, session=branch.session)
             properties["JMQNextTransactionID"] = Long(next_branch.number)
         reply = partial(self._answer, packet, branch, properties)
-        if branch.over:
+        if branch.has_ended:
             reply()
             return
         try:
@@ -527,12 +545,12 @@ class TransactionCommands:
         Without it the client has sent REDELIVER, or any consumer may receive them.
         """
         branch = self._find(packet)
-        self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
+        self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         sequence = 0
-        if not branch.over:
-            if truth(packet, "JMQRedeliver"):
-                messages = self._branches.take_back(branch, list(branch.acked))
-                redeliver(messages, truth(packet, "JMQSetRedelivered", True))
+        if not branch.has_ended:
+            if boolean(packet, "JMQRedeliver"):
+                messages = self._branches.revoke_acks(branch, list(branch.acked))
+                redeliver(messages, boolean(packet, "JMQSetRedelivered", True))
             sequence = self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
         self._broker.when_durable(sequence, partial(self._answer, packet, branch))
@@ -588,13 +606,13 @@ class TransactionCommands:
         """Return the branch if this connection may use it; to others it does not exist."""
         if (
             branch is None
-            or self._connection.number in branch.joined  # checked when it joined
+            or self._connection.number in branch.connection_numbers  # checked when it joined
             or may_use_transaction(self._connection.identity, branch.transaction)
         ):
             return branch
         return None
 
-    def _own(self, branch: Branch | None) -> Branch:
+    def _require_visible(self, branch: Branch | None) -> Branch:
         """Return the branch.
 
         Raises RejectedRequest: NOT_FOUND if there is none that the user may use.
@@ -616,7 +634,7 @@ class TransactionCommands:
         xid = _xid(packet)
         transaction_id = number(packet, "JMQTransactionID", 0)
         if xid:
-            branch = self._own(branches.by_xid(xid))
+            branch = self._require_visible(branches.by_xid(xid))
             is_other_number = transaction_id and transaction_id != branch.number
             if is_other_number and self._visible(branches.by_number(transaction_id)) is not None:
                 raise RejectedRequest(
@@ -625,15 +643,15 @@ class TransactionCommands:
         elif not transaction_id:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQTransactionID is missing")
         else:
-            branch = self._own(branches.by_number(transaction_id))
-            is_usable = branches.usable(branch, self._connection)
+            branch = self._require_visible(branches.by_number(transaction_id))
+            is_usable = branches.may_use(branch, self._connection)
             if not is_usable and branch.state is not State.TIMED_OUT:
                 raise _unknown()
         if branch.state is not State.PREPARED:
             claim_transaction(self._connection.identity, branch.transaction)
         return branch
 
-    def _next(self, packet: Packet, branch: Branch, flags: int) -> State:
+    def _next_state(self, packet: Packet, branch: Branch, flags: int) -> State:
         """Return the state after the request. Raises RejectedRequest."""
         request = PacketType(packet.type)
         prepares = request is PacketType.PREPARE_TRANSACTION
@@ -645,8 +663,8 @@ class TransactionCommands:
                 # the Java client reports XAER_RMERR instead of XAER_RMFAIL, "unavailable"
                 {"JMQPrepareStateFAILED": True} if prepares else None,
             )
-        return after(
-            request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
+        return state_after(
+            request, flags if branch.xid else LOCAL, branch.state, is_repeated=packet.flags & I != 0
         )
 
     def _answer(

@@ -137,7 +137,7 @@ class Packet:
             if self.version == VERSION:
                 properties = decode_properties(self.block)
             else:
-                properties = decode_properties(self.renewed_block())
+                properties = decode_properties(self.current_block())
             self._properties = properties
         return properties
 
@@ -151,7 +151,7 @@ class Packet:
         """Id of the packet's transaction, or 0. Raises ProtocolError."""
         return self.transaction or decode_header(self.header).transaction_id
 
-    def renewed_block(self) -> bytes:
+    def current_block(self) -> bytes:
         """Return the property block in the encoding of version 301. Raises ProtocolError."""
         if self.version == VERSION or not self.block:
             return self.block
@@ -389,12 +389,12 @@ def _check_prefix(magic: int, version: int, total: int) -> None:
 # --- properties of requests ----------------------------------------------------------------------
 
 
-def number(packet: Packet, name: str, usual: int | None = None) -> int:
-    """Return an integral property of any width, or `usual` if it is absent.
+def number(packet: Packet, name: str, default: int | None = None) -> int:
+    """Return an integral property of any width, or `default` if it is absent.
 
-    Raises RejectedRequest; also for an absent property without `usual`.
+    Raises RejectedRequest; also for an absent property without `default`.
     """
-    return _property(packet, name, int, usual)
+    return _property(packet, name, int, default)
 
 
 def text(packet: Packet, name: str) -> str:
@@ -402,9 +402,9 @@ def text(packet: Packet, name: str) -> str:
     return _property(packet, name, str, "")
 
 
-def truth(packet: Packet, name: str, usual: bool = False) -> bool:
-    """Return a Boolean property, or `usual` if it is absent. Raises RejectedRequest."""
-    return _property(packet, name, bool, usual)
+def boolean(packet: Packet, name: str, default: bool = False) -> bool:
+    """Return a Boolean property, or `default` if it is absent. Raises RejectedRequest."""
+    return _property(packet, name, bool, default)
 
 
 def _property(packet: Packet, name: str, kind: type[ValueT], default: ValueT | None) -> ValueT:
