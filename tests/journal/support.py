@@ -63,7 +63,7 @@ def segments_of(directory: Path) -> list[Path]:
 def crash(journal: FileJournal) -> None:
     """Release the directory without further writes, as a killed process does."""
     journal._failed = True
-    journal._refusal = "killed"
+    journal._append_error = "killed"
     journal.close()
 
 

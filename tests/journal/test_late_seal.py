@@ -393,7 +393,7 @@ def test_a_snapshot_waits_for_the_seals_before_it(
     put(journal)
     journal.seal()
     flush(journal, put(journal))
-    assert journal._upkeep.taking
+    assert journal._upkeep.is_taking_snapshot
     assert not list(tmp_path.glob("*.snapshot"))
     held_seals.proceed.set()
     journal.sync()

@@ -152,7 +152,7 @@ def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
             if not journal._writer.outstanding:
                 break
             journal._writer.wait()
-            journal._move()
+            journal._move_records()
             journal.commit()
         assert not journal._writer.outstanding
     journal.close()

@@ -176,5 +176,5 @@ def _on_disk(
             None,
         )
         if held_segment is not None and not slot.lost:
-            idle[name] = slot.idle(journal.completed(held_segment), now)
+            idle[name] = slot.idle(journal.sealed_time(held_segment), now)
     return os.statvfs(journal.directory), slots, idle, lags

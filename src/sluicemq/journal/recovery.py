@@ -384,7 +384,7 @@ class Recovery:
         sequences = index.sequences
         count = index.count
         segment.sealed = True
-        segment.places = array("I")
+        segment.offsets = array("I")
         segment.records = count
         segment.size = view.size
         segment.last = int(sequences[count - 1]) if count else 0
@@ -395,10 +395,10 @@ class Recovery:
         start = 0
         if saved_state is not None:
             segment.live = bytearray(unpack_live(saved_state, self.directory))
-            segment.packed = saved_state.live
-            segment.alive = segment.count_live()
+            segment.packed_live = saved_state.live
+            segment.live_at_snapshot = segment.count_live()
             segment.changed = False
-            self.liveness.live_many.update(saved_state.many)
+            self.liveness.large_live_counts.update(saved_state.many)
             start = index.row(self._live_position + 1)
         elif count and segment.last <= self._live_position:
             # a removal undone by a crash: the snapshot has no live record in this segment
@@ -415,7 +415,7 @@ class Recovery:
         if count and len(live) != segment.last - segment.base + 1:
             raise missing_liveness(segment.first, self.directory)
         for match in re.finditer(b"%c" % MANY, live):
-            if segment.base + match.start() not in self.liveness.live_many:
+            if segment.base + match.start() not in self.liveness.large_live_counts:
                 raise missing_liveness(segment.first, self.directory)
 
     def _load_rows(self, segment: LiveSegment, index: SegmentIndex, start: int) -> None:
@@ -434,16 +434,18 @@ class Recovery:
         references = index.columns["references"]
         for row in range(start, count):
             if references[row]:
-                self.liveness.expect(segment, int(index.sequences[row]), int(references[row]))
+                self.liveness.set_live_references(
+                    segment, int(index.sequences[row]), int(references[row])
+                )
 
     def _apply(self) -> None:
         """Replay the records after the snapshot that change liveness or names."""
         liveness = self.liveness
         for record in self._after(self._live_position, _APPLIED):
             if record.type == RecordType.COMPLETED:
-                liveness.settle(decode_deliveries(record.body)[1])
+                liveness.release_references(decode_deliveries(record.body)[1])
             elif record.type == RecordType.TRANSACTION_RESOLVED:
-                liveness.settle([record.reference])
+                liveness.release_references([record.reference])
             elif record.type == RecordType.RELOCATED:
                 self._relocate(record)
             elif record.type == RecordType.DESTINATION_CREATED:
@@ -457,7 +459,7 @@ class Recovery:
         old_position = liveness.relocated.get(record.reference, record.reference)
         segment = liveness.find(old_position)
         if segment is not None:
-            liveness.expect(segment, old_position, 0)
+            liveness.set_live_references(segment, old_position, 0)
         if record.references:
             liveness.relocated[record.reference] = record.sequence
         else:
@@ -513,7 +515,7 @@ class Recovery:
             return
         remaining = index.by_row(live, segment.base)
         columns = index.columns
-        large_counts = self.liveness.live_many
+        large_counts = self.liveness.large_live_counts
         new_row = LiveRow._make
         for (
             kind,

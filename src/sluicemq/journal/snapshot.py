@@ -96,7 +96,7 @@ class Capture:
 def capture_segments(liveness: Liveness, snapshot: Snapshot) -> Capture:
     """Add the segments to a snapshot, copying what changed since the last one."""
     large_counts: dict[int, list[tuple[int, int]]] = {}
-    for sequence, count in liveness.live_many.items():
+    for sequence, count in liveness.large_live_counts.items():
         segment = liveness.find(sequence)
         if segment is not None:
             large_counts.setdefault(segment.first, []).append((sequence, count))
@@ -104,15 +104,15 @@ def capture_segments(liveness: Liveness, snapshot: Snapshot) -> Capture:
     finished = []
     for segment in liveness.segments:
         state = SegmentState(
-            segment.first, segment.base, segment.packed, large_counts.get(segment.first, [])
+            segment.first, segment.base, segment.packed_live, large_counts.get(segment.first, [])
         )
-        segment.before = segment.alive
+        segment.live_at_previous_snapshot = segment.live_at_snapshot
         if segment.changed:
             state.live = bytes(segment.live)
-            segment.alive = segment.count_live()
+            segment.live_at_snapshot = segment.count_live()
             segment.changed = not segment.sealed  # appends do not set `changed`
             raw.append((segment, state))
-        if not segment.alive:
+        if not segment.live_at_snapshot:
             finished.append(segment)
         snapshot.segments.append(state)
     return Capture(snapshot, raw, finished)
