@@ -34,8 +34,8 @@ OPTIONS = JournalOptions(segment_bytes=4000)
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
     file_journal = FileJournal.open(tmp_path, OPTIONS)
-    file_journal.recovery.done()
-    file_journal.snapshot_from(lambda: b"state")
+    file_journal.recovery.close()
+    file_journal.set_snapshot_source(lambda: b"state")
     return file_journal
 
 
@@ -122,8 +122,8 @@ def test_a_removed_segment_that_a_crash_brings_back_is_dead(
     path.write_bytes(data)
     journal = reopen(tmp_path, OPTIONS)
     assert live_of(journal) == {}
-    journal.snapshot_from(lambda: b"state")
-    journal.recovery.done()
+    journal.set_snapshot_source(lambda: b"state")
+    journal.recovery.close()
     journal.sync()
     assert not path.exists()
     journal.close()

@@ -20,7 +20,7 @@ from sluicemq.cli.console import (
     printable,
     stop_on_signals,
 )
-from sluicemq.journal.files import write_whole
+from sluicemq.journal.files import write_atomically
 from sluicemq.migrate import configuration
 from sluicemq.migrate.plan import ASIDE, Plan
 from sluicemq.migrate.transfer import (
@@ -380,7 +380,7 @@ def _run(
     written = not dry_run and not file.exists()
     if written:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text.encode(), mode=0o640)
+        write_atomically(file, text.encode(), mode=0o640)
     report = MigrationReport(
         plan=plan,
         data_dir=data_dir,

@@ -286,7 +286,7 @@ class Appender:
         self._offsets.append(0)
         return sequence
 
-    def destination(self, address: Address) -> int:
+    def destination_number(self, address: Address) -> int:
         number = self._numbers.get(address)
         if number is None:
             number = self._next_number

@@ -21,7 +21,7 @@ from sluicemq.journal.append import Appender, now
 from sluicemq.journal.files import (
     DurableEnd,
     DurableFile,
-    hand_over,
+    inherit_owner,
     remove_temporary,
     take_lock,
 )
@@ -37,7 +37,7 @@ from sluicemq.journal.segment import (
     read_identity,
 )
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.space import DiskSpace, SpaceReport, ignore, naming_space
+from sluicemq.journal.space import DiskSpace, SpaceReport, convert_no_space_error, ignore
 from sluicemq.journal.upkeep import Upkeep
 from sluicemq.journal.writer import Done, JournalWriter, SegmentFile, Work
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
@@ -204,7 +204,7 @@ class FileJournal(Appender):
         Without it, `sync` and `close` collect the writer's results. `on_failure` is called once,
         after a write has failed; the process should then stop. Without it, the next append raises.
         `on_warning` is called with texts for the operator.
-        The journal's `recovery` has the broker's state; call its `done` after reading it.
+        The journal's `recovery` has the broker's state; call its `close` after reading it.
 
         With `wait_for_space`, writes that find no space on a full file system, not even in the
         reserve, wait for space; call `measure_space` and `check_space` once a second. Without it,
@@ -213,10 +213,10 @@ class FileJournal(Appender):
         Raises JournalLocked, JournalDamaged, JournalError, OSError.
         """
         options = options or JournalOptions()
-        with naming_space(directory), ExitStack() as stack:
+        with convert_no_space_error(directory), ExitStack() as stack:
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-                hand_over(directory, directory.parent)
+                inherit_owner(directory, directory.parent)
             lock = take_lock(directory)
             stack.callback(os.close, lock)
             remove_temporary(directory)
@@ -226,9 +226,9 @@ class FileJournal(Appender):
                 options.disk_free_limit_percent,
                 options.reserve_bytes,
                 notify,
-                patient=wait_for_space,
+                wait_for_space=wait_for_space,
             )
-            stack.callback(space.release_file)
+            stack.callback(space.close_reserve)
             identity = read_identity(directory) or make_identity(directory)
             recovery = Recovery(directory, identity, verify=options.verify_on_start, space=space)
             journal = cls(
@@ -265,13 +265,13 @@ class FileJournal(Appender):
         self._on_written = on_written
         self.space.observe(on_space)
 
-    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
         self._snapshot_source = source
 
     # --- group commit --------------------------------------------------------------------------
 
     @property
-    def pending(self) -> bool:
+    def has_pending_records(self) -> bool:
         return bool(self._parts)
 
     def commit(self, sync: bool = True) -> None:
@@ -363,7 +363,7 @@ class FileJournal(Appender):
 
         While the reserve is being used, no records move: a move takes space before it frees any.
         """
-        if not self._in_unit and not self._append_error and not self.space.spending:
+        if not self._in_unit and not self._append_error and not self.space.is_using_reserve:
             self._upkeep.move_slice()
 
     def sync(self) -> None:
@@ -492,8 +492,8 @@ class FileJournal(Appender):
         space.poll()
         if self._failed or self._closed:
             return
-        if space.restorable:
-            self._writer.defer(space.restore, space.poll)
+        if space.can_restore_reserve:
+            self._writer.defer(space.restore_reserve, space.poll)
         if space.low:
             self._reclaim()
 
@@ -509,7 +509,7 @@ class FileJournal(Appender):
         if upkeep.is_taking_snapshot or self._in_unit or self._append_error:
             return
         moment = time.monotonic()
-        if not self._snapshot_due and (moment >= self._reclaim_at or self.space.spending):
+        if not self._snapshot_due and (moment >= self._reclaim_at or self.space.is_using_reserve):
             if self._fill > IDLE_SEGMENT and not self._segment.count_live():
                 self._roll_requested = True  # a snapshot follows
             elif upkeep.snapshot_failed or upkeep.snapshot_would_free_segment:
@@ -521,9 +521,9 @@ class FileJournal(Appender):
     def space_state(self) -> SpaceReport:
         return self.space.state()
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
-        return self._upkeep.held_by_slots()
+        return self._upkeep.bytes_held_by_slots()
 
     def compact(self) -> None:
         """Move live records out of partly live segments, and remove segments without any.
@@ -554,9 +554,9 @@ class FileJournal(Appender):
     # --- reading back --------------------------------------------------------------------------
 
     def fetch(self, sequence: int) -> Message:
-        return self._message(sequence, self.entry(sequence))
+        return self._message(sequence, self.fetch_entry(sequence))
 
-    def head(self, sequence: int) -> Message:
+    def fetch_head(self, sequence: int) -> Message:
         segment, position = self._liveness.locate(sequence)
         if position > self.written:
             return self.fetch(sequence)
@@ -568,7 +568,7 @@ class FileJournal(Appender):
             raise RecordNotFound(f"record {sequence} is not a message of an existing destination")
         return decode_message(record, address)
 
-    def entry(self, sequence: int) -> Record:
+    def fetch_entry(self, sequence: int) -> Record:
         segment, position = self._liveness.locate(sequence)
         if position <= self.written:
             return self._lookup.read(segment, position)
@@ -604,12 +604,12 @@ class FileJournal(Appender):
         self.sync()
         self._append_error = self._append_error or "the journal is closed"
         self._writer.stop()
-        self.recovery.done()
+        self.recovery.close()
         self._lookup.close()
         for file in self._files.values():
             file.close()
         self._durable_file.close()
-        self.space.release_file()
+        self.space.close_reserve()
         os.close(self._lock)
 
 
@@ -620,8 +620,8 @@ def compact(
 ) -> tuple[JournalStats, JournalStats]:
     """Compact a journal that no broker has open; return its statistics before and after.
 
-    `adopt` reads the recovery as a broker does and calls `snapshot_from`; without it, segments
-    after the broker's last snapshot are not compacted.
+    `adopt` reads the recovery as a broker does and calls `set_snapshot_source`; without it,
+    segments after the broker's last snapshot are not compacted.
 
     Raises JournalFailed and the errors of `FileJournal.open`.
     """
@@ -629,7 +629,7 @@ def compact(
     try:
         if adopt is not None:
             adopt(journal)
-        journal.recovery.done()
+        journal.recovery.close()
         before = journal.stats()
         journal.compact()
         after = journal.stats()

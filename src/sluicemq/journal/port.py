@@ -180,18 +180,18 @@ class Journal(Protocol):
         on_space    when the level of free space changes; initially there is enough space
         """
 
-    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
         """Call `source` for each snapshot: it returns the broker state that recovery passes to the
         next start. Without it, that is the recovered state."""
 
     @property
-    def pending(self) -> bool:
+    def has_pending_records(self) -> bool:
         """True if records have been appended that no `commit` has passed on yet."""
 
     def next_sequence(self) -> int:
         """Return a sequence number for a message that is not journaled."""
 
-    def destination(self, address: Address) -> int:
+    def destination_number(self, address: Address) -> int:
         """Return the destination's number; a new one is assigned and journaled if it has none."""
 
     def forget_destination(self, address: Address) -> None:
@@ -240,13 +240,13 @@ class Journal(Protocol):
     def fetch(self, sequence: int) -> Message:
         """Return a live message. Raises RecordNotFound, or JournalDamaged if it is not intact."""
 
-    def head(self, sequence: int) -> Message:
+    def fetch_head(self, sequence: int) -> Message:
         """Return a live message like `fetch`, but omit a long body and skip its checksum.
 
         Intended for reading many messages.
         """
 
-    def entry(self, sequence: int) -> Record:
+    def fetch_entry(self, sequence: int) -> Record:
         """Return a live record of any type. Raises the same errors as `fetch`."""
 
     def commit(self, sync: bool = True) -> None:
@@ -270,7 +270,7 @@ class Journal(Protocol):
     def space_state(self) -> SpaceReport:
         """Return the free space as last measured."""
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
 
     def stats(self) -> JournalStats: ...
@@ -334,7 +334,7 @@ class MemoryJournal:
         self._on_durable = on_durable
         self._on_written = on_written
 
-    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
         """Do nothing; there are no snapshots."""
 
     def _assign_sequence(self, last: bool) -> int:
@@ -346,7 +346,7 @@ class MemoryJournal:
         return sequence
 
     @property
-    def pending(self) -> bool:
+    def has_pending_records(self) -> bool:
         return self.written < self._next - 1
 
     def next_sequence(self) -> int:
@@ -354,7 +354,7 @@ class MemoryJournal:
         self._next = sequence + 1
         return sequence
 
-    def destination(self, address: Address) -> int:
+    def destination_number(self, address: Address) -> int:
         number = self._numbers.get(address)
         if number is None:
             number = self._next_number
@@ -467,10 +467,10 @@ class MemoryJournal:
             raise RecordNotFound(f"no message {sequence}")
         return message
 
-    def head(self, sequence: int) -> Message:
+    def fetch_head(self, sequence: int) -> Message:
         return self.fetch(sequence)
 
-    def entry(self, sequence: int) -> Record:
+    def fetch_entry(self, sequence: int) -> Record:
         record = self._live.get(sequence)
         if not isinstance(record, Record):
             raise RecordNotFound(f"no record {sequence}")
@@ -495,7 +495,7 @@ class MemoryJournal:
     def space_state(self) -> SpaceReport:
         return SpaceReport(SpaceLevel.ENOUGH)
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         return {}
 
     def stats(self) -> JournalStats:

@@ -26,7 +26,7 @@ from sluicemq.journal.liveness import Liveness, LiveSegment
 from sluicemq.journal.port import JournalOptions
 from sluicemq.journal.reader import Lookup
 from sluicemq.journal.segment import segment_path
-from sluicemq.journal.slots import Slot, Slots, wall
+from sluicemq.journal.slots import Slot, Slots, now_ms
 from sluicemq.journal.snapshot import Capture, Snapshot, capture_segments, write_snapshot
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
 from sluicemq.journal.writer import JournalWriter
@@ -140,8 +140,8 @@ class Upkeep:
         """Note that `sequence` is durable, with a group of `size` bytes; write a due snapshot."""
         self._adjust_allowance(size)
         capture = self._capture
-        if capture is not None and capture.waits and capture.snapshot.position <= sequence:
-            capture.waits = False
+        if capture is not None and capture.is_waiting and capture.snapshot.position <= sequence:
+            capture.is_waiting = False
             self._writer.defer(
                 partial(write_snapshot, self._directory, capture, self._space),
                 partial(self._finish_snapshot, capture),
@@ -151,15 +151,15 @@ class Upkeep:
         self._capture = None
         self.snapshot_failed = not capture.written
         if self.snapshot_failed:
-            for segment, _ in capture.raw:
+            for segment, _ in capture.changed_segments:
                 segment.changed = True  # the packed state was not written
             return
-        for segment, state in capture.raw:
+        for segment, state in capture.changed_segments:
             segment.packed_live = state.live
         self._finished = capture.finished
         self._position = capture.snapshot.state_position
         self.remove_finished()
-        if self._allowance > 0 and not self._pending_moves and not self._space.spending:
+        if self._allowance > 0 and not self._pending_moves and not self._space.is_using_reserve:
             try:
                 self.schedule_moves(
                     [s for s in self._liveness.segments if self._needs_compaction(s)]
@@ -185,7 +185,7 @@ class Upkeep:
         """
         invalidates_slots = self._options.invalidate_slots_on_low_disk_space and self._space.low
         timeout = self._options.slot_idle_timeout
-        now = wall()
+        now = now_ms()
         candidates = self._removable()
         lost_slots: dict[str, bool] = {}
         expired_slots: list[str] = []
@@ -196,7 +196,7 @@ class Upkeep:
             candidates, slots = [], {}  # an unreadable slot may need every segment
         held_segments: set[LiveSegment] = set()
         for name, slot in slots.items():
-            if slot.expired(now):
+            if slot.is_expired(now):
                 expired_slots.append(name)
                 continue
             unread = _unread(slot, candidates)
@@ -204,7 +204,9 @@ class Upkeep:
                 lost_slots[name] = False
                 self._on_warning(f"the slot {name} is lost: it would hold back more than its limit")
                 continue
-            idle_time = slot.idle(self.sealed_time(unread[0]), now) if unread and timeout else 0
+            idle_time = (
+                slot.idle_time(self.sealed_time(unread[0]), now) if unread and timeout else 0
+            )
             if idle_time > timeout:
                 lost_slots[name] = True
                 self._on_warning(
@@ -238,7 +240,7 @@ class Upkeep:
             if segment.sealed and segment.last < self._position and not segment.is_needed
         ]
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes of segments that only a slot keeps from being removed, by slot name."""
         candidates = self._removable()
         try:
@@ -281,9 +283,9 @@ class Upkeep:
 
     def _mark_slot_lost(self, name: str, abandoned: bool, *, wait: bool) -> bool:
         """Mark a slot lost. Return False if the disk is full."""
-        action = partial(self._slots.lose, name, abandoned=abandoned)
+        action = partial(self._slots.mark_lost, name, abandoned=abandoned)
         try:
-            self._space.with_space(action, ENTRY_BYTES, upkeep=True, wait=wait)
+            self._space.retry_with_reserve(action, ENTRY_BYTES, upkeep=True, wait=wait)
         except RecordNotFound:
             return True
         except OSError as error:

@@ -47,7 +47,7 @@ from sluicemq.broker import (
     recover,
 )
 from sluicemq.journal import FileJournal
-from sluicemq.journal.files import JOURNAL_NAME, open_own
+from sluicemq.journal.files import JOURNAL_NAME, open_and_inherit_owner
 from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
@@ -412,7 +412,7 @@ class Ledger:
             self.keys.difference_update(self._last_keys)
             self._end = self._last_start
         self.part = written
-        fd = open_own(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        fd = open_and_inherit_owner(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(fd, "wb") as file:
             os.fchmod(fd, 0o600)
             file.truncate(self._end)
@@ -451,7 +451,7 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
         return None
     temporary = directory / f"set-aside-{plan.kind}.tmp"
     try:
-        fd = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = open_and_inherit_owner(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "wb") as file:
             for row in plan.aside():
                 pause()
