@@ -60,8 +60,8 @@ def bodies() -> list[bytes]:
 def write_journal(directory: Path, rows: int) -> None:
     """Write one message after the other, all sealed."""
     journal = FileJournal.open(directory, JournalOptions())
-    journal.recovery.done()
-    numbers = [journal.destination(address) for address in QUEUES]
+    journal.recovery.close()
+    numbers = [journal.destination_number(address) for address in QUEUES]
     contents = bodies()
     for row in range(rows):
         queue = row % len(QUEUES)
@@ -164,8 +164,8 @@ def one_row(spark: SparkSession, directory: Path) -> dict[str, float]:
     """Return the median ms of a micro-batch of one row: ours, and Spark's own rate source."""
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
     journal = FileJournal.open(directory / "live", JournalOptions())
-    journal.recovery.done()
-    number = journal.destination(QUEUES[0])
+    journal.recovery.close()
+    number = journal.destination_number(QUEUES[0])
     journal.sync()
     sluicemq_stream = spark.readStream.format("sluicemq").load(str(directory / "live"))
     medians = {}

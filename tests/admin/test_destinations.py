@@ -353,7 +353,7 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
     for _ in range(3):
         journal = FileJournal.open(tmp_path)
         broker = Broker(journal, ManualClock())
-        journal.snapshot_from(lambda broker=broker: snapshot(broker))
+        journal.set_snapshot_source(lambda broker=broker: snapshot(broker))
         recover(broker, journal.recovery)
         if not broker.destinations:
             jobs = broker.destinations.declare(

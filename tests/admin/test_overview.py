@@ -259,7 +259,7 @@ class NearlyFull(MemoryJournal):
     def space_state(self) -> SpaceReport:
         return SpaceReport(self.level, 100, 10_000, 500, 625, 30, 64)
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         return {"lake": 4711}
 
 

@@ -101,7 +101,7 @@ class HttpFixture:
         self.api_fixture = ApiFixture(
             self.directory, journal=self.journal, backup_dir=self.backups, required="always"
         )
-        self.journal.snapshot_from(lambda: snapshot(self.api_fixture.broker))
+        self.journal.set_snapshot_source(lambda: snapshot(self.api_fixture.broker))
         connections: Any = self.api_fixture.context.connections
         self.connections: NoConnections = connections
         defaults: Any = dict.fromkeys(ConnectionItem.__struct_fields__, 0)

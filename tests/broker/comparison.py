@@ -132,7 +132,7 @@ class ModelComparison:
         transactions.slice_seconds, transactions.part_deliveries = 0.0, 1
         self.apply = transactions.apply_part
         transactions.apply_part = self.perform
-        journal.snapshot_from(lambda: snapshot(broker))
+        journal.set_snapshot_source(lambda: snapshot(broker))
         self.confirm = broker.group_commit.on_durable
         journal.observe(self.durable, broker.group_commit.on_written, broker.publisher.on_space)
 

@@ -53,7 +53,7 @@ class Lives:
         self.journal = FileJournal.open(self.directory)
         self.broker = Broker(self.journal, self.clock, self.settings)
         broker = self.broker
-        self.journal.snapshot_from(lambda: snapshot(broker))
+        self.journal.set_snapshot_source(lambda: snapshot(broker))
         recover(broker, self.journal.recovery)
 
     def write(self, part: BatchPart, *texts: str) -> bool:

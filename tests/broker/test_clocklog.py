@@ -31,7 +31,7 @@ class Restartable:
     def start(self) -> None:
         self.journal = FileJournal.open(self.directory)
         self.broker = Broker(self.journal, self.clock)
-        self.journal.snapshot_from(lambda: snapshot(self.broker))
+        self.journal.set_snapshot_source(lambda: snapshot(self.broker))
         recover(self.broker, self.journal.recovery)
         self.broker.refresh()
         self.queue = self.broker.destinations.resolve(QUEUE).queue

@@ -50,7 +50,7 @@ class Disk:
         self.journal = FileJournal.open(self.directory, self.options)
         self.broker = Broker(self.journal, self.clock, None, lambda text: OfType(text[11:-1]))
         broker = self.broker
-        self.journal.snapshot_from(lambda: snapshot(broker))
+        self.journal.set_snapshot_source(lambda: snapshot(broker))
         self.recovered = recover(broker, self.journal.recovery)
         self.sync()
 

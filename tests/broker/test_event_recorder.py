@@ -41,7 +41,7 @@ class QuietJournal(RecordingJournal):
         self.writes = 0
 
     def commit(self, sync: bool = True) -> None:
-        if self.pending:
+        if self.has_pending_records:
             self.writes += 1
         super().commit(sync)
 

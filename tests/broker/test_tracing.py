@@ -248,7 +248,7 @@ def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     def start() -> Broker:
         journal = FileJournal.open(tmp_path / "journal")
         broker = Broker(journal, clock, observer=witness)
-        journal.snapshot_from(lambda: snapshot(broker))
+        journal.set_snapshot_source(lambda: snapshot(broker))
         recover(broker, journal.recovery)
         return broker
 

@@ -25,7 +25,7 @@ class Recording:
         self.clock = ManualClock()
         self.journal = FileJournal.open(directory, options)
         self.broker = Broker(self.journal, self.clock)
-        self.journal.snapshot_from(lambda: snapshot(self.broker))
+        self.journal.set_snapshot_source(lambda: snapshot(self.broker))
         self.waiting = recover(self.broker, self.journal.recovery)
         self.queue = self.broker.destinations.resolve(QUEUE)
 

@@ -34,7 +34,7 @@ def data_dir(tmp_path: Path) -> Path:
     directory = tmp_path / "data"
     directory.mkdir()
     journal = FileJournal.open(directory / "journal", JournalOptions())
-    orders, news_number = journal.destination(ORDERS), journal.destination(NEWS)
+    orders, news_number = journal.destination_number(ORDERS), journal.destination_number(NEWS)
     first = journal.append_message(message(ORDERS, b"one\n\x1b[2J", correlation_id="c-1"), orders)
     journal.append_message(message(ORDERS, b"\xff"), orders)
     retained = message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3})
@@ -113,7 +113,7 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
 
 def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path / "journal", JournalOptions())
-    number = journal.destination(Address(Kind.QUEUE, "q"))
+    number = journal.destination_number(Address(Kind.QUEUE, "q"))
     journal.append_completed(7, number, Cause.DEAD_LETTERED, [1], 1000)
     journal.close()
     (record,) = dumped(run, str(tmp_path), "--type", "completed")
@@ -123,7 +123,7 @@ def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> No
 
 def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path / "journal", JournalOptions())
-    orders = journal.destination(ORDERS)
+    orders = journal.destination_number(ORDERS)
     for type, body in (
         (RecordType.DELIVERED, encode_completed(7, [1, 2])),
         (RecordType.REDELIVERED, encode_redelivered(7, [2], [3])),

@@ -62,7 +62,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("journal") / "written"
     journal = FileJournal.open(directory, TINY)
     broker = Broker(journal, ManualClock())
-    journal.snapshot_from(lambda: snapshot(broker))
+    journal.set_snapshot_source(lambda: snapshot(broker))
     recover(broker, journal.recovery)
 
     def sync() -> None:

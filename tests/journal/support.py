@@ -28,12 +28,12 @@ def make_message(body: bytes = b"hello", *, address: Address = ORDERS, **fields:
 
 def put(journal: FileJournal, body: bytes = b"hello", references: int = 1) -> int:
     """Append one message to the queue `orders`."""
-    number = journal.destination(ORDERS)
+    number = journal.destination_number(ORDERS)
     return journal.append_message(make_message(body), number, references)
 
 
 def take(journal: FileJournal, *sequences: int) -> int:
-    return journal.append_completed(1, journal.destination(ORDERS), 1, list(sequences), T0)
+    return journal.append_completed(1, journal.destination_number(ORDERS), 1, list(sequences), T0)
 
 
 def reopen(directory: Path, options: JournalOptions = TINY) -> FileJournal:
@@ -43,12 +43,12 @@ def reopen(directory: Path, options: JournalOptions = TINY) -> FileJournal:
 def recover(directory: Path) -> Recovery:
     """Recover a journal as a start does, without opening it."""
     identity = bytes.fromhex((directory / "identity").read_text())
-    space = DiskSpace(directory, 0, 0.0, 0, ignore, patient=False)
+    space = DiskSpace(directory, 0, 0.0, 0, ignore, wait_for_space=False)
     return Recovery(directory, identity, verify=True, space=space)
 
 
 def rows_of(journal: FileJournal) -> list[LiveRow]:
-    return list(journal.recovery.rows())
+    return list(journal.recovery.live_rows())
 
 
 def live_of(journal: FileJournal) -> dict[int, bytes]:
@@ -63,7 +63,7 @@ def segments_of(directory: Path) -> list[Path]:
 def crash(journal: FileJournal) -> None:
     """Release the directory without further writes, as a killed process does."""
     journal._failed = True
-    journal._refusal = "killed"
+    journal._append_error = "killed"
     journal.close()
 
 

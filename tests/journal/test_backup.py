@@ -40,8 +40,8 @@ BACKUP = "backup"
 def opened(directory: Path) -> FileJournal:
     """Open a journal as a broker does, which removes segments."""
     journal = reopen(directory)
-    journal.recovery.done()
-    journal.snapshot_from(bytes)
+    journal.recovery.close()
+    journal.set_snapshot_source(bytes)
     return journal
 
 
@@ -187,7 +187,7 @@ def test_the_snapshot_is_not_younger_than_the_end(
 ) -> None:
     """The broker may write and remove segments between two reads of the backup."""
     numbers = fill(journal)
-    find_end = backup_module._end
+    find_end = backup_module._wait_for_end
 
     def then_go_on(directory: Path, position: int) -> DurableEnd:
         end = find_end(directory, position)
@@ -195,7 +195,7 @@ def test_the_snapshot_is_not_younger_than_the_end(
         fill(journal, 20)
         return end
 
-    monkeypatch.setattr(backup_module, "_end", then_go_on)
+    monkeypatch.setattr(backup_module, "_wait_for_end", then_go_on)
     backup = back_up(tmp_path)
     journal.close()
     assert list(restored(backup)) == numbers
@@ -323,7 +323,7 @@ def test_the_slot_of_a_killed_backup_ends_with_its_lease(
 ) -> None:
     moment = [1_000_000]
     for module in ("slots", "upkeep", "backup"):
-        monkeypatch.setattr(f"sluicemq.journal.{module}.wall", lambda: moment[0])
+        monkeypatch.setattr(f"sluicemq.journal.{module}.now_ms", lambda: moment[0])
     journal = opened(tmp_path / "journal")
     slots = Slots(tmp_path / "journal")
     name = f"{SLOT_PREFIX}killed"

@@ -19,7 +19,7 @@ LONG = bytes(range(256)) * 64
 
 def send(journal: Journal, body: bytes, **fields: Any) -> int:
     return journal.append_message(
-        make_message(body, **fields), journal.destination(ORDERS), references=1
+        make_message(body, **fields), journal.destination_number(ORDERS), references=1
     )
 
 
@@ -30,8 +30,8 @@ def sent(
     """A short and a long message, and one with much to say before its body, in an open segment, a
     sealed one, or moved forward from one."""
     journal = reopen(tmp_path, JournalOptions())
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"state")
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"state")
     properties = {f"name {number}": "x" * 100 for number in range(100)}
     numbers = {
         "short": send(journal, b"short", correlation_id="c1"),
@@ -54,7 +54,7 @@ def sent(
 def test_a_head_omits_only_a_long_body(sent: tuple[FileJournal, dict[str, int]]) -> None:
     journal, numbers = sent
     for name, body in (("short", b"short"), ("long", b""), ("wordy", b"")):
-        head, message = journal.head(numbers[name]), journal.fetch(numbers[name])
+        head, message = journal.fetch_head(numbers[name]), journal.fetch(numbers[name])
         assert head.body == body
         for field in ("sequence", "correlation_id", "properties", "priority", "expiration", "kind"):
             assert getattr(head, field) == getattr(message, field), field
@@ -64,19 +64,19 @@ def test_a_head_omits_only_a_long_body(sent: tuple[FileJournal, dict[str, int]])
 def test_unwritten_messages_have_their_body(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     number = put(journal, LONG)
-    assert journal.head(number).body == LONG
+    assert journal.fetch_head(number).body == LONG
     journal.close()
 
 
 def test_the_memory_journal_omits_nothing() -> None:
     journal = MemoryJournal()
-    assert journal.head(send(journal, LONG)).body == LONG
+    assert journal.fetch_head(send(journal, LONG)).body == LONG
 
 
 def test_removed_messages_are_not_found(sent: tuple[FileJournal, dict[str, int]]) -> None:
     journal, _ = sent
     with pytest.raises(RecordNotFound):
-        journal.head(10**6)
+        journal.fetch_head(10**6)
 
 
 def test_a_damaged_head_is_reported_and_the_body_is_not_checked(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_damaged_head_is_reported_and_the_body_is_not_checked(tmp_path: Path) 
         file.write(b"damage")
         file.seek(data.index(LONG) - 56 + 8)
         file.write(bytes(8))
-    assert journal.head(second).body == b""
+    assert journal.fetch_head(second).body == b""
     with pytest.raises(JournalDamaged):
         journal.fetch(second)
     with pytest.raises(JournalDamaged):
-        journal.head(first)
+        journal.fetch_head(first)
     crash(journal)

@@ -48,7 +48,7 @@ def read_columns(data: bytes) -> tuple[dict[str, object], dict[str, array[int]]]
 def test_the_columns_match_the_records(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     first = put(journal, b"one")
-    number = journal.destination(ORDERS)
+    number = journal.destination_number(ORDERS)
     message = make_message(b"twotwo", priority=7, expiration=99, message_id="id", timestamp=12)
     second = journal.append_message(message, number, 3)
     journal.append_completed(5, number, 1, [first], 13)

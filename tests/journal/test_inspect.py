@@ -16,8 +16,8 @@ from tests.journal.support import ORDERS, T0, TINY, crash, make_message, put, se
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
     file_journal = FileJournal.open(tmp_path, TINY)
-    file_journal.recovery.done()
-    file_journal.snapshot_from(lambda: b"state")
+    file_journal.recovery.close()
+    file_journal.set_snapshot_source(lambda: b"state")
     file_journal.slots.create("keeps_everything")
     return file_journal
 
@@ -31,7 +31,9 @@ def fill(journal: FileJournal) -> tuple[int, int]:
     journal.seal()
     journal.sync()
     live = put(journal, b"live")
-    journal.append_completed(1, journal.destination(ORDERS), Cause.EXPIRED, [ended_sequence], T0)
+    journal.append_completed(
+        1, journal.destination_number(ORDERS), Cause.EXPIRED, [ended_sequence], T0
+    )
     journal.seal()
     journal.sync()
     put(journal, b"last")
@@ -102,7 +104,7 @@ def test_a_file_that_ends_too_early(journal: FileJournal, tmp_path: Path) -> Non
 def test_dump_shows_records_with_their_destination(journal: FileJournal, tmp_path: Path) -> None:
     ended_sequence, live = fill(journal)
     topic = Address(Kind.TOPIC, "news")
-    journal.append_message(make_message(b"t", address=topic), journal.destination(topic))
+    journal.append_message(make_message(b"t", address=topic), journal.destination_number(topic))
     journal.forget_destination(topic)
     journal.sync()
     put(journal, b"not durable")
@@ -134,8 +136,8 @@ def test_dump_stops_at_damage(journal: FileJournal, tmp_path: Path) -> None:
 
 def test_checking_while_segments_come_and_go(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=3000, preallocate_bytes=0))
-    journal.recovery.done()
-    journal.snapshot_from(bytes)
+    journal.recovery.close()
+    journal.set_snapshot_source(bytes)
     pinned_sequence = put(journal, b"pinned")
     for _ in range(40):
         sequences = [put(journal, b"x" * 200) for _ in range(8)]

@@ -23,12 +23,12 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message
 
 journal = FileJournal.open(Path(sys.argv[1]), JournalOptions(segment_bytes=20_000))
-journal.recovery.done()
-journal.snapshot_from(lambda: b"state")
+journal.recovery.close()
+journal.set_snapshot_source(lambda: b"state")
 if sys.argv[2] == "stuck":
     SegmentFile.seal = lambda *arguments: threading.Event().wait()
 address = Address(Kind.QUEUE, "q")
-number = journal.destination(address)
+number = journal.destination_number(address)
 held = []
 while True:
     unit = []
@@ -76,7 +76,7 @@ def test_kill_at_any_moment(tmp_path: Path, seals: str) -> None:
                     live -= reported
         assert check(tmp_path).problems == []
         journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=20_000))
-        rows = [row.sequence for row in journal.recovery.rows()]
+        rows = [row.sequence for row in journal.recovery.live_rows()]
         assert len(set(rows)) == len(rows)
         recovered = set(rows)
         for sequence in recovered:

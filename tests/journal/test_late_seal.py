@@ -123,7 +123,7 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
     assert published == [int(segments_of(history.crashed)[-1].stem)]  # it never decreases
     assert recovery.report["torn_bytes"] == recovery.report["lost_bytes"] == 0
     assert recovery.report["live"] == 3
-    recovery.done()
+    recovery.close()
     paths = segments_of(history.crashed)
     for path, original_path in zip(paths[:2], segments_of(history.finished)[:2], strict=True):
         repaired_segment, original = MappedSegment(path), MappedSegment(original_path)
@@ -164,7 +164,7 @@ def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost:
             assert bodies(history.crashed) == BODIES
         recovery = recover(history.crashed)
         assert recovery.report["live"] == 3
-        recovery.done()
+        recovery.close()
         view = MappedSegment(path)
         assert view.index is not None, length
         assert view.index_offset == end
@@ -175,13 +175,13 @@ def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost:
 def test_a_crash_while_a_start_seals_costs_nothing(history: Crashed) -> None:
     path = segments_of(history.crashed)[0]
     end = history.ends[0]
-    recover(history.crashed).done()
+    recover(history.crashed).close()
     sealed_contents = contents(history.crashed)
     for length in range(end, len(sealed_contents[path.name]) + 1, 7):
         path.write_bytes(sealed_contents[path.name][:length])  # the others are sealed already
         recovery = recover(history.crashed)
         assert recovery.report["live"] == 3
-        recovery.done()
+        recovery.close()
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -200,7 +200,7 @@ def test_a_bit_flipped_before_the_end_of_an_unsealed_segment_stops_the_start(
             recover(history.crashed)
         assert contents(history.crashed) == before
     path.write_bytes(data)
-    recover(history.crashed).done()
+    recover(history.crashed).close()
 
 
 def test_checking_finds_a_bit_flipped_in_an_unsealed_segment(history: Crashed) -> None:
@@ -263,7 +263,7 @@ def test_a_segment_replaced_by_a_shorter_one_of_the_same_name_is_noticed(
     (tmp_path / "other" / "durable").unlink()
     (path,) = segments_of(tmp_path / "other")
     path.write_bytes(path.read_bytes()[:-64])
-    recover(tmp_path / "other").done()  # sealed, with its remaining records
+    recover(tmp_path / "other").close()  # sealed, with its remaining records
     shutil.copy(path, history.crashed)
     with pytest.raises(JournalDamaged, match="another segment"):
         recover(history.crashed)
@@ -307,8 +307,8 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = reopen(tmp_path)
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"state")
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"state")
     put(journal, b"x" * 1500)
     journal.sync()
     events = Events()
@@ -393,7 +393,7 @@ def test_a_snapshot_waits_for_the_seals_before_it(
     put(journal)
     journal.seal()
     flush(journal, put(journal))
-    assert journal._upkeep.taking
+    assert journal._upkeep.is_taking_snapshot
     assert not list(tmp_path.glob("*.snapshot"))
     held_seals.proceed.set()
     journal.sync()

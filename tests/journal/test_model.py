@@ -49,7 +49,7 @@ class Model:
             int(e.body) for e in recovery.events() if e.type == RecordType.DESTINATION_SETTINGS
         ]
         assert settings == self.settings
-        rows = list(recovery.rows())
+        rows = list(recovery.live_rows())
         assert [row.sequence for row in rows] == sorted(self.live)
         assert {row.sequence: row.references for row in rows} == {
             sequence: references for sequence, (_, references) in self.live.items()
@@ -58,12 +58,12 @@ class Model:
             sequence: len(body) for sequence, (body, _) in self.live.items()
         }
         assert live_of(self.journal) == {s: body for s, (body, _) in self.live.items()}
-        self.journal.snapshot_from(lambda: json.dumps(self.settings).encode())
-        recovery.done()
+        self.journal.set_snapshot_source(lambda: json.dumps(self.settings).encode())
+        recovery.close()
 
     def put(self, size: int, references: int) -> None:
         body = bytes([size % 251]) * size
-        number = self.journal.destination(ORDERS)
+        number = self.journal.destination_number(ORDERS)
         sequence = self.journal.append_message(make_message(body), number, references)
         self.live[sequence] = (body, references)
 

@@ -34,7 +34,7 @@ def flush(journal: Journal) -> None:
 
 
 def put(journal: Journal, body: bytes = b"x", references: int = 1) -> int:
-    number = journal.destination(ORDERS)
+    number = journal.destination_number(ORDERS)
     return journal.append_message(make_message(body), number, references)
 
 
@@ -47,7 +47,7 @@ def test_sequence_numbers_ascend_over_everything(journal: Journal) -> None:
 
 def test_a_message_gets_its_sequence_and_is_read_back(journal: Journal) -> None:
     message = make_message(b"body", properties={"a": 1}, correlation_id="c", priority=9)
-    sequence = journal.append_message(message, journal.destination(ORDERS))
+    sequence = journal.append_message(message, journal.destination_number(ORDERS))
     assert message.sequence == sequence
     for _ in range(2):  # once before it is durable, once after
         fetched = journal.fetch(sequence)
@@ -75,12 +75,12 @@ def test_numbers_without_records_become_durable_too(journal: Journal) -> None:
 
 
 def test_a_unit_is_not_handed_over_before_its_end(journal: Journal) -> None:
-    number = journal.destination(ORDERS)
+    number = journal.destination_number(ORDERS)
     flush(journal)
     first = journal.append_message(make_message(), number, last=False)
     flush(journal)
     assert journal.durable < first
-    journal.destination(Address(Kind.QUEUE, "made within the unit"))
+    journal.destination_number(Address(Kind.QUEUE, "made within the unit"))
     flush(journal)
     assert journal.durable < first
     last = journal.append_message(make_message(), number)
@@ -90,13 +90,13 @@ def test_a_unit_is_not_handed_over_before_its_end(journal: Journal) -> None:
 
 def test_destinations_keep_their_number_and_give_it_up_for_good(journal: Journal) -> None:
     topic = Address(Kind.TOPIC, "orders")
-    number = journal.destination(ORDERS)
-    assert journal.destination(topic) != number
-    assert journal.destination(ORDERS) == number
+    number = journal.destination_number(ORDERS)
+    assert journal.destination_number(topic) != number
+    assert journal.destination_number(ORDERS) == number
     assert journal.addresses[number] == ORDERS
     journal.forget_destination(ORDERS)
     assert number not in journal.addresses
-    assert journal.destination(ORDERS) not in (number, journal.destination(topic))
+    assert journal.destination_number(ORDERS) not in (number, journal.destination_number(topic))
     journal.forget_destination(Address(Kind.QUEUE, "never seen"))
 
 
@@ -149,7 +149,7 @@ def test_unknown_numbers(journal: Journal) -> None:
 def test_a_prepared_entry_is_live_until_it_is_resolved(journal: Journal) -> None:
     prepared = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
     flush(journal)
-    assert journal.entry(prepared).body == b"xid"
+    assert journal.fetch_entry(prepared).body == b"xid"
     with pytest.raises(RecordNotFound):
         journal.fetch(prepared)
     before = journal.stats().live

@@ -22,8 +22,8 @@ OPTIONS = JournalOptions(segment_bytes=4000)
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
     file_journal = FileJournal.open(tmp_path, OPTIONS)
-    file_journal.recovery.done()
-    file_journal.snapshot_from(lambda: b"state")
+    file_journal.recovery.close()
+    file_journal.set_snapshot_source(lambda: b"state")
     return file_journal
 
 
@@ -71,7 +71,7 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     assert journal.stats().relocated == 3
     assert journal.fetch(old_sequence).body == b"old"
     assert journal.fetch(old_sequence).sequence == old_sequence
-    assert journal.entry(older_entry).body == b"xid"
+    assert journal.fetch_entry(older_entry).body == b"xid"
     take(journal, shared_sequence)
     crash_and_live = {old_sequence: b"old", shared_sequence: b"twice"}
     journal.sync()
@@ -79,10 +79,10 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
 
     journal = FileJournal.open(tmp_path, OPTIONS)
     assert live_of(journal) == crash_and_live
-    assert [row.references for row in journal.recovery.rows()] == [1, 1]
-    assert journal.entry(older_entry).body == b"xid"
-    journal.snapshot_from(lambda: b"state")
-    journal.recovery.done()
+    assert [row.references for row in journal.recovery.live_rows()] == [1, 1]
+    assert journal.fetch_entry(older_entry).body == b"xid"
+    journal.set_snapshot_source(lambda: b"state")
+    journal.recovery.close()
     take(journal, old_sequence, shared_sequence)
     journal.append_entry(RecordType.TRANSACTION_RESOLVED, b"", T0, reference=older_entry)
     assert journal.stats().relocated == 0
@@ -117,8 +117,8 @@ def test_retained_records_move_too_and_do_not_survive_a_restart(
 
 def test_a_retained_record_keeps_its_segment(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, compaction_threshold=0))
-    journal.recovery.done()
-    journal.snapshot_from(bytes)
+    journal.recovery.close()
+    journal.set_snapshot_source(bytes)
     sequence = put(journal, b"held", references=0)
     journal.retain(sequence)
     first = segments_of(tmp_path)[0]
@@ -142,8 +142,8 @@ def test_a_full_backlog_is_not_moved(journal: FileJournal, tmp_path: Path) -> No
 def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=700, compaction_threshold=0.9)
     journal = FileJournal.open(tmp_path, options)
-    journal.recovery.done()
-    journal.snapshot_from(bytes)
+    journal.recovery.close()
+    journal.set_snapshot_source(bytes)
     for _ in range(10):
         live = [put(journal, b"x" * 150) for _ in range(3)]
         take(journal, live[0])
@@ -152,7 +152,7 @@ def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
             if not journal._writer.outstanding:
                 break
             journal._writer.wait()
-            journal._move()
+            journal._move_records()
             journal.commit()
         assert not journal._writer.outstanding
     journal.close()
@@ -191,8 +191,8 @@ def test_a_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_pa
 def restarted(journal: FileJournal, directory: Path) -> FileJournal:
     journal.close()
     journal = FileJournal.open(directory, OPTIONS)
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"state")
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"state")
     return journal
 
 
@@ -245,8 +245,8 @@ def test_a_slot_file_that_cannot_be_read_holds_everything(
 def test_restarts_alone_do_not_pile_up_segments(tmp_path: Path) -> None:
     for _ in range(6):
         journal = FileJournal.open(tmp_path, OPTIONS)
-        journal.recovery.done()
-        journal.snapshot_from(lambda: b"state")
+        journal.recovery.close()
+        journal.set_snapshot_source(lambda: b"state")
         journal.commit()
         journal.sync()
         journal.close()
@@ -268,8 +268,8 @@ def test_numbers_without_records_take_no_memory_for_long(
 def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=4000, compaction_threshold=0)
     journal = FileJournal.open(tmp_path, options)
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"state")
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"state")
     kept_bodies = {}
     for n in range(10):
         kept_bodies[put(journal, b"kept %d" % n)] = b"kept %d" % n
@@ -312,8 +312,8 @@ def aging(tmp_path: Path, warnings: list[str]) -> FileJournal:
     """A journal with an idle limit of two hours, unneeded segments, and a slot."""
     options = JournalOptions(segment_bytes=4000, slot_idle_timeout=2 * HOUR)
     file_journal = FileJournal.open(tmp_path, options, on_warning=warnings.append)
-    file_journal.recovery.done()
-    file_journal.snapshot_from(lambda: b"state")
+    file_journal.recovery.close()
+    file_journal.set_snapshot_source(lambda: b"state")
     file_journal.slots.create("reader", 0)
     turnover(file_journal, 5)
     return file_journal
@@ -365,8 +365,8 @@ def test_a_slot_that_holds_nothing_back_is_not_lost_for_its_age(
 
 def test_without_a_limit_no_slot_is_lost_for_its_age(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, slot_idle_timeout=0))
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"state")
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"state")
     journal.slots.create("reader", 0)
     turnover(journal, 3)
     _age(journal, tmp_path, 10_000 * HOUR)

@@ -42,16 +42,16 @@ from tests.journal.support import (
 def bodies(recovery: Recovery) -> list[bytes]:
     """Return the bodies of the live messages, read from the files."""
     contents = []
-    live = {row.sequence for row in recovery.rows()}
+    live = {row.sequence for row in recovery.live_rows()}
     for part in recovery.parts:
-        for row, sequence in enumerate(part.table.sequences):
+        for row, sequence in enumerate(part.segment_index.sequences):
             if sequence in live:
-                start = part.table.columns["offset"][row]
-                body = start + part.table.columns["body"][row]
+                start = part.segment_index.columns["offset"][row]
+                body = start + part.segment_index.columns["body"][row]
                 contents.append(
-                    bytes(part.view.view[body : start + part.table.columns["size"][row]])
+                    bytes(part.view.view[body : start + part.segment_index.columns["size"][row]])
                 )
-    recovery.done()
+    recovery.close()
     return contents
 
 
@@ -62,7 +62,7 @@ def written(tmp_path: Path) -> Path:
     journal = reopen(directory)
     put(journal, b"a")
     journal.sync()
-    number = journal.destination(ORDERS)
+    number = journal.destination_number(ORDERS)
     for unit in (b"bc", b"d", b"ef"):
         for index, byte in enumerate(unit):
             last = index == len(unit) - 1
@@ -150,7 +150,7 @@ def test_an_emptied_segment_without_a_durable_end_is_reported_as_unknown(
     recovery = recover(written)
     assert recovery.report["confirmed"] == "unknown"
     assert recovery.report["emptied"] == path.name
-    recovery.done()
+    recovery.close()
 
 
 def test_an_emptied_segment_behind_the_durable_end_is_reported(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_an_emptied_segment_behind_the_durable_end_is_reported(tmp_path: Path) -
 
 def test_an_emptied_segment_that_a_snapshot_covers_is_lost_data(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"state")
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"state")
     first = put(journal, b"first")
     journal.seal()
     put(journal, b"second")
@@ -191,7 +191,7 @@ def test_an_emptied_segment_that_a_snapshot_covers_is_lost_data(tmp_path: Path) 
     recovery = recover(tmp_path)
     assert recovery.report["confirmed"] == "lost"
     assert recovery.next_sequence > position
-    recovery.done()
+    recovery.close()
 
 
 def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
@@ -392,8 +392,8 @@ def test_a_missing_segment_in_a_journal_without_a_snapshot(tmp_path: Path) -> No
 
 def test_snapshots_are_checked(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
-    journal.snapshot_from(lambda: b"state")
-    journal.recovery.done()
+    journal.set_snapshot_source(lambda: b"state")
+    journal.recovery.close()
     put(journal)
     journal.seal()
     put(journal)
@@ -512,7 +512,7 @@ def test_the_identity_stays_and_numbers_are_never_given_again(tmp_path: Path) ->
 def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     topic = Address(Kind.TOPIC, "news")
-    number = journal.destination(topic)
+    number = journal.destination_number(topic)
     message = make_message(
         b"12345", address=topic, priority=9, expiration=T0 + 5, deliver_at=T0 + 1, routes=(4, 5, 6)
     )
@@ -533,9 +533,9 @@ def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
 
 def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"the broker's state")
-    number = journal.destination(ORDERS)
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"the broker's state")
+    number = journal.destination_number(ORDERS)
     journal.append_entry(RecordType.DESTINATION_SETTINGS, b"before", T0)
     journal.seal()
     journal.commit()
@@ -560,14 +560,14 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
     assert events[2].address == ORDERS
     assert all(e.sequence > recovery.position for e in events)
     assert number not in journal.addresses
-    assert journal.destination(ORDERS) > number
+    assert journal.destination_number(ORDERS) > number
     journal.close()
 
 
 def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
-    journal.recovery.done()
-    journal.snapshot_from(lambda: b"state")
+    journal.recovery.close()
+    journal.set_snapshot_source(lambda: b"state")
     journal.seal()
     journal.sync()
     journal.append_entry(RecordType.DESTINATION_SETTINGS, b"after", T0)
@@ -587,10 +587,10 @@ def test_no_snapshot_is_asked_for_before_the_broker_has_recovered(tmp_path: Path
     journal.close()
     journal = reopen(tmp_path)
     requests: list[int] = []
-    journal.snapshot_from(lambda: bytes(requests.append(1) or 0))
+    journal.set_snapshot_source(lambda: bytes(requests.append(1) or 0))
     journal.sync()
     assert not requests
-    journal.recovery.done()
+    journal.recovery.close()
     journal.sync()
     assert requests == [1]
     journal.close()

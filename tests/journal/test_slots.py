@@ -46,7 +46,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         slots.advance("missing", 1)
     with pytest.raises(RecordNotFound):
         slots.drop("missing")
-    slots.lose("a")
+    slots.mark_lost("a")
     with pytest.raises(JournalError, match="lost"):
         slots.advance("a", 11)
 
@@ -65,7 +65,7 @@ def test_a_slower_reader_does_not_move_a_slot_back(tmp_path: Path) -> None:
     assert slots.advance("a", 20, shared=True).position == 20
     assert slots.advance("a", 15, shared=True).position == 20
     assert slots.get("a").position == 20
-    slots.lose("a")
+    slots.mark_lost("a")
     with pytest.raises(JournalError, match="lost"):
         slots.advance("a", 15, shared=True)
 

@@ -34,8 +34,8 @@ OPTIONS = JournalOptions(segment_bytes=4000)
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
     file_journal = FileJournal.open(tmp_path, OPTIONS)
-    file_journal.recovery.done()
-    file_journal.snapshot_from(lambda: b"state")
+    file_journal.recovery.close()
+    file_journal.set_snapshot_source(lambda: b"state")
     return file_journal
 
 
@@ -70,7 +70,7 @@ def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_pa
     while not list_snapshots(tmp_path):
         journal._writer.wait()
         journal.commit()
-        if not journal._upkeep.taking or journal._writer.outstanding == 1:
+        if not journal._upkeep.is_taking_snapshot or journal._writer.outstanding == 1:
             break
     take(journal, sequence)  # after the snapshot was begun, and never handed over
     while journal._writer.outstanding:
@@ -86,7 +86,7 @@ def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_pa
 def test_the_segment_with_the_snapshots_mark_stays(journal: FileJournal, tmp_path: Path) -> None:
     take(journal, put(journal))
     journal.seal()
-    while not journal._upkeep.taking:
+    while not journal._upkeep.is_taking_snapshot:
         journal._writer.wait()
         journal.commit()  # begins the snapshot: its mark is alone in the second segment ...
     journal.seal()  # ... which is sealed before the snapshot is written
@@ -122,8 +122,8 @@ def test_a_removed_segment_that_a_crash_brings_back_is_dead(
     path.write_bytes(data)
     journal = reopen(tmp_path, OPTIONS)
     assert live_of(journal) == {}
-    journal.snapshot_from(lambda: b"state")
-    journal.recovery.done()
+    journal.set_snapshot_source(lambda: b"state")
+    journal.recovery.close()
     journal.sync()
     assert not path.exists()
     journal.close()

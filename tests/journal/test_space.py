@@ -52,8 +52,8 @@ class Machine:
             self.directory, options, self.notify, self._failed, wait_for_space=True
         )
         journal.observe(on_space=self._changed)
-        journal.snapshot_from(bytes)
-        journal.recovery.done()
+        journal.set_snapshot_source(bytes)
+        journal.recovery.close()
         self.check(journal)
         return journal
 
@@ -129,7 +129,7 @@ def test_acknowledgements_go_to_the_reserve_of_a_full_disk(machine: Machine) -> 
     journal.sync()
     machine.fill()
     sequences_written = [take(journal, sequences[0])]
-    while not journal.space.spending:  # space reserved ahead is used first
+    while not journal.space.is_using_reserve:  # space reserved ahead is used first
         sequences_written.append(take(journal, *range(1, 1000)))
         journal.commit()
         machine.run_until(lambda: journal.durable >= sequences_written[-1])
@@ -158,7 +158,7 @@ def test_a_used_up_reserve_waits_and_goes_on(machine: Machine) -> None:
     machine.check(journal)
     machine.run_until(lambda: journal.durable >= last)
     machine.check(journal)
-    machine.run_until(lambda: not journal.space.spending)
+    machine.run_until(lambda: not journal.space.is_using_reserve)
     machine.check(journal)
     assert machine.levels[-1] == SpaceLevel.ENOUGH
     assert os.stat(machine.directory / RESERVE_NAME).st_size == 4 * MIB
@@ -189,7 +189,7 @@ def test_space_of_acked_messages_returns_while_it_is_low(machine: Machine) -> No
     machine.run_until(lambda: journal.durable >= last_sequence)
 
     machine.check_until(journal, lambda: machine.filesystem.used < before - 5 * MIB)
-    machine.check_until(journal, lambda: not journal.space.spending)
+    machine.check_until(journal, lambda: not journal.space.is_using_reserve)
     journal.close()
 
 
@@ -268,8 +268,8 @@ def test_slots_are_named_and_dropped_only_if_so_configured(machine: Machine) -> 
     take(journal, *sequences)
     journal.sync()
     machine.fill(6 * MIB)
-    machine.check_until(journal, lambda: bool(journal.held_by_slots()))
-    assert journal.held_by_slots()["late"] > 2 * MIB
+    machine.check_until(journal, lambda: bool(journal.bytes_held_by_slots()))
+    assert journal.bytes_held_by_slots()["late"] > 2 * MIB
     assert not journal.slots.get("late").lost
     journal.sync()
     journal.close()
@@ -277,5 +277,5 @@ def test_slots_are_named_and_dropped_only_if_so_configured(machine: Machine) -> 
     journal = machine.open(replace(OPTIONS, invalidate_slots_on_low_disk_space=True))
     machine.check_until(journal, lambda: journal.slots.get("late").lost)
     machine.check_until(journal, lambda: len(list_segments(machine.directory)) < 3)
-    assert journal.held_by_slots() == {}
+    assert journal.bytes_held_by_slots() == {}
     journal.close()

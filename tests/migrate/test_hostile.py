@@ -21,7 +21,7 @@ from sluicemq.migrate.phpmq import entries
 from sluicemq.migrate.phpmq import inspect_source as inspect_phpmq
 from sluicemq.migrate.plan import ASIDE, Plan
 from sluicemq.migrate.source_files import SourceError
-from sluicemq.migrate.transfer import write_aside
+from sluicemq.migrate.transfer import write_set_aside
 from sluicemq.migrate.vibemq import decode
 from sluicemq.migrate.vibemq import inspect_source as inspect_vibemq
 from tests.migrate import openmq_store as store
@@ -53,10 +53,10 @@ def mutated(content: bytes, mutations: list[tuple[float, bytes]], cut: float = 1
 
 def carried_out(plan: Plan) -> None:
     """Read everything that the plan promises."""
-    for waiting in plan.waiting():
+    for waiting in plan.read_messages():
         assert waiting.key
     with tempfile.TemporaryDirectory() as directory:
-        file = write_aside(plan, Path(directory), lambda: None)
+        file = write_set_aside(plan, Path(directory), lambda: None)
         lines = file.read_bytes().splitlines() if file is not None else []
     assert len(lines) == sum(plan.set_aside.values())
     for line in lines:
@@ -143,7 +143,7 @@ FILES = (
 def test_what_is_mutated_is_read_at_all(instance: Instance) -> None:
     plan = inspect_source(instance.path, False, False)
     assert sum(plan.counts.values()) == 3
-    assert len(plan.branches) == 1
+    assert len(plan.prepared_transactions) == 1
 
 
 @settings(FEW, max_examples=300)

@@ -246,7 +246,7 @@ DESTINATIONS = {
 
 def permitted(rules: str, account: OpenmqAccount = ANNA) -> dict[str, set[str]]:
     """Return the permissions that a user gets from the rules, by pattern."""
-    plan = Plan(kind="openmq", place=Path("/"), destinations=dict(DESTINATIONS))
+    plan = Plan(kind="openmq", source_path=Path("/"), destinations=dict(DESTINATIONS))
     text = f"connection.NORMAL.allow.user=*\n{rules}"
     add_accounts(plan, [account], AccessRules(parse(text.encode(), "rules")))
     permissions = plan.users[account.name].permissions
@@ -295,7 +295,7 @@ def test_users_without_connect_get_no_permission() -> None:
 
 
 def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> None:
-    plan = Plan(kind="openmq", place=instance.path)
+    plan = Plan(kind="openmq", source_path=instance.path)
     file = instance.write(
         "etc/passwd", b"root:-1:admin:1\nanna:a1:user:1\nold:b2::0\nb d:c3:user:1\n"
     )
@@ -306,11 +306,11 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
         ("root", True),
         ("anna", False),
     ]
-    assert [(item.what, item.name) for item in plan.left] == [("user", "old"), ("user", "b d")]
+    assert [(item.what, item.name) for item in plan.skipped] == [("user", "old"), ("user", "b d")]
 
 
 def test_without_access_control_all_users_get_all_permissions(instance: Instance) -> None:
-    plan = Plan(kind="openmq", place=instance.path)
+    plan = Plan(kind="openmq", source_path=instance.path)
     add_accounts(plan, [ANNA], AccessRules(parse(UNRESTRICTED, "rules")))
     (permission,) = plan.users["anna"].permissions
     assert permission.pattern == "*"

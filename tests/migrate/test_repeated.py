@@ -85,7 +85,7 @@ def test_interrupted_run_is_completed(
     with monkeypatch.context() as patch:
         patch.setattr(transfer, "PART_MESSAGES", 2)
         if moment == "at the end":
-            patch.setattr(transfer.Ledger, "done", never)
+            patch.setattr(transfer.Ledger, "finish", never)
         else:
             patch.setattr(OfflineImport, "end_unit", cut)
         with pytest.raises(Crash):
@@ -202,8 +202,8 @@ def test_change_detector_sees_writes(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
     change_detector = ChangeDetector()
-    change_detector.look(file)
-    change_detector.look(tmp_path / "none")
+    change_detector.record_state(file)
+    change_detector.record_state(tmp_path / "none")
     assert change_detector.changed() == []
     file.write_bytes(b"three")
     assert change_detector.changed() == [file]

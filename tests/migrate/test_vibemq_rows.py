@@ -283,8 +283,8 @@ def test_reported_names_of_invalid_rows_are_bounded(store: Store) -> None:
     store.messages("orders", 250)
     store.execute("UPDATE messages SET payload_json = '{'")
     plan = inspect_source(store.path, None)
-    assert len([item for item in plan.left if item.what == "message"]) == 100
-    assert ("rows", "150 more") in [item[:2] for item in plan.left]
+    assert len([item for item in plan.skipped if item.what == "message"]) == 100
+    assert ("rows", "150 more") in [item[:2] for item in plan.skipped]
     assert plan.set_aside == {"undeliverable": 250}
 
 

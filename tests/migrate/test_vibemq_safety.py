@@ -14,7 +14,7 @@ import pytest
 
 from sluicemq.broker import OfflineImport
 from sluicemq.migrate import transfer
-from sluicemq.migrate.source_files import usage
+from sluicemq.migrate.source_files import describe_use
 from sluicemq.migrate.vibemq import inspect_source
 from tests.cli.conftest import Run
 from tests.migrate.conftest import Migrate, fingerprint, journaled
@@ -68,8 +68,8 @@ def test_a_running_source_is_recognised_before_the_first_write(
         preview = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
         assert preview.code == 0
         assert "note: the source is in use" in preview.out
-        assert usage(store.path)
-    assert usage(store.path) == ""
+        assert describe_use(store.path)
+    assert describe_use(store.path) == ""
     assert migrate("vibemq", store.path)["messages"]["imported"] == 10
 
 
@@ -79,7 +79,7 @@ def test_lock_is_detected_without_the_process_list(
     """In a container other processes are not visible, but their locks are."""
     monkeypatch.setattr("sluicemq.migrate.source_files._writer", lambda path: 0)
     with connected(store.path, "WAL"):
-        assert "holds a lock on" in usage(store.path)
+        assert "holds a lock on" in describe_use(store.path)
 
 
 def test_reading_process_does_not_block_the_migration(store: Store) -> None:
@@ -89,7 +89,7 @@ def test_reading_process_does_not_block_the_migration(store: Store) -> None:
     ):
         assert process.stdout is not None
         process.stdout.read(1)
-        assert usage(store.path) == ""
+        assert describe_use(store.path) == ""
         process.kill()
 
 
@@ -178,7 +178,7 @@ def test_ctrl_c_leaves_no_incomplete_file_of_rows(
     store.queue("ticks", mode=2)
     store.messages("ticks", 3)
     with monkeypatch.context() as patch:
-        patch.setattr(transfer._Transfer, "pause", _interrupt)
+        patch.setattr(transfer._Transfer, "raise_if_interrupted", _interrupt)
         assert run("migrate", "vibemq", str(store.path), "--to", "data").code == 130
     assert list((tmp_path / "data").glob("set-aside*")) == []
     assert migrate("vibemq", store.path)["set_aside"]["rows"] == {"delivered": 3}

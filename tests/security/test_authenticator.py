@@ -829,7 +829,7 @@ def test_a_change_that_cannot_be_written_is_reported_without_details(
     def full(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("sluicemq.security.records.write_whole", full)
+    monkeypatch.setattr("sluicemq.security.records.write_atomically", full)
     outcome = admin.create("anna", "secret")
     assert type(outcome) is AccessError
     assert "No space" not in str(outcome)

@@ -36,7 +36,7 @@ from sluicemq.journal.port import Journal
 from sluicemq.journal.reader import records_after
 from sluicemq.journal.segment import read_segment_header, segment_path
 from sluicemq.journal.slots import is_slot_name
-from sluicemq.journal.stored_backup import Manifest, catalogue, read_manifest
+from sluicemq.journal.stored_backup import Manifest, find_backups, read_manifest
 from sluicemq.management.journal import (
     CREATE_BACKUP,
     DELETE_SLOT,
@@ -394,7 +394,7 @@ class BackupService(Service):
         directory = configuration.directory
         backups: list[BackupView] = []
         if directory is not None and directory.is_dir():
-            backups = await asyncio.to_thread(catalogue, directory)
+            backups = await asyncio.to_thread(find_backups, directory)
         page = query.page(backups)
         return BackupList(
             directory=None if directory is None else str(directory),

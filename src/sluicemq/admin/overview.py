@@ -89,7 +89,7 @@ def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
         return
     slot_details = "".join(
         f" The slot {name} holds {size} bytes of the journal that nothing else needs."
-        for name, size in journal.held_by_slots().items()
+        for name, size in journal.bytes_held_by_slots().items()
     )
     if space.level == SpaceLevel.EXHAUSTED:
         yield AlarmView(

@@ -24,7 +24,7 @@ from sluicemq.broker import COMPILED
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.reader import records_after
-from sluicemq.journal.slots import wall
+from sluicemq.journal.slots import now_ms
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import AccessDenied
@@ -166,7 +166,7 @@ def _on_disk(
     """Return the file system's room, the slots, for how many ms each has been idle, and the number
     of records that its reader has not processed."""
     slots = journal.slots.list()
-    now = wall()
+    now = now_ms()
     idle = {}
     lags = {}
     for name, slot in slots.items():
@@ -176,5 +176,5 @@ def _on_disk(
             None,
         )
         if held_segment is not None and not slot.lost:
-            idle[name] = slot.idle(journal.completed(held_segment), now)
+            idle[name] = slot.idle_time(journal.sealed_time(held_segment), now)
     return os.statvfs(journal.directory), slots, idle, lags

@@ -185,7 +185,7 @@ class Ages:
         is reported when the message is delivered."""
         before = perf_counter()
         try:
-            return self._journal.head(delivery.sequence).arrival
+            return self._journal.fetch_head(delivery.sequence).arrival
         except (JournalDamaged, RecordNotFound):
             return 0
         finally:

@@ -389,7 +389,7 @@ class Destinations:
         """
         number = destination.number
         if not number:
-            number = self._core.journal.destination(destination.address)
+            number = self._core.journal.destination_number(destination.address)
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
                 self.journal_settings(destination)

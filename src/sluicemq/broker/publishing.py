@@ -442,7 +442,7 @@ class GroupCommit:
                 else:
                     self._commit_callbacks.append((sequence, callback))
         if self._core.event_recorder.end_iteration():
-            if journal.pending or self._overdue or self._core.stopping:
+            if journal.has_pending_records or self._overdue or self._core.stopping:
                 self._core.event_recorder.write()
             else:
                 self._set_alarm()

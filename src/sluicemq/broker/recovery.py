@@ -171,7 +171,7 @@ def recover(broker: Broker, recovery: Recovery) -> int:
     replay.read()
     broker.core.clock_log.resume(recovery.last_time())
     count = replay.deliver()
-    recovery.done()
+    recovery.close()
     return count
 
 
@@ -312,12 +312,12 @@ class _Recovery:
         for entry in self.subscriptions.values():
             self._subscribe(entry)
         for record, payload in self.payloads.items():
-            body = payload or self.broker.journal.entry(record).body
+            body = payload or self.broker.journal.fetch_entry(record).body
             self.prepared[record] = decode_prepared(body)
         acked_deliveries = self._prepared_acks()
         destinations: dict[int, Destination | None] = {}
         count = 0
-        for row in self.recovery.rows():
+        for row in self.recovery.live_rows():
             if not count:
                 self.broker.core.clock_log.drop_before(row.sequence)
             number = row[1]
@@ -561,7 +561,7 @@ class _Recovery:
         for record, prepared in self.prepared.items():
             if record in part_records:
                 continue
-            created = self.broker.journal.entry(record).time // 1000
+            created = self.broker.journal.fetch_entry(record).time // 1000
             transaction = transactions.adopt(
                 record, self.payloads[record], prepared.xid, created, prepared.owner
             )

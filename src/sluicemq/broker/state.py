@@ -837,7 +837,7 @@ class Core:
         """Return the message of a delivery, possibly without its body if that is long."""
         if delivery.message is not None or delivery.size <= SHORT_BYTES:
             return self.read(delivery)
-        return self.journal.head(delivery.sequence)
+        return self.journal.fetch_head(delivery.sequence)
 
     def size_in_memory(self, message: Message) -> int:
         """Return the bytes that a message counts while it is in memory.

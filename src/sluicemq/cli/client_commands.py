@@ -31,7 +31,7 @@ from sluicemq.cli.console import (
 from sluicemq.cli.destinations import Listing, address_of, complete_name
 from sluicemq.cli.message_options import subscription_name
 from sluicemq.clients.http import HttpRefusal
-from sluicemq.journal.slots import wall
+from sluicemq.journal.slots import now_ms
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
     COMMIT_TRANSACTION,
@@ -364,7 +364,7 @@ SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
 
 
 def _slot_state(item: SlotView) -> str:
-    if 0 < item.lease_until <= wall():
+    if 0 < item.lease_until <= now_ms():
         return "expired"
     return "lost (idle)" if item.idle_expired else "lost" if item.lost else "held"
 

@@ -43,15 +43,15 @@ from sluicemq.cli.console import (
 from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
 from sluicemq.journal.backup import create as create_backup
-from sluicemq.journal.files import JOURNAL_NAME, journal_in
+from sluicemq.journal.files import JOURNAL_NAME, journal_directory
 from sluicemq.journal.format import Cause, RecordType, decode_deliveries, decode_depth
 from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.log import compact as compact_journal
 from sluicemq.journal.segment import read_identity
-from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots, wall
-from sluicemq.journal.stored_backup import Manifest, catalogue, read_manifest
+from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots, now_ms
+from sluicemq.journal.stored_backup import Manifest, find_backups, read_manifest
 from sluicemq.journal.stored_backup import restore as restore_backup
 from sluicemq.journal.stored_backup import verify as verify_backup
 from sluicemq.management.journal import (
@@ -164,7 +164,7 @@ def _adopt(journal: FileJournal) -> None:
     taken."""
     broker = Broker(journal, SystemClock())
     recover(broker, journal.recovery)
-    journal.snapshot_from(partial(snapshot, broker))
+    journal.set_snapshot_source(partial(snapshot, broker))
 
 
 @app.command()
@@ -215,7 +215,7 @@ _SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
 
 
 def _slot_state(slot: Slot) -> str:
-    return "expired" if slot.expired(wall()) else "lost" if slot.lost else "held"
+    return "expired" if slot.is_expired(now_ms()) else "lost" if slot.lost else "held"
 
 
 def locate(directory: Path | None) -> Path:
@@ -223,7 +223,7 @@ def locate(directory: Path | None) -> Path:
     journal_dir = load_flags(None, None).config.broker.data_dir if directory is None else directory
     if not journal_dir.is_dir():
         raise JournalError(f"there is no directory {journal_dir}; name the broker's data directory")
-    journal_dir = journal_in(journal_dir)
+    journal_dir = journal_directory(journal_dir)
     # checked here, because the functions below would create a missing journal
     if read_identity(journal_dir) is None:
         raise JournalError(
@@ -478,7 +478,7 @@ def list_backups(
             raise ConfigurationError(
                 "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
             )
-        backups = catalogue(backup_dir)
+        backups = find_backups(backup_dir)
     else:
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")

@@ -20,7 +20,7 @@ from sluicemq.cli.console import (
     printable,
     stop_on_signals,
 )
-from sluicemq.journal.files import write_whole
+from sluicemq.journal.files import write_atomically
 from sluicemq.migrate import configuration
 from sluicemq.migrate.plan import ASIDE, Plan
 from sluicemq.migrate.transfer import (
@@ -64,7 +64,7 @@ def as_data(report: MigrationReport) -> dict[str, object]:
     plan = report.plan
     outcome = report.outcome
     return {
-        "source": {"kind": plan.kind, "place": str(plan.place)},
+        "source": {"kind": plan.kind, "place": str(plan.source_path)},
         "dry_run": report.dry_run,
         "data_dir": str(report.data_dir),
         "config": {
@@ -80,7 +80,7 @@ def as_data(report: MigrationReport) -> dict[str, object]:
                 "waiting": plan.counts[address],
                 "imported": outcome.imported[address],
                 "declared": address in plan.destinations,
-                "kept": address in outcome.kept,
+                "kept": address in outcome.existing_destinations,
             }
             for address in _addresses(plan)
         ],
@@ -95,19 +95,19 @@ def as_data(report: MigrationReport) -> dict[str, object]:
             }
             for name, record in plan.users.items()
         ],
-        "transactions": [branch.xid.hex() for branch in plan.branches],
+        "transactions": [branch.xid.hex() for branch in plan.prepared_transactions],
         "messages": {
             "waiting": sum(plan.counts.values()),
             "imported": sum(outcome.imported.values()),
-            "imported_before": outcome.before,
-            "unwanted": outcome.unwanted,
-            "older_than_ttl": plan.late,
+            "imported_before": outcome.imported_earlier,
+            "unwanted": outcome.unmatched,
+            "older_than_ttl": plan.expired_count,
         },
         "set_aside": {
-            "file": str(outcome.aside) if outcome.aside else None,
+            "file": str(outcome.set_aside_file) if outcome.set_aside_file else None,
             "rows": dict(plan.set_aside),
         },
-        "left": [item._asdict() for item in plan.left],
+        "left": [item._asdict() for item in plan.skipped],
         "notes": plan.notes,
     }
 
@@ -117,7 +117,7 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     plan = report.plan
     outcome = report.outcome
     mode = "  (dry run: nothing is changed)" if report.dry_run else ""
-    yield f"{plan.kind}: {plan.place}{mode}"
+    yield f"{plan.kind}: {plan.source_path}{mode}"
     yield ""
     yield from _about_config(report)
     yield from _section(
@@ -129,30 +129,31 @@ def as_text(report: MigrationReport) -> Iterator[str]:
             for subscription in plan.subscriptions
         ]
         yield from _section("durable subscriptions", names)
-    if plan.branches:
-        yield f"prepared transactions: {len(plan.branches)}; their managers will find them"
+    if plan.prepared_transactions:
+        count = len(plan.prepared_transactions)
+        yield f"prepared transactions: {count}; their managers will find them"
     if plan.users:
         yield from _section("users", [_user(report, name) for name in plan.users])
     total = sum(plan.counts.values())
     if report.dry_run:
-        yield f"messages: {total} waiting, {outcome.before} of any source imported before"
+        yield f"messages: {total} waiting, {outcome.imported_earlier} of any source imported before"
     else:
         imported = sum(outcome.imported.values())
-        yield f"messages: {imported} imported, {outcome.before} had been imported before"
-        if outcome.unwanted:
-            yield f"  {outcome.unwanted} of topics are for no subscription that could be made here"
-    if plan.late:
-        yield f"  {plan.late} were older than their queue's messageTtl, which starts again"
+        yield f"messages: {imported} imported, {outcome.imported_earlier} had been imported before"
+        if outcome.unmatched:
+            yield f"  {outcome.unmatched} of topics are for no subscription that could be made here"
+    if plan.expired_count:
+        yield f"  {plan.expired_count} were older than their queue's messageTtl, which starts again"
     if plan.set_aside:
-        suffix = f" in {outcome.aside}" if outcome.aside else ""
+        suffix = f" in {outcome.set_aside_file}" if outcome.set_aside_file else ""
         yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{suffix}"
         yield from (f"  {count} {ASIDE[sort]}" for sort, count in plan.set_aside.items())
     if plan.notes:
         yield ""
         yield from (f"note: {note}" for note in plan.notes)
-    if plan.left:
+    if plan.skipped:
         yield ""
-        lines = [f"{item.what} {item.name}: {item.reason}" for item in plan.left]
+        lines = [f"{item.what} {item.name}: {item.reason}" for item in plan.skipped]
         yield from _section("not carried over", lines)
 
 
@@ -177,7 +178,11 @@ def _about_config(report: MigrationReport) -> Iterator[str]:
 
 
 def _destination(report: MigrationReport, address: Address) -> str:
-    suffix = " (there already, with settings of its own)" if address in report.outcome.kept else ""
+    suffix = (
+        " (there already, with settings of its own)"
+        if address in report.outcome.existing_destinations
+        else ""
+    )
     waiting = report.plan.counts[address]
     return f"{address.kind.name.lower()} {address.name}: {waiting} waiting{suffix}"
 
@@ -370,7 +375,7 @@ def _run(
     with err().status("reading the source"):
         plan = inspect_source()
     if dry_run:
-        outcome = MigrationOutcome(before=len(Ledger(data_dir / LEDGER).keys))
+        outcome = MigrationOutcome(imported_earlier=len(Ledger(data_dir / LEDGER).keys))
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:
@@ -380,7 +385,7 @@ def _run(
     written = not dry_run and not file.exists()
     if written:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text.encode(), mode=0o640)
+        write_atomically(file, text.encode(), mode=0o640)
     report = MigrationReport(
         plan=plan,
         data_dir=data_dir,

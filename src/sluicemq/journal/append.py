@@ -44,32 +44,32 @@ LARGEST_RECORD: Final = MAX_RECORD_BYTES - 7
 class Appender:
     """Active segment, and the records that `commit` has not passed to the writer yet.
 
-    _parts     buffers, three to a record: header, meta with body, padding
-    _fill      size of the segment once they are written
-    _live      the segment's columns (see liveness.py), by sequence number like ...
-    _places    ... the records' offsets / 8
-    _next      the next sequence number
-    _recorded  one that a later start is sure to know of, or will
-    _open      inside a unit
-    _refusal   error text that rejects further appends, or ""
-    _gone      destinations forgotten since the segment was begun
+    _parts          buffers, three to a record: header, meta with body, padding
+    _fill           size of the segment once they are written
+    _live           the segment's columns (see liveness.py), by sequence number like ...
+    _offsets        ... the records' offsets / 8
+    _next           the next sequence number
+    _last_recorded  one that a later start is sure to know of, or will
+    _in_unit        True inside a unit
+    _append_error   error text that rejects further appends, or ""
+    _forgotten_destinations  destinations forgotten since the segment was begun
     """
 
     __slots__ = (
+        "_append_error",
         "_fill",
-        "_gone",
+        "_forgotten_destinations",
+        "_group_flags",
+        "_in_unit",
+        "_last_recorded",
         "_live",
         "_liveness",
         "_next",
         "_next_number",
         "_numbers",
-        "_open",
+        "_offsets",
         "_parts",
-        "_places",
-        "_recorded",
-        "_refusal",
         "_segment",
-        "_start",
         "addresses",
     )
 
@@ -80,45 +80,45 @@ class Appender:
         self.addresses = addresses
         self._numbers = {address: number for number, address in addresses.items()}
         self._next_number = next_number
-        self._gone: dict[int, Address] = {}
+        self._forgotten_destinations: dict[int, Address] = {}
         self._next = sequence
-        self._recorded = sequence - 1
+        self._last_recorded = sequence - 1
         self._parts: list[bytes] = []
-        self._start = GROUP_START
+        self._group_flags = GROUP_START
         """Flags of the next group's first record: GROUP_START if all earlier ones are synced."""
-        self._open = False
-        self._refusal = ""
+        self._in_unit = False
+        self._append_error = ""
         self._fill = SEGMENT_HEADER_BYTES
-        self._begin()
+        self._begin_segment()
 
-    def _begin(self) -> None:
+    def _begin_segment(self) -> None:
         """Begin a new segment. The caller has set the `end` of the previous one."""
         segments = self._liveness.segments
         previous = segments[-1].first if segments else 0
         self._segment = segment = LiveSegment(self._next, previous)
         self._liveness.add(segment)
         self._live = segment.live
-        self._places = segment.places
+        self._offsets = segment.offsets
         self._fill = SEGMENT_HEADER_BYTES
-        self._gone = {}
+        self._forgotten_destinations = {}
 
-    def _skip(self) -> None:
+    def _rebase_segment(self) -> None:
         """Start the columns of the active segment, which has no record, at the next number."""
         segment = self._segment
         segment.base = self._next
         segment.live.clear()
-        segment.places = self._places = array("I")
+        segment.offsets = self._offsets = array("I")
 
     def append_message(
         self, message: Message, destination: int, references: int = 1, last: bool = True
     ) -> int:
-        if self._refusal:
-            raise JournalFailed(self._refusal)
+        if self._append_error:
+            raise JournalFailed(self._append_error)
         body = message.body
         parts = self._parts
         flags = UNIT_END if last else 0
         if not parts:
-            flags |= self._start
+            flags |= self._group_flags
         start = HEADER_BYTES
         size = HEADER_BYTES + len(body)
         if (
@@ -141,7 +141,7 @@ class Appender:
             if message.deliver_at:
                 flags |= DELAYED
         if references > LARGEST or size > LARGEST_RECORD:
-            self._check(references, size)
+            self._check_limits(references, size)
         message.sequence = sequence = self._next
         rest = REST.pack(
             sequence,
@@ -162,15 +162,15 @@ class Appender:
         parts.append(body)
         parts.append(PADDING[size & 7])
         fill = self._fill
-        self._places.append(fill >> 3)
+        self._offsets.append(fill >> 3)
         self._fill = fill + size + 7 & -8
         if references > LARGEST:
             self._live.append(0)
-            self._liveness.expect(self._segment, sequence, references)
+            self._liveness.set_live_references(self._segment, sequence, references)
         else:
             self._live.append(references)
         self._next = sequence + 1
-        self._open = not last
+        self._in_unit = not last
         return sequence
 
     def append_completed(
@@ -195,7 +195,7 @@ class Appender:
             kind=cause,
             last=last,
         )
-        self._liveness.settle(sequences)
+        self._liveness.release_references(sequences)
         return sequence
 
     def append_entry(
@@ -219,7 +219,7 @@ class Appender:
             last=last,
         )
         if type == RecordType.TRANSACTION_RESOLVED:
-            self._liveness.settle([reference])
+            self._liveness.release_references([reference])
         return sequence
 
     def _append(
@@ -234,13 +234,13 @@ class Appender:
         references: int = 0,
         last: bool = True,
     ) -> int:
-        if self._refusal:
-            raise JournalFailed(self._refusal)
+        if self._append_error:
+            raise JournalFailed(self._append_error)
         size = HEADER_BYTES + len(body)
         if references or size > LARGEST_RECORD:
-            self._check(references, size)
+            self._check_limits(references, size)
         sequence = self._next
-        flags = (UNIT_END if last else 0) | (0 if self._parts else self._start)
+        flags = (UNIT_END if last else 0) | (0 if self._parts else self._group_flags)
         self._parts += encode_record(
             type,
             sequence,
@@ -252,45 +252,45 @@ class Appender:
             kind=kind,
             references=references,
         )
-        self._place(size, references)
-        self._open = not last
+        self._add_to_columns(size, references)
+        self._in_unit = not last
         return sequence
 
-    def _place(self, size: int, references: int) -> None:
+    def _add_to_columns(self, size: int, references: int) -> None:
         """Take the next sequence number and the place in the segment for a record."""
         fill = self._fill
-        self._places.append(fill >> 3)
+        self._offsets.append(fill >> 3)
         self._fill = fill + size + 7 & -8
         self._live.append(0)
         if references:
-            self._liveness.expect(self._segment, self._next, references)
+            self._liveness.set_live_references(self._segment, self._next, references)
         self._next += 1
 
-    def _check(self, references: int, size: int) -> None:
+    def _check_limits(self, references: int, size: int) -> None:
         if not 0 <= references <= MAX_REFERENCES:
             raise JournalError(f"a record has 0 to {MAX_REFERENCES} references, not {references}")
         if size > LARGEST_RECORD:
             raise JournalError(f"a record of {size} bytes is larger than the format allows")
 
-    def _append_own(self, type: int, body: bytes, destination: int = 0) -> int:
+    def _append_internal(self, type: int, body: bytes, destination: int = 0) -> int:
         """Append a record of the journal itself, which must not end a unit of the broker."""
-        return self._append(type, body, now(), destination=destination, last=not self._open)
+        return self._append(type, body, now(), destination=destination, last=not self._in_unit)
 
     def next_sequence(self) -> int:
         sequence = self._next
-        if sequence - self._recorded >= RESERVE_EVERY:
-            self._recorded = self._append_own(RecordType.SEQUENCE_RESERVED, b"")
+        if sequence - self._last_recorded >= RESERVE_EVERY:
+            self._last_recorded = self._append_internal(RecordType.SEQUENCE_RESERVED, b"")
             sequence = self._next
         self._next = sequence + 1
         self._live.append(0)
-        self._places.append(0)
+        self._offsets.append(0)
         return sequence
 
-    def destination(self, address: Address) -> int:
+    def destination_number(self, address: Address) -> int:
         number = self._numbers.get(address)
         if number is None:
             number = self._next_number
-            self._append_own(RecordType.DESTINATION_CREATED, encode_address(address), number)
+            self._append_internal(RecordType.DESTINATION_CREATED, encode_address(address), number)
             self._next_number = number + 1
             self._numbers[address] = number
             self.addresses[number] = address
@@ -299,9 +299,9 @@ class Appender:
     def forget_destination(self, address: Address) -> None:
         number = self._numbers.get(address)
         if number is not None:
-            self._append_own(RecordType.DESTINATION_DELETED, encode_address(address), number)
+            self._append_internal(RecordType.DESTINATION_DELETED, encode_address(address), number)
             del self._numbers[address], self.addresses[number]
-            self._gone[number] = address
+            self._forgotten_destinations[number] = address
 
     def retain(self, sequence: int, count: int = 1) -> None:
         self._liveness.retain(sequence, count)
@@ -318,7 +318,7 @@ class Appender:
         if not record.is_message:
             flags |= ENTRY
         if not self._parts:
-            flags |= self._start
+            flags |= self._group_flags
         sequence = self._next
         encoded = encode_record(
             RecordType.RELOCATED,
@@ -338,7 +338,7 @@ class Appender:
         )
         self._parts += encoded
         size = HEADER_BYTES + len(encoded[1])
-        self._place(size, remaining)
+        self._add_to_columns(size, remaining)
         return self._segment, sequence, size
 
 

@@ -37,7 +37,7 @@ from sluicemq.journal.files import (
     sync_directory,
     take_lock,
     write_at,
-    write_whole,
+    write_atomically,
 )
 from sluicemq.journal.format import HEADER_BYTES, sequence_at
 from sluicemq.journal.segment import (
@@ -54,7 +54,7 @@ from sluicemq.journal.segment import (
     records_end,
     segment_path,
 )
-from sluicemq.journal.slots import Slots, wall
+from sluicemq.journal.slots import Slots, now_ms
 from sluicemq.journal.snapshot import (
     Snapshot,
     check_segments,
@@ -139,25 +139,25 @@ class BackupCopy:
         journal: Path,
         target: Path,
         previous: Path | None,
-        earlier: Mapping[str, File],
+        previous_files: Mapping[str, File],
         link: bool,
         throttle: CopyThrottle,
     ) -> None:
         self._journal = journal
         self._target = target
         self._previous = previous
-        self._earlier = earlier
+        self._previous_files = previous_files
         self._link = link
         self._throttle = throttle
         self.copied = 0
 
-    def store(self, path: str, data: bytes) -> File:
+    def write_file(self, path: str, data: bytes) -> File:
         """Create a file with that content and return its manifest entry."""
-        write_whole(self._target / path, data, mode=0o600)
+        write_atomically(self._target / path, data, mode=0o600)
         self.copied += len(data)
         return File(path=path, bytes=len(data), sha256=sha256(data).hexdigest())
 
-    def segment(self, first: int, size: int, sealed: bool) -> File:
+    def copy_segment(self, first: int, size: int, sealed: bool) -> File:
         """Copy or link the first `size` bytes of a segment and return its manifest entry.
 
         `sealed` means that the segment is complete and no longer changes.
@@ -167,11 +167,11 @@ class BackupCopy:
         with source.open("rb", buffering=0) as file:
             fd = file.fileno()
             if sealed:
-                entry = self._share_earlier(fd, path, size)
+                entry = self._link_from_previous(fd, path, size)
                 if entry is not None:
                     self._throttle.advance(size, read=False)
                     return entry
-            if sealed and self._link and _linked(source, self._target / path):
+            if sealed and self._link and _try_link(source, self._target / path):
                 digest = self._read(fd, -1, size, source, sealed)
             else:
                 with create_file(self._target / path, 0o600) as output:
@@ -180,12 +180,12 @@ class BackupCopy:
                 self.copied += size
             return File(path=path, bytes=size, sha256=digest, sealed=sealed)
 
-    def _share_earlier(self, fd: int, path: str, size: int) -> File | None:
+    def _link_from_previous(self, fd: int, path: str, size: int) -> File | None:
         """Link the segment from the earlier backup and return its entry, or None if it differs.
 
         Number, size and trailer are compared; the trailer has a checksum of all bytes before it.
         """
-        file = self._earlier.get(path)
+        file = self._previous_files.get(path)
         if self._previous is None or file is None or file.bytes != size:
             return None
         previous_path = self._previous / path
@@ -193,7 +193,7 @@ class BackupCopy:
             is_whole = os.fstat(previous_file.fileno()).st_size == size
             previous_file.seek(size - TRAILER_BYTES)
             is_same = previous_file.read() == os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES)
-            if is_whole and is_same and _linked(previous_path, self._target / path):
+            if is_whole and is_same and _try_link(previous_path, self._target / path):
                 return file
         return None
 
@@ -223,7 +223,7 @@ class BackupCopy:
         return digest.hexdigest()
 
 
-def _linked(source: Path, target: Path) -> bool:
+def _try_link(source: Path, target: Path) -> bool:
     """Create a hard link. Return False if the file system does not permit it."""
     try:
         os.link(source, target)
@@ -267,11 +267,11 @@ def create(
     identity = read_identity(journal) if journal.is_dir() else None
     if identity is None:
         raise JournalError(f"there is no journal in {journal}")
-    earlier_files = _earlier(identity, previous) if previous is not None else {}
+    earlier_files = _files_of_backup(identity, previous) if previous is not None else {}
     slots = Slots(journal, NO_LIMIT)
     name = f"{SLOT_PREFIX}{os.getpid()}-{token_hex(4)}"
     _drop_expired(slots)
-    _prepare(target)
+    _create_target(target)
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
         snapshot, end, segments = _plan(journal, identity)
@@ -281,16 +281,16 @@ def create(
         target_journal.mkdir(mode=0o700)
         copy = BackupCopy(journal, target, previous, earlier_files, link, throttle)
         files = [
-            copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", identity.hex().encode() + b"\n"),
-            copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
+            copy.write_file(f"{JOURNAL_NAME}/{IDENTITY_NAME}", identity.hex().encode() + b"\n"),
+            copy.write_file(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
         ]
         if snapshot is not None:
             path = snapshot_path(target_journal, snapshot.position)
-            files.append(copy.store(str(path.relative_to(target)), encode_snapshot(snapshot)))
+            files.append(copy.write_file(str(path.relative_to(target)), encode_snapshot(snapshot)))
         for first, size, sealed in segments:
-            files.append(copy.segment(first, size, sealed))
+            files.append(copy.copy_segment(first, size, sealed))
         for extra_name, data in (extras or {}).items():
-            files.append(copy.store(extra_name, data))
+            files.append(copy.write_file(extra_name, data))
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
     except RecordNotFound:
         raise JournalError(
@@ -302,7 +302,7 @@ def create(
             slots.drop(name)
     manifest = Manifest(
         release=__version__,
-        created=wall(),
+        created=now_ms(),
         identity=identity.hex(),
         first_sequence=segments[0][0] if segments else end.sequence,
         last_sequence=end.sequence,
@@ -318,7 +318,7 @@ def create(
     return manifest
 
 
-def _earlier(identity: bytes, previous: Path) -> dict[str, File]:
+def _files_of_backup(identity: bytes, previous: Path) -> dict[str, File]:
     """Return the files of an earlier backup by path.
 
     Raises JournalError if it is a backup of another journal.
@@ -334,14 +334,14 @@ def _earlier(identity: bytes, previous: Path) -> dict[str, File]:
 
 def _drop_expired(slots: Slots) -> None:
     """Drop expired slots of killed backups; without a running broker they would remain."""
-    now = wall()
+    now = now_ms()
     for name, slot in slots.list().items():
-        if name.startswith(SLOT_PREFIX) and slot.expired(now):
+        if name.startswith(SLOT_PREFIX) and slot.is_expired(now):
             with suppress(RecordNotFound):
                 slots.drop(name)
 
 
-def _prepare(target: Path) -> None:
+def _create_target(target: Path) -> None:
     """Create the target directory. Raises JournalError if it is not empty."""
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(target.iterdir()):
@@ -361,7 +361,7 @@ def _plan(
     bytes, and whether it is sealed.
     """
     snapshot = newest_snapshot(journal)
-    end = _end(journal, snapshot.position if snapshot is not None else 0)
+    end = _wait_for_end(journal, snapshot.position if snapshot is not None else 0)
     position = snapshot.state_position if snapshot is not None else 0
     firsts = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[tuple[int, int, bool]] = []
@@ -382,11 +382,11 @@ def _plan(
     return snapshot, end, segments
 
 
-def _end(journal: Path, position: int) -> DurableEnd:
+def _wait_for_end(journal: Path, position: int) -> DurableEnd:
     """Return the end up to which to copy, which is at or after the snapshot's position."""
     deadline = time.monotonic() + START_SECONDS
     while True:
-        with _stopped(journal) as stopped:
+        with _lock_if_stopped(journal) as stopped:
             end = _last_unit(journal) if stopped else read_durable(journal)
         if end is not None and end.sequence >= position:
             return end
@@ -401,7 +401,7 @@ def _end(journal: Path, position: int) -> DurableEnd:
 
 
 @contextmanager
-def _stopped(journal: Path) -> Iterator[bool]:
+def _lock_if_stopped(journal: Path) -> Iterator[bool]:
     """Yield True, with the journal locked, if no broker has it open."""
     try:
         fd = take_lock(journal, create=False)

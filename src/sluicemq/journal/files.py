@@ -26,7 +26,7 @@ DURABLE_NAME: Final = "durable"
 DURABLE: Final = Struct("<QQQI")
 
 
-def journal_in(directory: Path) -> Path:
+def journal_directory(directory: Path) -> Path:
     """Return the journal of a data directory; the directory itself if it has none inside."""
     journal = directory / JOURNAL_NAME
     return journal if journal.is_dir() else directory
@@ -41,7 +41,7 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def write_whole(path: Path, data: bytes, *, mode: int = 0o640) -> None:
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o640) -> None:
     """Replace a file atomically: after a crash it has either the old or the new content.
 
     The file is handed over to the owner of its directory. Raises OSError with the file's name; the
@@ -49,7 +49,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o640) -> None:
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        fd = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        fd = open_and_inherit_owner(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(fd, "wb", buffering=0) as file:
             write_at(file.fileno(), data, 0)
             os.fsync(file.fileno())
@@ -63,7 +63,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o640) -> None:
     sync_directory(path.parent)
 
 
-def hand_over(file: Path | int, directory: Path) -> None:
+def inherit_owner(file: Path | int, directory: Path) -> None:
     """Give a new file, by path or descriptor, to the owner of the directory if the caller is root:
     the broker's user must be able to read files that root creates."""
     if os.geteuid() == 0:
@@ -72,23 +72,23 @@ def hand_over(file: Path | int, directory: Path) -> None:
             os.chown(file, status.st_uid, status.st_gid)
 
 
-def open_own(path: Path, flags: int, mode: int) -> int:
+def open_and_inherit_owner(path: Path, flags: int, mode: int) -> int:
     """Open a file of a data directory and hand it over to the owner of its directory. A symbolic
     link is refused: root must not change the owner of a file elsewhere."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    hand_over(fd, path.parent)
+    inherit_owner(fd, path.parent)
     return fd
 
 
 @contextmanager
-def locked(
+def lock_file(
     path: Path, *, mode: int, seconds: float = inf, busy: SluiceError | None = None
 ) -> Iterator[None]:
     """Hold an exclusive lock of a file, which is created for the owner of its directory.
 
     Waits for at most `seconds`, then raises `busy`.
     """
-    fd = open_own(path, os.O_RDWR | os.O_CREAT, mode)
+    fd = open_and_inherit_owner(path, os.O_RDWR | os.O_CREAT, mode)
     try:
         deadline = monotonic() + seconds
         while True:
@@ -131,7 +131,7 @@ def take_lock(directory: Path, *, create: bool = True) -> int:
     """
     flags = os.O_RDWR | (os.O_CREAT if create else 0)
     try:
-        fd = open_own(directory / LOCK_NAME, flags, 0o640)
+        fd = open_and_inherit_owner(directory / LOCK_NAME, flags, 0o640)
     except FileNotFoundError:
         if create:
             raise
@@ -177,8 +177,8 @@ class DurableFile:
 
     def __init__(self, directory: Path, space: DiskSpace) -> None:
         path = directory / DURABLE_NAME
-        create = partial(open_own, path, os.O_RDWR | os.O_CREAT, 0o640)
-        self._fd = space.with_space(create, ENTRY_BYTES, upkeep=True)
+        create = partial(open_and_inherit_owner, path, os.O_RDWR | os.O_CREAT, 0o640)
+        self._fd = space.retry_with_reserve(create, ENTRY_BYTES, upkeep=True)
 
     def write(self, end: DurableEnd) -> None:
         """Publish the end. If the disk is full, the file keeps the previous end."""

@@ -84,7 +84,7 @@ def check(directory: Path) -> InspectionReport:
     if not directory.is_dir():
         raise JournalError(f"{directory} is not a directory")
     identity: bytes | None = None
-    with _reporting(directory, report):
+    with _collect_damage(directory, report):
         identity = read_identity(directory)
     if identity is None and not report.problems:
         raise JournalError(f"there is no journal in {directory}")
@@ -93,27 +93,27 @@ def check(directory: Path) -> InspectionReport:
     for first, following in zip_longest(firsts, firsts[1:]):
         path = segment_path(directory, first)
         durable_offset = durable.offset if durable is not None and durable.segment == first else 0
-        with _reporting(directory, report), suppress(FileNotFoundError):
+        with _collect_damage(directory, report), suppress(FileNotFoundError):
             _check_header(path, durable_offset)
             if durable is None or first <= durable.segment:
                 end = durable_offset or records_end(directory, first, following)
                 with closing(MappedSegment(path)) as view:
                     _check_segment(view, end, durable is not None, identity, report)
     if identity is not None and not report.problems:
-        with _reporting(directory, report):
+        with _collect_damage(directory, report):
             _check_liveness(directory, identity, report)
-    with _reporting(directory, report):
+    with _collect_damage(directory, report):
         Slots(directory).list()
     return report
 
 
 @contextmanager
-def _reporting(directory: Path, report: InspectionReport) -> Iterator[None]:
+def _collect_damage(directory: Path, report: InspectionReport) -> Iterator[None]:
     """Report damage instead of raising it."""
     try:
         yield
     except DamagedFile as error:
-        report.problems.append(Problem(str(error.path), error.offset, error.what))
+        report.problems.append(Problem(str(error.path), error.offset, error.problem))
     except JournalDamaged as error:
         report.problems.append(Problem(str(directory), 0, str(error)))
 
@@ -183,23 +183,23 @@ def _compare_index(view: MappedSegment, index: SegmentIndex, heads: bytes) -> No
 
 def _check_liveness(directory: Path, identity: bytes, report: InspectionReport) -> None:
     """Report what recovery finds. Raises JournalDamaged."""
-    recovery = _recovered(directory, identity)
+    recovery = _recover_read_only(directory, identity)
     report.live = recovery.report["live"]
     if recovery.report["confirmed"] == "lost":
         text = "the journal ends before the newest snapshot. Confirmed data is lost"
         report.problems.append(Problem(str(directory), 0, text))
     for part in recovery.parts:
         segment = part.segment
-        sequences = set(part.table.sequences.tolist())
+        sequences = set(part.segment_index.sequences.tolist())
         for index, references in enumerate(segment.live):
             if references and segment.base + index not in sequences:
                 text = f"number {segment.base + index} is live, but there is no such record"
                 report.problems.append(Problem(str(part.view.path), 0, text))
                 break
-    recovery.done()
+    recovery.close()
 
 
-def _recovered(directory: Path, identity: bytes) -> Recovery:
+def _recover_read_only(directory: Path, identity: bytes) -> Recovery:
     """Return the recovery without changing a file. Raises JournalDamaged."""
     for _ in range(ATTEMPTS):
         snapshots = list_snapshots(directory)
@@ -263,12 +263,12 @@ def dump(
             continue
         if address is not None and destination != address:
             continue
-        if reference and not _concerns(record, reference):
+        if reference and not _refers_to(record, reference):
             continue
         yield Entry(view.path, offset, record, destination)
 
 
-def _concerns(record: Record, sequence: int) -> bool:
+def _refers_to(record: Record, sequence: int) -> bool:
     if sequence in (record.sequence, record.reference):
         return True
     return record.lists_messages and sequence in record.sequences

@@ -4,8 +4,8 @@ Each segment has one byte per sequence number for the references that COMPLETED 
 released. After the first `retain`, it has another one for references that do not survive a
 restart. A byte of 255 means that the count is above 254 and stored in a dictionary.
 
-A record that was moved forward (RELOCATED) keeps its old number as its identity; `carried` maps it
-to the new number.
+A record that was moved forward (RELOCATED) keeps its old number as its identity; `relocated` maps
+it to the new number.
 """
 
 from __future__ import annotations
@@ -28,36 +28,37 @@ of memory, whether or not it has a record."""
 class LiveSegment:
     """State of one segment in the owner's thread.
 
-    first    number in its name
-    base     sequence number of index 0 of the columns
-    live     settlements awaited, by sequence - base
-    held     the same for references in memory; empty as long as there are none
-    places   offset / 8 of each record, by sequence - base; 0 = no record. Only until it is sealed
-    records  number of records without the INDEX record; 0 until it is sealed
-    previous number of the previous segment, or 0
-    end      end offset of its records; 0 while it is being filled
-    last     highest sequence number in it; 0 until it is sealed
-    size     bytes; only of a sealed segment
-    changed  True if `live` differs from the last snapshot
-    packed   `live` as stored in the last snapshot
-    alive    live records at the last snapshot
-    before   live records at the snapshot before that; -1 = none
+    first         number in its name
+    base          sequence number of index 0 of the columns
+    live          settlements awaited, by sequence - base
+    retained      the same for references in memory; empty as long as there are none
+    offsets       offset / 8 of each record, by sequence - base; 0 = no record. Only until it is
+                  sealed
+    records       number of records without the INDEX record; 0 until it is sealed
+    previous      number of the previous segment, or 0
+    end           end offset of its records; 0 while it is being filled
+    last          highest sequence number in it; 0 until it is sealed
+    size          bytes; only of a sealed segment
+    changed       True if `live` differs from the last snapshot
+    packed_live   `live` as stored in the last snapshot
+    live_at_snapshot           live records at the last snapshot
+    live_at_previous_snapshot  live records at the snapshot before that; -1 = none
     """
 
     __slots__ = (
-        "alive",
         "base",
-        "before",
         "changed",
         "end",
         "first",
-        "held",
         "last",
         "live",
-        "packed",
-        "places",
+        "live_at_previous_snapshot",
+        "live_at_snapshot",
+        "offsets",
+        "packed_live",
         "previous",
         "records",
+        "retained",
         "sealed",
         "size",
     )
@@ -68,44 +69,44 @@ class LiveSegment:
         self.end = 0
         self.base = first
         self.live = bytearray()
-        self.held = bytearray()
-        self.places = array("I")
+        self.retained = bytearray()
+        self.offsets = array("I")
         self.records = 0
         self.last = 0
         self.size = 0
         self.sealed = False
         self.changed = True
-        self.packed = b""
-        self.alive = -1
-        self.before = -1
+        self.packed_live = b""
+        self.live_at_snapshot = -1
+        self.live_at_previous_snapshot = -1
 
     def count_live(self) -> int:
         """Return the number of records with unreleased references."""
         return len(self.live) - self.live.count(0)
 
-    def needed(self) -> bytes | bytearray:
+    def needed_mask(self) -> bytes | bytearray:
         """Return one byte per sequence number, like `live`: nonzero if live or retained."""
-        if len(self.held) == self.held.count(0):
+        if len(self.retained) == self.retained.count(0):
             return self.live
-        return bytes(map(or_, self.live, self.held.ljust(len(self.live), b"\0")))
+        return bytes(map(or_, self.live, self.retained.ljust(len(self.live), b"\0")))
 
     @property
     def is_needed(self) -> bool:
         """True if a record of the segment is live or retained."""
-        return bool(self.count_live()) or len(self.held) > self.held.count(0)
+        return bool(self.count_live()) or len(self.retained) > self.retained.count(0)
 
 
 class Liveness:
     """Segments of a journal with the references of all their records."""
 
-    __slots__ = ("_firsts", "held_many", "live_many", "relocated", "segments")
+    __slots__ = ("_firsts", "large_live_counts", "large_retained_counts", "relocated", "segments")
 
     def __init__(self) -> None:
         self.segments: list[LiveSegment] = []
         self._firsts: list[int] = []
         self.relocated: dict[int, int] = {}
-        self.live_many: dict[int, int] = {}
-        self.held_many: dict[int, int] = {}
+        self.large_live_counts: dict[int, int] = {}
+        self.large_retained_counts: dict[int, int] = {}
 
     def add(self, segment: LiveSegment) -> None:
         """Add a segment. Callers add segments in ascending order."""
@@ -135,7 +136,7 @@ class Liveness:
 
     # --- settlements: references that survive a restart -----------------------------------------
 
-    def settle(self, sequences: Sequence[int]) -> None:
+    def release_references(self, sequences: Sequence[int]) -> None:
         """Release one reference of each record. Records that are not live are ignored."""
         base = 0
         size = 0
@@ -145,7 +146,7 @@ class Liveness:
             if not 0 <= index < size:
                 segment = self.find(sequence)
                 if segment is None:
-                    self._settle_moved(sequence)
+                    self._release_moved(sequence)
                     continue
                 segment.changed = True
                 base = segment.base
@@ -156,11 +157,11 @@ class Liveness:
             if 0 < references < MANY:
                 live[index] = references - 1
             elif references:
-                self._lower(live, index, sequence, self.live_many)
+                self._decrement(live, index, sequence, self.large_live_counts)
             else:
-                self._settle_moved(sequence)
+                self._release_moved(sequence)
 
-    def _settle_moved(self, sequence: int) -> None:
+    def _release_moved(self, sequence: int) -> None:
         position = self.relocated.get(sequence)
         if position is None:
             return
@@ -168,40 +169,42 @@ class Liveness:
         if segment is None:
             return
         segment.changed = True
-        self._lower(segment.live, position - segment.base, position, self.live_many)
+        self._decrement(segment.live, position - segment.base, position, self.large_live_counts)
         self._forget_moved(segment, position, sequence)
 
-    def left(self, segment: LiveSegment, sequence: int) -> int:
+    def live_references(self, segment: LiveSegment, sequence: int) -> int:
         """Return the unreleased references of the record at that number."""
         references = segment.live[sequence - segment.base]
-        return references if references < MANY else self.live_many[sequence]
+        return references if references < MANY else self.large_live_counts[sequence]
 
-    def expect(self, segment: LiveSegment, sequence: int, references: int) -> None:
+    def set_live_references(self, segment: LiveSegment, sequence: int, references: int) -> None:
         """Set the number of unreleased references of a record."""
         segment.changed = True
-        _set(segment.live, sequence - segment.base, sequence, references, self.live_many)
+        _set(segment.live, sequence - segment.base, sequence, references, self.large_live_counts)
 
     # --- references that do not ----------------------------------------------------------------
 
     def retain(self, sequence: int, count: int) -> None:
         """Add `count` in-memory references to a record. Raises RecordNotFound."""
         segment, position = self.locate(sequence)
-        self._hold(segment, position, self.held(segment, position) + count)
+        self._set_retained_references(
+            segment, position, self.retained_references(segment, position) + count
+        )
 
-    def _hold(self, segment: LiveSegment, sequence: int, count: int) -> None:
+    def _set_retained_references(self, segment: LiveSegment, sequence: int, count: int) -> None:
         index = sequence - segment.base
-        held = segment.held
+        held = segment.retained
         if len(held) <= index:
             held.extend(bytes(len(segment.live) - len(held)))
-        _set(held, index, sequence, count, self.held_many)
+        _set(held, index, sequence, count, self.large_retained_counts)
 
-    def held(self, segment: LiveSegment, sequence: int) -> int:
+    def retained_references(self, segment: LiveSegment, sequence: int) -> int:
         """Return the in-memory references of the record at that number."""
         index = sequence - segment.base
-        if index >= len(segment.held):
+        if index >= len(segment.retained):
             return 0
-        references = segment.held[index]
-        return references if references < MANY else self.held_many[sequence]
+        references = segment.retained[index]
+        return references if references < MANY else self.large_retained_counts[sequence]
 
     def release(self, sequence: int) -> None:
         """Drop one in-memory reference of a record, if it has any."""
@@ -209,30 +212,41 @@ class Liveness:
             segment, position = self.locate(sequence)
         except RecordNotFound:
             return
-        if self.held(segment, position):
-            self._lower(segment.held, position - segment.base, position, self.held_many)
+        if self.retained_references(segment, position):
+            self._decrement(
+                segment.retained, position - segment.base, position, self.large_retained_counts
+            )
             if position != sequence:
                 self._forget_moved(segment, position, sequence)
 
     def move(
-        self, segment: LiveSegment, sequence: int, identity: int, target: LiveSegment, to: int
+        self,
+        segment: LiveSegment,
+        sequence: int,
+        identity: int,
+        target: LiveSegment,
+        new_sequence: int,
     ) -> None:
         """Move the record from `sequence` to `to`, which already has its references."""
-        references = self.held(segment, sequence)
-        self.expect(segment, sequence, 0)
-        self.relocated[identity] = to
+        references = self.retained_references(segment, sequence)
+        self.set_live_references(segment, sequence, 0)
+        self.relocated[identity] = new_sequence
         if references:
-            _set(segment.held, sequence - segment.base, sequence, 0, self.held_many)
-            self._hold(target, to, references)
+            _set(segment.retained, sequence - segment.base, sequence, 0, self.large_retained_counts)
+            self._set_retained_references(target, new_sequence, references)
 
     # --- counting --------------------------------------------------------------------------------
 
     def _forget_moved(self, segment: LiveSegment, position: int, identity: int) -> None:
-        if not segment.live[position - segment.base] and not self.held(segment, position):
+        if not segment.live[position - segment.base] and not self.retained_references(
+            segment, position
+        ):
             self.relocated.pop(identity, None)
 
     @staticmethod
-    def _lower(column: bytearray, index: int, sequence: int, large_counts: dict[int, int]) -> None:
+    def _decrement(
+        column: bytearray, index: int, sequence: int, large_counts: dict[int, int]
+    ) -> None:
         references = column[index]
         if references == MANY:
             references = large_counts[sequence]

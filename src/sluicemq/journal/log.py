@@ -21,7 +21,7 @@ from sluicemq.journal.append import Appender, now
 from sluicemq.journal.files import (
     DurableEnd,
     DurableFile,
-    hand_over,
+    inherit_owner,
     remove_temporary,
     take_lock,
 )
@@ -37,7 +37,7 @@ from sluicemq.journal.segment import (
     read_identity,
 )
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.space import DiskSpace, SpaceReport, ignore, naming_space
+from sluicemq.journal.space import DiskSpace, SpaceReport, convert_no_space_error, ignore
 from sluicemq.journal.upkeep import Upkeep
 from sluicemq.journal.writer import Done, JournalWriter, SegmentFile, Work
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
@@ -77,9 +77,9 @@ class FileJournal(Appender):
     """Journal in the files of a directory; implements `port.Journal`."""
 
     __slots__ = (
-        "_asked",
-        "_asked_sync",
+        "_average_sync_time",
         "_closed",
+        "_commit_requested_at",
         "_directory_identity",
         "_durable_file",
         "_failed",
@@ -100,7 +100,7 @@ class FileJournal(Appender):
         "_snapshot_source",
         "_state",
         "_state_position",
-        "_sync_usual",
+        "_sync_requested",
         "_unsynced",
         "_upkeep",
         "_writer",
@@ -152,9 +152,9 @@ class FileJournal(Appender):
         self.durable = self.written = self._next - 1
         self._unsynced = 0
         """Bytes written since the last sync."""
-        self._asked = 0
+        self._commit_requested_at = 0
         """Next sequence number at the last `commit` during the writing of a group."""
-        self._asked_sync = False
+        self._sync_requested = False
         self._roll_requested = False
         self._group: Group | None = None
         self._seal_job: tuple[Work, Done] | None = None
@@ -166,7 +166,7 @@ class FileJournal(Appender):
         self._lookup = Lookup(directory, self._files)
         self._snapshot_due = False
         self._groups = 0
-        self._sync_usual = 2 * SWIFT
+        self._average_sync_time = 2 * SWIFT
         """Smoothed sync duration in seconds; the initial value counts as slow."""
         self._records = 0
         self._written_bytes = 0
@@ -204,7 +204,7 @@ class FileJournal(Appender):
         Without it, `sync` and `close` collect the writer's results. `on_failure` is called once,
         after a write has failed; the process should then stop. Without it, the next append raises.
         `on_warning` is called with texts for the operator.
-        The journal's `recovery` has the broker's state; call its `done` after reading it.
+        The journal's `recovery` has the broker's state; call its `close` after reading it.
 
         With `wait_for_space`, writes that find no space on a full file system, not even in the
         reserve, wait for space; call `measure_space` and `check_space` once a second. Without it,
@@ -213,10 +213,10 @@ class FileJournal(Appender):
         Raises JournalLocked, JournalDamaged, JournalError, OSError.
         """
         options = options or JournalOptions()
-        with naming_space(directory), ExitStack() as stack:
+        with convert_no_space_error(directory), ExitStack() as stack:
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-                hand_over(directory, directory.parent)
+                inherit_owner(directory, directory.parent)
             lock = take_lock(directory)
             stack.callback(os.close, lock)
             remove_temporary(directory)
@@ -226,9 +226,9 @@ class FileJournal(Appender):
                 options.disk_free_limit_percent,
                 options.reserve_bytes,
                 notify,
-                patient=wait_for_space,
+                wait_for_space=wait_for_space,
             )
-            stack.callback(space.release_file)
+            stack.callback(space.close_reserve)
             identity = read_identity(directory) or make_identity(directory)
             recovery = Recovery(directory, identity, verify=options.verify_on_start, space=space)
             journal = cls(
@@ -251,7 +251,7 @@ class FileJournal(Appender):
         while self._writer.outstanding and not self.space.exhausted:
             self._writer.wait(START_SECONDS)
         if self._failed:
-            raise JournalFailed(self._refusal)
+            raise JournalFailed(self._append_error)
 
     # --- the owner -----------------------------------------------------------------------------
 
@@ -265,26 +265,26 @@ class FileJournal(Appender):
         self._on_written = on_written
         self.space.observe(on_space)
 
-    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
         self._snapshot_source = source
 
     # --- group commit --------------------------------------------------------------------------
 
     @property
-    def pending(self) -> bool:
+    def has_pending_records(self) -> bool:
         return bool(self._parts)
 
     def commit(self, sync: bool = True) -> None:
-        if self._open or self._failed:
+        if self._in_unit or self._failed:
             return
-        if self._snapshot_due and not self._upkeep.taking and not self._refusal:
+        if self._snapshot_due and not self._upkeep.is_taking_snapshot and not self._append_error:
             self._begin_snapshot()
         if self._group is not None:
-            self._asked = self._next
-            self._asked_sync |= sync
+            self._commit_requested_at = self._next
+            self._sync_requested |= sync
             return
         if self._parts or self._roll_requested or (sync and self._unsynced):
-            self._hand_over(sync)
+            self._submit_group(sync)
         elif self.written < self._next - 1:
             # the numbers since `written` have no records
             self.written = self._next - 1
@@ -295,7 +295,7 @@ class FileJournal(Appender):
                 if self._next - self._segment.base > SPAN_LIMIT:
                     self._roll()
 
-    def _hand_over(self, sync: bool) -> None:
+    def _submit_group(self, sync: bool) -> None:
         parts = self._parts
         last = (
             self._roll_requested
@@ -306,23 +306,23 @@ class FileJournal(Appender):
         sync = sync or last or self._unsynced > MAX_UNSYNCED
         if parts or (sync and self._unsynced):
             self._parts = []
-            self._asked_sync = False
-            self._start = GROUP_START if sync else 0
-            self._recorded = self._next - 1
-            end = DurableEnd(self._segment.first, self._fill, self._recorded)
+            self._sync_requested = False
+            self._group_flags = GROUP_START if sync else 0
+            self._last_recorded = self._next - 1
+            end = DurableEnd(self._segment.first, self._fill, self._last_recorded)
             self._group = group = Group(parts, self._file, end, sync)
-            is_small = len(parts) <= 3 * SMALL_GROUP and self._sync_usual < SWIFT
+            is_small = len(parts) <= 3 * SMALL_GROUP and self._average_sync_time < SWIFT
             # the owner's thread neither creates a file, as the first group of a file does,
             # nor waits for space, nor calls back before `_roll` has begun the next segment
             file = self._file
             fits = not self.space.low and file.fits(self._fill)
             is_inline = is_small and not last and file.fd >= 0 and fits
             run = self._writer.run if is_inline else self._writer.submit
-            run(partial(self._write, group), partial(self._written, group))
+            run(partial(self._write_group, group), partial(self._finish_group, group))
         if last:
             self._roll()
 
-    def _write(self, group: Group) -> None:
+    def _write_group(self, group: Group) -> None:
         """Write and sync a group, usually on the group thread."""
         if not group.sync:
             group.file.write(group.parts, False)
@@ -331,10 +331,10 @@ class FileJournal(Appender):
         group.file.write(group.parts, True)
         duration = time.perf_counter() - started
         # capped, because a single very slow sync does not predict the next one
-        self._sync_usual += (min(duration, 2 * SWIFT) - self._sync_usual) / 8
+        self._average_sync_time += (min(duration, 2 * SWIFT) - self._average_sync_time) / 8
         self._durable_file.write(group.end)
 
-    def _written(self, group: Group) -> None:
+    def _finish_group(self, group: Group) -> None:
         self._group = None
         self._groups += 1
         size = sum(map(len, group.parts))
@@ -344,24 +344,26 @@ class FileJournal(Appender):
         if group.sync:
             size += self._unsynced
             self._unsynced = 0
-            self._seal_full()
+            self._submit_seal()
             self.durable = sequence
             self._on_durable(sequence)
-            self._upkeep.durable(sequence, size)
+            self._upkeep.group_durable(sequence, size)
         else:
             self._unsynced += size
         # confirm before the next commit, so that publishers send their next messages earlier
         self._on_written(sequence)
-        if self._asked == self._next:
-            self.commit(self._asked_sync)  # the current event loop iteration has appended nothing
-        self._move()
+        if self._commit_requested_at == self._next:
+            self.commit(
+                self._sync_requested
+            )  # the current event loop iteration has appended nothing
+        self._move_records()
 
-    def _move(self) -> None:
+    def _move_records(self) -> None:
         """Append some live records of old segments to the next group.
 
         While the reserve is being used, no records move: a move takes space before it frees any.
         """
-        if not self._open and not self._refusal and not self.space.spending:
+        if not self._in_unit and not self._append_error and not self.space.is_using_reserve:
             self._upkeep.move_slice()
 
     def sync(self) -> None:
@@ -372,10 +374,10 @@ class FileJournal(Appender):
         self.commit()
         while self._writer.outstanding:
             self._writer.wait()
-            self._move()
+            self._move_records()
             self.commit()
         if self._failed and not self._closed:
-            raise JournalFailed(self._refusal)
+            raise JournalFailed(self._append_error)
 
     def _fail(self, error: BaseException) -> None:
         if self._failed:
@@ -389,7 +391,7 @@ class FileJournal(Appender):
                 "acknowledged any more. Check the disk and its free space before the next start; "
                 "what was acknowledged so far is safe."
             )
-        self._refusal = str(failure)
+        self._append_error = str(failure)
         self._parts = []
         self._on_failure(failure)
 
@@ -415,9 +417,9 @@ class FileJournal(Appender):
         """All segments in ascending order, as known to the owner's thread; read-only."""
         return self._liveness.segments
 
-    def completed(self, segment: LiveSegment) -> int:
+    def sealed_time(self, segment: LiveSegment) -> int:
         """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
-        return self._upkeep.completed(segment)
+        return self._upkeep.sealed_time(segment)
 
     def seal(self) -> None:
         """End the active segment, so that it can be read by column or removed."""
@@ -430,24 +432,24 @@ class FileJournal(Appender):
         segment = self._segment
         file = self._file
         if self._fill == SEGMENT_HEADER_BYTES:
-            self._skip()
+            self._rebase_segment()
             return
         sequence = self._next
         self._next = sequence + 1
         segment.last = sequence - 1
         segment.end = self._fill
-        names = {**self.addresses, **self._gone}
+        names = {**self.addresses, **self._forgotten_destinations}
         self._seal_job = (
             partial(file.seal, sequence, names),
-            partial(self._sealed, segment, file),
+            partial(self._finish_seal, segment, file),
         )
         if self._group is None:
-            self._seal_full()
-        self._begin()
+            self._submit_seal()
+        self._begin_segment()
         self._open_file()
         self._snapshot_due = True
 
-    def _seal_full(self) -> None:
+    def _submit_seal(self) -> None:
         """Seal the full segment, if any, once its last group is on disk.
 
         The job is queued before the next group is submitted, and therefore before any later
@@ -457,9 +459,9 @@ class FileJournal(Appender):
             self._writer.defer(*self._seal_job)
             self._seal_job = None
 
-    def _sealed(self, segment: LiveSegment, file: SegmentFile) -> None:
+    def _finish_seal(self, segment: LiveSegment, file: SegmentFile) -> None:
         segment.records = file.records
-        segment.places = array("I")
+        segment.offsets = array("I")
         segment.size = file.end
         segment.sealed = True
         del self._files[segment.first]
@@ -472,7 +474,7 @@ class FileJournal(Appender):
         if source is not None and not self.recovery.finished:
             return  # the broker has not recovered its state yet
         self._snapshot_due = False
-        position = self._append_own(RecordType.SNAPSHOT, b"")
+        position = self._append_internal(RecordType.SNAPSHOT, b"")
         state = self._state
         if source is not None:
             state, self._state = source(), b""
@@ -490,8 +492,8 @@ class FileJournal(Appender):
         space.poll()
         if self._failed or self._closed:
             return
-        if space.restorable:
-            self._writer.defer(space.restore, space.poll)
+        if space.can_restore_reserve:
+            self._writer.defer(space.restore_reserve, space.poll)
         if space.low:
             self._reclaim()
 
@@ -504,13 +506,13 @@ class FileJournal(Appender):
         """
         upkeep = self._upkeep
         upkeep.remove_finished()
-        if upkeep.taking or self._open or self._refusal:
+        if upkeep.is_taking_snapshot or self._in_unit or self._append_error:
             return
         moment = time.monotonic()
-        if not self._snapshot_due and (moment >= self._reclaim_at or self.space.spending):
+        if not self._snapshot_due and (moment >= self._reclaim_at or self.space.is_using_reserve):
             if self._fill > IDLE_SEGMENT and not self._segment.count_live():
                 self._roll_requested = True  # a snapshot follows
-            elif upkeep.unwritten or upkeep.worth_a_snapshot:
+            elif upkeep.snapshot_failed or upkeep.snapshot_would_free_segment:
                 self._snapshot_due = True
         if self._roll_requested or self._snapshot_due:
             self._reclaim_at = moment + RECLAIM_SECONDS
@@ -519,9 +521,9 @@ class FileJournal(Appender):
     def space_state(self) -> SpaceReport:
         return self.space.state()
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
-        return self._upkeep.held_by_slots()
+        return self._upkeep.bytes_held_by_slots()
 
     def compact(self) -> None:
         """Move live records out of partly live segments, and remove segments without any.
@@ -529,8 +531,8 @@ class FileJournal(Appender):
         Blocks until the moved records are written. Segments that the broker state in the snapshot
         does not cover remain. Raises JournalFailed.
         """
-        self._settle_down()
-        self._upkeep.empty(
+        self._sync_snapshot()
+        self._upkeep.schedule_moves(
             [
                 segment
                 for segment in self._liveness.segments
@@ -539,11 +541,11 @@ class FileJournal(Appender):
                 and segment.count_live() < segment.records
             ]
         )
-        self._settle_down()
+        self._sync_snapshot()
 
-    def _settle_down(self) -> None:
+    def _sync_snapshot(self) -> None:
         """Write all records and a snapshot of the result."""
-        self._move()
+        self._move_records()
         self.seal()
         self.sync()
         self._snapshot_due = True
@@ -552,9 +554,9 @@ class FileJournal(Appender):
     # --- reading back --------------------------------------------------------------------------
 
     def fetch(self, sequence: int) -> Message:
-        return self._message(sequence, self.entry(sequence))
+        return self._message(sequence, self.fetch_entry(sequence))
 
-    def head(self, sequence: int) -> Message:
+    def fetch_head(self, sequence: int) -> Message:
         segment, position = self._liveness.locate(sequence)
         if position > self.written:
             return self.fetch(sequence)
@@ -566,7 +568,7 @@ class FileJournal(Appender):
             raise RecordNotFound(f"record {sequence} is not a message of an existing destination")
         return decode_message(record, address)
 
-    def entry(self, sequence: int) -> Record:
+    def fetch_entry(self, sequence: int) -> Record:
         segment, position = self._liveness.locate(sequence)
         if position <= self.written:
             return self._lookup.read(segment, position)
@@ -596,18 +598,18 @@ class FileJournal(Appender):
         if self._closed:
             return
         self._closed = True
-        if not self._refusal and not self._open:
+        if not self._append_error and not self._in_unit:
             self._append(RecordType.STOPPED, b"", now())
         self.space.close()
         self.sync()
-        self._refusal = self._refusal or "the journal is closed"
+        self._append_error = self._append_error or "the journal is closed"
         self._writer.stop()
-        self.recovery.done()
+        self.recovery.close()
         self._lookup.close()
         for file in self._files.values():
             file.close()
         self._durable_file.close()
-        self.space.release_file()
+        self.space.close_reserve()
         os.close(self._lock)
 
 
@@ -618,8 +620,8 @@ def compact(
 ) -> tuple[JournalStats, JournalStats]:
     """Compact a journal that no broker has open; return its statistics before and after.
 
-    `adopt` reads the recovery as a broker does and calls `snapshot_from`; without it, segments
-    after the broker's last snapshot are not compacted.
+    `adopt` reads the recovery as a broker does and calls `set_snapshot_source`; without it,
+    segments after the broker's last snapshot are not compacted.
 
     Raises JournalFailed and the errors of `FileJournal.open`.
     """
@@ -627,7 +629,7 @@ def compact(
     try:
         if adopt is not None:
             adopt(journal)
-        journal.recovery.done()
+        journal.recovery.close()
         before = journal.stats()
         journal.compact()
         after = journal.stats()

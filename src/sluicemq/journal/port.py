@@ -180,18 +180,18 @@ class Journal(Protocol):
         on_space    when the level of free space changes; initially there is enough space
         """
 
-    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
         """Call `source` for each snapshot: it returns the broker state that recovery passes to the
         next start. Without it, that is the recovered state."""
 
     @property
-    def pending(self) -> bool:
+    def has_pending_records(self) -> bool:
         """True if records have been appended that no `commit` has passed on yet."""
 
     def next_sequence(self) -> int:
         """Return a sequence number for a message that is not journaled."""
 
-    def destination(self, address: Address) -> int:
+    def destination_number(self, address: Address) -> int:
         """Return the destination's number; a new one is assigned and journaled if it has none."""
 
     def forget_destination(self, address: Address) -> None:
@@ -240,13 +240,13 @@ class Journal(Protocol):
     def fetch(self, sequence: int) -> Message:
         """Return a live message. Raises RecordNotFound, or JournalDamaged if it is not intact."""
 
-    def head(self, sequence: int) -> Message:
+    def fetch_head(self, sequence: int) -> Message:
         """Return a live message like `fetch`, but omit a long body and skip its checksum.
 
         Intended for reading many messages.
         """
 
-    def entry(self, sequence: int) -> Record:
+    def fetch_entry(self, sequence: int) -> Record:
         """Return a live record of any type. Raises the same errors as `fetch`."""
 
     def commit(self, sync: bool = True) -> None:
@@ -270,7 +270,7 @@ class Journal(Protocol):
     def space_state(self) -> SpaceReport:
         """Return the free space as last measured."""
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
 
     def stats(self) -> JournalStats: ...
@@ -289,15 +289,15 @@ class MemoryJournal:
 
     __slots__ = (
         "_closed",
-        "_holds",
-        "_left",
+        "_in_unit",
         "_live",
         "_next",
         "_next_number",
         "_numbers",
         "_on_durable",
         "_on_written",
-        "_open",
+        "_references",
+        "_retained",
         "_unclaimed",
         "addresses",
         "durable",
@@ -316,12 +316,12 @@ class MemoryJournal:
         self._on_durable: Callable[[int], None] = ignore
         self._on_written: Callable[[int], None] = ignore
         self._live: dict[int, Message | Record] = {}
-        self._left: dict[int, int] = {}
-        self._holds: dict[int, int] = {}
+        self._references: dict[int, int] = {}
+        self._retained: dict[int, int] = {}
         self._numbers: dict[Address, int] = {}
         self._next_number = 1
         self._next = 1
-        self._open = False
+        self._in_unit = False
         self._unclaimed: list[int] = []
         self._closed = False
 
@@ -334,19 +334,19 @@ class MemoryJournal:
         self._on_durable = on_durable
         self._on_written = on_written
 
-    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
         """Do nothing; there are no snapshots."""
 
-    def _take(self, last: bool) -> int:
+    def _assign_sequence(self, last: bool) -> int:
         if self._closed:
             raise JournalFailed("the journal is closed")
-        self._open = not last
+        self._in_unit = not last
         sequence = self._next
         self._next = sequence + 1
         return sequence
 
     @property
-    def pending(self) -> bool:
+    def has_pending_records(self) -> bool:
         return self.written < self._next - 1
 
     def next_sequence(self) -> int:
@@ -354,7 +354,7 @@ class MemoryJournal:
         self._next = sequence + 1
         return sequence
 
-    def destination(self, address: Address) -> int:
+    def destination_number(self, address: Address) -> int:
         number = self._numbers.get(address)
         if number is None:
             number = self._next_number
@@ -379,9 +379,9 @@ class MemoryJournal:
     ) -> int:
         if references > MAX_REFERENCES:
             raise JournalError(f"a message cannot have more than {MAX_REFERENCES} references")
-        message.sequence = sequence = self._take(last)
+        message.sequence = sequence = self._assign_sequence(last)
         self._live[sequence] = message
-        self._left[sequence] = references
+        self._references[sequence] = references
         if not references:
             self._unclaimed.append(sequence)
         return sequence
@@ -395,9 +395,9 @@ class MemoryJournal:
         time_ms: int,
         last: bool = True,
     ) -> int:
-        sequence = self._take(last)
+        sequence = self._assign_sequence(last)
         for ended_sequence in sequences:
-            self._settle(ended_sequence)
+            self._release_reference(ended_sequence)
         return sequence
 
     def append_entry(
@@ -411,7 +411,7 @@ class MemoryJournal:
         references: int = 0,
         last: bool = True,
     ) -> int:
-        sequence = self._take(last)
+        sequence = self._assign_sequence(last)
         if references:
             self._live[sequence] = Record(
                 sequence,
@@ -429,37 +429,37 @@ class MemoryJournal:
                 b"",
                 payload,
             )
-            self._left[sequence] = references
+            self._references[sequence] = references
         if type == RecordType.TRANSACTION_RESOLVED:
-            self._settle(reference)
+            self._release_reference(reference)
         return sequence
 
     def _append(self, type: int, payload: bytes, time_ms: int, destination: int) -> None:
         """Append a record of the journal itself, which must not end a unit of the broker."""
-        self.append_entry(type, payload, time_ms, destination=destination, last=not self._open)
+        self.append_entry(type, payload, time_ms, destination=destination, last=not self._in_unit)
 
-    def _settle(self, sequence: int) -> None:
-        references = self._left.get(sequence, 0)
+    def _release_reference(self, sequence: int) -> None:
+        references = self._references.get(sequence, 0)
         if references:
-            self._left[sequence] = references - 1
-            if references == 1 and sequence not in self._holds:
-                self._drop(sequence)
+            self._references[sequence] = references - 1
+            if references == 1 and sequence not in self._retained:
+                self._delete_record(sequence)
 
-    def _drop(self, sequence: int) -> None:
-        self._left.pop(sequence, None)
+    def _delete_record(self, sequence: int) -> None:
+        self._references.pop(sequence, None)
         self._live.pop(sequence, None)
 
     def retain(self, sequence: int, count: int = 1) -> None:
-        if sequence not in self._left:
+        if sequence not in self._references:
             raise RecordNotFound(f"no record {sequence} to retain")
-        self._holds[sequence] = self._holds.get(sequence, 0) + count
+        self._retained[sequence] = self._retained.get(sequence, 0) + count
 
     def release(self, sequence: int) -> None:
-        holds = self._holds.pop(sequence, 0)
+        holds = self._retained.pop(sequence, 0)
         if holds > 1:
-            self._holds[sequence] = holds - 1
-        elif holds and not self._left[sequence]:
-            self._drop(sequence)
+            self._retained[sequence] = holds - 1
+        elif holds and not self._references[sequence]:
+            self._delete_record(sequence)
 
     def fetch(self, sequence: int) -> Message:
         message = self._live.get(sequence)
@@ -467,24 +467,24 @@ class MemoryJournal:
             raise RecordNotFound(f"no message {sequence}")
         return message
 
-    def head(self, sequence: int) -> Message:
+    def fetch_head(self, sequence: int) -> Message:
         return self.fetch(sequence)
 
-    def entry(self, sequence: int) -> Record:
+    def fetch_entry(self, sequence: int) -> Record:
         record = self._live.get(sequence)
         if not isinstance(record, Record):
             raise RecordNotFound(f"no record {sequence}")
         return record
 
     def commit(self, sync: bool = True) -> None:
-        if not self._open and self.durable < self._next - 1:
+        if not self._in_unit and self.durable < self._next - 1:
             self.durable = self.written = self._next - 1
             unclaimed, self._unclaimed = self._unclaimed, []
             self._on_written(self.written)
             self._on_durable(self.durable)
             for sequence in unclaimed:
-                if sequence not in self._holds:
-                    self._drop(sequence)
+                if sequence not in self._retained:
+                    self._delete_record(sequence)
 
     def measure_space(self) -> None:
         """Do nothing; there is no disk."""
@@ -495,12 +495,13 @@ class MemoryJournal:
     def space_state(self) -> SpaceReport:
         return SpaceReport(SpaceLevel.ENOUGH)
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         return {}
 
     def stats(self) -> JournalStats:
         return JournalStats(
-            durable=self.durable, live=sum(references > 0 for references in self._left.values())
+            durable=self.durable,
+            live=sum(references > 0 for references in self._references.values()),
         )
 
     def close(self) -> None:

@@ -171,7 +171,7 @@ class Lookup:
     def needed_bytes(self, segment: LiveSegment) -> int:
         """Return the bytes of the live or retained records of a sealed segment."""
         index, _ = self._open(segment)
-        mask = index.by_row(segment.needed(), segment.base)
+        mask = index.by_row(segment.needed_mask(), segment.base)
         return sum(compress(index.columns["size"], mask))
 
     def _locate(self, segment: LiveSegment, sequence: int) -> tuple[int, int, int]:
@@ -181,7 +181,7 @@ class Lookup:
             row = index.row(sequence)
             if row < index.count and index.sequences[row] == sequence:
                 return fd, int(index.columns["offset"][row]), int(index.columns["size"][row])
-        elif offset := segment.places[sequence - segment.base] << 3:
+        elif offset := segment.offsets[sequence - segment.base] << 3:
             file = self._files[segment.first]
             return file.fd, offset, min(size_at(os.pread(file.fd, 4, offset), 0), file.end)
         raise RecordNotFound(f"sequence number {sequence} has no record")
@@ -273,7 +273,7 @@ def records_after(directory: Path, segments: Sequence[LiveSegment], position: in
 
 
 def _in_segment(directory: Path, segment: LiveSegment, position: int) -> int:
-    places = segment.places
+    places = segment.offsets
     if not segment.sealed:
         start = max(0, position + 1 - segment.base)
         parts = (places[row : row + SLICE] for row in range(start, len(places), SLICE))

@@ -124,17 +124,18 @@ class SegmentPart(NamedTuple):
 
     segment: LiveSegment
     view: MappedSegment
-    table: SegmentIndex
+    segment_index: SegmentIndex
 
 
 class Recovery:
-    """State of a journal at a start. The caller may read `rows` and `events` until `done`.
+    """State of a journal at a start. The caller may read `live_rows` and `events` until
+    `close`.
 
     state      broker state in the snapshot, b"" if there is none
     position   sequence number of that state
     liveness   current liveness of every record
     addresses  current destinations by number
-    finished   True after `done`
+    finished   True after `close`
     report     summary for the operator: segments, records, live, seconds, and the end of the
                newest segment:
                torn_bytes  bytes cut off after its last whole unit
@@ -177,7 +178,7 @@ class Recovery:
         }
         self._names: dict[int, Address] = {}
         self._unsealed: list[tuple[int, Tail]] = []
-        self._mend = space is not None
+        self._repairs = space is not None
         snapshot = newest_snapshot(directory)
         self.state = snapshot.state if snapshot else b""
         self.position = snapshot.state_position if snapshot else 0
@@ -189,11 +190,11 @@ class Recovery:
             if space is not None:
                 self._seal_all(space)
         except BaseException:
-            self.done()
+            self.close()
             raise
         self.report.update(
             segments=len(self.parts),
-            records=sum(part.table.count for part in self.parts),
+            records=sum(part.segment_index.count for part in self.parts),
             live=sum(segment.count_live() for segment in self.liveness.segments),
             seconds=round(time.monotonic() - started, 3),
         )
@@ -203,12 +204,12 @@ class Recovery:
     def _read(self, snapshot: Snapshot | None, verify: bool) -> None:
         durable = read_durable(self.directory)
         firsts = list_segments(self.directory)
-        if durable and not self._mend:
+        if durable and not self._repairs:
             firsts = [first for first in firsts if first <= durable.segment]
         self._check_chain(firsts, snapshot, durable)
         saved_states = {state.first: state for state in snapshot.segments} if snapshot else {}
         if snapshot:
-            self._take(snapshot)
+            self._load_snapshot(snapshot)
         last = self._live_position
         previous: LiveSegment | None = None
         for first, following in zip_longest(firsts, firsts[1:]):
@@ -224,7 +225,7 @@ class Recovery:
             self.report["confirmed"] = "lost"
         if durable and self.report["confirmed"] == "lost":
             last = max(last, durable.sequence)
-        self._apply()
+        self._replay()
         self.next_sequence = last + SEQUENCE_GAP if firsts or snapshot else 1
 
     def _check_chain(
@@ -247,7 +248,7 @@ class Recovery:
         elif header.previous_end not in (0, previous.end):
             raise DamagedFile(view.path, 56, f"{header.previous:020d} should be another segment")
 
-    def _take(self, snapshot: Snapshot) -> None:
+    def _load_snapshot(self, snapshot: Snapshot) -> None:
         for number, kind, name in snapshot.addresses:
             self.addresses[number] = Address(Kind(kind), decode_name(name))
         self._names.update(self.addresses)
@@ -264,7 +265,7 @@ class Recovery:
         is_last = following is None
         durable_offset = durable.offset if durable and durable.segment == first else None
         if is_last and (size := path.stat().st_size) < SEGMENT_HEADER_BYTES:
-            self._note_end(durable_offset, size, 0)
+            self._report_end(durable_offset, size, 0)
             self._discard(path)
             return None
         view = MappedSegment(path)
@@ -283,7 +284,7 @@ class Recovery:
             else:
                 if following is None:
                     tail = self._find_tail(view, durable, durable_offset)
-                    if self._mend and not tail.heads:
+                    if self._repairs and not tail.heads:
                         view.close()
                         self._discard(path)
                         return None
@@ -308,13 +309,13 @@ class Recovery:
         self, view: MappedSegment, durable: DurableEnd | None, durable_offset: int | None
     ) -> Tail:
         """Return the whole units of the newest segment; `durable_offset` is its durable end."""
-        if not self._mend:
+        if not self._repairs:
             return find_tail(view, durable, view.size if durable_offset is None else durable_offset)
         tail = find_tail(view, durable)
-        self._note_end(durable_offset, tail.torn, tail.end)
+        self._report_end(durable_offset, tail.torn_bytes, tail.end)
         return tail
 
-    def _note_end(self, durable_offset: int | None, torn: int, end: int) -> None:
+    def _report_end(self, durable_offset: int | None, torn: int, end: int) -> None:
         """Report how the newest segment ends: its whole units at `end`, `torn` bytes behind it.
 
         `durable_offset` is the durable end of this segment, None if none is published for it. After
@@ -345,7 +346,7 @@ class Recovery:
         another process has truncated it since then.
         """
         self.report["emptied"] = path.name
-        if self._mend:
+        if self._repairs:
             path.unlink()
             (self.directory / DURABLE_NAME).unlink(missing_ok=True)
             sync_directory(self.directory)
@@ -384,7 +385,7 @@ class Recovery:
         sequences = index.sequences
         count = index.count
         segment.sealed = True
-        segment.places = array("I")
+        segment.offsets = array("I")
         segment.records = count
         segment.size = view.size
         segment.last = int(sequences[count - 1]) if count else 0
@@ -395,10 +396,10 @@ class Recovery:
         start = 0
         if saved_state is not None:
             segment.live = bytearray(unpack_live(saved_state, self.directory))
-            segment.packed = saved_state.live
-            segment.alive = segment.count_live()
+            segment.packed_live = saved_state.live
+            segment.live_at_snapshot = segment.count_live()
             segment.changed = False
-            self.liveness.live_many.update(saved_state.many)
+            self.liveness.large_live_counts.update(saved_state.large_counts)
             start = index.row(self._live_position + 1)
         elif count and segment.last <= self._live_position:
             # a removal undone by a crash: the snapshot has no live record in this segment
@@ -415,7 +416,7 @@ class Recovery:
         if count and len(live) != segment.last - segment.base + 1:
             raise missing_liveness(segment.first, self.directory)
         for match in re.finditer(b"%c" % MANY, live):
-            if segment.base + match.start() not in self.liveness.live_many:
+            if segment.base + match.start() not in self.liveness.large_live_counts:
                 raise missing_liveness(segment.first, self.directory)
 
     def _load_rows(self, segment: LiveSegment, index: SegmentIndex, start: int) -> None:
@@ -434,16 +435,18 @@ class Recovery:
         references = index.columns["references"]
         for row in range(start, count):
             if references[row]:
-                self.liveness.expect(segment, int(index.sequences[row]), int(references[row]))
+                self.liveness.set_live_references(
+                    segment, int(index.sequences[row]), int(references[row])
+                )
 
-    def _apply(self) -> None:
+    def _replay(self) -> None:
         """Replay the records after the snapshot that change liveness or names."""
         liveness = self.liveness
-        for record in self._after(self._live_position, _APPLIED):
+        for record in self._records_after(self._live_position, _APPLIED):
             if record.type == RecordType.COMPLETED:
-                liveness.settle(decode_deliveries(record.body)[1])
+                liveness.release_references(decode_deliveries(record.body)[1])
             elif record.type == RecordType.TRANSACTION_RESOLVED:
-                liveness.settle([record.reference])
+                liveness.release_references([record.reference])
             elif record.type == RecordType.RELOCATED:
                 self._relocate(record)
             elif record.type == RecordType.DESTINATION_CREATED:
@@ -457,13 +460,13 @@ class Recovery:
         old_position = liveness.relocated.get(record.reference, record.reference)
         segment = liveness.find(old_position)
         if segment is not None:
-            liveness.expect(segment, old_position, 0)
+            liveness.set_live_references(segment, old_position, 0)
         if record.references:
             liveness.relocated[record.reference] = record.sequence
         else:
             liveness.relocated.pop(record.reference, None)
 
-    def _after(self, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
+    def _records_after(self, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
         """Iterate over the records of some types after a position, in order."""
         for segment, view, index in self.parts:
             if segment.last <= position:
@@ -481,7 +484,7 @@ class Recovery:
 
     def events(self) -> Iterator[Record]:
         """Iterate over the records after `position` in order, except messages and depths."""
-        return self._after(self.position, _EVENTS)
+        return self._records_after(self.position, _EVENTS)
 
     def last_time(self) -> int:
         """Return the broker's wall clock at its last record, in ms since the epoch; 0 if unknown.
@@ -489,23 +492,25 @@ class Recovery:
         The result is the time of the last record in order, not the maximum.
         """
         for part in reversed(self.parts):
-            types = bytes(part.table.columns["type"]).rstrip(_FOREIGN_TIMES)
+            types = bytes(part.segment_index.columns["type"]).rstrip(_FOREIGN_TIMES)
             if types:
-                return int(part.table.columns["time"][len(types) - 1]) // 1000
+                return int(part.segment_index.columns["time"][len(types) - 1]) // 1000
         return 0
 
-    def rows(self) -> Iterator[LiveRow]:
+    def live_rows(self) -> Iterator[LiveRow]:
         """Iterate over the live messages, ordered by original sequence number."""
         moved_rows = sorted(
             row
             for part in self.parts
-            if RecordType.RELOCATED in bytes(part.table.columns["type"])
-            for row in self._live(part, RecordType.RELOCATED)
+            if RecordType.RELOCATED in bytes(part.segment_index.columns["type"])
+            for row in self._live_rows(part, RecordType.RELOCATED)
         )
-        other_rows = (row for part in self.parts for row in self._live(part, RecordType.MESSAGE))
+        other_rows = (
+            row for part in self.parts for row in self._live_rows(part, RecordType.MESSAGE)
+        )
         return merge(moved_rows, other_rows)
 
-    def _live(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
+    def _live_rows(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
         """Iterate over the live messages of one segment whose records are of that type."""
         segment, _, index = part
         live = segment.live
@@ -513,7 +518,7 @@ class Recovery:
             return
         remaining = index.by_row(live, segment.base)
         columns = index.columns
-        large_counts = self.liveness.live_many
+        large_counts = self.liveness.large_live_counts
         new_row = LiveRow._make
         for (
             kind,
@@ -564,10 +569,10 @@ class Recovery:
                 )
             )
 
-    def done(self) -> None:
+    def close(self) -> None:
         """Close the files and release the data that only a start needs."""
         for part in self.parts:
-            part.table.close()
+            part.segment_index.close()
             part.view.close()
         self.parts.clear()
         self.state = b""

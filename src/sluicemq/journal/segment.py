@@ -69,7 +69,7 @@ from zlib import crc32
 
 import msgspec
 
-from sluicemq.journal.files import DurableEnd, write_whole
+from sluicemq.journal.files import DurableEnd, write_atomically
 from sluicemq.journal.format import (
     FIELDS,
     FLAGS_AT,
@@ -303,16 +303,16 @@ class SegmentHeader(NamedTuple):
 class DamagedFile(JournalDamaged):
     """Damage at an offset of a file. The text includes the remedy."""
 
-    def __init__(self, path: Path, offset: int, what: str) -> None:
-        super().__init__(path, offset, what)
+    def __init__(self, path: Path, offset: int, problem: str) -> None:
+        super().__init__(path, offset, problem)
         self.path = path
         self.offset = offset
-        self.what = what
+        self.problem = problem
 
     def __str__(self) -> str:
         return (
-            f"{self.path}, offset {self.offset}: {self.what}. No crash can explain this; nothing "
-            "has been changed. To see what else is affected: sluicemq journal check "
+            f"{self.path}, offset {self.offset}: {self.problem}. No crash can explain this; "
+            "nothing has been changed. To see what else is affected: sluicemq journal check "
             f"{self.path.parent}"
         )
 
@@ -323,10 +323,10 @@ def segment_path(directory: Path, first: int) -> Path:
 
 def list_segments(directory: Path) -> list[int]:
     """Return the first sequence numbers of the segments in a directory, ascending."""
-    return numbered(directory, SUFFIX)
+    return list_numbered_files(directory, SUFFIX)
 
 
-def numbered(directory: Path, suffix: str) -> list[int]:
+def list_numbered_files(directory: Path, suffix: str) -> list[int]:
     """Return the sequence numbers that name the files of a type in a directory, ascending."""
     stems = (name.removesuffix(suffix) for name in os.listdir(directory) if name.endswith(suffix))
     return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
@@ -481,14 +481,15 @@ _PLAUSIBLE: Final = re.compile(
 class Tail(NamedTuple):
     """Whole units of the last segment.
 
-    heads   headers of their records, joined
-    end     end offset of the last unit
-    torn    bytes after it that a crash left, without trailing zeros, which may be reserved space
+    heads       headers of their records, joined
+    end         end offset of the last unit
+    torn_bytes  bytes after it that a crash left, without trailing zeros, which may be reserved
+                space
     """
 
     heads: bytes
     end: int
-    torn: int
+    torn_bytes: int
 
 
 def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None = None) -> Tail:
@@ -575,5 +576,5 @@ def read_identity(directory: Path) -> bytes | None:
 def make_identity(directory: Path) -> bytes:
     """Generate, store and return the identity of a new directory, 16 random bytes."""
     identity = os.urandom(IDENTITY_BYTES)
-    write_whole(directory / IDENTITY_NAME, identity.hex().encode() + b"\n")
+    write_atomically(directory / IDENTITY_NAME, identity.hex().encode() + b"\n")
     return identity

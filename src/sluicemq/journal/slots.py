@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.journal.files import hand_over, locked, sync_directory, write_whole
+from sluicemq.journal.files import inherit_owner, lock_file, sync_directory, write_atomically
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
@@ -57,7 +57,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: bool = False
     holder: str = ""
 
-    def idle(self, since: int, now: int) -> int:
+    def idle_time(self, since: int, now: int) -> int:
         """Return for how many ms the slot has held segments without an update by its reader.
 
         `since` is the time at which the oldest segment that it holds was sealed. `since` and `now`
@@ -83,7 +83,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
         lease_end = datetime.fromtimestamp(self.until / 1000, UTC)
         return f"the slot {name} is held by {self.holder or 'a reader'} until {lease_end:%F %T} UTC"
 
-    def expired(self, now: int) -> bool:
+    def is_expired(self, now: int) -> bool:
         """Return True if the lease has expired; `now` is in ms since the epoch."""
         return 0 < self.until <= now
 
@@ -150,7 +150,7 @@ class Slots:
         path = self._path(name)
         if position < 0 or (limit_bytes is not None and limit_bytes <= 0):
             raise JournalError("a slot's position is at least 0 and its limit at least 1 byte")
-        now = wall()
+        now = now_ms()
         slot = Slot(
             position=position,
             limit_bytes=limit_bytes or self._limit_bytes,
@@ -158,7 +158,7 @@ class Slots:
             until=now + lease if lease else 0,
         )
         self._make_directory()
-        with self._alone():
+        with self._lock():
             if path.exists():
                 raise JournalError(f"the slot {name} exists already")
             self._write(path, slot)
@@ -171,13 +171,13 @@ class Slots:
         it is already ahead. Raises JournalError if the slot is lost or would move back,
         RecordNotFound.
         """
-        with self._alone():
-            slot = self._kept(name)
+        with self._lock():
+            slot = self._get_usable(name)
             if shared:
                 position = max(position, slot.position)
             if position < slot.position:
                 raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
-            now = wall()
+            now = now_ms()
             if position > slot.position or not 0 <= now - slot.moved < NOTE_MS:
                 slot = msgspec.structs.replace(slot, position=position, moved=now)
                 self._write(self._path(name), slot)
@@ -189,9 +189,9 @@ class Slots:
         Raises JournalError if the slot is lost, RecordNotFound if it does not exist, for example
         because its lease has expired.
         """
-        with self._alone():
-            now = wall()
-            slot = msgspec.structs.replace(self._kept(name), until=now + lease, moved=now)
+        with self._lock():
+            now = now_ms()
+            slot = msgspec.structs.replace(self._get_usable(name), until=now + lease, moved=now)
             self._write(self._path(name), slot)
 
     def claim(self, name: str, holder: str, position: int, lease: int) -> Slot:
@@ -202,11 +202,11 @@ class Slots:
         """
         path = self._path(name)
         self._make_directory()
-        with self._alone():
-            now = wall()
+        with self._lock():
+            now = now_ms()
             with suppress(FileNotFoundError):
                 existing = self._read(path)
-                if existing.holder != holder and not existing.expired(now):
+                if existing.holder != holder and not existing.is_expired(now):
                     raise JournalError(existing.describe_holder(name))
             slot = Slot(
                 position=position,
@@ -222,31 +222,31 @@ class Slots:
     def _make_directory(self) -> None:
         if not self._directory.is_dir():
             self._directory.mkdir(exist_ok=True)
-            hand_over(self._directory, self._directory.parent)
+            inherit_owner(self._directory, self._directory.parent)
 
-    def _kept(self, name: str) -> Slot:
+    def _get_usable(self, name: str) -> Slot:
         slot = self.get(name)
         if slot.lost:
             raise JournalError(slot.describe_loss(name))
         return slot
 
-    def lose(self, name: str, abandoned: bool = False) -> None:
+    def mark_lost(self, name: str, abandoned: bool = False) -> None:
         """Mark the slot lost, so that it holds no segments; `abandoned` as in Slot."""
-        with self._alone():
+        with self._lock():
             slot = msgspec.structs.replace(self.get(name), lost=True, abandoned=abandoned)
             self._write(self._path(name), slot)
 
     def drop(self, name: str) -> None:
         """Delete the slot. Raises RecordNotFound."""
         path = self._path(name)
-        with self._alone():
+        with self._lock():
             try:
                 path.unlink()
             except FileNotFoundError:
                 raise RecordNotFound(f"the slot {name} does not exist") from None
             sync_directory(self._directory)
 
-    def _alone(self) -> AbstractContextManager[None]:
+    def _lock(self) -> AbstractContextManager[None]:
         """Lock the slots against changes by other processes: readers, the broker, commands.
 
         A slot that was read inside the context is still current when it is written; in particular,
@@ -254,14 +254,14 @@ class Slots:
         """
         if not self._directory.is_dir():
             return nullcontext()  # no slot exists; the caller raises
-        return locked(self._directory / _LOCK, mode=0o640)
+        return lock_file(self._directory / _LOCK, mode=0o640)
 
     def _write(self, path: Path, slot: Slot) -> None:
         data = msgspec.json.encode(slot) + b"\n"
-        write_whole(path, data)
+        write_atomically(path, data)
 
 
-def wall() -> int:
+def now_ms() -> int:
     """Return the wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
 

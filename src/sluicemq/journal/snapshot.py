@@ -26,10 +26,10 @@ from zlib import error as ZlibError  # noqa: N812
 
 import msgspec
 
-from sluicemq.journal.files import write_whole
+from sluicemq.journal.files import write_atomically
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
-from sluicemq.journal.segment import DamagedFile, check_version, numbered, segment_path
+from sluicemq.journal.segment import DamagedFile, check_version, list_numbered_files, segment_path
 from sluicemq.journal.space import NO_SPACE, DiskSpace
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged
@@ -44,26 +44,26 @@ LARGEST_SPAN: Final = 4 * SPAN_LIMIT
 class SegmentState(msgspec.Struct, array_like=True):
     """Liveness of one segment.
 
-    base  the sequence number of the first byte of `live`
-    live  zlib; one byte per sequence number, see liveness.py
-    many  (sequence, count) where that byte is 255
+    base          the sequence number of the first byte of `live`
+    live          zlib; one byte per sequence number, see liveness.py
+    large_counts  (sequence, count) where that byte is 255
     """
 
     first: int
     base: int
     live: bytes
-    many: list[tuple[int, int]]
+    large_counts: list[tuple[int, int]]
 
 
 class Snapshot(msgspec.Struct, array_like=True):
     """The payload.
 
-    position        liveness, carried and addresses are as of this sequence number
+    position        liveness, relocated and addresses are as of this sequence number
     state_position  the broker's own state is as of this one, which is not larger
     state           opaque
     next_number     the next destination number
     addresses       (number, kind, name) of destinations
-    carried         u64 old and u64 new number of each record that was moved forward
+    relocated       u64 old and u64 new number of each record that was moved forward
     segments        all that exist; when this is on disk, all but the last have index and trailer
     """
 
@@ -80,42 +80,42 @@ class Snapshot(msgspec.Struct, array_like=True):
 class Capture:
     """Copy of the owner's state that the background thread packs and writes.
 
-    raw       segments whose `live` changed since the last snapshot, each with a copy of it
-    finished  segments without live records, removable once the snapshot is on disk
-    waits     True until its position is durable
-    written   True if the snapshot is on disk, False if the disk was full
+    changed_segments  segments whose `live` changed since the last snapshot, each with a copy of it
+    finished          segments without live records, removable once the snapshot is on disk
+    is_waiting        True until its position is durable
+    written           True if the snapshot is on disk, False if the disk was full
     """
 
     snapshot: Snapshot
-    raw: list[tuple[LiveSegment, SegmentState]]
+    changed_segments: list[tuple[LiveSegment, SegmentState]]
     finished: list[LiveSegment]
-    waits: bool = True
+    is_waiting: bool = True
     written: bool = False
 
 
 def capture_segments(liveness: Liveness, snapshot: Snapshot) -> Capture:
     """Add the segments to a snapshot, copying what changed since the last one."""
     large_counts: dict[int, list[tuple[int, int]]] = {}
-    for sequence, count in liveness.live_many.items():
+    for sequence, count in liveness.large_live_counts.items():
         segment = liveness.find(sequence)
         if segment is not None:
             large_counts.setdefault(segment.first, []).append((sequence, count))
-    raw = []
+    changed_segments = []
     finished = []
     for segment in liveness.segments:
         state = SegmentState(
-            segment.first, segment.base, segment.packed, large_counts.get(segment.first, [])
+            segment.first, segment.base, segment.packed_live, large_counts.get(segment.first, [])
         )
-        segment.before = segment.alive
+        segment.live_at_previous_snapshot = segment.live_at_snapshot
         if segment.changed:
             state.live = bytes(segment.live)
-            segment.alive = segment.count_live()
+            segment.live_at_snapshot = segment.count_live()
             segment.changed = not segment.sealed  # appends do not set `changed`
-            raw.append((segment, state))
-        if not segment.alive:
+            changed_segments.append((segment, state))
+        if not segment.live_at_snapshot:
             finished.append(segment)
         snapshot.segments.append(state)
-    return Capture(snapshot, raw, finished)
+    return Capture(snapshot, changed_segments, finished)
 
 
 def write_snapshot(directory: Path, capture: Capture, space: DiskSpace) -> None:
@@ -123,13 +123,13 @@ def write_snapshot(directory: Path, capture: Capture, space: DiskSpace) -> None:
 
     If the disk is full, no file changes and `written` stays False.
     """
-    for _, state in capture.raw:
+    for _, state in capture.changed_segments:
         state.live = compress(state.live, 1)
     snapshot = capture.snapshot
     data = encode_snapshot(snapshot)
-    write = partial(write_whole, snapshot_path(directory, snapshot.position), data)
+    write = partial(write_atomically, snapshot_path(directory, snapshot.position), data)
     try:
-        space.with_space(write, len(data), upkeep=True, wait=False)
+        space.retry_with_reserve(write, len(data), upkeep=True, wait=False)
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
@@ -154,7 +154,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
     """Return position and path of all snapshots, newest first."""
-    positions = reversed(numbered(directory, SUFFIX))
+    positions = reversed(list_numbered_files(directory, SUFFIX))
     return [(position, snapshot_path(directory, position)) for position in positions]
 
 

@@ -13,7 +13,7 @@ ahead of the data, so a full file system is noticed before a record finds no spa
 The reserve is a preallocated file. It is shortened when a write finds no space, by no more than
 that write needs (at least RELEASE_BYTES); the write is then repeated. Groups of records may use
 three quarters of it. The last quarter is for indexes and snapshots, without which no segment can be
-removed. `restorable` is True once the reserve can be made whole again.
+removed. `can_restore_reserve` is True once the reserve can be made whole again.
 
 Other processes cannot take the space reserved for a segment, but they can take the space that the
 reserve has just released. Then more is released, until nothing is left; no data is lost by that.
@@ -84,8 +84,8 @@ class SpaceReport(NamedTuple):
 class DiskSpace:
     """Space of the journal's file system, with the reserve.
 
-    `poll`, `report` and `close` belong to the owner's thread; `measure`, `with_space` and `restore`
-    may be called on any thread, because file systems may hang.
+    `poll`, `report` and `close` belong to the owner's thread; `measure`, `retry_with_reserve`
+    and `restore_reserve` may be called on any thread, because file systems may hang.
 
     low       True while persistent messages must be refused
     exhausted True while a write waits for space that even the reserve lacks
@@ -99,15 +99,15 @@ class DiskSpace:
         reserve_bytes: int,
         notify: Callable[[Callable[[], None]], object],
         *,
-        patient: bool,
+        wait_for_space: bool,
     ) -> None:
         """Measure the space and open the reserve. Raises OSError.
 
         The threshold is the larger of `low_bytes` and `low_percent` of the file system;
         `reserve_bytes` is the size of the reserve. 0 = none.
 
-        With `patient` a write that finds no space waits for it, except on this thread. Without, it
-        fails, and an existing reserve is used, but none is created or made whole.
+        With `wait_for_space` a write that finds no space waits for it, except on this thread.
+        Without, it fails, and an existing reserve is used, but none is created or made whole.
         """
         self.low = False
         self._on_change: Callable[[SpaceReport], None] = ignore
@@ -116,7 +116,7 @@ class DiskSpace:
         self._low_percent = low_percent
         self._reserve_bytes = reserve_bytes
         self._notify = notify
-        self._patient = patient
+        self._waits_for_space = wait_for_space
         self._owner = threading.get_ident()
         self._changed = threading.Condition()
         """Guards the fields below."""
@@ -126,16 +126,16 @@ class DiskSpace:
         self._free = self._size = 0
         self._reported = SpaceLevel.ENOUGH
         self._fd = -1
-        self._held = 0
+        self._reserve_left = 0
         self.measure()
         self._open_reserve()
-        if self.restorable:
-            self.restore()
+        if self.can_restore_reserve:
+            self.restore_reserve()
         self._update()
 
     def _open_reserve(self) -> None:
         path = self._directory / RESERVE_NAME
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if self._patient else 0)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if self._waits_for_space else 0)
         try:
             self._fd = os.open(path, flags, 0o640)
         except FileNotFoundError:
@@ -144,10 +144,10 @@ class DiskSpace:
             if error.errno not in NO_SPACE:
                 raise
             return
-        self._held = os.fstat(self._fd).st_size
-        if self._held > self._reserve_size:  # the setting is smaller than before
+        self._reserve_left = os.fstat(self._fd).st_size
+        if self._reserve_left > self._reserve_size:  # the setting is smaller than before
             os.ftruncate(self._fd, self._reserve_size)
-            self._held = self._reserve_size
+            self._reserve_left = self._reserve_size
 
     def observe(self, on_change: Callable[[SpaceReport], None]) -> None:
         """Call `on_change` on the owner's thread with each change of the level."""
@@ -170,7 +170,7 @@ class DiskSpace:
         return min(max(self._low_bytes, share), self._size // SMALLEST_SHARE)
 
     @property
-    def _resume(self) -> int:
+    def _resume_threshold(self) -> int:
         """Space at which LOW ends: a fourth above the threshold, as hysteresis."""
         return self._threshold + self._threshold // 4
 
@@ -179,15 +179,15 @@ class DiskSpace:
         return min(self._reserve_bytes, self._size // RESERVE_SHARE)
 
     @property
-    def spending(self) -> bool:
+    def is_using_reserve(self) -> bool:
         """True while part of the reserve is in use."""
-        return self._patient and self._held < self._reserve_size
+        return self._waits_for_space and self._reserve_left < self._reserve_size
 
     @property
-    def restorable(self) -> bool:
+    def can_restore_reserve(self) -> bool:
         """True if there is space to make the reserve whole, and as much again beside it."""
-        gap = self._reserve_size - self._held
-        return self._patient and gap > 0 and self._free >= gap + self._reserve_size
+        gap = self._reserve_size - self._reserve_left
+        return self._waits_for_space and gap > 0 and self._free >= gap + self._reserve_size
 
     def poll(self) -> None:
         """Apply the last measurement, and report the level if it has changed."""
@@ -198,11 +198,11 @@ class DiskSpace:
         with self._changed:
             if not self.low:
                 self.low = self._free < self._threshold
-            elif not self.spending and self._free >= self._resume:
+            elif not self.is_using_reserve and self._free >= self._resume_threshold:
                 self.low = self.exhausted = False
             if self.exhausted and not self._waiting:
                 floor = self._reserve_size // UPKEEP_SHARE
-                self.exhausted = max(self._free, self._held - floor) < RELEASE_BYTES
+                self.exhausted = max(self._free, self._reserve_left - floor) < RELEASE_BYTES
             self._changed.notify_all()
 
     def state(self) -> SpaceReport:
@@ -213,8 +213,8 @@ class DiskSpace:
             self._free,
             self._size,
             self._threshold,
-            self._resume,
-            self._held,
+            self._resume_threshold,
+            self._reserve_left,
             self._reserve_size,
         )
 
@@ -227,7 +227,7 @@ class DiskSpace:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def with_space(
+    def retry_with_reserve(
         self,
         action: Callable[[], ResultT],
         size: int,
@@ -250,7 +250,7 @@ class DiskSpace:
                 if not self._release(size, upkeep) and not (wait and self._wait()):
                     raise
 
-    def run_short(self) -> None:
+    def report_no_space(self) -> None:
         """Handle a refused reservation: there is no space, even if the last poll found some."""
         if not self.low:
             self.low = True
@@ -258,19 +258,19 @@ class DiskSpace:
 
     def _release(self, size: int, upkeep: bool) -> bool:
         """Shorten the reserve. Return False if nothing is left."""
-        self.run_short()
+        self.report_no_space()
         with self._changed:
             floor = 0 if upkeep else self._reserve_size // UPKEEP_SHARE
-            released_bytes = min(max(size, RELEASE_BYTES), self._held - floor)
+            released_bytes = min(max(size, RELEASE_BYTES), self._reserve_left - floor)
             if released_bytes <= 0:
                 return False
-            os.ftruncate(self._fd, self._held - released_bytes)
-            self._held -= released_bytes
+            os.ftruncate(self._fd, self._reserve_left - released_bytes)
+            self._reserve_left -= released_bytes
         return True
 
     def _wait(self) -> bool:
         """Wait RETRY_SECONDS for space. Return False if this thread must not wait."""
-        if not self._patient or threading.get_ident() == self._owner:
+        if not self._waits_for_space or threading.get_ident() == self._owner:
             return False
         with self._changed:
             if self._closing:
@@ -285,7 +285,7 @@ class DiskSpace:
             self._waiting -= 1
         return True
 
-    def restore(self) -> None:
+    def restore_reserve(self) -> None:
         """Make the reserve whole, if there is space for it."""
         with self._changed:
             if self._fd < 0:
@@ -300,7 +300,7 @@ class DiskSpace:
                     return
                 size = 0  # this file system cannot preallocate
                 self._reserve_bytes = 0
-            self._held = size
+            self._reserve_left = size
         self.measure()
 
     def close(self) -> None:
@@ -309,7 +309,7 @@ class DiskSpace:
             self._closing = True
             self._changed.notify_all()
 
-    def release_file(self) -> None:
+    def close_reserve(self) -> None:
         """Close the reserve after the last write."""
         if self._fd >= 0:
             os.close(self._fd)
@@ -321,7 +321,7 @@ def ignore(*arguments: object) -> None:
 
 
 @contextmanager
-def naming_space(directory: Path) -> Iterator[None]:
+def convert_no_space_error(directory: Path) -> Iterator[None]:
     """Convert a disk-full OSError to a JournalError with the directory and the remedy."""
     try:
         yield

@@ -38,10 +38,10 @@ from sluicemq.journal.files import (
     JOURNAL_NAME,
     LOCK_NAME,
     create_file,
-    hand_over,
+    inherit_owner,
     sync_directory,
     write_at,
-    write_whole,
+    write_atomically,
 )
 from sluicemq.journal.format import GROUP_START, UNIT_END, RecordType, encode_record
 from sluicemq.journal.inspect import check
@@ -141,10 +141,10 @@ def read_manifest(backup: Path) -> Manifest:
 def write_manifest(backup: Path, manifest: Manifest) -> None:
     """Write the manifest durably, which completes the backup."""
     data = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
-    write_whole(backup / MANIFEST_NAME, data, mode=0o600)
+    write_atomically(backup / MANIFEST_NAME, data, mode=0o600)
 
 
-class Verdict(msgspec.Struct, kw_only=True):
+class VerificationResult(msgspec.Struct, kw_only=True):
     """Result of `verify`. `records` and `live` are None if the records were not checked."""
 
     problems: list[str]
@@ -155,7 +155,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     live: int | None = None
 
 
-def verify(backup: Path, *, records: bool = True, advance: Advance = ignore) -> Verdict:
+def verify(backup: Path, *, records: bool = True, advance: Advance = ignore) -> VerificationResult:
     """Compare every file with its checksum; with `records`, also check every record, index and
     snapshot in the state that a broker would recover.
 
@@ -163,7 +163,7 @@ def verify(backup: Path, *, records: bool = True, advance: Advance = ignore) -> 
     """
     manifest = read_manifest(backup)
     problems = list(_compare(backup, manifest, advance))
-    verdict = Verdict(
+    verdict = VerificationResult(
         problems=problems,
         files=len(manifest.files),
         bytes=manifest.bytes,
@@ -222,7 +222,7 @@ def read_file(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
 _decoder: Final = msgspec.json.Decoder(Manifest)
 
 
-def catalogue(directory: Path) -> list[BackupView]:
+def find_backups(directory: Path) -> list[BackupView]:
     """Return the backups in a directory, sorted by name. Raises OSError."""
     backups = []
     for path in sorted(directory.iterdir()):
@@ -261,7 +261,7 @@ ALLOWED: Final = frozenset({PARTIAL, "lost+found"})
 """Names that a directory may contain and still count as empty."""
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """Result of a restore; `identity` is the journal's identity in 32 hex digits."""
 
     manifest: Manifest
@@ -271,7 +271,7 @@ class Restored(NamedTuple):
 
 def restore(
     backup: Path, data_dir: Path, *, keep_broker_id: bool = False, advance: Advance = ignore
-) -> Restored:
+) -> RestoreResult:
     """Restore a backup into `data_dir` and verify the checksum of every file.
 
     `data_dir` must be empty or not exist. If root restores, the files are assigned to the owner of
@@ -293,7 +293,7 @@ def restore(
     identity = bytes.fromhex(manifest.identity) if keep_broker_id else os.urandom(IDENTITY_BYTES)
     extra_paths: list[Path] = []
     for file in manifest.files:
-        content = _checked(backup, file, advance)
+        content = _read_checked(backup, file, advance)
         source = backup / file.path
         directory, _, name = file.path.rpartition("/")
         if directory == JOURNAL_NAME and name.endswith(SUFFIX):
@@ -303,22 +303,22 @@ def restore(
             if name == IDENTITY_NAME:
                 data = identity.hex().encode() + b"\n"
             if name != DURABLE_NAME:  # it does not apply to the rewritten segments
-                write_whole(partial_journal / name, data)
+                write_atomically(partial_journal / name, data)
         elif not directory:
-            data = adopted(b"".join(content), manifest.identity, identity.hex())
-            write_whole(data_dir / name, data, mode=0o600)
+            data = replace_identity(b"".join(content), manifest.identity, identity.hex())
+            write_atomically(data_dir / name, data, mode=0o600)
             extra_paths.append(data_dir / name)
     next_sequence = manifest.last_sequence + LEAP
-    _leap(partial_journal, manifest, identity, next_sequence)
+    _write_gap_segment(partial_journal, manifest, identity, next_sequence)
     for path in (*extra_paths, partial_journal, *partial_journal.iterdir()):
-        hand_over(path, data_dir)
+        inherit_owner(path, data_dir)
     sync_directory(partial_journal)
     os.rename(partial_journal, data_dir / JOURNAL_NAME)
     sync_directory(data_dir)
-    return Restored(manifest, identity.hex(), next_sequence)
+    return RestoreResult(manifest, identity.hex(), next_sequence)
 
 
-def adopted(data: bytes, old: str, new: str) -> bytes:
+def replace_identity(data: bytes, old: str, new: str) -> bytes:
     """Return `data` with the identity `old` replaced by `new`, in full and in its short form, which
     is the first half of the digits."""
     for digits in (len(old), len(old) // 2):
@@ -326,7 +326,7 @@ def adopted(data: bytes, old: str, new: str) -> bytes:
     return data
 
 
-def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
+def _read_checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
     """Yield the content of a file as `read_file` does, with the remedy in its errors."""
     try:
         yield from read_file(backup, file, advance)
@@ -361,7 +361,7 @@ def _write_segment(
         os.fsync(fd)
 
 
-def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:
+def _write_gap_segment(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:
     """Write a final segment that contains one SEQUENCE_RESERVED record with that sequence
     number."""
     last = segment_path(journal, manifest.segment)
@@ -373,4 +373,6 @@ def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> 
     record = encode_record(
         RecordType.SEQUENCE_RESERVED, sequence, now(), b"", flags=UNIT_END | GROUP_START
     )
-    write_whole(segment_path(journal, sequence), encode_segment_header(header) + b"".join(record))
+    write_atomically(
+        segment_path(journal, sequence), encode_segment_header(header) + b"".join(record)
+    )

@@ -26,7 +26,7 @@ from sluicemq.journal.liveness import Liveness, LiveSegment
 from sluicemq.journal.port import JournalOptions
 from sluicemq.journal.reader import Lookup
 from sluicemq.journal.segment import segment_path
-from sluicemq.journal.slots import Slot, Slots, wall
+from sluicemq.journal.slots import Slot, Slots, now_ms
 from sluicemq.journal.snapshot import Capture, Snapshot, capture_segments, write_snapshot
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
 from sluicemq.journal.writer import JournalWriter
@@ -42,32 +42,32 @@ ALLOWANCE_SEGMENTS: Final = 4
 class Upkeep:
     """Snapshots and space reclamation of a journal.
 
-    space      disk space; while it is low, segments are reclaimed before the active one is full
-    relocate   appends the record again as RELOCATED with its remaining references; returns its
-               segment, sequence number and bytes
-    failed     called with an error that shows that the journal cannot be trusted
-    warn       called with warnings about slots, for the operator
-    unwritten  True if there was no space for the last snapshot
+    space       disk space; while it is low, segments are reclaimed before the active one is full
+    relocate    appends the record again as RELOCATED with its remaining references; returns its
+                segment, sequence number and bytes
+    on_failure  called with an error that shows that the journal cannot be trusted
+    on_warning  called with warnings about slots, for the operator
+    snapshot_failed  True if there was no space for the last snapshot
     """
 
     __slots__ = (
         "_allowance",
         "_capture",
         "_directory",
-        "_failed",
         "_finished",
-        "_idle",
         "_liveness",
         "_lookup",
+        "_on_failure",
+        "_on_warning",
         "_options",
+        "_pending_moves",
         "_position",
         "_relocate",
         "_slots",
         "_space",
-        "_warn",
-        "_work",
+        "_warned_slots",
         "_writer",
-        "unwritten",
+        "snapshot_failed",
     )
 
     def __init__(
@@ -80,8 +80,8 @@ class Upkeep:
         writer: JournalWriter,
         space: DiskSpace,
         relocate: Callable[[Record, int], tuple[LiveSegment, int, int]],
-        failed: Callable[[BaseException], None],
-        warn: Callable[[str], None],
+        on_failure: Callable[[BaseException], None],
+        on_warning: Callable[[str], None],
     ) -> None:
         self._directory = directory
         self._options = options
@@ -91,24 +91,24 @@ class Upkeep:
         self._writer = writer
         self._space = space
         self._relocate = relocate
-        self._failed = failed
-        self._warn = warn
-        self._idle: set[str] = set()
+        self._on_failure = on_failure
+        self._on_warning = on_warning
+        self._warned_slots: set[str] = set()
         """Idle slots about which a warning was issued."""
         self._capture: Capture | None = None
-        self._work: deque[tuple[LiveSegment, list[int]]] = deque()
+        self._pending_moves: deque[tuple[LiveSegment, list[int]]] = deque()
         """Segments to empty, each with the numbers of its needed records, the first one last."""
         self._allowance = 0
-        """Budget for moves in bytes; see `_allow`."""
+        """Budget for moves in bytes; see `_adjust_allowance`."""
         self._finished: list[LiveSegment] = []
         """Segments without live records as of the last snapshot, held by slots."""
         self._position = 0
         """Position of the broker state in that snapshot. The segment with this position remains:
         recovery requires the predecessor of each segment that begins after it."""
-        self.unwritten = False
+        self.snapshot_failed = False
 
     @property
-    def taking(self) -> bool:
+    def is_taking_snapshot(self) -> bool:
         """True while a snapshot is being taken."""
         return self._capture is not None
 
@@ -134,39 +134,41 @@ class Upkeep:
             position, state_position, state, next_number, names, pairs.tobytes(), []
         )
         self._capture = capture_segments(self._liveness, snapshot)
-        self._allow(-HEADER_BYTES)  # `durable` will add the journal's own record
+        self._adjust_allowance(-HEADER_BYTES)  # `group_durable` will add the journal's own record
 
-    def durable(self, sequence: int, size: int) -> None:
+    def group_durable(self, sequence: int, size: int) -> None:
         """Note that `sequence` is durable, with a group of `size` bytes; write a due snapshot."""
-        self._allow(size)
+        self._adjust_allowance(size)
         capture = self._capture
-        if capture is not None and capture.waits and capture.snapshot.position <= sequence:
-            capture.waits = False
+        if capture is not None and capture.is_waiting and capture.snapshot.position <= sequence:
+            capture.is_waiting = False
             self._writer.defer(
                 partial(write_snapshot, self._directory, capture, self._space),
-                partial(self._written, capture),
+                partial(self._finish_snapshot, capture),
             )
 
-    def _written(self, capture: Capture) -> None:
+    def _finish_snapshot(self, capture: Capture) -> None:
         self._capture = None
-        self.unwritten = not capture.written
-        if self.unwritten:
-            for segment, _ in capture.raw:
+        self.snapshot_failed = not capture.written
+        if self.snapshot_failed:
+            for segment, _ in capture.changed_segments:
                 segment.changed = True  # the packed state was not written
             return
-        for segment, state in capture.raw:
-            segment.packed = state.live
+        for segment, state in capture.changed_segments:
+            segment.packed_live = state.live
         self._finished = capture.finished
         self._position = capture.snapshot.state_position
         self.remove_finished()
-        if self._allowance > 0 and not self._work and not self._space.spending:
+        if self._allowance > 0 and not self._pending_moves and not self._space.is_using_reserve:
             try:
-                self.empty([s for s in self._liveness.segments if self._is_stuck(s)])
+                self.schedule_moves(
+                    [s for s in self._liveness.segments if self._needs_compaction(s)]
+                )
             except (JournalError, OSError) as error:
-                self._failed(error)
+                self._on_failure(error)
 
     @property
-    def worth_a_snapshot(self) -> bool:
+    def snapshot_would_free_segment(self) -> bool:
         """True if the next snapshot would permit removal of a segment that the last one kept."""
         return any(
             segment.sealed and segment.changed and not segment.is_needed
@@ -183,7 +185,7 @@ class Upkeep:
         """
         invalidates_slots = self._options.invalidate_slots_on_low_disk_space and self._space.low
         timeout = self._options.slot_idle_timeout
-        now = wall()
+        now = now_ms()
         candidates = self._removable()
         lost_slots: dict[str, bool] = {}
         expired_slots: list[str] = []
@@ -194,32 +196,34 @@ class Upkeep:
             candidates, slots = [], {}  # an unreadable slot may need every segment
         held_segments: set[LiveSegment] = set()
         for name, slot in slots.items():
-            if slot.expired(now):
+            if slot.is_expired(now):
                 expired_slots.append(name)
                 continue
             unread = _unread(slot, candidates)
             if sum(s.size for s in unread) > (0 if invalidates_slots else slot.limit_bytes):
                 lost_slots[name] = False
-                self._warn(f"the slot {name} is lost: it would hold back more than its limit")
+                self._on_warning(f"the slot {name} is lost: it would hold back more than its limit")
                 continue
-            idle_time = slot.idle(self.completed(unread[0]), now) if unread and timeout else 0
+            idle_time = (
+                slot.idle_time(self.sealed_time(unread[0]), now) if unread and timeout else 0
+            )
             if idle_time > timeout:
                 lost_slots[name] = True
-                self._warn(
+                self._on_warning(
                     f"the slot {name} is lost: its reader has not moved it for longer than "
                     f"journal.slot_idle_timeout ({timeout} ms)"
                 )
                 continue
             if 2 * idle_time > timeout:
                 idle_names.add(name)
-                if name not in self._idle:
-                    self._warn(
+                if name not in self._warned_slots:
+                    self._on_warning(
                         f"the slot {name} holds segments back, and its reader has not moved it for "
                         f"half of journal.slot_idle_timeout ({timeout} ms), after which it is "
                         "lost. Start the reader again, or drop the slot"
                     )
             held_segments.update(unread)
-        self._idle = idle_names
+        self._warned_slots = idle_names
         segments = [segment for segment in candidates if segment not in held_segments]
         for segment in segments:
             self._liveness.remove(segment)
@@ -236,7 +240,7 @@ class Upkeep:
             if segment.sealed and segment.last < self._position and not segment.is_needed
         ]
 
-    def held_by_slots(self) -> dict[str, int]:
+    def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes of segments that only a slot keeps from being removed, by slot name."""
         candidates = self._removable()
         try:
@@ -249,7 +253,7 @@ class Upkeep:
         }
         return {name: size for name, size in held_bytes.items() if size}
 
-    def completed(self, segment: LiveSegment) -> int:
+    def sealed_time(self, segment: LiveSegment) -> int:
         """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
         try:
             path = segment_path(self._directory, segment.first)
@@ -265,7 +269,9 @@ class Upkeep:
         `lost_slots` has the names of lost slots, each with whether its reader has abandoned it.
         """
         unmarked_slots = [
-            name for name in lost_slots if not self._lose(name, lost_slots[name], wait=False)
+            name
+            for name in lost_slots
+            if not self._mark_slot_lost(name, lost_slots[name], wait=False)
         ]
         for name in expired_slots:
             with suppress(RecordNotFound):
@@ -273,13 +279,13 @@ class Upkeep:
         for segment in segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
         for name in unmarked_slots:  # the removed segments have freed space
-            self._lose(name, lost_slots[name], wait=True)
+            self._mark_slot_lost(name, lost_slots[name], wait=True)
 
-    def _lose(self, name: str, abandoned: bool, *, wait: bool) -> bool:
+    def _mark_slot_lost(self, name: str, abandoned: bool, *, wait: bool) -> bool:
         """Mark a slot lost. Return False if the disk is full."""
-        action = partial(self._slots.lose, name, abandoned=abandoned)
+        action = partial(self._slots.mark_lost, name, abandoned=abandoned)
         try:
-            self._space.with_space(action, ENTRY_BYTES, upkeep=True, wait=wait)
+            self._space.retry_with_reserve(action, ENTRY_BYTES, upkeep=True, wait=wait)
         except RecordNotFound:
             return True
         except OSError as error:
@@ -290,12 +296,12 @@ class Upkeep:
 
     # --- moves -----------------------------------------------------------------------------------
 
-    def _allow(self, change: int) -> None:
+    def _adjust_allowance(self, change: int) -> None:
         """Change the budget for moves, which is between plus and minus its maximum, in bytes."""
         limit = ALLOWANCE_SEGMENTS * self._options.segment_bytes
         self._allowance = min(max(self._allowance + change, -limit), limit)
 
-    def _is_stuck(self, segment: LiveSegment) -> bool:
+    def _needs_compaction(self, segment: LiveSegment) -> bool:
         """Return whether a segment is worth emptying: little of it is live, and that does not end
         by itself: at least half of it was there at the snapshot before.
 
@@ -306,48 +312,48 @@ class Upkeep:
             segment.sealed
             and segment.last < self._position
             and segment.is_needed
-            and segment.alive < fraction * segment.records
-            and segment.before >= 0
-            and 2 * segment.alive >= segment.before
+            and segment.live_at_snapshot < fraction * segment.records
+            and segment.live_at_previous_snapshot >= 0
+            and 2 * segment.live_at_snapshot >= segment.live_at_previous_snapshot
             and self._lookup.needed_bytes(segment) < fraction * segment.size
         )
 
-    def empty(self, segments: list[LiveSegment]) -> None:
+    def schedule_moves(self, segments: list[LiveSegment]) -> None:
         """Move all live and retained records out of the segments, in slices."""
-        queued_segments = [segment for segment, _ in self._work]
+        queued_segments = [segment for segment, _ in self._pending_moves]
         for segment in segments:
             if segment not in queued_segments:
-                mask = segment.needed()
+                mask = segment.needed_mask()
                 base = segment.base
                 sequences = list(compress(range(base, base + len(mask)), mask))
                 sequences.reverse()
-                self._work.append((segment, sequences))
+                self._pending_moves.append((segment, sequences))
 
     def move_slice(self) -> None:
         """Move some records of segments that are to be emptied, if any, to the active segment. A
         damaged record fails the journal."""
         moved_bytes = 0
-        while self._work and moved_bytes < MOVE_BYTES:
-            segment, sequences = self._work[0]
+        while self._pending_moves and moved_bytes < MOVE_BYTES:
+            segment, sequences = self._pending_moves[0]
             if not sequences:
-                self._work.popleft()
+                self._pending_moves.popleft()
                 continue
             try:
                 moved_bytes += self._move(segment, sequences.pop())
             except (JournalError, OSError) as error:
-                self._work.popleft()
-                self._failed(error)
+                self._pending_moves.popleft()
+                self._on_failure(error)
                 return
 
     def _move(self, segment: LiveSegment, sequence: int) -> int:
         """Move a record, if it is still needed, and return its bytes."""
         liveness = self._liveness
-        references = liveness.left(segment, sequence)
-        if not references and not liveness.held(segment, sequence):
+        references = liveness.live_references(segment, sequence)
+        if not references and not liveness.retained_references(segment, sequence):
             return 0
         record = self._lookup.read(segment, sequence)
         target, new_sequence, size = self._relocate(record, references)
-        self._allow(-2 * size)  # for its cost, and because `durable` will add it
+        self._adjust_allowance(-2 * size)  # for its cost, and because `group_durable` will add it
         liveness.move(segment, sequence, record.identity, target, new_sequence)
         return size
 

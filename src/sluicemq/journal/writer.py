@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 from zlib import crc32
 
-from sluicemq.journal.files import open_own, sync_directory, write_at
+from sluicemq.journal.files import open_and_inherit_owner, sync_directory, write_at
 from sluicemq.journal.format import (
     GROUP_START,
     HEADER_BYTES,
@@ -62,63 +62,66 @@ other threads may be waiting for the interpreter lock.
 class JournalWriter:
     """Runner of jobs on two dedicated threads.
 
-    notify   schedules a call on the owner's thread; may be called from any thread
-    failed   called on the owner's thread with the first error, once for every failed job
+    notify      schedules a call on the owner's thread; may be called from any thread
+    on_failure  called on the owner's thread with the first error, once for every failed job
     """
 
     def __init__(
         self,
         notify: Callable[[Callable[[], None]], object],
-        failed: Callable[[BaseException], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self.outstanding = 0
         self._notify = notify
-        self._failed = failed
+        self._on_failure = on_failure
         self._failure: BaseException | None = None
-        self._groups: Jobs = SimpleQueue()
-        self._rest: Jobs = SimpleQueue()
+        self._group_jobs: Jobs = SimpleQueue()
+        self._background_jobs: Jobs = SimpleQueue()
         self._results: SimpleQueue[Done] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, args=(jobs,), name=name, daemon=True)
-            for jobs, name in ((self._groups, "journal"), (self._rest, "journal-rest"))
+            for jobs, name in (
+                (self._group_jobs, "journal"),
+                (self._background_jobs, "journal-rest"),
+            )
         ]
         for thread in self._threads:
             thread.start()
 
-    def run(self, work: Work, done: Done) -> None:
-        """Run the group job `work` on the calling thread, then `done`.
+    def run(self, work: Work, on_done: Done) -> None:
+        """Run the group job `work` on the calling thread, then `on_done`.
 
         The caller ensures that no group is outstanding.
         """
         self.outstanding += 1
         self._attempt(work)
-        self._finish(done)
+        self._finish(on_done)
 
-    def submit(self, work: Work, done: Done) -> None:
-        """Run `work` on the group thread, then `done` on the owner's thread."""
+    def submit(self, work: Work, on_done: Done) -> None:
+        """Run `work` on the group thread, then `on_done` on the owner's thread."""
         self.outstanding += 1
-        self._groups.put((work, done))
+        self._group_jobs.put((work, on_done))
 
-    def defer(self, work: Work, done: Done) -> None:
-        """Run `work` on the background thread after earlier deferred jobs, then `done`."""
+    def defer(self, work: Work, on_done: Done) -> None:
+        """Run `work` on the background thread after earlier deferred jobs, then `on_done`."""
         self.outstanding += 1
-        self._rest.put((work, done))
+        self._background_jobs.put((work, on_done))
 
     def collect(self) -> None:
-        """Run the `done` of all finished jobs."""
+        """Run the `on_done` of all finished jobs."""
         with suppress(Empty):
             while True:
                 self._finish(self._results.get_nowait())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds for one job to finish and run its `done`."""
+        """Wait up to `timeout` seconds for one job to finish and run its `on_done`."""
         with suppress(Empty):
             self._finish(self._results.get(timeout=timeout))
 
     def stop(self) -> None:
         """Stop both threads after their queued jobs and join them."""
-        self._groups.put(None)
-        self._rest.put(None)
+        self._group_jobs.put(None)
+        self._background_jobs.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -129,18 +132,18 @@ class JournalWriter:
             except BaseException as error:
                 self._failure = error
 
-    def _finish(self, done: Done) -> None:
+    def _finish(self, on_done: Done) -> None:
         self.outstanding -= 1
         if self._failure is None:
-            done()
+            on_done()
         else:
-            self._failed(self._failure)
+            self._on_failure(self._failure)
 
     def _run(self, jobs: Jobs) -> None:
         while (job := jobs.get()) is not None:
-            work, done = job
+            work, on_done = job
             self._attempt(work)
-            self._results.put(done)
+            self._results.put(on_done)
             with suppress(RuntimeError):  # owner's event loop is closed: `wait` collects
                 self._notify(self.collect)
 
@@ -158,10 +161,10 @@ class SegmentFile:
     __slots__ = (
         "_directory",
         "_header",
+        "_on_sync",
+        "_reserve_step",
         "_reserved",
         "_space",
-        "_step",
-        "_synced",
         "crc",
         "end",
         "fd",
@@ -176,20 +179,20 @@ class SegmentFile:
         header: SegmentHeader,
         space: DiskSpace,
         preallocate: int = 0,
-        synced: Callable[[float], None] = ignore,
+        on_sync: Callable[[float], None] = ignore,
     ) -> None:
         """Describe a segment; the first `write` creates its file.
 
         space        provides disk space when a write fails for lack of it
         preallocate  bytes to reserve at a time; reservation stops if the file system does not
                      support it
-        synced       called with the duration of each fdatasync in seconds, on the thread that
+        on_sync      called with the duration of each fdatasync in seconds, on the thread that
                      called it
         """
         self._directory = directory
         self._header = header
-        self._step = preallocate
-        self._synced = synced
+        self._reserve_step = preallocate
+        self._on_sync = on_sync
         self._space = space
         self._reserved = 0
         self.first = header.first
@@ -233,34 +236,34 @@ class SegmentFile:
             return
         temporary = self._directory / f"{self.first:020d}.tmp"
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-        create = partial(open_own, temporary, flags, 0o640)
-        self.fd = self._space.with_space(create, ENTRY_BYTES)
-        self._put(encode_segment_header(self._header))
+        create = partial(open_and_inherit_owner, temporary, flags, 0o640)
+        self.fd = self._space.retry_with_reserve(create, ENTRY_BYTES)
+        self._append_data(encode_segment_header(self._header))
         self._append(parts, True)
         path = segment_path(self._directory, self.first)
-        self._space.with_space(partial(os.rename, temporary, path), ENTRY_BYTES)
+        self._space.retry_with_reserve(partial(os.rename, temporary, path), ENTRY_BYTES)
         sync_directory(self._directory)
 
     def _append(self, parts: list[bytes], sync: bool) -> None:
         self.heads += b"".join(parts[::3])
         for start in range(0, len(parts), JOIN_PARTS):
-            self._put(b"".join(parts[start : start + JOIN_PARTS]))
+            self._append_data(b"".join(parts[start : start + JOIN_PARTS]))
         if sync:
             started = time.perf_counter()
             os.fdatasync(self.fd)
-            self._synced(time.perf_counter() - started)
+            self._on_sync(time.perf_counter() - started)
 
-    def _put(self, data: bytes) -> None:
+    def _append_data(self, data: bytes) -> None:
         """Append `data`, after reserving space for it and for the segment's index."""
         needed_bytes = self.end + len(data) + self._index_bytes
-        if self._step and needed_bytes > self._reserved:
+        if self._reserve_step and needed_bytes > self._reserved:
             self._reserve(needed_bytes)
         self._write(data)
 
     def _write(self, data: bytes, *, upkeep: bool = False) -> None:
-        """Write `data` at the end; `upkeep` as of `DiskSpace.with_space`."""
+        """Write `data` at the end; `upkeep` as of `DiskSpace.retry_with_reserve`."""
         write = partial(write_at, self.fd, data, self.end)
-        self.end = self._space.with_space(write, len(data), upkeep=upkeep)
+        self.end = self._space.retry_with_reserve(write, len(data), upkeep=upkeep)
         self.crc = crc32(data, self.crc)
 
     @property
@@ -273,23 +276,23 @@ class SegmentFile:
 
         Always True if this file reserves no space.
         """
-        return not self._step or end + self._index_bytes <= self._reserved
+        return not self._reserve_step or end + self._index_bytes <= self._reserved
 
     def _reserve(self, needed_bytes: int) -> None:
         """Reserve `needed_bytes` from the start of the file, plus one step if space permits."""
         start = self._reserved
-        step = self._step
+        step = self._reserve_step
         try:
             os.posix_fallocate(self.fd, start, needed_bytes - start + step)
         except OSError as error:
             if error.errno not in NO_SPACE:
-                self._step = 0  # not supported: the write itself reports a full disk
+                self._reserve_step = 0  # not supported: the write itself reports a full disk
                 return
-            self._space.run_short()
+            self._space.report_no_space()
             step = 0
             size = needed_bytes - start
             action = partial(os.posix_fallocate, self.fd, start, size)
-            self._space.with_space(action, size)
+            self._space.retry_with_reserve(action, size)
         self._reserved = needed_bytes + step
 
     def seal(self, sequence: int, names: Mapping[int, Address]) -> None:

@@ -105,12 +105,12 @@ class SourceSettings:
         self.options: dict[str, Option] = {}
         self.defaults: dict[str, Any] = {}
 
-    def take(self, key: str, convert: Callable[[Any], ValueT], usual: ValueT) -> ValueT:
-        """Remove a setting and return its value; `usual` if it is missing or null. Raises
+    def take(self, key: str, convert: Callable[[Any], ValueT], default: ValueT) -> ValueT:
+        """Remove a setting and return its value; `default` if it is missing or null. Raises
         Damage."""
         setting = self.values.pop(key, None)
         if setting is None or setting.value is None:
-            return usual
+            return default
         try:
             return convert(setting.value)
         except ValueError as fault:
@@ -125,7 +125,7 @@ class SourceSettings:
             if isinstance(value, PartlyMigrated):
                 values = setting.value if isinstance(setting.value, list) else [setting.value]
                 text = ",".join(str(element).strip() for element in values)
-                self.plan.leave("setting", f"{setting.name}={text}", value.reason)
+                self.plan.skip("setting", f"{setting.name}={text}", value.reason)
                 value = value.value
             if value is None:
                 continue
@@ -137,15 +137,15 @@ class SourceSettings:
             else:
                 self.plan.settings[rule.target] = value, setting.name
 
-    def host(self, host: str, what: str, guarded: bool) -> str:
+    def host(self, host: str, what: str, requires_login: bool) -> str:
         """Return the address that a listener is bound to: loopback unless clients have to log in
-        (`guarded`), which is reported for the listener `what`."""
-        if guarded or host in ("127.0.0.1", "localhost", "::1"):
+        (`requires_login`), which is reported for the listener `what`."""
+        if requires_login or host in ("127.0.0.1", "localhost", "::1"):
             return f"[{host}]" if ":" in host else host or "0.0.0.0"
-        self.plan.leave("listener", f"{what} on {host or 'all addresses'}", _PUBLIC)
+        self.plan.skip("listener", f"{what} on {host or 'all addresses'}", _PUBLIC)
         return "127.0.0.1"
 
-    def report_rest(self, reasons: Mapping[str, str]) -> None:
+    def report_unmigrated(self, reasons: Mapping[str, str]) -> None:
         """Report the settings that are left. `reasons` by the beginning of keys, the first of them
         counts; settings with the reason "" are not reported."""
         for key, setting in self.values.items():
@@ -153,7 +153,7 @@ class SourceSettings:
                 reason for start, reason in reasons.items() if key.startswith(start)
             )
             if reason := next(matching_reasons, "there is no equivalent"):
-                self.plan.leave("setting", setting.label or setting.name, reason)
+                self.plan.skip("setting", setting.label or setting.name, reason)
 
 
 def number(value: object) -> int:
@@ -179,7 +179,7 @@ def text(value: object) -> str:
     return value
 
 
-def truth(value: object) -> bool:
+def boolean(value: object) -> bool:
     """Convert a boolean, which may be written as text."""
     if str(value).lower() not in ("true", "false"):
         raise ValueError("is neither true nor false")
@@ -196,7 +196,7 @@ def log_level(value: object) -> str | None:
 
 def render(plan: Plan, data_dir: Path) -> str:
     """Return the file's text."""
-    lines = [f"# Moved in from {plan.kind}: {_printable(str(plan.place))}"]
+    lines = [f"# Moved in from {plan.kind}: {_printable(str(plan.source_path))}"]
     values: dict[str, tuple[object, str]] = {"broker.data_dir": (str(data_dir), "")}
     for name in differing(plan.defaults):
         values[f"broker.default_destination.{name}"] = getattr(plan.defaults, name), ""
@@ -215,10 +215,10 @@ def render(plan: Plan, data_dir: Path) -> str:
         lines += ["", f"# {_printable(listener.comment)}"]
         lines += ["[[listeners]]", f"url = {value_text(listener.url)}"]
         lines += [f"{name} = {value_text(value)}" for name, value in listener.options.items()]
-    if plan.left:
+    if plan.skipped:
         lines += ["", "# Not carried over:"]
         lines += [
-            f"#   {_printable(f'{item.what} {item.name}: {item.reason}')}" for item in plan.left
+            f"#   {_printable(f'{item.what} {item.name}: {item.reason}')}" for item in plan.skipped
         ]
     return "\n".join(lines) + "\n"
 

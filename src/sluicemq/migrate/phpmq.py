@@ -37,8 +37,8 @@ from sluicemq.migrate.source_files import (
     Damage,
     SourceError,
     is_database,
-    opened,
-    required,
+    open_database,
+    require_columns,
 )
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -69,7 +69,7 @@ class ConfigElement(NamedTuple):
 
 def inspect_source(source: Path, store: Path | None) -> Plan:
     """Read the source into a plan. Raises SourceError."""
-    plan = Plan(kind=KIND, place=source.resolve())
+    plan = Plan(kind=KIND, source_path=source.resolve())
     if source.is_dir():
         raise SourceError(f"{source}: this is a directory; name the XML file or the SQLite file")
     if is_database(source):
@@ -136,18 +136,18 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
                 store = store or _store_place(plan, source, entry)
             case ("storage", "redis", "config"):
                 if name == "host" and store is None:
-                    plan.leave("messages", "in Redis", _REDIS)
+                    plan.skip("messages", "in Redis", _REDIS)
             case ("logging", "output", *_):
                 if level := log_level(entry.attributes.get("loglevel", "")):
                     plan.settings["logging.level"] = level, "logging/output"
             case ("logging", "logfile", *_):
-                plan.leave(
+                plan.skip(
                     "setting",
                     f"logging/logfile in line {entry.line}",
                     "the broker logs to standard error, where systemd or a container keeps it",
                 )
             case _:
-                plan.leave("setting", location, "it has no effect")
+                plan.skip("setting", location, "it has no effect")
     for (server, listener_type), values in listeners.items():
         _listen(SourceSettings(plan, values), server, listener_type)
     return store
@@ -162,7 +162,7 @@ _REDIS: Final = (
 def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
     path = entry.attributes.get("value", "")
     if path == MEMORY:
-        plan.leave(
+        plan.skip(
             "messages",
             "in memory",
             "the store is :memory:, so nothing of it is left when PHPMQ stops; have consumers "
@@ -192,7 +192,7 @@ def _listen(settings: SourceSettings, server: str, listener_type: str) -> None:
     elif listener_type in ("network", "tls"):
         host, port = settings.take("host", str, ""), settings.take("port", str, "")
         if not host.startswith("127."):
-            plan.leave("listener", f"{section}: {host}:{port}", _PUBLIC)
+            plan.skip("listener", f"{section}: {host}:{port}", _PUBLIC)
             host = "127.0.0.1"
         if listener_type == "tls":
             scheme += "+tls"
@@ -204,9 +204,9 @@ def _listen(settings: SourceSettings, server: str, listener_type: str) -> None:
                 options.pop("client_ca", None)
         plan.listen(f"{scheme}://{host}:{port}", section, **options)
     else:
-        plan.leave("listener", section, "there is no such type of listener")
+        plan.skip("listener", section, "there is no such type of listener")
         return
-    settings.report_rest(_OPTIONS)
+    settings.report_unmigrated(_OPTIONS)
 
 
 _PUBLIC: Final = (
@@ -223,13 +223,13 @@ _OPTIONS: Final = {
 
 def _read_store(plan: Plan, store: Path) -> None:
     change_detector = plan.change_detector
-    with opened(store, change_detector) as connection:
-        required(connection, store, "PHPMQ", "queue", COLUMNS)
+    with open_database(store, change_detector) as connection:
+        require_columns(connection, store, "PHPMQ", "queue", COLUMNS)
         for name, count in connection.execute(
             "SELECT CAST(queueName AS BLOB), COUNT(*) FROM queue GROUP BY 1"
         ):
             plan.counts[_address(name)] += count
-    plan.waiting = lambda: _messages(store, change_detector)
+    plan.read_messages = lambda: _messages(store, change_detector)
 
 
 def _address(name: object) -> Address:
@@ -237,7 +237,7 @@ def _address(name: object) -> Address:
 
 
 def _messages(store: Path, change_detector: ChangeDetector) -> Iterator[SourceMessage]:
-    with opened(store, change_detector) as connection:
+    with open_database(store, change_detector) as connection:
         rows = connection.execute(
             "SELECT rowid, CAST(messageId AS BLOB), CAST(queueName AS BLOB), CAST(content AS BLOB),"
             " createdAt, dispatched FROM queue ORDER BY queueName, createdAt, rowid"

@@ -50,13 +50,14 @@ class SkippedItem(NamedTuple):
 class SourceMessage(NamedTuple):
     """A ready message of the source.
 
-    takers  of a topic, the subscriptions that have not acknowledged it, by name, with the number of
-            past deliveries; of a queue "" alone. None: the present subscriptions receive it
+    delivery_counts  of a topic, the subscriptions that have not acknowledged it, by name, with the
+                     number of past deliveries; of a queue "" alone. None: the present subscriptions
+                     receive it
     """
 
     message: Message
     key: Key
-    takers: dict[str, int] | None
+    delivery_counts: dict[str, int] | None
 
 
 class PreparedTransaction(NamedTuple):
@@ -115,28 +116,28 @@ ASIDE: Final = {
 class Plan(msgspec.Struct, kw_only=True):
     """Contents of a source and the changes that the migration will make.
 
-    kind           openmq, vibemq or phpmq
-    place          path of the source
-    settings       values and their origins, by their paths in the configuration file, in its units
-    defaults       of destinations created on first use
-    destinations   to be declared
-    origins        of those: details of their creation besides the kind of the source, and its
-                   time in ms since the epoch, 0 = unknown
-    counts         number of ready messages by destination
-    waiting        the messages, read on demand; those of a destination in order
-    set_aside      number of rows that are written to a file instead of imported, by type
-    aside          these rows, read on demand
-    late           messages older than their queue's time to live, which restarts
-    one_name       a name stands for a queue or a topic, never for both
-    users          to be added, unless there is one of that name
-    branches       prepared transactions; the messages that they acknowledge are not in `waiting`
-    left           items that are not migrated
-    notes          other information for the operator
-    change_detector  detects changes of the source
+    kind            openmq, vibemq or phpmq
+    source_path     path of the source
+    settings        values and their origins, by their paths in the configuration file, in its units
+    defaults        of destinations created on first use
+    destinations    to be declared
+    origins         of those: details of their creation besides the kind of the source, and its
+                    time in ms since the epoch, 0 = unknown
+    counts          number of ready messages by destination
+    read_messages   returns these messages; those of a destination in order
+    set_aside       number of rows that are written to a file instead of imported, by type
+    read_set_aside  returns these rows
+    expired_count   messages older than their queue's time to live, which restarts
+    has_shared_namespace   True if a name stands for a queue or a topic, never for both
+    users           to be added, unless there is one of that name
+    prepared_transactions  prepared transactions; `read_messages` omits what they acknowledge
+    skipped         items that are not migrated
+    notes           other information for the operator
+    change_detector detects changes of the source
     """
 
     kind: str
-    place: Path
+    source_path: Path
     settings: dict[str, tuple[object, str]] = msgspec.field(default_factory=dict)
     listeners: list[NewListener] = msgspec.field(default_factory=list)
     defaults: DestinationSettings = DEFAULT_SETTINGS
@@ -145,19 +146,19 @@ class Plan(msgspec.Struct, kw_only=True):
     subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)
     users: dict[str, UserRecord] = msgspec.field(default_factory=dict)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
-    waiting: Callable[[], Iterable[SourceMessage]] = tuple
+    read_messages: Callable[[], Iterable[SourceMessage]] = tuple
     set_aside: Counter[str] = msgspec.field(default_factory=Counter)
-    aside: Callable[[], Iterable[SetAsideRow]] = tuple
-    late: int = 0
-    one_name: bool = False
-    branches: list[PreparedTransaction] = msgspec.field(default_factory=list)
-    left: list[SkippedItem] = msgspec.field(default_factory=list)
+    read_set_aside: Callable[[], Iterable[SetAsideRow]] = tuple
+    expired_count: int = 0
+    has_shared_namespace: bool = False
+    prepared_transactions: list[PreparedTransaction] = msgspec.field(default_factory=list)
+    skipped: list[SkippedItem] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
     change_detector: ChangeDetector = msgspec.field(default_factory=ChangeDetector)
 
-    def leave(self, what: str, name: str, reason: str) -> None:
+    def skip(self, what: str, name: str, reason: str) -> None:
         """Add an item that is not migrated."""
-        self.left.append(SkippedItem(what, name, reason))
+        self.skipped.append(SkippedItem(what, name, reason))
 
     def listen(self, url: str, comment: str, **options: str | int | bool) -> None:
         """Add a listener."""

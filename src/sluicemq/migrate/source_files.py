@@ -77,20 +77,20 @@ class SourceFile:
 
 @dataclass(slots=True, eq=False)
 class ByteReader:
-    """Bytes that are read sequentially. `where` begins its error messages."""
+    """Bytes that are read sequentially. `location` begins its error messages."""
 
     data: bytes
-    where: str
+    location: str
     position: int = 0
 
     def damage(self, what: str) -> Damage:
         """Return the error for a problem at the current position."""
-        return Damage(f"{self.where}, at {self.position} of {len(self.data)} bytes: {what}")
+        return Damage(f"{self.location}, at {self.position} of {len(self.data)} bytes: {what}")
 
     def take(self, size: int) -> bytes:
         """Read `size` bytes."""
         start = self.position
-        if not 0 <= size <= self.left:
+        if not 0 <= size <= self.remaining:
             raise self.damage(f"{size} bytes should follow")
         self.position = start + size
         return self.data[start : self.position]
@@ -105,7 +105,7 @@ class ByteReader:
         return value
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Return the number of unread bytes."""
         return len(self.data) - self.position
 
@@ -120,7 +120,7 @@ class ChangeDetector:
     used: dict[Path, str] = field(default_factory=dict)
     _seen: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
-    def look(self, path: Path) -> None:
+    def record_state(self, path: Path) -> None:
         """Record the present state of the file if it exists."""
         stamp = _stamp(path)
         if stamp is not None:
@@ -128,7 +128,7 @@ class ChangeDetector:
 
     def read_settings(self, path: Path) -> bytes:
         """Read a text file and record its state. Raises SourceError."""
-        self.look(path)
+        self.record_state(path)
         try:
             return read_bounded(path, MAX_SETTINGS)
         except ConfigurationError as error:
@@ -178,7 +178,7 @@ def is_database(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Connection]:
+def open_database(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Connection]:
     """Open a connection whose text is bytes and whose rows have names. Raises SourceError; Damage
     also for errors that occur while it is used."""
     if not path.is_file():
@@ -187,8 +187,8 @@ def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Conn
         raise Damage(f"{path}, byte 0: the file is not an SQLite database")
     companion_files = [Path(f"{path}{suffix}") for suffix in BESIDE]
     for file in (path, *companion_files):
-        change_detector.look(file)
-    if use := usage(path):
+        change_detector.record_state(file)
+    if use := describe_use(path):
         change_detector.used.setdefault(path, use)
     nonempty_files = [file for file in companion_files if file.exists() and file.stat().st_size]
     with tempfile.TemporaryDirectory() as directory:
@@ -221,7 +221,7 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {column_text(row[0]) for row in rows}
 
 
-def required(
+def require_columns(
     connection: sqlite3.Connection, file: Path, product: str, table: str, needed: Collection[str]
 ) -> set[str]:
     """Return the columns of a table of a product's store. Raises Damage unless it has those that
@@ -250,7 +250,7 @@ _FLOCK: Final = "@hhqqi4x"
 """`struct flock` of 64-bit Linux: type, whence, start, length, process."""
 
 
-def usage(path: Path) -> str:
+def describe_use(path: Path) -> str:
     """Return how another process uses the database, for a message; "" if no use is detected.
 
     In WAL mode a program holds locks while it is connected, also in another container. Without WAL

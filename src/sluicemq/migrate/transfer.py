@@ -47,7 +47,7 @@ from sluicemq.broker import (
     recover,
 )
 from sluicemq.journal import FileJournal
-from sluicemq.journal.files import JOURNAL_NAME, open_own
+from sluicemq.journal.files import JOURNAL_NAME, open_and_inherit_owner
 from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
@@ -89,19 +89,20 @@ class Interrupted(SluiceError):
 class MigrationOutcome(msgspec.Struct, kw_only=True):
     """Result of a transfer.
 
-    kept      existing destinations, which are unchanged
-    imported  messages by destination; before: imported by an earlier run
-    unwanted  messages of topics that match no subscription
-    users     added users
-    aside     file of the rows that have been set aside
+    existing_destinations  existing destinations, which are unchanged
+    imported               messages by destination
+    imported_earlier       messages imported by an earlier run
+    unmatched              messages of topics that match no subscription
+    users                  added users
+    set_aside_file         file of the rows that have been set aside
     """
 
-    kept: list[Address] = []
+    existing_destinations: list[Address] = []
     imported: Counter[Address] = msgspec.field(default_factory=Counter)
-    before: int = 0
-    unwanted: int = 0
+    imported_earlier: int = 0
+    unmatched: int = 0
     users: list[str] = []
-    aside: Path | None = None
+    set_aside_file: Path | None = None
 
 
 def transfer(
@@ -130,23 +131,23 @@ def transfer(
         writer = broker.batches.writers.get(WRITER)
         offline_import = OfflineImport(broker, journal, WRITER)
         transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, is_interrupted)
-        aside_path = write_aside(plan, data_dir, transfer_run.pause)
+        aside_path = write_set_aside(plan, data_dir, transfer_run.raise_if_interrupted)
         ledger.begin(journal.identity, writer.batch if writer else 0)
         outcome = transfer_run.transfer()
     finally:
         journal.close()
-    outcome.aside = aside_path
+    outcome.set_aside_file = aside_path
     outcome.users = add_users(plan.users, data_dir)
     plan.change_detector.check("what has been imported by now is not imported twice")
     messages = sum(outcome.imported.values())
-    ledger.done(plan.kind, plan.place, messages, time.time_ns() // 1_000_000)
+    ledger.finish(plan.kind, plan.source_path, messages, time.time_ns() // 1_000_000)
     return outcome
 
 
 def _check_names(plan: Plan, existing: Collection[Address]) -> None:
     """Raise SourceError if the plan has a queue with the name of an existing topic, or the reverse,
     and the source's clients cannot distinguish the two."""
-    if not plan.one_name:
+    if not plan.has_shared_namespace:
         return
     clashes = [
         f"{address.kind.name.lower()} {address.name}"
@@ -175,7 +176,7 @@ class _Transfer:
     _is_interrupted: Callable[[], bool]
     _outcome: MigrationOutcome = field(default_factory=MigrationOutcome)
 
-    def pause(self) -> None:
+    def raise_if_interrupted(self) -> None:
         """Raise Interrupted if the transfer should stop. Call it only between two units."""
         if not self._is_interrupted():
             return
@@ -192,13 +193,13 @@ class _Transfer:
             self._declare(address, settings)
         self._subscribe()
         self._journal.sync()
-        self._take_over_branches()
+        self._import_transactions()
         part: list[SourceMessage] = []
         size = 0
-        for source_message in self._plan.waiting():
-            self.pause()
+        for source_message in self._plan.read_messages():
+            self.raise_if_interrupted()
             if source_message.key in self._ledger.keys:
-                self._outcome.before += 1
+                self._outcome.imported_earlier += 1
                 continue
             part.append(source_message)
             size += len(source_message.message.body) + len(source_message.message.native)
@@ -213,7 +214,7 @@ class _Transfer:
     def _declare(self, address: Address, settings: DestinationSettings) -> None:
         existing = self._broker.destinations.find(address)
         if existing is not None and not existing.automatic:
-            self._outcome.kept.append(address)
+            self._outcome.existing_destinations.append(address)
         else:
             explicit_settings = differing(settings, self._plan.defaults)
             default_origin = Provenance(_CREATORS[self._plan.kind], explicit_settings), 0
@@ -237,7 +238,7 @@ class _Transfer:
                     compile_selector(subscription.selector) if subscription.selector else None
                 )
             except SelectorError as fault:
-                self._plan.leave(
+                self._plan.skip(
                     "subscription",
                     f"{subscription.name} of topic {subscription.topic}",
                     f"its selector {subscription.selector!r} is not understood: {fault}",
@@ -254,7 +255,7 @@ class _Transfer:
 
     # --- messages ------------------------------------------------------------------------------
 
-    def _number(self, address: Address) -> int:
+    def _destination_number(self, address: Address) -> int:
         """Return a destination's number in the journal. The first call for a destination appends
         records, so it has to come before a unit begins."""
         destinations = self._broker.destinations
@@ -270,8 +271,8 @@ class _Transfer:
     def _write(self, part: list[SourceMessage]) -> None:
         """Append one unit."""
         for source_message in part:
-            self._number(source_message.message.destination)
-        number = self._ledger.intend([source_message.key for source_message in part])
+            self._destination_number(source_message.message.destination)
+        number = self._ledger.begin_part([source_message.key for source_message in part])
         for source_message in part:
             self._append(source_message)
         self._import.end_unit(number, len(part))
@@ -281,8 +282,8 @@ class _Transfer:
         subscription receives it."""
         message = source_message.message
         address = message.destination
-        number = self._number(address)
-        takers = source_message.takers
+        number = self._destination_number(address)
+        takers = source_message.delivery_counts
         attempts = {number: (takers or {}).get("", 0)}  # of a queue, or of the group of a topic
         if address.kind is Kind.TOPIC:
             topic = self._broker.destinations.topic(address.name)
@@ -297,43 +298,47 @@ class _Transfer:
                 }
             message.routes = tuple(attempts)
         if not attempts:
-            self._outcome.unwanted += 1
+            self._outcome.unmatched += 1
             return 0
         sequence = self._import.message(message, number, len(attempts), attempts)
         self._outcome.imported[address] += 1
         return sequence
 
-    def _target(self, address: Address, name: str) -> int | None:
+    def _subscription_number(self, address: Address, name: str) -> int | None:
         """Return the number of a subscription in the journal; None if it does not exist."""
         if address.kind is Kind.QUEUE:
-            return self._number(address)
+            return self._destination_number(address)
         subscription = self._broker.destinations.topic(address.name).subscriptions.get(name)
         return subscription.number if subscription is not None else None
 
     # --- prepared transactions -----------------------------------------------------------------
 
-    def _take_over_branches(self) -> None:
+    def _import_transactions(self) -> None:
         """Append all transactions in one unit with the messages that they have acknowledged: after
         a crash a Xid is recovered either with all of its work or not at all."""
         keys = self._ledger.keys
-        branches = [branch for branch in self._plan.branches if _branch_key(branch.xid) not in keys]
+        branches = [
+            branch
+            for branch in self._plan.prepared_transactions
+            if _branch_key(branch.xid) not in keys
+        ]
         acked_messages = {
             source_message.key: source_message
-            for branch in self._plan.branches
+            for branch in self._plan.prepared_transactions
             for source_message, _ in branch.acks
         }
         new_messages = [
             source_message for key, source_message in acked_messages.items() if key not in keys
         ]
-        self._outcome.before += len(acked_messages) - len(new_messages)
+        self._outcome.imported_earlier += len(acked_messages) - len(new_messages)
         if not branches and not new_messages:
             return
         for source_message in new_messages:
-            self._number(source_message.message.destination)
+            self._destination_number(source_message.message.destination)
         unit_keys = [source_message.key for source_message in new_messages] + [
             _branch_key(branch.xid) for branch in branches
         ]
-        number = self._ledger.intend(unit_keys)
+        number = self._ledger.begin_part(unit_keys)
         sequences = {
             source_message.key: self._append(source_message) for source_message in new_messages
         }
@@ -341,7 +346,7 @@ class _Transfer:
             acks: dict[int, list[int]] = {}
             for source_message, name in branch.acks:
                 if sequence := sequences.get(source_message.key, 0):
-                    target = self._target(source_message.message.destination, name)
+                    target = self._subscription_number(source_message.message.destination, name)
                     if target is not None:
                         acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
@@ -412,21 +417,21 @@ class Ledger:
             self.keys.difference_update(self._last_keys)
             self._end = self._last_start
         self.part = written
-        fd = open_own(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        fd = open_and_inherit_owner(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(fd, "wb") as file:
             os.fchmod(fd, 0o600)
             file.truncate(self._end)
         if not self._end:
             self._write(journal=journal.hex())
 
-    def intend(self, keys: list[Key]) -> int:
+    def begin_part(self, keys: list[Key]) -> int:
         """Record that the next part is about to be written. Returns its number once it is on
         disk."""
         self.part += 1
         self._write(part=self.part, keys=b"".join(keys))
         return self.part
 
-    def done(self, kind: str, place: Path, messages: int, at: int) -> None:
+    def finish(self, kind: str, place: Path, messages: int, at: int) -> None:
         """Record that a migration is complete. `at` is ms since the epoch."""
         self._write(done=kind, place=str(place), messages=messages, at=at)
 
@@ -441,7 +446,7 @@ class Ledger:
 # --- rows that are set aside -------------------------------------------------------------------
 
 
-def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path | None:
+def write_set_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path | None:
     """Write the rows that the plan sets aside. Returns the file, or None if there are none.
 
     The file has the first unused name, unless an existing file of that kind is identical. `pause`
@@ -451,9 +456,9 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
         return None
     temporary = directory / f"set-aside-{plan.kind}.tmp"
     try:
-        fd = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = open_and_inherit_owner(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "wb") as file:
-            for row in plan.aside():
+            for row in plan.read_set_aside():
                 pause()
                 columns = {name: _encodable(value) for name, value in row.row.items()}
                 file.write(

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sluicemq.journal.files import locked, write_whole
+from sluicemq.journal.files import lock_file, write_atomically
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import (
     ANONYMOUS,
@@ -561,7 +561,7 @@ class UserStore:
             f"another process has been changing {self.path} for {LOCK_SECONDS:g} s; try again"
         )
         lock = self.path.with_name(self.path.name + ".lock")
-        with locked(lock, mode=0o600, seconds=LOCK_SECONDS, busy=busy):
+        with lock_file(lock, mode=0o600, seconds=LOCK_SECONDS, busy=busy):
             before, _ = _load(self.path)
             after = change(before)
             if after is before:
@@ -573,7 +573,7 @@ class UserStore:
                     f"the user database would have more than {MAX_FILE} bytes; remove users, "
                     "permissions or tokens that are not needed any more"
                 )
-            write_whole(self.path, content, mode=0o600)
+            write_atomically(self.path, content, mode=0o600)
             return after
 
 

@@ -168,7 +168,7 @@ class Server:
             start_deadline=time_budget(settings.scan_budget / 1000),
             observer=None if self._tracing is None else self._tracing.span_recorder,
         )
-        journal.snapshot_from(lambda: snapshot(broker))
+        journal.set_snapshot_source(lambda: snapshot(broker))
         if isinstance(journal, FileJournal):
             ready = recover(broker, journal.recovery)
             log.info("recovered", waiting=ready, **journal.recovery.report)
@@ -201,7 +201,7 @@ class Server:
             log.error(
                 "disk space is low: persistent messages are refused, consumers and administration "
                 "go on",
-                held_by_slots=journal.held_by_slots(),
+                held_by_slots=journal.bytes_held_by_slots(),
                 **figures,
             )
         else:

@@ -258,14 +258,14 @@ def test_a_message_on_disk_is_read_once_for_its_age(
     assert head is not None
     assert head.message is None
     reads = 0
-    original_head = journal.head
+    original_head = journal.fetch_head
 
     def counted(sequence: int) -> Message:
         nonlocal reads
         reads += 1
         return original_head(sequence)
 
-    monkeypatch.setattr(FileJournal, "head", lambda self, sequence: counted(sequence))
+    monkeypatch.setattr(FileJournal, "fetch_head", lambda self, sequence: counted(sequence))
     ages = Ages(broker.journal)
     for delay in (5000, 6000):
         ages.begin(sent + delay)

@@ -60,13 +60,13 @@ def message(body: bytes = b"hello", address: Address = ORDERS, **fields: object)
 def put(journal: FileJournal, made: Message | None = None) -> int:
     """Append one message."""
     made = made or message()
-    return journal.append_message(made, journal.destination(made.destination))
+    return journal.append_message(made, journal.destination_number(made.destination))
 
 
 def deliver(journal: FileJournal, sequences: list[int], address: Address = ORDERS) -> int:
     """Append that these were delivered for the first time."""
     body = encode_completed(7, sequences)
-    number = journal.destination(address)
+    number = journal.destination_number(address)
     return journal.append_entry(RecordType.DELIVERED, body, T0 + 1, destination=number)
 
 
@@ -75,7 +75,7 @@ def redeliver(
 ) -> int:
     """Append that these were delivered again."""
     body = encode_redelivered(7, sequences, attempts)
-    number = journal.destination(address)
+    number = journal.destination_number(address)
     return journal.append_entry(RecordType.REDELIVERED, body, T0 + 2, destination=number)
 
 
@@ -86,7 +86,9 @@ def settle(
     address: Address = ORDERS,
 ) -> int:
     """Append that these deliveries ended."""
-    return journal.append_completed(7, journal.destination(address), cause, sequences, T0 + 3)
+    return journal.append_completed(
+        7, journal.destination_number(address), cause, sequences, T0 + 3
+    )
 
 
 def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address = ORDERS) -> int:
@@ -96,7 +98,7 @@ def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address
         encode(Requeue(7, 0, attempts)),
         T0 + 4,
         reference=sequence,
-        destination=journal.destination(address),
+        destination=journal.destination_number(address),
     )
 
 
@@ -106,7 +108,7 @@ def depth(journal: FileJournal, waiting: int, address: Address = ORDERS) -> int:
         RecordType.DEPTH,
         DEPTH.pack(waiting, 2, 3, 0),
         T0 + 5,
-        destination=journal.destination(address),
+        destination=journal.destination_number(address),
     )
 
 

@@ -31,7 +31,7 @@ def journal_in(directory: Path, options: JournalOptions = SMALL) -> Iterator[Fil
     """A journal, closed as by a broker that stops."""
     journal = FileJournal.open(directory, options)
     try:
-        journal.recovery.done()
+        journal.recovery.close()
         yield journal
     finally:
         journal.close()
@@ -107,13 +107,13 @@ def test_like_the_reader_of_single_records(taken: list[tuple[str, object]], plac
         directory = Path(name)
         journal = FileJournal.open(directory, SMALL)
         try:
-            journal.recovery.done()
+            journal.recovery.close()
             sequences: list[int] = []
             for step, argument in taken:
                 if step == "restart":
                     journal.close()
                     journal = FileJournal.open(directory, SMALL)
-                    journal.recovery.done()
+                    journal.recovery.close()
                 elif step == "compact":
                     journal.compact()
                 else:
@@ -204,7 +204,7 @@ def test_a_million_destinations_need_no_more_than_their_names(tmp_path: Path) ->
 
 def test_what_was_moved(tmp_path: Path) -> None:
     with journal_in(tmp_path, JournalOptions()) as journal:
-        journal.snapshot_from(lambda: b"")
+        journal.set_snapshot_source(lambda: b"")
         kept_sequence = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))
         # a prepared transaction is moved, too, and is no message
         journal.append_entry(RecordType.TRANSACTION_PREPARED, b"transaction", T0, references=1)

@@ -80,7 +80,7 @@ def rewritten(directory: Path) -> Path:
     """Return a journal with relocated records."""
 
     def adopt(journal: FileJournal) -> None:
-        journal.snapshot_from(lambda: b"")
+        journal.set_snapshot_source(lambda: b"")
 
     fill(directory)
     compact(directory, SMALL, adopt)

@@ -347,7 +347,7 @@ def test_a_slot_is_moved_by_the_next_batch_if_the_broker_was_away(
 
 def test_a_slot_holds_segments(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
-        journal.snapshot_from(lambda: b"")  # there is a broker, which needs nothing
+        journal.set_snapshot_source(lambda: b"")  # there is a broker, which needs nothing
         stream = stream_of(tmp_path, slot="lake", events="published")
         start = stream.initialOffset()
         stream.latestOffset(start, ALL)
@@ -369,7 +369,7 @@ def test_a_slot_that_is_lost(
 ) -> None:
     slots = Slots(tmp_path)
     slots.create("lake")
-    slots.lose("lake")
+    slots.mark_lost("lake")
     stream = stream_of(tmp_path, slot="lake", failondataloss=strict)
     start = stream.initialOffset()
     if strict == "true":

@@ -119,7 +119,7 @@ class DiskHarness(Harness):
         self.journal = FileJournal.open(directory, notify=_ignore)
         self.broker = Broker(self.journal, self.clock)
         self.broker.on_flush_needed(self._wake)
-        self.journal.snapshot_from(lambda: snapshot(self.broker))
+        self.journal.set_snapshot_source(lambda: snapshot(self.broker))
         recover(self.broker, self.journal.recovery)
         self.coordinator = Coordinator(self.broker)
 

@@ -299,7 +299,7 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
         harness = Harness()
         harness.broker = Broker(journal, ManualClock())
         harness.broker.on_flush_needed(lambda: None)
-        journal.snapshot_from(lambda: snapshot(harness.broker))
+        journal.set_snapshot_source(lambda: snapshot(harness.broker))
         recover(harness.broker, journal.recovery)
         return journal, harness
 

@@ -109,7 +109,7 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
             f"{lock}: the broker runs. Stop it first (imqcmd shutdown bkr); if it was killed, "
             "start and stop it once, or say --ignore-lock"
         )
-    plan = Plan(kind=KIND, place=instance)
+    plan = Plan(kind=KIND, source_path=instance)
     file = instance / PROPERTIES
     properties = read_properties(file, plan) if file.exists() else {}
     settings = SourceSettings(
@@ -124,12 +124,12 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
         if not skip_damaged:
             # no Damage, which an outer step would handle by this policy again
             raise SourceError(f"{fault}. With --skip-damaged it is listed and left behind")
-        plan.leave("damage", "in the store", str(fault))
+        plan.skip("damage", "in the store", str(fault))
 
     if settings.take("imq.persist.store", str, "file") == "file":
         read_store(plan, instance, faults)
     else:
-        plan.leave(
+        plan.skip(
             "messages",
             "all",
             "they are in a database; only the file store is read. Have consumers empty the "
@@ -296,7 +296,7 @@ def migrate_settings(settings: SourceSettings, instance: str, guarded: bool) -> 
         dead_letter_queue=DEAD_MESSAGES.name if settings.defaults.get("dead_letter", True) else "",
     )
     _listen(settings, guarded)
-    settings.report_rest(_REASONS)
+    settings.report_unmigrated(_REASONS)
 
 
 def _listen(settings: SourceSettings, guarded: bool) -> None:
@@ -320,10 +320,10 @@ def _listen(settings: SourceSettings, guarded: bool) -> None:
     if "jms" not in active:
         plan.notes.append("jms is not in imq.service.activelist; clients can connect here")
     if "ssljms" in active:
-        plan.leave("listener", "ssljms", _KEYSTORE)
+        plan.skip("listener", "ssljms", _KEYSTORE)
     for service_name in active:
         if service_name not in ("jms", "ssljms", "admin", "ssladmin", ""):
-            plan.leave("listener", service_name, "this service is not offered here")
+            plan.skip("listener", service_name, "this service is not offered here")
 
 
 # --- property files ----------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def _read_access(settings: SourceSettings, instance: Path) -> None:
     kind = settings.take("imq.authentication.type", str, "digest")
     repository = settings.take(f"imq.authentication.{kind}.user_repository", str, "file")
     if repository != "file":
-        plan.leave("users", f"of the {repository} repository", "add them with `sluicemq users add`")
+        plan.skip("users", f"of the {repository} repository", "add them with `sluicemq users add`")
         return
     passwd = _file(settings, instance, "imq.user_repository.file", "passwd")
     if passwd is None:
@@ -428,11 +428,11 @@ def _file(settings: SourceSettings, instance: Path, prefix: str, default_name: s
     if configured and "${" not in configured:
         directory = Path(configured)
     elif configured:
-        plan.leave("setting", f"the directory {configured}", f"{directory} is used instead")
+        plan.skip("setting", f"the directory {configured}", f"{directory} is used instead")
     file = directory / settings.take(f"{prefix}.filename", str, default_name)
     if file.exists():
         return file
-    plan.leave("users", str(file), "there is no such file; add users with `sluicemq users add`")
+    plan.skip("users", str(file), "there is no such file; add users with `sluicemq users add`")
     return None
 
 
@@ -465,8 +465,8 @@ def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
 class AccessRules:
     """Rules of accesscontrol.properties.
 
-    named      destinations that rules name, without wildcards of topics
-    wildcards  rules for topics by wildcard
+    named_destinations  destinations that rules name, without wildcards of topics
+    wildcards           rules for topics by wildcard
     """
 
     def __init__(self, values: dict[str, SourceSetting]) -> None:
@@ -474,13 +474,13 @@ class AccessRules:
             key: {part.strip() for part in setting.value.split(",")}
             for key, setting in values.items()
         }
-        self.named: set[Address] = set()
+        self.named_destinations: set[Address] = set()
         self.wildcards: list[str] = []
         for key in sorted(values):
             if match := _RULE.match(key):
                 kind, name = Kind[match[1].upper()], match[2]
                 if not set(name) & set("*>"):
-                    self.named.add(Address(kind, name))
+                    self.named_destinations.add(Address(kind, name))
                 elif kind is Kind.TOPIC and name != ALL:
                     self.wildcards.append(key)
 
@@ -497,7 +497,7 @@ class AccessRules:
                     verdict = allowed
         return verdict
 
-    def may(self, account: OpenmqAccount, kind: Kind, name: str, operation: str) -> bool:
+    def is_permitted(self, account: OpenmqAccount, kind: Kind, name: str, operation: str) -> bool:
         """Return whether the user may perform the operation on a destination; ALL = one that no
         rule names."""
         kind_name = kind.name.lower()
@@ -516,14 +516,14 @@ def read_rules(file: Path, plan: Plan) -> AccessRules:
 def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules) -> None:
     """Add users to the plan."""
     now = int(time.time())
-    addresses = {*plan.destinations, *plan.counts, *rules.named}
+    addresses = {*plan.destinations, *plan.counts, *rules.named_destinations}
     for rule in rules.wildcards:
-        plan.leave("permission", rule, "a rule for topics by wildcard; see `sluicemq permissions`")
+        plan.skip("permission", rule, "a rule for topics by wildcard; see `sluicemq permissions`")
     for account in accounts:
         if not account.active:
-            plan.leave("user", account.name, "it is not active")
+            plan.skip("user", account.name, "it is not active")
         elif not is_user_name(account.name):
-            plan.leave("user", account.name, "a name has 1 to 64 letters, digits and - _ . @")
+            plan.skip("user", account.name, "a name has 1 to 64 letters, digits and - _ . @")
         else:
             record = UserRecord(
                 digest=account.digest,
@@ -539,7 +539,7 @@ def _permissions(
     plan: Plan, account: OpenmqAccount, rules: AccessRules, addresses: set[Address]
 ) -> list[Permission]:
     if not rules.allows(account, "connection.*", "connection.NORMAL"):
-        plan.leave(
+        plan.skip(
             "permission",
             f"connection.NORMAL of {account.name}",
             "this user may not connect as a client; here it has no permission instead",
@@ -553,12 +553,12 @@ def _permissions(
         denied_addresses = {
             address
             for address in addresses
-            if not rules.may(account, address.kind, address.name, operation_name)
+            if not rules.is_permitted(account, address.kind, address.name, operation_name)
         }
         # topics are never browsed, so browsing depends on queues only
         kinds = [Kind.QUEUE] if operation_name == "browse" else list(Kind)
         if (
-            all(rules.may(account, kind, ALL, operation_name) for kind in kinds)
+            all(rules.is_permitted(account, kind, ALL, operation_name) for kind in kinds)
             and not any(address.kind in kinds for address in denied_addresses)
             and not any(f".{operation_name}.deny." in rule for rule in rules.wildcards)
         ):
@@ -575,7 +575,7 @@ def _permissions(
             "permitted by itself, and one that comes later is not (`sluicemq permissions grant`)"
         )
     for name in list(operations_by_name)[MOST_NAMED:]:
-        plan.leave("permission", f"{account.name} on {name}", "there are too many")
+        plan.skip("permission", f"{account.name} on {name}", "there are too many")
         del operations_by_name[name]
     permissions = [
         Permission(name, frozenset(operations)) for name, operations in operations_by_name.items()

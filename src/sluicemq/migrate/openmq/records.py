@@ -66,7 +66,7 @@ Faults = Callable[[Damage], None]
 
 
 @contextmanager
-def tolerating(faults: Faults) -> Iterator[None]:
+def handle_damage(faults: Faults) -> Iterator[None]:
     """Leave damage in the context to the policy."""
     try:
         yield
@@ -157,14 +157,14 @@ def stored_items(
     large_files = [path for path in directory.iterdir() if _NUMERIC.match(path.name)]
     for path in (directory / VRFILE, *sorted(large_files, key=lambda path: int(path.name))):
         if path.exists():
-            change_detector.look(path)
+            change_detector.record_state(path)
             with SourceFile.open(path) as file:
                 yield from _items(file, faults) if path.name == VRFILE else _large(file, faults)
 
 
 def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
     for record in records(file, faults):
-        with tolerating(faults):
+        with handle_damage(faults):
             (size,) = file.unpack(">i", record.position)
             start = record.position + 4
             attachment_size = record.size - 4 - size
@@ -174,7 +174,7 @@ def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
 
 
 def _large(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
-    with tolerating(faults):
+    with handle_damage(faults):
         if file.size < _TAG_SIZE:
             return
         length, tag, size = file.unpack(">H4sq", 0)
@@ -223,12 +223,12 @@ _PRIMITIVES: Final = {
 
 
 class MapEntry(NamedTuple):
-    """A key and its value; `behind` is the data after them."""
+    """A key and its value; `trailing_data` is the data after them."""
 
     key: object
     value: object
-    behind: bytes
-    where: str
+    trailing_data: bytes
+    location: str
 
 
 def entries(path: Path, faults: Faults) -> Iterator[MapEntry]:
@@ -238,7 +238,7 @@ def entries(path: Path, faults: Faults) -> Iterator[MapEntry]:
     with SourceFile.open(path) as data:
         for record in records(data, faults):
             location = f"{path}, record at byte {record.position}"
-            with tolerating(faults):
+            with handle_damage(faults):
                 raw = data.read(record.position, record.size)
                 (key, value), end = read_objects(raw, 2, location)
                 yield MapEntry(key, value, raw[end:], location)
@@ -258,24 +258,24 @@ class JavaClass:
 class ParsedObject(dict[str, Any]):
     """An object: the values of its fields by name, those of the classes it extends included.
 
-    name  of its class, with the package
-    more  what its classes have written besides: bytes, and objects
+    name         of its class, with the package
+    custom_data  what its classes have written besides: bytes, and objects
     """
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.more: list[Any] = []
+        self.custom_data: list[Any] = []
 
     @property
     def written(self) -> bytes:
-        """Return the first bytes of `more`, which an Externalizable begins with."""
-        first = self.more[0] if self.more else b""
+        """Return the first bytes of `custom_data`, which an Externalizable begins with."""
+        first = self.custom_data[0] if self.custom_data else b""
         return first if isinstance(first, bytes) else b""
 
     def inner(self) -> list[ParsedObject]:
-        """Return the objects of `more`."""
-        return [item for item in self.more if isinstance(item, ParsedObject)]
+        """Return the objects of `custom_data`."""
+        return [item for item in self.custom_data if isinstance(item, ParsedObject)]
 
 
 def uid_number(value: object, where: str) -> int:
@@ -316,7 +316,7 @@ class _ObjectReader:
             case 0x70:
                 return None
             case 0x71:
-                return self._referred()
+                return self._read_reference()
             case 0x72:
                 return self._class(depth)
             case 0x73:
@@ -333,7 +333,7 @@ class _ObjectReader:
         self._handles.append(value)
         return value
 
-    def _referred(self) -> Any:
+    def _read_reference(self) -> Any:
         index = self._cursor.number(">I") - _FIRST_HANDLE
         if not 0 <= index < len(self._handles):
             raise self._cursor.damage("a reference leads nowhere")
@@ -392,7 +392,7 @@ class _ObjectReader:
 
     def _more(self, parsed_object: ParsedObject, depth: int) -> None:
         while (value := self.content(depth + 1)) is not _END:
-            parsed_object.more.append(value)
+            parsed_object.custom_data.append(value)
 
     def _value(self, type_code: str, depth: int) -> Any:
         layout = _PRIMITIVES.get(type_code)
@@ -407,7 +407,7 @@ class _ObjectReader:
         java_class = self._expect_class(self.content(depth + 1))
         values: list[Any] = self._keep([])
         size = self._cursor.number(">i")
-        if not 0 <= size <= self._cursor.left:  # each takes at least one byte
+        if not 0 <= size <= self._cursor.remaining:  # each takes at least one byte
             raise self._cursor.damage(f"an array announces {size} values")
         self._left -= size
         for _ in range(size):

@@ -49,8 +49,8 @@ from sluicemq.migrate.openmq.records import (
     MapEntry,
     StoredItem,
     entries,
+    handle_damage,
     stored_items,
-    tolerating,
     uid_number,
 )
 from sluicemq.migrate.openmq.transactions import (
@@ -195,7 +195,7 @@ def _stored(entry: MapEntry, record_class: type[StoredT], record_name: str) -> S
     try:
         return msgspec.convert(entry.value, record_class)
     except msgspec.ValidationError:
-        raise Damage(f"{entry.where}: the record is not a {record_name}") from None
+        raise Damage(f"{entry.location}: the record is not a {record_name}") from None
 
 
 # --- destinations ------------------------------------------------------------------------------
@@ -217,10 +217,10 @@ def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
     it. Returns None for a temporary destination, whose messages are not migrated. Raises Damage."""
     record = _stored(entry, StoredDestination, "destination")
     if not record.uid.name:
-        raise Damage(f"{entry.where}: a destination has no name")
+        raise Damage(f"{entry.location}: a destination has no name")
     address = Address(Kind.QUEUE if record.uid.is_queue else Kind.TOPIC, record.uid.name)
     if record.type & TEMPORARY:
-        plan.leave("destination", str(address), "it is temporary, and its connection has gone")
+        plan.skip("destination", str(address), "it is temporary, and its connection has gone")
         return None
     if not record.type & INTERNAL:
         _report_unsupported(plan, address, record)
@@ -264,7 +264,7 @@ def _report_unsupported(plan: Plan, address: Address, record: StoredDestination)
         (overriding, "overriding of headers", "see message_ttl"),
     ):
         if is_unsupported:
-            plan.leave("setting", f"{address}: {setting}", reason)
+            plan.skip("setting", f"{address}: {setting}", reason)
 
 
 # --- durable subscriptions ---------------------------------------------------------------------
@@ -276,9 +276,9 @@ def read_subscription(
     """Read an entry of the list of interests. Returns the number by which messages refer to it, and
     its equivalents: one for each topic that a wildcard matches. Raises Damage."""
     record = _stored(entry, StoredSubscription, "durable subscription")
-    number = uid_number(entry.key, entry.where)
+    number = uid_number(entry.key, entry.location)
     if record.dest.is_queue or not record.dest.name or not record.durable_name:
-        raise Damage(f"{entry.where}: the record is not a durable subscription")
+        raise Damage(f"{entry.location}: the record is not a durable subscription")
     client_id = record.client_id or ""
     topic = record.dest.name
     name = subscription_name(
@@ -298,7 +298,7 @@ def read_subscription(
         except ValueError as fault:
             names, reason = {}, str(fault)
         if not names:
-            plan.leave("subscription", f"{name} of topic {topic}", reason)
+            plan.skip("subscription", f"{name} of topic {topic}", reason)
     return number, [
         PlannedSubscription(topic_name, own_name, record.selstr or "", exclude)
         for topic_name, own_name in names.items()
@@ -349,7 +349,7 @@ def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
             "upgrade it first"
         )
     else:
-        plan.leave("messages", "all", f"there is no {DIRECTORIES[0]} in {instance}: no file store")
+        plan.skip("messages", "all", f"there is no {DIRECTORIES[0]} in {instance}: no file store")
 
 
 @dataclass(slots=True, eq=False)
@@ -370,13 +370,13 @@ class _Store:
     def read(self) -> None:
         plan = self._plan
         for name in ("destination", "interest", LOG, "txn", "txnack", f"{INCOMPLETE}/{VRFILE}"):
-            plan.change_detector.look(self._directory / name)
+            plan.change_detector.record_state(self._directory / name)
         self._read_destinations()
         self._read_subscriptions()
         directory_names = {_directory_name(key) for key in self._addresses}
         for directory in sorted((self._directory / MESSAGES).glob("*/")):
             if directory.name not in directory_names and directory.is_dir():
-                plan.leave(
+                plan.skip(
                     "messages",
                     f"in {directory}",
                     "no destination of the store has them: Open MQ would not deliver them either",
@@ -390,14 +390,14 @@ class _Store:
     def _read_destinations(self) -> None:
         plan = self._plan
         for entry in entries(self._directory / "destination", self._faults):
-            with tolerating(self._faults):
+            with handle_damage(self._faults):
                 address = read_destination(plan, entry)
                 if address is not None:
                     self._addresses[unique_name(address)] = address
         for key, address in self._addresses.items():
             items = self._directory / MESSAGES / _directory_name(key)
             for item in stored_items(items, self._faults, plan.change_detector):
-                with tolerating(self._faults):
+                with handle_damage(self._faults):
                     self._take(address, item)
 
     def _take(self, address: Address, item: StoredItem) -> None:
@@ -427,7 +427,7 @@ class _Store:
             address.name for address in self._addresses.values() if address.kind is Kind.TOPIC
         ]
         for entry in entries(self._directory / "interest", self._faults):
-            with tolerating(self._faults):
+            with handle_damage(self._faults):
                 number, subscriptions = read_subscription(self._plan, entry, topics)
                 self._plan.subscriptions += subscriptions
                 self._names[number] = {
@@ -442,15 +442,15 @@ class _Store:
         change_detector = self._plan.change_detector
         for transaction in read_incomplete(self._directory, self._faults, change_detector):
             if transaction.kind != LOCAL:
-                self._plan.leave("transaction", str(transaction.number), _FOREIGN)
+                self._plan.skip("transaction", str(transaction.number), _FOREIGN)
             elif transaction.state == PREPARED:
                 open_transactions[transaction.number] = transaction
-        with tolerating(self._faults):
+        with handle_damage(self._faults):
             events, foreign_count = read_log(self._directory)
             if foreign_count:
-                self._plan.leave("transaction", f"{foreign_count} records of the log", _FOREIGN)
+                self._plan.skip("transaction", f"{foreign_count} records of the log", _FOREIGN)
             for event in events:
-                with tolerating(self._faults):
+                with handle_damage(self._faults):
                     self._apply(event, open_transactions)
         return list(open_transactions.values())
 
@@ -475,7 +475,7 @@ class _Store:
         messages = self._messages
         dropped_counts: Counter[str] = Counter()
         for identity, stored_message in list(messages.items()) if transactions else ():
-            with tolerating(self._faults):
+            with handle_damage(self._faults):
                 transaction = transactions.get(stored_message.message()[1].transaction_id)
                 if transaction is None or transaction.state == COMMITTED:
                     continue
@@ -485,7 +485,7 @@ class _Store:
                 else:
                     dropped_counts[str(stored_message.address)] += 1
         for name, count in dropped_counts.items():
-            self._plan.leave("messages", f"{count} of {name}", _UNCOMMITTED)
+            self._plan.skip("messages", f"{count} of {name}", _UNCOMMITTED)
         destinations = {sysid: destination for destination, sysid in messages}
         for transaction in transactions.values():
             acks = transaction.acks
@@ -518,26 +518,26 @@ class _Store:
         messages: list[tuple[StoredMessage, dict[str, int] | None]] = []
         left_counts: Counter[tuple[str, str]] = Counter()
         for stored_message in self._messages.values():
-            with tolerating(self._faults):
-                takers, reason = self._judge(stored_message)
+            with handle_damage(self._faults):
+                takers, reason = self._choose_delivery(stored_message)
                 if takers is None or takers:
                     messages.append((stored_message, takers))
                     plan.counts[stored_message.address] += 1
                 elif reason:
                     left_counts[str(stored_message.address), reason] += 1
         messages.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
-        plan.waiting = lambda: self._imports(messages)
+        plan.read_messages = lambda: self._imports(messages)
         for (name, reason), count in left_counts.items():
-            plan.leave("messages", f"{count} of {name}", reason)
+            plan.skip("messages", f"{count} of {name}", reason)
 
     def _imports(
         self, messages: list[tuple[StoredMessage, dict[str, int] | None]]
     ) -> Iterator[SourceMessage]:
         for stored_message, takers in messages:
-            with tolerating(self._faults):
-                yield _waiting(stored_message, takers)
+            with handle_damage(self._faults):
+                yield _source_message(stored_message, takers)
 
-    def _judge(self, stored_message: StoredMessage) -> tuple[dict[str, int] | None, str]:
+    def _choose_delivery(self, stored_message: StoredMessage) -> tuple[dict[str, int] | None, str]:
         """Decide how a message is delivered. Returns its takers, as in SourceMessage; {} if it is
         not imported, and then the reason, "" if it has none for the report. Raises Damage."""
         states = stored_message.states
@@ -567,18 +567,20 @@ class _Store:
         acked_messages: dict[Id, SourceMessage] = {}
         for transaction in transactions:
             if len(transaction.xid) != XID_SIZE:
-                plan.leave(
+                plan.skip(
                     "transaction",
                     str(transaction.number),
                     "it is prepared without a Xid, so no coordinator can end it: it is rolled back",
                 )
                 continue
-            with tolerating(self._faults):
+            with handle_damage(self._faults):
                 sends = [message_of_packet(raw, _LOG)[0] for raw in transaction.sends]
                 updated_messages = dict(acked_messages)
                 acks = [self._hold(ack, updated_messages) for ack in transaction.acks]
                 existing = [ack for ack in acks if ack is not None]
-                plan.branches.append(PreparedTransaction(transaction.xid, sends, existing))
+                plan.prepared_transactions.append(
+                    PreparedTransaction(transaction.xid, sends, existing)
+                )
                 acked_messages = updated_messages
         plan.counts.update(
             source_message.message.destination for source_message in acked_messages.values()
@@ -597,11 +599,11 @@ class _Store:
         name: str | None = ""
         if address.kind is Kind.TOPIC:
             name = self._names.get(ack.consumer, {}).get(address.name)
-        takers, _ = self._judge(stored_message)
+        takers, _ = self._choose_delivery(stored_message)
         if name is None or not takers or name not in takers:
             return None
         if identity not in acked_messages:
-            acked_messages[identity] = _waiting(stored_message, takers)
+            acked_messages[identity] = _source_message(stored_message, takers)
         return acked_messages[identity], name
 
 
@@ -609,7 +611,7 @@ def _directory_name(key: str) -> str:
     return key.replace(":", "")
 
 
-def _waiting(stored_message: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
+def _source_message(stored_message: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
     message, _ = stored_message.message()
     return SourceMessage(
         message, key_of(KIND, stored_message.address, stored_message.sysid), takers

@@ -48,8 +48,8 @@ from sluicemq.migrate.openmq.records import (
     MapEntry,
     ParsedObject,
     entries,
+    handle_damage,
     stored_items,
-    tolerating,
     uid_number,
 )
 from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
@@ -174,7 +174,7 @@ def read_incomplete(
 ) -> Iterator[LoggedTransaction]:
     """Read the transactions that a checkpoint has saved."""
     for item in stored_items(directory / INCOMPLETE, faults, change_detector):
-        with tolerating(faults):
+        with handle_damage(faults):
             yield _transaction(item.content())
 
 
@@ -197,7 +197,7 @@ def _transaction(cursor: ByteReader) -> LoggedTransaction:
 
 def _count(cursor: ByteReader) -> int:
     count = cursor.number(">i")
-    if not 0 <= count <= min(_MOST, cursor.left):
+    if not 0 <= count <= min(_MOST, cursor.remaining):
         raise cursor.damage(f"{count} parts are announced")
     return count
 
@@ -233,13 +233,13 @@ def read_states(directory: Path, faults: Faults) -> dict[int, LoggedTransaction]
     acknowledgements no destinations, which are in the store of messages."""
     transactions: dict[int, LoggedTransaction] = {}
     for entry in entries(directory / "txn", faults):
-        with tolerating(faults):
+        with handle_damage(faults):
             transaction = _state(entry)
             transactions[transaction.number] = transaction
     for entry in entries(directory / "txnack", faults):
-        with tolerating(faults):
+        with handle_damage(faults):
             acks = _acks(entry)
-            if (number := uid_number(entry.key, entry.where)) in transactions:
+            if (number := uid_number(entry.key, entry.location)) in transactions:
                 transactions[number].acks.extend(acks)
     return transactions
 
@@ -249,22 +249,22 @@ def _state(entry: MapEntry) -> LoggedTransaction:
     if isinstance(value, ParsedObject) and value.name.endswith(".TransactionInfo"):
         value = next(iter(value.inner()), None)
     if not isinstance(value, ParsedObject) or len(value.written) < XID_SIZE + 4:
-        raise Damage(f"{entry.where}: the record is not a state of a transaction")
+        raise Damage(f"{entry.location}: the record is not a state of a transaction")
     xid = value.written[:XID_SIZE]
     state = int.from_bytes(value.written[XID_SIZE : XID_SIZE + 4], "big", signed=True)
-    if entry.behind.startswith(_MARK) and len(entry.behind) > len(_MARK):
-        state = entry.behind[len(_MARK)]
+    if entry.trailing_data.startswith(_MARK) and len(entry.trailing_data) > len(_MARK):
+        state = entry.trailing_data[len(_MARK)]
     known_xid = b"" if xid.startswith(_NO_XID) else xid
-    number = uid_number(entry.key, entry.where)
+    number = uid_number(entry.key, entry.location)
     return LoggedTransaction(LOCAL, number, state, known_xid, [], [])
 
 
 def _acks(entry: MapEntry) -> list[LoggedAck]:
     acks = []
     for item in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
-        consumers = [uid_number(uid, entry.where) for uid in item.inner()]
+        consumers = [uid_number(uid, entry.location) for uid in item.inner()]
         if len(item.written) < SYSID_SIZE or not consumers:
-            raise Damage(f"{entry.where}: the record is not an acknowledgement")
+            raise Damage(f"{entry.location}: the record is not an acknowledgement")
         # the store uses the last number
         acks.append(LoggedAck("", item.written[:SYSID_SIZE], consumers[-1]))
     return acks

@@ -41,11 +41,11 @@ from sluicemq.migrate.configuration import (
     SettingRule,
     SourceSetting,
     SourceSettings,
+    boolean,
     log_level,
     number,
     positive,
     text,
-    truth,
 )
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import (
@@ -54,7 +54,7 @@ from sluicemq.migrate.source_files import (
     column_text,
     columns,
     is_database,
-    opened,
+    open_database,
 )
 from sluicemq.migrate.vibemq.store import read_store
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
@@ -104,7 +104,7 @@ def inspect_source(
     database if it is not in a usual place; `strict` and `fan_out_rows` are as of `read_store`.
     Raises SourceError.
     """
-    plan = Plan(kind="vibemq", place=source.resolve())
+    plan = Plan(kind="vibemq", source_path=source.resolve())
     directory = source if source.is_dir() else source.parent
     alone = settings is not None
     if is_database(source):
@@ -116,19 +116,19 @@ def inspect_source(
     default_store = source / STORE if (source / STORE).exists() else None
     if settings is None and (directory / SETTINGS).exists():
         settings = directory / SETTINGS
-    values = read_layers(plan, directory, settings, environment, alone=alone)
+    values = read_layers(plan, directory, settings, environment, ignore_config_path=alone)
     if values is None and store is None and default_store is None:
         raise SourceError(f"{source}: there is neither {SETTINGS} nor {STORE}")
     source_settings = SourceSettings(plan, values or {})
-    store = store_of(source_settings, directory, store, default_store)
+    store = find_store(source_settings, directory, store, default_store)
     directories = [directory, *(file.parent for file in (store, settings) if file is not None)]
     take_users(plan, users, directories, source_settings.values, without_users)
     if values is not None:
         migrate_settings(source_settings, directory)
     elif not plan.users and not without_users:
-        plan.leave("users", "all, if there were any", _UNKNOWN)
+        plan.skip("users", "all, if there were any", _UNKNOWN)
     if store is None:
-        plan.leave(
+        plan.skip(
             "messages",
             "all",
             "nothing says where they are. If there is an SQLite file, name it with --store. "
@@ -149,13 +149,13 @@ def read_layers(
     settings: Path | None,
     environment: Path | None,
     *,
-    alone: bool,
+    ignore_config_path: bool,
 ) -> Values | None:
     """Read the settings of a server that was started in `directory`. None = there are none.
 
     `settings` is its settings file and `environment` a file with the variables it was started with,
-    if there are such files. `alone`: VIBEMQ_CONFIG_PATH does not count. Adds a note on variables
-    that did not count. Raises SourceError.
+    if there are such files. `ignore_config_path`: VIBEMQ_CONFIG_PATH does not count. Adds a
+    note on variables that did not count. Raises SourceError.
     """
     variables = _read_variables(plan, environment) if environment is not None else {}
     name = variables.pop(_ENVIRONMENT, None)
@@ -163,8 +163,8 @@ def read_layers(
     base_layers = [_read_file(plan, staged_file)] if staged_file.exists() else []
     path = variables.pop(_CONFIG_PATH, None)
     files: list[Values] = []
-    if path is not None and not alone:
-        named_file = beside(directory, path.value)
+    if path is not None and not ignore_config_path:
+        named_file = resolve_path(directory, path.value)
         if not named_file.exists():
             raise SourceError(
                 f"{path.where}: VIBEMQ_CONFIG_PATH names {path.value} as the settings, and there "
@@ -191,7 +191,7 @@ def read_layers(
     return _merged([*base_layers, by_environment, *files])
 
 
-def beside(directory: Path, path: str) -> Path:
+def resolve_path(directory: Path, path: str) -> Path:
     """Return the file that a server started in `directory` calls `path`. If it does not exist, the
     function searches for its name alone, because paths within a container are invalid outside."""
     file = directory / path
@@ -345,7 +345,7 @@ def _tls_versions(value: object) -> str | PartlyMigrated | None:
 
 
 def _off(value: object) -> bool | None:
-    return None if truth(value) else False
+    return None if boolean(value) else False
 
 
 _RULES: Final = {
@@ -390,19 +390,27 @@ _REASONS: Final = {
 # --- settings ----------------------------------------------------------------------------------
 
 
-def store_of(
-    settings: SourceSettings, directory: Path, named: Path | None, usual: Path | None
+def find_store(
+    settings: SourceSettings,
+    directory: Path,
+    explicit_store: Path | None,
+    default_store: Path | None,
 ) -> Path | None:
-    """Return the SQLite file: `named`, the configured one, or `usual`. None = there is none."""
+    """Return the SQLite file: `explicit_store`, the configured one, or `default_store`. None =
+    there is none."""
     kind = settings.take("vibemq.storagetype", text, "").lower()
     path = settings.take("vibemq.sqlitestorage.databasepath", text, "")
-    if named is not None:
-        return named
+    if explicit_store is not None:
+        return explicit_store
     if kind == "redis":
-        settings.plan.leave("messages", "in Redis", "Redis storage is not covered: see the guide")
+        settings.plan.skip("messages", "in Redis", "Redis storage is not covered: see the guide")
         return None
-    configured = beside(directory, path or STORE) if kind == "sqlite" or path else None
-    return configured if configured is not None and (configured.exists() or not usual) else usual
+    configured = resolve_path(directory, path or STORE) if kind == "sqlite" or path else None
+    return (
+        configured
+        if configured is not None and (configured.exists() or not default_store)
+        else default_store
+    )
 
 
 def migrate_settings(settings: SourceSettings, directory: Path) -> None:
@@ -411,28 +419,28 @@ def migrate_settings(settings: SourceSettings, directory: Path) -> None:
     plan = settings.plan
     port = settings.take("vibemq.port", number, PORT)
     settings.apply(_RULES)
-    if settings.take("vibemq.ratelimit.enabled", truth, True):
+    if settings.take("vibemq.ratelimit.enabled", boolean, True):
         settings.apply(_RATE_RULES)
     _take_token(settings)
-    tls = settings.take("vibemq.tls.enabled", truth, False)
+    tls = settings.take("vibemq.tls.enabled", boolean, False)
     certificate = settings.take("vibemq.tls.certificatepath", text, "")
-    requires_certificate = settings.take("vibemq.tls.requireclientcertificate", truth, False)
+    requires_certificate = settings.take("vibemq.tls.requireclientcertificate", boolean, False)
     if tls:
         settings.apply(_TLS_RULES)
         # absolute, because the broker may be started in another directory; links are not followed,
         # because a certificate may be replaced by changing one
         settings.options["certificate"] = os.path.abspath(directory / certificate)
         if requires_certificate:
-            plan.leave(
+            plan.skip(
                 "setting",
                 "Tls.RequireClientCertificate",
                 "set client_ca to the authority whose certificates are trusted, and "
                 "client_certificate = required",
             )
-    host = settings.host("", f"port {port}", guarded=bool(plan.users))
+    host = settings.host("", f"port {port}", requires_login=bool(plan.users))
     scheme = "vibemq+tls" if tls else "vibemq"
     plan.listen(f"{scheme}://{host}:{port}", "VibeMQ:Port", **settings.options)
-    settings.report_rest(_REASONS)
+    settings.report_unmigrated(_REASONS)
 
 
 def _take_token(settings: SourceSettings) -> None:
@@ -440,9 +448,9 @@ def _take_token(settings: SourceSettings) -> None:
     authorized = any(name.startswith(AUTHORIZATION) for name in settings.values)
     settings.take(f"{AUTHORIZATION}databasepath", text, "")
     token = settings.take("vibemq.authtoken", text, "")
-    is_required = settings.take("vibemq.enableauthentication", truth, False)
+    is_required = settings.take("vibemq.enableauthentication", boolean, False)
     if token and (authorized or plan.users):
-        plan.leave("token", "AuthToken", "VibeMQ ignores it where there is Authorization")
+        plan.skip("token", "AuthToken", "VibeMQ ignores it where there is Authorization")
     elif token and is_required:
         now = int(time.time())
         digest = sha256(token.encode()).hexdigest()
@@ -451,9 +459,7 @@ def _take_token(settings: SourceSettings) -> None:
             superuser=True, tokens=(record,), created=now, updated=now
         )
     elif token:
-        plan.leave(
-            "token", "AuthToken", "EnableAuthentication is off, so no client is asked for it"
-        )
+        plan.skip("token", "AuthToken", "EnableAuthentication is off, so no client is asked for it")
 
 
 # --- users -------------------------------------------------------------------------------------
@@ -482,24 +488,27 @@ def take_users(
     authorized = any(name.startswith(AUTHORIZATION) for name in values)
     configured = values.get(f"{AUTHORIZATION}databasepath")
     names = [str(configured.value)] if configured is not None and configured.value else []
-    candidates = [beside(directory, name) for name in [*names, USERS] for directory in nearby]
+    candidates = [resolve_path(directory, name) for name in [*names, USERS] for directory in nearby]
     file = database or next((candidate for candidate in candidates if candidate.exists()), None)
     if without:
         if authorized or file is not None:
-            plan.leave("users", "all", "--without-users was given; `sluicemq users add` adds some")
+            plan.skip("users", "all", "--without-users was given; `sluicemq users add` adds some")
         return
     if file is None:
         if authorized:
             raise SourceError(
-                f"{plan.place}: VibeMQ has users (its settings have a section Authorization), and "
-                f"their database, {names[0] if names else USERS}, is not here. Name it with "
-                "--auth-db FILE; in a container without a DatabasePath it is /app/auth.db (docker "
+                f"{plan.source_path}: VibeMQ has users (its settings have a section "
+                f"Authorization), and their database, {names[0] if names else USERS}, is not here. "
+                "Name it with --auth-db FILE; in a container without a DatabasePath it is "
+                "/app/auth.db (docker "
                 "cp takes it and what is beside it out). --without-users moves in without them"
             )
         return
     count = _read_users(plan, file)
     if not plan.users and (count or authorized):
-        reasons = [f"; {item.name!r}: {item.reason}" for item in plan.left if item.what == "user"]
+        reasons = [
+            f"; {item.name!r}: {item.reason}" for item in plan.skipped if item.what == "user"
+        ]
         raise SourceError(
             f"{file}: none of its {count} users can be taken over{''.join(reasons[:3])}. Correct a "
             "copy of it and name that with --auth-db FILE; --without-users moves in without them"
@@ -512,7 +521,7 @@ def _read_users(plan: Plan, file: Path) -> int:
     """Add the users to the plan. Returns their number, including those that cannot be added."""
     now = int(time.time())
     count = 0
-    with opened(file, plan.change_detector) as connection:
+    with open_database(file, plan.change_detector) as connection:
         if not columns(connection, "users") >= _COLUMNS:
             raise Damage(
                 f"{file}: there is no table `users` as VibeMQ has it. A database that was copied "
@@ -535,7 +544,7 @@ def _read_users(plan: Plan, file: Path) -> int:
             count += 1
             user = column_text(name)
             if not is_user_name(user):
-                plan.leave("user", user, "a name has 1 to 64 letters, digits and - _ . @")
+                plan.skip("user", user, "a name has 1 to 64 letters, digits and - _ . @")
                 continue
             plan.users[user] = UserRecord(
                 password=_password(plan, user, column_text(password_hash)),
@@ -551,7 +560,7 @@ def _password(plan: Plan, user: str, password_hash: str) -> str:
     """Return the hash to keep; "" if it can never be verified, which is reported."""
     if bcrypt_cost(password_hash):
         return password_hash
-    plan.leave(
+    plan.skip(
         "password",
         user,
         f"its hash is not bcrypt's with a cost of {COSTS[0]} to {COSTS[-1]}, the only ones that "
@@ -571,12 +580,12 @@ def _permission(
     for name in operations if isinstance(operations, list) else [operations]:
         spelling = name.lower() if isinstance(name, str) else name
         if type(spelling) not in (str, int) or spelling not in _OPERATIONS:
-            plan.leave(
+            plan.skip(
                 "permission", f"{name!r} of {user} on {pattern}", "no operation has that name"
             )
         else:
             granted_operations.add(_OPERATIONS[spelling])
     if not is_pattern(pattern):
-        plan.leave("permission", f"{user} on {pattern}", "a pattern has 1 to 256 characters")
+        plan.skip("permission", f"{user} on {pattern}", "a pattern has 1 to 256 characters")
         return None
     return Permission(pattern, frozenset(granted_operations), ignore_case=True)

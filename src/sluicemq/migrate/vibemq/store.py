@@ -38,8 +38,8 @@ from sluicemq.migrate.source_files import (
     Damage,
     column_text,
     columns,
-    opened,
-    required,
+    open_database,
+    require_columns,
 )
 from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
@@ -130,9 +130,9 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
 
     Raises SourceError.
     """
-    with opened(file, plan.change_detector) as connection:
-        column_names = required(connection, file, "VibeMQ", "messages", MESSAGES)
-        required(connection, file, "VibeMQ", "queues", ())
+    with open_database(file, plan.change_detector) as connection:
+        column_names = require_columns(connection, file, "VibeMQ", "messages", MESSAGES)
+        require_columns(connection, file, "VibeMQ", "queues", ())
         store = _Store(
             file,
             plan.change_detector,
@@ -149,9 +149,9 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
                 with suppress(ProtocolError):
                     plan.origins[address] = origin_of(options_json, column_text(created_at))
         _scan(plan, store, connection, strict)
-    plan.one_name = True
-    plan.waiting = partial(store.select, SourceMessage)
-    plan.aside = partial(store.select, SetAsideRow)
+    plan.has_shared_namespace = True
+    plan.read_messages = partial(store.select, SourceMessage)
+    plan.read_set_aside = partial(store.select, SetAsideRow)
 
 
 def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: bool) -> None:
@@ -168,7 +168,7 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
             if message.expiration:
                 name = message.destination.name
                 lifetime = store.options(name).settings.message_ttl
-                plan.late += message.timestamp + lifetime <= now
+                plan.expired_count += message.timestamp + lifetime <= now
                 if len(lifetimes) < MOST_NAMED:
                     lifetimes[name] = lifetime
             continue
@@ -181,11 +181,11 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
             raise Damage(f"{store.file}: {kind} {name}: {entry.reason}")
         reported += 1
         if reported <= MOST_NAMED:
-            plan.leave(kind, name, f"{entry.reason}; its row is set aside")
+            plan.skip(kind, name, f"{entry.reason}; its row is set aside")
     for (sort, name), count in expected_counts.items():
-        plan.leave("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
+        plan.skip("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
     if reported > MOST_NAMED:
-        plan.leave(
+        plan.skip(
             "rows", f"{reported - MOST_NAMED} more", "see the file of rows that are set aside"
         )
     if lifetimes:
@@ -286,7 +286,7 @@ class _Store:
     def select(self, kind: type[RowT]) -> Iterator[RowT]:
         """Read the messages to import, or the rows that are not imported, in the order of `rows`.
         Opens the file."""
-        with opened(self.file, self.change_detector) as connection:
+        with open_database(self.file, self.change_detector) as connection:
             yield from (entry for entry in self.rows(connection) if isinstance(entry, kind))
 
     def rows(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
@@ -334,14 +334,14 @@ class _Store:
             raise UnimportableRow("delivered", "of a FanOutWithoutAck queue")
         headers = _decoded(_header_values, row["headers_json"] or b"{}", "its headers are not JSON")
         raw_id = row["id"] or b""
-        message = _made(
+        message = _build_message(
             Address(options.kind, name),
             column_text(raw_id),
             row["payload_json"] or b"",
             headers,
             row["priority"],
         )
-        message.timestamp = _instant(row["timestamp"])
+        message.timestamp = _parse_time(row["timestamp"])
         if ttl := options.settings.message_ttl:
             message.expiration = max(message.timestamp, _now()) + ttl
         count = _number(row["delivery_attempts"])
@@ -358,21 +358,21 @@ class _Store:
                 "unreadable", f"its dead-letter queue {queue.name} is a fan-out queue"
             )
         payload = bytes(record.payload)
-        message = _made(
+        message = _build_message(
             Address(options.kind, name),
             record.id,
             payload if payload != b"null" else b"",
             record.headers or {},
             record.priority,
         )
-        message.timestamp = _instant(record.timestamp.encode("utf-8", "replace"))
+        message.timestamp = _parse_time(record.timestamp.encode("utf-8", "replace"))
         reason = row["reason"]
         dead_letter = dead_letter_of(
             message,
             name,
             _REASONS.get(reason, column_text(reason) or str(reason)),
             _number(record.delivery_attempts),
-            _instant(row["failed_at"]),
+            _parse_time(row["failed_at"]),
         )
         dead_letter.destination = queue
         identity = f"dead {row['id']} {record.id}".encode("utf-8", "surrogatepass")
@@ -386,7 +386,7 @@ def _decoded(decoder: msgspec.json.Decoder[DecodedT], raw: bytes, problem: str) 
         raise UnimportableRow("unreadable", f"{problem}: {fault}") from None
 
 
-def _made(
+def _build_message(
     destination: Address,
     identity: str,
     payload: bytes,
@@ -434,7 +434,7 @@ def _too_large(size: int) -> str:
     )
 
 
-def _instant(raw: bytes | None) -> int:
+def _parse_time(raw: bytes | None) -> int:
     """Return ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else.
 
     Raises UnimportableRow.

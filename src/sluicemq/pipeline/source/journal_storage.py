@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from sluicemq.journal.files import DurableEnd, journal_in, read_durable
+from sluicemq.journal.files import DurableEnd, journal_directory, read_durable
 from sluicemq.journal.segment import (
     TRAILER_BYTES,
     DamagedFile,
@@ -234,7 +234,7 @@ class DirectoryStorage(JournalStorage):
     @property
     def path(self) -> Path:
         """Directory of the journal, which a broker creates shortly after its start."""
-        return journal_in(self._given)
+        return journal_directory(self._given)
 
     def state(self) -> JournalState:
         # read the end first: segments listed later cover it, unless they were removed
