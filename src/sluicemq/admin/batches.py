@@ -286,7 +286,7 @@ class BatchService(Service):
         page = list(islice(ordered, query.part.start, query.part.stop))
         slices = TimeSlices(self._broker)
         items = []
-        async for name, writer in slices.over(page):
+        async for name, writer in slices.iterate(page):
             parts = [rows for entries in writer.partial.values() for _, rows in entries]
             view = WriterView(
                 writer=name,

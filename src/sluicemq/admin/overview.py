@@ -18,10 +18,10 @@ from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext, Service
-from sluicemq.admin.destinations import found
+from sluicemq.admin.destinations import find_destination
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
-from sluicemq.admin.routing import Call, handles, named
+from sluicemq.admin.routing import Call, destination_name, handles
 from sluicemq.broker import COMPILED, Destination, Traffic
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import (
@@ -208,11 +208,13 @@ class OverviewService(Service):
     async def history(self, call: Call, query: HistoryQuery) -> HistoryView:
         """GET /history"""
         steps = min(TOTAL_STEPS, query.minutes * STEPS_OF_A_MINUTE)
-        name = named(query.destination, "name_base64", query.name_base64)
+        name = destination_name(query.destination, "name_base64", query.name_base64)
         if not name:
             return self.past(steps)
         call.demand(Operation.BROWSE, name)
-        return self.past(steps, found(self._context, call, Address(KINDS[query.kind], name)))
+        return self.past(
+            steps, find_destination(self._context, call, Address(KINDS[query.kind], name))
+        )
 
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
@@ -234,21 +236,21 @@ class OverviewService(Service):
     async def events(self, call: Call) -> AsyncIterator[bytes]:
         """Yield nothing, then the events of a stream, until the connection is about to close or the
         login is no longer valid. The stream counts as open from the first step on."""
-        leaving = call.caller.leaving
+        closing = call.caller.closing
         self.open += 1
         try:
             yield b""
             yield b"retry: %d\n\n" % RETRY_MS
-            while not leaving.is_set():
+            while not closing.is_set():
                 self._context.broker.wake()
-                identity = call.who.current()
+                identity = call.sender.current()
                 if identity is None:
                     yield event("logout", b"{}")
                     return
                 yield event("overview", msgspec.json.encode(self.now(identity)))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._tick):
-                        await leaving.wait()
+                        await closing.wait()
         finally:
             self.open -= 1
 

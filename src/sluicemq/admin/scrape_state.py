@@ -264,7 +264,7 @@ class DestinationMetrics:
         other_queues: set[Address] = set()
         """Dead-letter queues with other names; few, so that their sum takes no time slice."""
         slices = TimeSlices(self._broker)
-        async for destination in slices.over(list(self._broker.destinations.values())):
+        async for destination in slices.iterate(list(self._broker.destinations.values())):
             if destination.removed:
                 continue
             kinds[destination.topic, destination.temporary] += 1
@@ -369,7 +369,7 @@ async def _write(
                 for labels, values in rows[start : start + SHARE]
             ]
             exposition.add_lines(family, "".join(lines))
-            await slices.rest()
+            await slices.wait_if_due()
 
 
 # --- Metrics of the process -----------------------------------------------------------------------
