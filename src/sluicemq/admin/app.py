@@ -125,7 +125,7 @@ class LoginService(Service):
         if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
             raise AuthenticationFailed("the password is wrong")
         change = UserRequest(password=requested.new_password)
-        await self._context.users.alter(call, name, change, new=False)
+        await self._context.users.save_user(call, name, change, new=False)
         if call.sender.session is None:
             return json_response(self._view(call.identity, None))
         self._context.sessions.end(call.sender.session)
@@ -241,7 +241,7 @@ class Application:
             operation = None if call is None else call.endpoint.operation
             route = ("", "") if operation is None else (operation.method, operation.full_path)
             duration = perf_counter() - start
-            self.context.figures.requests.record(*route, response.status_code, duration)
+            self.context.scrape_state.requests.record(*route, response.status_code, duration)
 
     async def _admit(self, request: Request) -> Call:
         """Authenticate a request and match it with its endpoint. Raises ApiError, AccessError."""
@@ -267,7 +267,7 @@ class Application:
             call.demand(operation.needs, address_in(call.names, call.query).name)
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             route = f"{operation.method} {operation.full_path}"
-            call.denied(route)
+            call.log_denied(route)
             client = call.identity.name or "an anonymous client"
             raise AccessDenied(f"{client} may not {route}: that takes a superuser")
 
@@ -286,7 +286,7 @@ class Application:
         target = f"{call.request.method} {path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
         action = call.endpoint.operation.operation_id
-        self.context.audit.acted(call.caller.peer, call.identity.name, action, target, result)
+        self.context.audit.log_change(call.caller.peer, call.identity.name, action, target, result)
 
 
 def _decoded(call: Call, body: bytes | bytearray) -> Any:

@@ -33,7 +33,7 @@ from sluicemq.management.settings import HttpSettings
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.transport import Transport
-from sluicemq.security.access import Access, Credentials, LoginHandle, called_back
+from sluicemq.security.access import Access, Credentials, LoginHandle, wait_for_callback
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #
@@ -209,7 +209,7 @@ class Caller:
     async def login(self, credentials: Credentials) -> Identity:
         """Return the identity that the credentials authenticate. Raises AuthenticationFailed,
         AuthenticationMissing."""
-        result: Identity | AccessError = await called_back(
+        result: Identity | AccessError = await wait_for_callback(
             self.access.login, self.peer, credentials
         )
         if isinstance(result, AccessError):

@@ -43,7 +43,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.ownership import may_administer_subscription, may_administer_transaction
-from sluicemq.security.access import called_back
+from sluicemq.security.access import wait_for_callback
 
 # --- Connections ----------------------------------------------------------------------------------
 #
@@ -315,7 +315,7 @@ class TransactionService(Service):
                 "it can only be rolled back",
             )
         self._broker.wake()
-        await called_back(self._broker.transactions.commit, transaction)
+        await wait_for_callback(self._broker.transactions.commit, transaction)
 
     @handles(ROLL_BACK_TRANSACTION)
     async def roll_back(self, call: Call, parameters: IdPath) -> None:

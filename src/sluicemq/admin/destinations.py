@@ -55,7 +55,7 @@ from sluicemq.model.destination import (
     is_temporary,
 )
 from sluicemq.model.errors import JournalError
-from sluicemq.security.access import called_back
+from sluicemq.security.access import wait_for_callback
 
 MOST_SUBSCRIPTIONS: Final = 200
 """Maximum number of subscriptions of a topic that are searched for its oldest message."""
@@ -250,7 +250,7 @@ class DestinationService(Service):
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        count = await called_back(broker.operations.purge, destination, False)
+        count = await wait_for_callback(broker.operations.purge, destination, False)
         if not destination.removed:
             broker.remove(destination, force=True)
         call.note = f"with {count} messages"
@@ -261,7 +261,7 @@ class DestinationService(Service):
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
         destination = find_destination(self._context, call, parameters.address)
-        purged: int = await called_back(
+        purged: int = await wait_for_callback(
             broker.operations.purge, destination, parameters.body.unacked
         )
         call.note = f"purged {purged}"

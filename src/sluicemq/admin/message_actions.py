@@ -322,7 +322,7 @@ class ActionService(Service):
             raise ActionRefused("no-origin", "the message has no origin")
         name = origin.address.name
         if not call.identity.may(Operation.PRODUCE, name):
-            call.denied(f"{Operation.PRODUCE} {name}")
+            call.log_denied(f"{Operation.PRODUCE} {name}")
             raise ActionRefused("forbidden", f"no permission to produce to {name}")
         if is_temporary(name) and self._broker.destinations.find(origin.address) is None:
             raise ActionRefused("origin-gone", "the origin was a temporary destination")

@@ -173,9 +173,9 @@ class Call:
         and writes an audit line if the caller lacks it."""
         demand(self.caller.access, self.caller.peer, self.identity, operation, destination)
 
-    def denied(self, what: str) -> None:
-        """Write an audit line for a denied action; `what` is for example "produce x"."""
-        self.caller.access.denied(self.caller.peer, self.identity, what)
+    def log_denied(self, operation: str) -> None:
+        """Write an audit line for a denied action; `operation` is for example "produce x"."""
+        self.caller.access.log_denied(self.caller.peer, self.identity, operation)
 
 
 class RouteTable:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from sluicemq.broker import Broker, Cursor, Delivery
-from sluicemq.security.access import called_back
+from sluicemq.security.access import wait_for_callback
 
 ItemT = TypeVar("ItemT")
 STEP: Final = 20
@@ -60,11 +60,11 @@ class TimeSlices:
         if not self.due:
             return
         self._has_waited = True
-        await called_back(partial(self._scans.schedule, outside=True))
+        await wait_for_callback(partial(self._scans.schedule, outside=True))
         self._broker.wake()  # flushes what the request changes next
 
 
 async def wait_until_durable(broker: Broker, sequence: int) -> None:
     """Wait until the record with that sequence number is on disk; 0 = return at once."""
     broker.wake()
-    await called_back(broker.when_durable, sequence)
+    await wait_for_callback(broker.when_durable, sequence)

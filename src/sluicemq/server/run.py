@@ -232,7 +232,7 @@ class Server:
             sessions=BrowserSessions(broker.clock, config.http),
             audit=authenticator.audit,
             history=History(broker, self.lag),
-            figures=ScrapeState(
+            scrape_state=ScrapeState(
                 broker,
                 config.metrics.max_destinations,
                 spans=None if self._tracing is None else self._tracing.export.counts,

@@ -282,6 +282,6 @@ def test_a_message_on_disk_is_read_once_for_its_age(
     # without time to read the message, its age is not exported
     new_ages = Ages(broker.journal)
     new_ages.begin(sent + 7000)
-    monkeypatch.setattr(new_ages, "_left", 0.0, raising=False)
+    monkeypatch.setattr(new_ages, "_remaining_seconds", 0.0, raising=False)
     assert new_ages.of(queue.queue) == 0
     journal.close()
