@@ -94,13 +94,13 @@ class Lines:
         self.lines: list[AuditEntry] = []
         self.counts: dict[str, int] = {}
 
-    def acted(self, peer: str, user: str, action: str, what: str, result: str) -> None:
+    def log_change(self, peer: str, user: str, action: str, operation: str, result: str) -> None:
         line = AuditEntry(
             time=0,
             event="change",
             peer=peer,
             user=user,
-            operation=what,
+            operation=operation,
             action=action,
             result=result,
         )
@@ -136,7 +136,7 @@ def context(broker: Broker, **changes: Any) -> ApiContext:
         "users": UserService(NoUsers()),
         "sessions": BrowserSessions(broker.clock, HttpSettings()),
         "audit": Lines(),
-        "figures": ScrapeState(broker),
+        "scrape_state": ScrapeState(broker),
         "history": History(broker, vitals.lag),
         "limits": ApiLimits(),
     }

@@ -177,7 +177,7 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
 
         def stop(chunk: bytes) -> None:
             if b"event: overview" in chunk:
-                client.caller.leaving.set()
+                client.caller.closing.set()
 
         body = BODIES.get(operation_id)
         watch = stop if operation_id == "streamEvents" else None

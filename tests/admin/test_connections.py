@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sluicemq.admin.clients import may_see
+from sluicemq.admin.clients import may_see_connection
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
@@ -292,8 +292,8 @@ async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> 
 
 def test_anonymous_users_own_no_connections() -> None:
     """Otherwise they would share the connections of all anonymous users."""
-    assert not may_see(ANONYMOUS, view(1, user=""))
-    assert may_see(EVERYBODY, view(1, user=""))
+    assert not may_see_connection(ANONYMOUS, view(1, user=""))
+    assert may_see_connection(EVERYBODY, view(1, user=""))
 
 
 @in_event_loop

@@ -169,7 +169,7 @@ class Reader:
         self.identity: Any = api_fixture.authenticator.user_snapshot.identity("anna")
         call: Any = Call.__new__(Call)
         call.caller = http_client.caller
-        call.who = self
+        call.sender = self
         self.call = call
         self.chunks = self.pages.events(call)
 
@@ -219,13 +219,13 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
     await sent_at_least(sent, 3)
     await asyncio.sleep(0.05)
     assert len(sent) == 3
-    assert reader.pages.open == 1
+    assert reader.pages.open_streams == 1
     api_fixture.clock.advance(5000)
     resumed.set()
     await sent_at_least(sent, 4)
-    http_client.caller.leaving.set()
+    http_client.caller.closing.set()
     await task
-    assert reader.pages.open == 0
+    assert reader.pages.open_streams == 0
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
     overviews = [json.loads(chunk["body"].split(b"data: ")[1]) for chunk in sent[2:-1]]
     assert overviews[1]["time"] - overviews[0]["time"] == 5000
@@ -253,6 +253,6 @@ async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> N
         await reader.next()
     task = asyncio.ensure_future(reader.next())
     await asyncio.sleep(0)
-    http_client.caller.leaving.set()
+    http_client.caller.closing.set()
     with pytest.raises(StopAsyncIteration):
         await task

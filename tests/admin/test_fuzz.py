@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.admin.batches import PartReader
-from sluicemq.admin.caller import is_ours, read_authorization
+from sluicemq.admin.caller import is_trusted_host, read_authorization
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import Extent, read_range
 from sluicemq.admin.routing import parameters
@@ -88,7 +88,7 @@ def test_credentials(header: str) -> None:
 @given(st.text(), st.integers(0, 65_535))
 def test_foreign_host_names(name: str, port: int) -> None:
     for header in (f"{name}.example", f"{name}.example:{port}", f"127.0.0.1.{name}x"):
-        assert not is_ours(header, "127.0.0.1")
+        assert not is_trusted_host(header, "127.0.0.1")
 
 
 @given(st.lists(ROWS, max_size=6))

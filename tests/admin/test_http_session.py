@@ -16,7 +16,7 @@ from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, HttpService, 
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.transport import Session, Transport
-from sluicemq.security.access import OPEN, Access, Admitted, Credentials
+from sluicemq.security.access import OPEN, Access, Credentials, LoginCallback
 from tests.admin.context import context
 from tests.support.sessions import RecordedTransport, SessionHarness
 
@@ -115,9 +115,9 @@ class WaitingAccess(Access):
     def __init__(self) -> None:
         super().__init__()
         self.guest = None
-        self.waiting: list[Admitted] = []
+        self.waiting: list[LoginCallback] = []
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+    def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         self.waiting.append(admitted)
 
     def cancel_login(self) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from sluicemq.admin.errors import ApiError, refusal
+from sluicemq.admin.errors import ApiError, error_response
 from sluicemq.admin.openapi import document
 from sluicemq.admin.routing import Call, Endpoint, RouteTable, address_in, parameters, read_query
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
@@ -249,7 +249,7 @@ def test_the_document() -> None:
 
 
 def test_invalid_utf8_in_an_error_is_escaped() -> None:
-    response = json.loads(refusal(ApiError(404, "not-found", "there is no \udcff")).body)
+    response = json.loads(error_response(ApiError(404, "not-found", "there is no \udcff")).body)
     assert response == {
         "type": "/problems/not-found",
         "title": "Not found",

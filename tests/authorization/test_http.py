@@ -345,7 +345,7 @@ add(f"GET {API}/backups", "", ROOT_ONLY, reveals=ROOT_ONLY, marker="users.json")
 def _events(cell: HttpCell) -> None:
     def watch(data: bytes) -> None:
         if b"event: overview" in data:
-            cell.client.caller.leaving.set()
+            cell.client.caller.closing.set()
 
     cell.ask("GET", f"{API}/events", watch=watch)
 

@@ -42,7 +42,7 @@ from sluicemq.security.records import (
     change_user,
     make_token,
     prepare_user,
-    ready,
+    without_preparation,
 )
 from sluicemq.server.listener_settings import Listener
 from tests.security.test_login_queue import Loop
@@ -769,7 +769,7 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert admin.create("anna", "secret") is None
     assert isinstance(admin.create("anna", "secret"), UserExists)
     assert isinstance(admin.create("a b", "x"), AccessError)
-    assert admin.do(ready(records.grant, "anna", CONSUME, now)) is None
+    assert admin.do(without_preparation(records.grant, "anna", CONSUME, now)) is None
     assert users.database.rights("anna") == (CONSUME,)
     assert users.database.rights("unknown") == ()
     accounts = users.database.users
@@ -778,16 +778,16 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
         ("root", True),
     ]
     assert accounts["anna"].created == fixture.now
-    assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
-    assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
+    assert admin.do(without_preparation(records.revoke, "anna", "orders.*", now)) is None
+    assert admin.do(without_preparation(records.revoke, "anna", "orders.*", now)) is None
     assert users.database.rights("anna") == ()
     password_hash = fixture.store.read().users["anna"].password
     assert admin.set_password("anna", "other") is None
     assert fixture.store.read().users["anna"].password != password_hash
     assert isinstance(admin.set_password("unknown", "other"), UserNotFound)
-    assert isinstance(admin.do(ready(records.remove_user, "root")), AccessDenied)
-    assert admin.do(ready(records.remove_user, "anna")) is None
-    assert isinstance(admin.do(ready(records.remove_user, "anna")), UserNotFound)
+    assert isinstance(admin.do(without_preparation(records.remove_user, "root")), AccessDenied)
+    assert admin.do(without_preparation(records.remove_user, "anna")) is None
+    assert isinstance(admin.do(without_preparation(records.remove_user, "anna")), UserNotFound)
     events = [entry for entry in log if entry["event"].startswith("user ")]
     assert [entry["event"] for entry in events] == [
         "user added",
@@ -842,7 +842,7 @@ def test_refusals_are_written_down_and_can_be_left_out(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
     access, _ = fixture.open()
-    access.denied("10.0.0.1:5", Identity("anna"), "produce a\x1b[31m" + "x" * 1000)
+    access.log_denied("10.0.0.1:5", Identity("anna"), "produce a\x1b[31m" + "x" * 1000)
     (entry,) = log
     assert entry["event"] == "denied"
     assert entry["user"] == "anna"
@@ -852,7 +852,7 @@ def test_refusals_are_written_down_and_can_be_left_out(
     fixture.settings = replace(fixture.settings, audit_log=False)
     authenticator = fixture.make_authenticator()
     line: Any = Line("10.0.0.1:5")
-    authenticator.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(
+    authenticator.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).log_denied(
         "x", Identity("anna"), "y"
     )
     assert len(log) == 1

@@ -48,9 +48,11 @@ class Bench:
     """A queue whose checks compare at once when `finish` is called. The right password is
     "right"."""
 
-    def __init__(self, checks: int = 2, most: int = 1000) -> None:
+    def __init__(self, checks: int = 2, max_waiting: int = 1000) -> None:
         self.threads = Threads()
-        self.queue = LoginQueue(self._call_now, checks=checks, most=most, verify=self._verify)
+        self.queue = LoginQueue(
+            self._call_now, checks=checks, max_waiting=max_waiting, verify=self._verify
+        )
         self.queue._pool.shutdown()
         self.queue._pool = self.threads  # type: ignore[assignment]
         self.compared: list[str] = []
@@ -184,7 +186,7 @@ def test_logins_decided_before_their_check_are_not_checked() -> None:
 
 
 def test_cancelled_check_leaves_the_queue() -> None:
-    bench = Bench(checks=1, most=3)
+    bench = Bench(checks=1, max_waiting=3)
     first = bench.submit("a", "anna", "wrong")
     waiting = [bench.submit(address, "bert", "wrong") for address in ("a", "b", "c")]
     for check in waiting[:2]:
@@ -199,7 +201,7 @@ def test_cancelled_check_leaves_the_queue() -> None:
 
 
 def test_full_queue_refuses_who_has_the_most_waiting() -> None:
-    bench = Bench(checks=1, most=5)
+    bench = Bench(checks=1, max_waiting=5)
     for number in range(8):
         bench.submit("flood", f"user{number}", "wrong")
     assert [label for label, _ in bench.answers] == ["flood user6 wrong", "flood user7 wrong"]
@@ -234,7 +236,7 @@ def test_fault_in_a_check_gives_its_place_back(bench: Bench) -> None:
 def test_random_load_keeps_the_promises(seed: int) -> None:
     """Every check is answered once; two at most run, no two of one pair; the bound holds."""
     chance = random.Random(seed)
-    bench = Bench(most=10)
+    bench = Bench(max_waiting=10)
     checks: list[LoginCheck] = []
     for number in range(500):
         action = chance.random()
@@ -265,7 +267,9 @@ def loop() -> Loop:
 
 @pytest.fixture
 def threaded(loop: Loop) -> Iterator[LoginQueue]:
-    login_queue = LoginQueue(loop.call_soon, checks=2, most=10, verify=lambda s, p, h: s == p)
+    login_queue = LoginQueue(
+        loop.call_soon, checks=2, max_waiting=10, verify=lambda s, p, h: s == p
+    )
     yield login_queue
     login_queue.close()
 

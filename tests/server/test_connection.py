@@ -96,7 +96,7 @@ class Loop:
 
 
 class EventLoopBatch:
-    dead = False
+    is_halted = False
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -105,7 +105,7 @@ class EventLoopBatch:
 
     def begin(self) -> None: ...
 
-    def outgoing(self, connection: Connection) -> None:
+    def schedule_write(self, connection: Connection) -> None:
         self.sending.append(connection)
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class ConnectionFixture:
             logging_in=set(),
             batch=self.batch,
             admit=lambda _: lambda *_: self.session,
-            leave=lambda _: None,
+            remove=lambda _: None,
             options=SimpleNamespace(
                 output_timeout=0,
                 output_high_watermark=1024,
@@ -135,7 +135,7 @@ class ConnectionFixture:
                 frame_timeout=60.0,
             ),
             url="test",
-            unread=set(),
+            reading_paused=set(),
         )
         self.connection = Connection(self.listener)
         transport: Any = self.transport
@@ -218,7 +218,7 @@ def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(
     fixture: ConnectionFixture, fault: str
 ) -> None:
     fixture.session.fault = fault
-    fixture.connection._congested = True
+    fixture.connection._delivery_paused = True
     fixture.connection.write([b"x"])
     with structlog.testing.capture_logs() as entries:
         fixture.batch.end()
@@ -277,7 +277,7 @@ def test_bytes_are_counted_in_both_directions(fixture: ConnectionFixture) -> Non
     fixture.connection.write([b"!"])
     fixture.batch.end()
     assert (fixture.connection.received_bytes, fixture.connection.sent_bytes) == (4, 4)
-    assert fixture.connection.since == 5
+    assert fixture.connection.connected_at == 5
 
 
 def test_a_client_that_is_sent_data_is_not_idle(fixture: ConnectionFixture) -> None:
@@ -292,7 +292,7 @@ def test_the_state_names_what_blocks_the_connection(fixture: ConnectionFixture) 
     fixture.session.session_info = lambda: SessionInfo("phpmq", state="connecting")  # type: ignore[attr-defined]
     connection = fixture.connection
     assert connection.state == "connecting"
-    connection._congested = True
+    connection._delivery_paused = True
     assert connection.state == "slow"
     connection.pause_reading()
     assert connection.state == "blocked"

@@ -15,8 +15,8 @@ class Holder:
 
     def __init__(self, budget: InputBudget) -> None:
         self.budget = budget
-        self.held = 0
-        self.pauses_itself = False
+        self.held_bytes = 0
+        self.awaits_no_input = False
         self.reviews: list[tuple[int, int]] = []
         self.transport_reads = True
         self.refused = False
@@ -34,7 +34,7 @@ class Holder:
 
     def receive(self, size: int) -> None:
         assert self.transport_reads
-        if not self.budget.report(self, self.held + size):
+        if not self.budget.report(self, self.held_bytes + size):
             self.refused = True
             self.close()
 
@@ -47,8 +47,8 @@ class Holder:
         self.transport_reads = True
 
     def pause(self) -> None:
-        self.pauses_itself = True
-        if self.held:
+        self.awaits_no_input = True
+        if self.held_bytes:
             self.budget.balance()
 
 
@@ -57,7 +57,7 @@ def connect(budget: InputBudget, count: int) -> list[Holder]:
 
 
 def readable(holders: list[Holder]) -> list[Holder]:
-    return [holder for holder in holders if holder.transport_reads and not holder.pauses_itself]
+    return [holder for holder in holders if holder.transport_reads and not holder.awaits_no_input]
 
 
 def test_below_the_limit_everybody_is_read() -> None:
@@ -148,27 +148,29 @@ def test_random_sequences_neither_leak_nor_deadlock(data: st.DataObject) -> None
         if holder.refused:
             continue
         action = data.draw(st.sampled_from(("receive", "complete", "close", "pause", "resume")))
-        if action == "receive" and holder.transport_reads and not holder.pauses_itself:
+        if action == "receive" and holder.transport_reads and not holder.awaits_no_input:
             holder.receive(data.draw(st.integers(1, READ_BYTES)))
-        elif action == "complete" and holder.held:
-            holder.complete(data.draw(st.integers(0, holder.held)))
+        elif action == "complete" and holder.held_bytes:
+            holder.complete(data.draw(st.integers(0, holder.held_bytes)))
         elif action == "close":
             holder.close()
         elif action == "pause":
             holder.pause()
         elif action == "resume":
-            holder.pauses_itself = False
-        assert budget.used == sum(connection.held for connection in holders)
-        assert budget.holders == sum(connection.held > 0 for connection in holders)
+            holder.awaits_no_input = False
+        assert budget.used == sum(connection.held_bytes for connection in holders)
+        assert budget.holders == sum(connection.held_bytes > 0 for connection in holders)
         assert len(budget.suspended) == sum(connection.suspended for connection in holders)
         assert all(connection.transport_reads is not connection.suspended for connection in holders)
         for connection in holders:
-            assert connection.held or not connection.suspended, "suspended without holding anything"
+            assert connection.held_bytes or not connection.suspended, (
+                "suspended without holding anything"
+            )
     for holder in holders:
-        holder.pauses_itself = False
+        holder.awaits_no_input = False
     budget.balance()
     steps = 0
-    while unfinished := [connection for connection in holders if connection.held]:
+    while unfinished := [connection for connection in holders if connection.held_bytes]:
         ready = [connection for connection in unfinished if connection.transport_reads]
         assert ready, "no connection may continue"
         ready[0].complete()

@@ -323,7 +323,7 @@ def test_connections_of_a_user_are_counted() -> None:
     unused: Any = None
     listener: Admission[Any] = Admission(options, unused, unused, InputBudget(MIB, 30.0))
     connections: list[Any] = [
-        SimpleNamespace(claimed="", received_bytes=0, sent_bytes=0) for _ in range(4)
+        SimpleNamespace(claimed_user="", received_bytes=0, sent_bytes=0) for _ in range(4)
     ]
     first, second, third, fourth = connections
     for connection in (first, second):

@@ -25,18 +25,18 @@ def test_lines_beyond_the_limit_are_counted_until_the_next_minute() -> None:
     log = Log()
     notices = Notices(log, 2, log.clock)
     for number in range(5):
-        notices.say(str(number))
+        notices.write(str(number))
     log.now += 59
-    notices.say("5")
+    notices.write("5")
     assert log.lines == [("0", {}), ("1", {})]
     log.now += 1
     for number in range(6, 9):
-        notices.say(str(number))
+        notices.write(str(number))
     assert log.lines[2:] == [("6", {"left_out": 4}), ("7", {})]
 
 
 def test_none_are_written_without_a_budget() -> None:
     log = Log()
     notices = Notices(log, 0, log.clock)
-    notices.say("x")
+    notices.write("x")
     assert log.lines == []

@@ -113,7 +113,7 @@ class Server:
             logging_in=set(),
             batch=self.batch,
             admit=lambda _: lambda transport, _: make(transport, self),
-            leave=lambda connection: self.listener.logging_in.discard(connection),
+            remove=lambda connection: self.listener.logging_in.discard(connection),
             claim_user=lambda *_: None,
             options=SimpleNamespace(
                 output_timeout=0,
@@ -124,7 +124,7 @@ class Server:
                 client_user="cn",
             ),
             url="test",
-            unread=set(),
+            reading_paused=set(),
         )
         self.listener = listener
 

@@ -365,16 +365,16 @@ def test_changed_files_are_noticed_once(authority: Authority) -> None:
     async def main() -> None:
         tls = Tls(listener(f"phpmq+tls://:0?certificate={authority.directory / 'broker.pem'}"))
         before = tls.context
-        await tls.look()
+        await tls.reload_if_changed()
         assert tls.context is before
         authority.file("broker.pem", b"half of it")
-        await tls.look()
+        await tls.reload_if_changed()
         assert tls.context is before
         authority.pem(second)
-        await tls.look()
+        await tls.reload_if_changed()
         replaced = tls.context
         assert replaced is not before
-        await tls.look()
+        await tls.reload_if_changed()
         assert tls.context is replaced
 
     asyncio.run(main())

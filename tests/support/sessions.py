@@ -204,5 +204,5 @@ class RecordedAccess(Access):
         super().__init__(Identity(name, rules))
         self.refusals: list[str] = []
 
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
-        self.refusals.append(f"{peer} {identity.name} {what}")
+    def log_denied(self, peer: str, identity: Identity, operation: str) -> None:
+        self.refusals.append(f"{peer} {identity.name} {operation}")

@@ -144,7 +144,7 @@ class ApiContext:
     sessions       browser sessions
     audit          audit log
     history        samples of the last hour
-    figures        state that /metrics keeps between scrapes
+    scrape_state   state that /metrics keeps between scrapes
     http           settings of all listeners
     """
 
@@ -156,7 +156,7 @@ class ApiContext:
     sessions: BrowserSessions
     audit: Audit
     history: History
-    figures: ScrapeState
+    scrape_state: ScrapeState
     http: HttpSettings = field(default_factory=HttpSettings)
     limits: ApiLimits = field(default_factory=ApiLimits)
 

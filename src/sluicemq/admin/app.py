@@ -26,13 +26,13 @@ from sluicemq.admin.caller import (
     BrowserSession,
     RequestIdentity,
     caller_of,
+    check_csrf_token,
     check_origin,
-    check_page,
     is_browser,
 )
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
 from sluicemq.admin.destinations import DeadLetterService, DestinationService
-from sluicemq.admin.errors import ApiError, answer, refusal
+from sluicemq.admin.errors import ApiError, error_response, json_response
 from sluicemq.admin.journal import BackupService, JournalService
 from sluicemq.admin.message_actions import ActionService, PublishingService
 from sluicemq.admin.messages import MessageService
@@ -92,7 +92,7 @@ class LoginService(Service):
         caller.access.renew()
         guest = caller.access.guest
         if guest is not None:
-            return answer(self._view(guest, None))
+            return json_response(self._view(guest, None))
         if not requested.password and not requested.token:
             raise AuthenticationMissing("log in with a user name and a password, or with a token")
         credentials = Credentials(requested.user, requested.password, requested.token)
@@ -101,13 +101,13 @@ class LoginService(Service):
     @handles(GET_SESSION)
     async def show(self, call: Call, parameters: NoParameters) -> SessionView:
         """GET /session"""
-        return self._view(call.identity, call.who.session)
+        return self._view(call.identity, call.sender.session)
 
     @handles(DELETE_SESSION)
     async def logout(self, call: Call, parameters: NoParameters) -> Response:
         """DELETE /session"""
-        if call.who.session is not None:
-            self._context.sessions.end(call.who.session)
+        if call.sender.session is not None:
+            self._context.sessions.end(call.sender.session)
         response = Response(status_code=204)
         response.delete_cookie(COOKIE, secure=self._secure(call), httponly=True, samesite="strict")
         return response
@@ -125,16 +125,16 @@ class LoginService(Service):
         if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
             raise AuthenticationFailed("the password is wrong")
         change = UserRequest(password=requested.new_password)
-        await self._context.users.alter(call, name, change, new=False)
-        if call.who.session is None:
-            return answer(self._view(call.identity, None))
-        self._context.sessions.end(call.who.session)
+        await self._context.users.save_user(call, name, change, new=False)
+        if call.sender.session is None:
+            return json_response(self._view(call.identity, None))
+        self._context.sessions.end(call.sender.session)
         return self._begin(call, call.identity, Credentials(name, requested.new_password))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
         login_handle = call.caller.access.login_handle(credentials)
         secret, session = self._context.sessions.begin(identity.name, login_handle)
-        response = answer(self._view(identity, session))
+        response = json_response(self._view(identity, session))
         response.set_cookie(
             COOKIE, secret, secure=self._secure(call), httponly=True, samesite="strict"
         )
@@ -165,7 +165,7 @@ HEADERS: Final = {
 """Default headers of responses: browsers must not render a response as a page, embed it in a
 frame, or cache it. An endpoint can override them."""
 
-NOT_ASKED: Final = RequestIdentity(ANONYMOUS, lambda: ANONYMOUS)
+UNIDENTIFIED: Final = RequestIdentity(ANONYMOUS, lambda: ANONYMOUS)
 """Identity of requests to endpoints that need no login."""
 
 SERVICES: Final = (
@@ -219,19 +219,19 @@ class Application:
         call: Call | None = None
         try:
             call = await self._admit(request)
-            self._permit(call)
+            self._check_permission(call)
             response = await self._handle(call)
         except Exception as error:
             if isinstance(error, JournalFailed):
-                caller_of(request).fault(error)
-            response = refusal(error)
+                caller_of(request).raise_in_event_loop(error)
+            response = error_response(error)
             if response.status_code == 401 and is_browser(request):
                 del response.headers["WWW-Authenticate"]
             if may_be_unread(request):
                 # the session does not read the rest of an unread body
                 response.headers["Connection"] = "close"
         if call is not None and call.audited:
-            self._note(call, response)
+            self._audit(call, response)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         try:
@@ -241,7 +241,7 @@ class Application:
             operation = None if call is None else call.endpoint.operation
             route = ("", "") if operation is None else (operation.method, operation.full_path)
             duration = perf_counter() - start
-            self.context.figures.requests.record(*route, response.status_code, duration)
+            self.context.scrape_state.requests.record(*route, response.status_code, duration)
 
     async def _admit(self, request: Request) -> Call:
         """Authenticate a request and match it with its endpoint. Raises ApiError, AccessError."""
@@ -249,25 +249,25 @@ class Application:
         self.context.broker.schedule_flush()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
         caller = caller_of(request)
-        request_identity = NOT_ASKED
+        request_identity = UNIDENTIFIED
         if endpoint.operation.needs is not Need.NOTHING:
             request_identity = await caller.identify(request, self.context.sessions)
             caller.user = request_identity.identity.name
         query = read_query(request.scope["query_string"])
         return Call(endpoint, request, caller, request_identity, names, query)
 
-    def _permit(self, call: Call) -> None:
+    def _check_permission(self, call: Call) -> None:
         """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit
         line if the caller lacks it; raises Problem if the CSRF token of a browser session is
         missing or wrong."""
         operation = call.endpoint.operation
-        if operation.changes and call.who.session is not None:
-            check_page(call.request, call.who.session)
+        if operation.changes and call.sender.session is not None:
+            check_csrf_token(call.request, call.sender.session)
         if isinstance(operation.needs, Operation):
             call.demand(operation.needs, address_in(call.names, call.query).name)
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             route = f"{operation.method} {operation.full_path}"
-            call.denied(route)
+            call.log_denied(route)
             client = call.identity.name or "an anonymous client"
             raise AccessDenied(f"{client} may not {route}: that takes a superuser")
 
@@ -278,7 +278,7 @@ class Application:
         body = await read_body(call.request, call.endpoint.limit, advice)
         return await _respond(call, _decoded(call, body or b"{}"))
 
-    def _note(self, call: Call, response: Response) -> None:
+    def _audit(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
         path = decode_name(unquote_to_bytes(call.request.scope["raw_path"]))
         if encoded := call.query.get("name_base64"):
@@ -286,7 +286,7 @@ class Application:
         target = f"{call.request.method} {path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
         action = call.endpoint.operation.operation_id
-        self.context.audit.acted(call.caller.peer, call.identity.name, action, target, result)
+        self.context.audit.log_change(call.caller.peer, call.identity.name, action, target, result)
 
 
 def _decoded(call: Call, body: bytes | bytearray) -> Any:
@@ -305,4 +305,4 @@ async def _respond(call: Call, body: Any = None) -> Response:
         return content
     if operation.answer is NoneType:
         return Response(status_code=call.status)
-    return answer(content, call.status)
+    return json_response(content, call.status)

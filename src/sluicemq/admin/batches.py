@@ -275,7 +275,7 @@ class BatchService(Service):
         del body  # free the body during the wait for the disk; the messages suffice
         if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
             others = f" and {len(forbidden) - 1} others" if len(forbidden) > 1 else ""
-            call.denied(f"{Operation.PRODUCE} {min(forbidden)}{others}")
+            call.log_denied(f"{Operation.PRODUCE} {min(forbidden)}{others}")
         return await self._write(call, query, part, reader)
 
     @handles(LIST_BATCH_WRITERS)
@@ -286,7 +286,7 @@ class BatchService(Service):
         page = list(islice(ordered, query.part.start, query.part.stop))
         slices = TimeSlices(self._broker)
         items = []
-        async for name, writer in slices.over(page):
+        async for name, writer in slices.iterate(page):
             parts = [rows for entries in writer.partial.values() for _, rows in entries]
             view = WriterView(
                 writer=name,
@@ -308,7 +308,7 @@ class BatchService(Service):
         identity = call.identity
         owner = self._broker.batches.owner_of(writer) or identity.name
         if owner != identity.name and not identity.superuser:
-            call.denied(f"write as {printable(writer)}")
+            call.log_denied(f"write as {printable(writer)}")
             raise AccessDenied(
                 f"the writer {writer!r} belongs to {owner}; write under another name, or as "
                 "that user or a superuser"

@@ -33,7 +33,7 @@ from sluicemq.management.settings import HttpSettings
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.transport import Transport
-from sluicemq.security.access import Access, Credentials, LoginHandle, called_back
+from sluicemq.security.access import Access, Credentials, LoginHandle, wait_for_callback
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #
@@ -58,10 +58,10 @@ class BrowserSession:
     csrf: str
     user: str
     login_handle: LoginHandle
-    began: int
-    used: int
+    created_at: int
+    used_at: int
 
-    def shows(self, token: str) -> bool:
+    def has_csrf_token(self, token: str) -> bool:
         """Return whether `token` is the CSRF token of the session, in constant time."""
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.csrf.encode())
 
@@ -72,11 +72,11 @@ class BrowserSessions:
     def __init__(self, clock: Clock, settings: HttpSettings) -> None:
         self._clock = clock
         self._settings = settings
-        self._found: OrderedDict[bytes, BrowserSession] = OrderedDict()
+        self._sessions: OrderedDict[bytes, BrowserSession] = OrderedDict()
         """Sessions by the hash of their secret, the least recently used first."""
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._sessions)
 
     def begin(self, user: str, login_handle: LoginHandle) -> tuple[str, BrowserSession]:
         """Create a session; return its secret and the session.
@@ -87,29 +87,31 @@ class BrowserSessions:
         secret = secrets.token_urlsafe(_RANDOM_BYTES)
         csrf, now = secrets.token_urlsafe(_RANDOM_BYTES), self._clock.steady
         session = BrowserSession(_key(secret), csrf, user, login_handle, now, now)
-        self._found[session.key] = session
-        while self._over(next(iter(self._found.values()))):
-            self._found.popitem(last=False)
-        if len(self._found) > self._settings.max_sessions:
-            users = Counter(entry.user for entry in self._found.values())
+        self._sessions[session.key] = session
+        while self._is_expired(next(iter(self._sessions.values()))):
+            self._sessions.popitem(last=False)
+        if len(self._sessions) > self._settings.max_sessions:
+            users = Counter(entry.user for entry in self._sessions.values())
             [(heaviest_user, _)] = users.most_common(1)
-            self.end(next(entry for entry in self._found.values() if entry.user == heaviest_user))
+            self.end(
+                next(entry for entry in self._sessions.values() if entry.user == heaviest_user)
+            )
         return secret, session
 
     def find(self, secret: str) -> BrowserSession | None:
         """Return the session with that secret and mark it as used; None if there is none."""
-        session = self._found.get(_key(secret))
+        session = self._sessions.get(_key(secret))
         if session is None or self.current(session) is None:
             return None
-        session.used = self._clock.steady
-        self._found.move_to_end(session.key)
+        session.used_at = self._clock.steady
+        self._sessions.move_to_end(session.key)
         return session
 
     def current(self, session: BrowserSession) -> Identity | None:
         """Return the identity of a session; None if the session has ended. Does not mark the
         session as used."""
         identity = None
-        if session.key in self._found and not self._over(session):
+        if session.key in self._sessions and not self._is_expired(session):
             identity = session.login_handle()
         if identity is None:
             self.end(session)
@@ -117,13 +119,13 @@ class BrowserSessions:
 
     def end(self, session: BrowserSession) -> None:
         """Log the session out."""
-        self._found.pop(session.key, None)
+        self._sessions.pop(session.key, None)
 
-    def _over(self, session: BrowserSession) -> bool:
+    def _is_expired(self, session: BrowserSession) -> bool:
         now, settings = self._clock.steady, self._settings
         return (
-            now - session.used >= settings.session_idle_timeout * 1000
-            or now - session.began >= settings.session_lifetime * 1000
+            now - session.used_at >= settings.session_idle_timeout * 1000
+            or now - session.created_at >= settings.session_lifetime * 1000
         )
 
 
@@ -151,10 +153,10 @@ class RequestIdentity(NamedTuple):
 class Caller:
     """Client of one HTTP connection.
 
-    host     host name of the listener
-    user     user name of the last identified request; "" if anonymous
-    leaving  set when the connection is about to close; long-running responses end then
-    gone     True once the connection is closed
+    host       host name of the listener
+    user       user name of the last identified request; "" if anonymous
+    closing    set when the connection is about to close; long-running responses end then
+    is_closed  True once the connection is closed
     """
 
     _transport: Transport
@@ -162,8 +164,8 @@ class Caller:
     host: str
     tls: bool = False
     user: str = ""
-    leaving: asyncio.Event = field(default_factory=asyncio.Event)
-    gone: bool = False
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    is_closed: bool = False
     _last_authorization: str = ""
     _login_handle: LoginHandle | None = None
 
@@ -177,7 +179,7 @@ class Caller:
         Raises AuthenticationFailed, AuthenticationMissing, and ApiError for an invalid header."""
         self.access.renew()
         if authorization := request.headers.get("authorization", ""):
-            return await self._by_header(authorization)
+            return await self._identify_by_header(authorization)
         guest = self.access.guest
         if guest is not None:
             return RequestIdentity(guest, self._current_guest)
@@ -187,7 +189,7 @@ class Caller:
             return RequestIdentity(identity, lambda: sessions.current(session), session)
         raise AuthenticationMissing("log in with a user name and a password, or with a token")
 
-    async def _by_header(self, authorization: str) -> RequestIdentity:
+    async def _identify_by_header(self, authorization: str) -> RequestIdentity:
         login_handle = self._login_handle
         if login_handle is not None and authorization == self._last_authorization:
             identity = login_handle()
@@ -207,14 +209,14 @@ class Caller:
     async def login(self, credentials: Credentials) -> Identity:
         """Return the identity that the credentials authenticate. Raises AuthenticationFailed,
         AuthenticationMissing."""
-        result: Identity | AccessError = await called_back(
+        result: Identity | AccessError = await wait_for_callback(
             self.access.login, self.peer, credentials
         )
         if isinstance(result, AccessError):
             raise result
         return result
 
-    def fault(self, error: Exception) -> None:
+    def raise_in_event_loop(self, error: Exception) -> None:
         """Raise `error` in a callback of the transport: it may be fatal to the broker."""
 
         def fail() -> None:
@@ -229,12 +231,12 @@ def caller_of(connection: HTTPConnection) -> Caller:
     return caller
 
 
-def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
+def check_csrf_token(connection: HTTPConnection, session: BrowserSession) -> None:
     """Check the CSRF token of a request that a browser session authenticates.
 
     Raises ApiError if the token is missing or wrong.
     """
-    if not session.shows(connection.headers.get(CSRF_HEADER, "")):
+    if not session.has_csrf_token(connection.headers.get(CSRF_HEADER, "")):
         raise ApiError(
             403,
             "csrf-token-missing",
@@ -286,7 +288,7 @@ def check_origin(connection: HTTPConnection) -> None:
     if site not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate":
         raise ApiError(403, "cross-origin", "requests from pages of other origins are not accepted")
     caller = caller_of(connection)
-    if caller.access.guest is not None and caller.host and not is_ours(host, caller.host):
+    if caller.access.guest is not None and caller.host and not is_trusted_host(host, caller.host):
         raise ApiError(
             403,
             "unknown-host",
@@ -295,7 +297,7 @@ def check_origin(connection: HTTPConnection) -> None:
         )
 
 
-def is_ours(header: str, listening: str) -> bool:
+def is_trusted_host(header: str, listening: str) -> bool:
     """Return whether the `Host` header is a name that no foreign page can have: an IP address,
     `localhost`, or the host name of the listener."""
     before, _, port = header.rpartition(":")

@@ -10,9 +10,9 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from sluicemq.admin.api_context import AttachedConsumer, Service
-from sluicemq.admin.destinations import sees
+from sluicemq.admin.destinations import may_see_destination
 from sluicemq.admin.errors import ApiError, base64_of, printable
-from sluicemq.admin.routing import Call, handles, named
+from sluicemq.admin.routing import Call, destination_name, handles
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Destination, Subscription, Transaction, TransactionState
 from sluicemq.management.clients import (
@@ -43,7 +43,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.ownership import may_administer_subscription, may_administer_transaction
-from sluicemq.security.access import called_back
+from sluicemq.security.access import wait_for_callback
 
 # --- Connections ----------------------------------------------------------------------------------
 #
@@ -62,8 +62,8 @@ class ConnectionService(Service):
         """GET /connections"""
         items = [
             view
-            async for view in TimeSlices(self._broker).over(self._context.connections)
-            if may_see(call.identity, view) and _selects_connection(query, view)
+            async for view in TimeSlices(self._broker).iterate(self._context.connections)
+            if may_see_connection(call.identity, view) and _selects_connection(query, view)
         ]
         items.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return query.page_with([_connection_item(view) for view in items[query.part]], len(items))
@@ -72,7 +72,7 @@ class ConnectionService(Service):
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
         """GET /connections/{id}"""
         view = self._context.connections.get(_number(call))
-        if view is None or not may_see(call.identity, view):
+        if view is None or not may_see_connection(call.identity, view):
             raise _no_connection()
         return _connection_item(view)
 
@@ -89,7 +89,7 @@ class ConnectionService(Service):
         call.note = f"{view.protocol} of {user} at {view.peer} {reason}"
 
 
-def may_see(identity: Identity, view: ConnectionItem) -> bool:
+def may_see_connection(identity: Identity, view: ConnectionItem) -> bool:
     """Return whether the user may see the connection."""
     return identity.superuser or (bool(identity.name) and view.user == identity.name)
 
@@ -133,7 +133,9 @@ class SubscriptionService(Service):
     @handles(LIST_SUBSCRIPTIONS)
     async def list(self, call: Call, query: SubscriptionQuery) -> Page[SubscriptionItem]:
         """GET /subscriptions"""
-        topic_name = named(query.destination, "destination_base64", query.destination_base64)
+        topic_name = destination_name(
+            query.destination, "destination_base64", query.destination_base64
+        )
         if topic_name:
             topic = self._broker.destinations.find(Address(Kind.TOPIC, topic_name))
             topics = [] if topic is None else [topic]
@@ -142,12 +144,12 @@ class SubscriptionService(Service):
         slices = TimeSlices(self._broker)
         items = [
             _subscription_item(topic, subscription)
-            async for topic in slices.over(topics)
-            async for subscription in slices.over(list(topic.subscriptions.values()))
+            async for topic in slices.iterate(topics)
+            async for subscription in slices.iterate(list(topic.subscriptions.values()))
             if _selects_subscription(query, topic, subscription)
             # the owner of a durable subscription may lack permissions for the topic
-            and (subscription.durable or sees(call.identity, topic))
-            and sees_subscription(call.identity, subscription)
+            and (subscription.durable or may_see_destination(call.identity, topic))
+            and may_see_subscription(call.identity, subscription)
         ]
         key = attrgetter(query.sort, "destination", "name")
         items.sort(key=key, reverse=query.order == "desc")
@@ -156,7 +158,7 @@ class SubscriptionService(Service):
     @handles(DELETE_SUBSCRIPTION)
     async def delete(self, call: Call, query: DeleteSubscription) -> None:
         """DELETE /subscriptions"""
-        name = named(query.destination, "destination_base64", query.destination_base64)
+        name = destination_name(query.destination, "destination_base64", query.destination_base64)
         call.note = f"{printable(query.name)} of {printable(name)}"
         broker = self._broker
         topic = broker.destinations.find(Address(Kind.TOPIC, name))
@@ -181,21 +183,21 @@ class SubscriptionService(Service):
     @handles(LIST_CONSUMERS)
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
         """GET /consumers"""
-        name = named(query.destination, "destination_base64", query.destination_base64)
+        name = destination_name(query.destination, "destination_base64", query.destination_base64)
         items = [
             _consumer_item(attached)
-            async for attached in TimeSlices(self._broker).over(
+            async for attached in TimeSlices(self._broker).iterate(
                 self._context.connections.consumers()
             )
             if _selects_consumer(query, name, attached)
-            and sees(call.identity, attached.consumer.subscription.destination)
-            and sees_subscription(call.identity, attached.consumer.subscription)
+            and may_see_destination(call.identity, attached.consumer.subscription.destination)
+            and may_see_subscription(call.identity, attached.consumer.subscription)
         ]
         items.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return query.page(items)
 
 
-def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
+def may_see_subscription(identity: Identity, subscription: Subscription) -> bool:
     """Return whether the user may browse the subscription; the user sees its topic or owns it."""
     return not subscription.durable or may_administer_subscription(identity, subscription)
 
@@ -293,7 +295,7 @@ class TransactionService(Service):
         candidates = (*transactions.prepared.values(), *transactions.open.values())
         items = [
             _transaction_item(transaction)
-            async for transaction in TimeSlices(self._broker).over(candidates)
+            async for transaction in TimeSlices(self._broker).iterate(candidates)
             if transaction.state is not TransactionState.ENDED
             and query.state in ("", transaction.state.value)
             and may_administer_transaction(call.identity, transaction)
@@ -313,7 +315,7 @@ class TransactionService(Service):
                 "it can only be rolled back",
             )
         self._broker.schedule_flush()
-        await called_back(self._broker.transactions.commit, transaction)
+        await wait_for_callback(self._broker.transactions.commit, transaction)
 
     @handles(ROLL_BACK_TRANSACTION)
     async def roll_back(self, call: Call, parameters: IdPath) -> None:

@@ -55,14 +55,14 @@ from sluicemq.model.destination import (
     is_temporary,
 )
 from sluicemq.model.errors import JournalError
-from sluicemq.security.access import called_back
+from sluicemq.security.access import wait_for_callback
 
 MOST_SUBSCRIPTIONS: Final = 200
 """Maximum number of subscriptions of a topic that are searched for its oldest message."""
 
 
 def _delayed(destination: Destination) -> int:
-    return sum(len(subscription.delayed) for subscription in every(destination))
+    return sum(len(subscription.delayed) for subscription in subscriptions_of(destination))
 
 
 FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
@@ -89,15 +89,15 @@ class DestinationService(Service):
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
         """GET /destinations: those that the user may see."""
         slices = TimeSlices(self._broker)
-        destinations = await self._chosen(call.identity, query, slices)
+        destinations = await self._select(call.identity, query, slices)
         items = [
             self.item(destination)
-            async for destination in slices.over(destinations[query.part])
+            async for destination in slices.iterate(destinations[query.part])
             if not destination.removed
         ]
         return query.page_with(items, len(destinations))
 
-    async def _chosen(
+    async def _select(
         self, identity: Identity, query: DestinationQuery, slices: TimeSlices
     ) -> list[Destination]:
         """Return all selected destinations in order."""
@@ -111,8 +111,8 @@ class DestinationService(Service):
                 position,
                 destination,
             )
-            async for position, destination in slices.over(numbered, 64)
-            if is_selected(destination) and sees(identity, destination)
+            async for position, destination in slices.iterate(numbered, 64)
+            if is_selected(destination) and may_see_destination(identity, destination)
         ]
         # no two have the same position, so that destinations are never compared
         entries.sort(key=itemgetter(0, 1, 2), reverse=query.order == "desc")
@@ -120,9 +120,9 @@ class DestinationService(Service):
 
     def item(self, destination: Destination) -> DestinationItem:
         """Return the list entry of a destination."""
-        return DestinationItem(**self._figures(destination))
+        return DestinationItem(**self._item_fields(destination))
 
-    def _figures(self, destination: Destination) -> dict[str, Any]:
+    def _item_fields(self, destination: Destination) -> dict[str, Any]:
         statistics = destination.statistics
         name = destination.name
         return {
@@ -139,7 +139,7 @@ class DestinationService(Service):
             "bytes": destination.bytes,
             "consumers": destination.consumers,
             "subscriptions": len(destination.subscriptions),
-            "oldest_ms": oldest(self._broker, destination),
+            "oldest_ms": oldest_age(self._broker, destination),
             "published": statistics.published,
             "delivered": statistics.delivered,
             "redelivered": statistics.redelivered,
@@ -157,13 +157,13 @@ class DestinationService(Service):
     @handles(GET_DESTINATION)
     async def show(self, call: Call, parameters: DestinationPath) -> DestinationView:
         """GET /destinations/{kind}/{name}"""
-        return self._view(found(self._context, call, parameters.address))
+        return self._view(find_destination(self._context, call, parameters.address))
 
     def _view(self, destination: Destination) -> DestinationView:
         settings = destination.settings
         queue = destination.dead_letter_address.name if settings.dead_letter else ""
         return DestinationView(
-            **self._figures(destination),
+            **self._item_fields(destination),
             settings=asdict(settings),
             effective=EffectiveSettings(dead_letter_queue=printable(queue)),
             configured=self._context.configuration.declares(destination.address),
@@ -212,7 +212,7 @@ class DestinationService(Service):
         call.note = " ".join(f"{name}={value}" for name, value in changes.items())
         await wait_until_durable(broker, broker.journal.next_sequence())
         call.status = 201 if existing is None else 200
-        return self._view(found(self._context, call, parameters.address))
+        return self._view(find_destination(self._context, call, parameters.address))
 
     def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
         defaults = self._broker.settings.default_destination
@@ -243,14 +243,14 @@ class DestinationService(Service):
     async def delete(self, call: Call, parameters: DeleteDestination) -> None:
         """DELETE /destinations/{kind}/{name}"""
         broker = self._broker
-        destination = found(self._context, call, parameters.address)
+        destination = find_destination(self._context, call, parameters.address)
         if destination.consumers and not parameters.force:
             raise ApiError(
                 409,
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        count = await called_back(broker.operations.purge, destination, False)
+        count = await wait_for_callback(broker.operations.purge, destination, False)
         if not destination.removed:
             broker.remove(destination, force=True)
         call.note = f"with {count} messages"
@@ -260,8 +260,8 @@ class DestinationService(Service):
     async def purge(self, call: Call, parameters: DestinationBody[PurgeRequest]) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
-        destination = found(self._context, call, parameters.address)
-        purged: int = await called_back(
+        destination = find_destination(self._context, call, parameters.address)
+        purged: int = await wait_for_callback(
             broker.operations.purge, destination, parameters.body.unacked
         )
         call.note = f"purged {purged}"
@@ -273,14 +273,14 @@ class DestinationService(Service):
     async def set_paused(self, call: Call, parameters: DestinationPath) -> DestinationItem:
         """POST /destinations/{kind}/{name}/pause and POST /destinations/{kind}/{name}/resume"""
         broker = self._broker
-        destination = found(self._context, call, parameters.address)
+        destination = find_destination(self._context, call, parameters.address)
         paused = call.endpoint.operation is PAUSE_DESTINATION
         broker.destinations.set_paused(destination, paused)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
 
 
-def found(context: ApiContext, call: Call, address: Address) -> Destination:
+def find_destination(context: ApiContext, call: Call, address: Address) -> Destination:
     """Return the destination of a request. Raises ApiError if it does not exist or if the caller
     may not see it: only superusers and their own connections may see temporary destinations."""
     destination = context.broker.destinations.find(address)
@@ -289,7 +289,7 @@ def found(context: ApiContext, call: Call, address: Address) -> Destination:
     return destination
 
 
-def sees(identity: Identity, destination: Destination) -> bool:
+def may_see_destination(identity: Identity, destination: Destination) -> bool:
     """Return whether lists show it to the user."""
     return identity.superuser or (not destination.temporary and identity.sees(destination.name))
 
@@ -303,15 +303,15 @@ def not_found(address: Address) -> ApiError:
     )
 
 
-def every(destination: Destination) -> list[Subscription]:
+def subscriptions_of(destination: Destination) -> list[Subscription]:
     """Return all subscriptions of a queue or topic."""
     return [destination.queue, *destination.subscriptions.values()]
 
 
-def oldest(broker: Broker, destination: Destination) -> int | None:
+def oldest_age(broker: Broker, destination: Destination) -> int | None:
     """Return the age in ms of the oldest ready message. For a topic, only the first
     MOST_SUBSCRIPTIONS subscriptions are searched."""
-    subscriptions = every(destination)[:MOST_SUBSCRIPTIONS]
+    subscriptions = subscriptions_of(destination)[:MOST_SUBSCRIPTIONS]
     heads = list(
         filter(
             None,
@@ -331,7 +331,7 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
     name_filter = query.filter.lower()
     pattern = matcher(name_filter) if "*" in name_filter else None
 
-    def is_meant(destination: Destination) -> bool:
+    def matches(destination: Destination) -> bool:
         if query.kind is not None and destination.topic != (query.kind == "topic"):
             return False
         if query.temporary is not None and destination.temporary != query.temporary:
@@ -339,7 +339,7 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
         name = destination.name.lower()
         return pattern.match(name) is not None if pattern is not None else name_filter in name
 
-    return is_meant
+    return matches
 
 
 # --- Dead-letter queues ---------------------------------------------------------------------------
@@ -391,7 +391,7 @@ class DeadLetterService(Service):
         page = sorted_queues[query.part]
         limit = min(FIRST, TOGETHER // max(1, len(page)))
         items = []
-        async for queue in slices.over(page):
+        async for queue in slices.iterate(page):
             summary = await self._count(queue, limit, slices)
             item = DeadLetterItem(
                 kind="queue",
@@ -400,7 +400,7 @@ class DeadLetterService(Service):
                 ready=queue.waiting,
                 reasons=summary.reasons,
                 scanned=summary.counted,
-                oldest_ms=oldest(self._broker, queue),
+                oldest_ms=oldest_age(self._broker, queue),
                 sources=queues[queue],
             )
             items.append(item)
@@ -415,14 +415,20 @@ class DeadLetterService(Service):
         """
         find = self._broker.destinations.find
         queues: dict[Destination, list[str]] = {}
-        async for destination in slices.over(list(self._broker.destinations.values()), 64):
+        async for destination in slices.iterate(list(self._broker.destinations.values()), 64):
             is_dead_letter_queue = destination.name.endswith(SUFFIX) and not destination.topic
-            if is_dead_letter_queue and sees(identity, destination):
+            if is_dead_letter_queue and may_see_destination(identity, destination):
                 queues.setdefault(destination, [])
             queue = find(destination.dead_letter_address)
-            if queue is not None and queue is not destination and sees(identity, queue):
+            if (
+                queue is not None
+                and queue is not destination
+                and may_see_destination(identity, queue)
+            ):
                 sources = queues.setdefault(queue, [])
-                is_source = destination.dead_letters is not None and sees(identity, destination)
+                is_source = destination.dead_letters is not None and may_see_destination(
+                    identity, destination
+                )
                 if is_source and len(sources) < MOST_SOURCES:
                     sources.append(printable(str(destination.address)))
         return queues

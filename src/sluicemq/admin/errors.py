@@ -100,12 +100,12 @@ def problem(status: int, code: str, detail: str) -> dict[str, Any]:
     }
 
 
-def answer(content: Any, status: int = 200) -> Response:
+def json_response(content: Any, status: int = 200) -> Response:
     """Return a response with `content` as JSON."""
     return Response(msgspec.json.encode(content), status, media_type=MEDIA_TYPE)
 
 
-def refusal(error: Exception) -> Response:
+def error_response(error: Exception) -> Response:
     """Return the error response for an exception."""
     api_error = _api_error(error)
     body = {**problem(api_error.status, api_error.code, str(api_error)), **api_error.more}

@@ -90,11 +90,13 @@ class History:
         self._rounds += 1
         self._seconds += seconds
         last = self._rounds >= STEP
-        yield from self._broker.stats_sampler.sample_all(seconds, self._look if last else None)
+        yield from self._broker.stats_sampler.sample_all(
+            seconds, self._record_destination if last else None
+        )
         if last:
             self._sample()
 
-    def _look(self, destination: Destination, waiting: int, unacked: int) -> None:
+    def _record_destination(self, destination: Destination, waiting: int, unacked: int) -> None:
         statistics = destination.statistics
         publish_rate, deliver_rate = statistics.publish_rate, statistics.deliver_rate
         ring = self._rings.get(destination)

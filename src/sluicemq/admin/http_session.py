@@ -134,9 +134,10 @@ class HttpService:
     """Configuration and state shared by all HTTP connections of a listener."""
 
     def __init__(
-        self, application: Application, head: int, patience: float = PATIENCE_SECONDS
+        self, application: Application, head: int, check_interval: float = PATIENCE_SECONDS
     ) -> None:
-        """Limit request heads to `head` bytes; check for slow clients every `patience` seconds."""
+        """Limit request heads to `head` bytes; check for slow clients every `check_interval`
+        seconds."""
         self.config = Config(
             application,
             http=Http11,
@@ -153,7 +154,7 @@ class HttpService:
         )
         self.config.load()
         self.state = ServerState()
-        self.patience = patience
+        self.check_interval = check_interval
         logger = logging.getLogger("uvicorn.error")
         if not any(isinstance(handler, _Forward) for handler in logger.handlers):
             logger.addHandler(_Forward())
@@ -247,17 +248,17 @@ class HttpSession(NoConsumers):
     """Session of one HTTP connection; implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
-        "_begun",
         "_body",
         "_caller",
+        "_check_interval",
         "_head",
         "_in_body",
-        "_patience",
+        "_in_head",
         "_protocol",
         "_received",
         "_timer",
         "_transport",
-        "_waiting",
+        "_was_in_head",
     )
 
     def __init__(
@@ -270,12 +271,12 @@ class HttpSession(NoConsumers):
         """
         self._transport = transport
         self._caller = Caller(transport, access, host, tls)
-        self._patience = http.patience
+        self._check_interval = http.check_interval
         self._protocol = Http11(http.config, http.state, {"caller": self._caller})
         self._protocol.connection_made(UvicornTransport(transport, tls))
-        self._waiting = True
+        self._in_head = True
         """True while a request head is incomplete, and before the first request."""
-        self._begun = False
+        self._was_in_head = False
         """True if the same head was already incomplete at the previous check."""
         self._in_body = False
         """True if the application was reading a body at the previous check."""
@@ -285,7 +286,7 @@ class HttpSession(NoConsumers):
         """Size in bytes of the incomplete head that h11 buffers."""
         self._body = 0
         """Bytes received of the body of the current request."""
-        self._timer: Timer = transport.call_later(self._patience, self._look)
+        self._timer: Timer = transport.call_later(self._check_interval, self._check_progress)
 
     def receive(self, data: bytes) -> None:
         """Parse received bytes."""
@@ -296,13 +297,13 @@ class HttpSession(NoConsumers):
         connection = protocol.conn
         if in_body or connection.their_state is h11.SEND_BODY:
             self._body += len(data)
-        self._settle_body()
+        self._reset_body_count()
         self._head = len(connection.trailing_data[0])
-        self._waiting = connection.their_state is h11.IDLE and self._head > 0
-        if not self._waiting:
-            self._begun = False
+        self._in_head = connection.their_state is h11.IDLE and self._head > 0
+        if not self._in_head:
+            self._was_in_head = False
 
-    def _settle_body(self) -> None:
+    def _reset_body_count(self) -> None:
         """Reset the body's byte count once its request has a complete response."""
         cycle = cast(RequestResponseCycle | None, self._protocol.cycle)
         if self._body and (cycle is None or cycle.response_complete):
@@ -317,7 +318,7 @@ class HttpSession(NoConsumers):
     @property
     def incomplete(self) -> bool:
         """True while a request head or body is incomplete."""
-        return self._waiting or self._protocol.conn.their_state is h11.SEND_BODY
+        return self._in_head or self._protocol.conn.their_state is h11.SEND_BODY
 
     @property
     def login(self) -> Login:
@@ -338,7 +339,7 @@ class HttpSession(NoConsumers):
 
     def flushed(self) -> None:
         """Update the body's byte count: the response may be complete."""
-        self._settle_body()
+        self._reset_body_count()
 
     def pause_delivery(self) -> None:
         """Pause writing of responses."""
@@ -351,43 +352,43 @@ class HttpSession(NoConsumers):
     def closed(self) -> None:
         """Release the session's resources after the connection has closed."""
         self._timer.cancel()
-        self._caller.gone = True
-        self._leave()
+        self._caller.is_closed = True
+        self._cancel_pending()
         self._protocol.connection_lost(None)
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Finish the response in progress and close, with an administrator's `reason` for the
         log."""
-        self._leave()
+        self._cancel_pending()
         if stopping:
             self._protocol.shutdown()
         elif not self._protocol.conclude():
             self._transport.close(reason)
 
-    def _leave(self) -> None:
+    def _cancel_pending(self) -> None:
         """End long-running responses and cancel a login that is being verified."""
-        self._caller.leaving.set()
+        self._caller.closing.set()
         self._caller.access.cancel_login()
 
     def session_info(self) -> SessionInfo:
         """Return protocol and user of the connection."""
         return SessionInfo("http", self._caller.user)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Reject the current request if its head or body arrives too slowly."""
         protocol = self._protocol
         received, self._received = self._received, 0
         state = protocol.conn.their_state
         in_body = state is h11.SEND_BODY and not protocol.flow.read_paused
-        if in_body and self._in_body and received < self._patience * SLOWEST:
+        if in_body and self._in_body and received < self._check_interval * SLOWEST:
             protocol.refuse(
                 408, "request-timeout", f"a body comes at {SLOWEST} bytes in a second or more"
             )
             return
         self._in_body = in_body
-        if self._begun:
-            message = f"the head of a request has not come within {self._patience:g} s"
+        if self._was_in_head:
+            message = f"the head of a request has not come within {self._check_interval:g} s"
             protocol.refuse(408, "request-timeout", message)
             return
-        self._begun = self._waiting
-        self._timer = self._transport.call_later(self._patience, self._look)
+        self._was_in_head = self._in_head
+        self._timer = self._transport.call_later(self._check_interval, self._check_progress)

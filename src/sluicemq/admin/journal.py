@@ -91,7 +91,7 @@ class Extent(NamedTuple):
     sealed: bool
 
 
-def kept(journal: Journal) -> FileJournal:
+def require_file_journal(journal: Journal) -> FileJournal:
     """Return the journal. Raises ApiError if the broker is ephemeral."""
     if not isinstance(journal, FileJournal):
         raise ApiError(
@@ -112,7 +112,7 @@ class JournalService:
     @handles(GET_JOURNAL)
     async def show(self, call: Call, parameters: NoParameters) -> JournalView:
         """GET /journal"""
-        journal = kept(self._journal)
+        journal = require_file_journal(self._journal)
         durable, extents = await self._extents(journal)
         segments = await asyncio.to_thread(_segment_views, journal.directory, extents)
         return JournalView(
@@ -128,7 +128,7 @@ class JournalService:
         """GET /journal/destinations?ids=3,17: return the requested destinations that exist, with
         kind (model.Kind) and name (base64 of its bytes). Readers need it if the segment with a
         destination's record has been deleted."""
-        addresses = kept(self._journal).addresses
+        addresses = require_file_journal(self._journal).addresses
         texts = query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
             raise ApiError(400, "too-many-ids", f"a request can have at most {MOST_NUMBERS} ids")
@@ -144,7 +144,7 @@ class JournalService:
     @handles(READ_SEGMENT)
     async def segment(self, call: Call, parameters: SegmentPath) -> Response:
         """GET /journal/segments/{first_sequence}, with `Range` or without."""
-        journal = kept(self._journal)
+        journal = require_file_journal(self._journal)
         first = _number(parameters.first_sequence)
         durable, extents = await self._extents(journal)
         extent = next((candidate for candidate in extents if candidate.first == first), None)
@@ -166,7 +166,7 @@ class JournalService:
     @handles(LIST_SLOTS)
     async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
         """GET /journal/slots"""
-        slots = list((await self._carry_out(self._slots.list)).items())
+        slots = list((await self._run_in_thread(self._slots.list)).items())
         items = [await self._slot_view(name, slot) for name, slot in slots[query.part]]
         return query.page_with(items, len(slots))
 
@@ -174,14 +174,14 @@ class JournalService:
     async def show_slot(self, call: Call, parameters: NamePath) -> SlotView:
         """GET /journal/slots/{name}"""
         name = _name(call)
-        return await self._slot_view(name, await self._carry_out(self._slots.get, name))
+        return await self._slot_view(name, await self._run_in_thread(self._slots.get, name))
 
     @handles(PUT_SLOT)
     async def put_slot(self, call: Call, parameters: NamedBody[SlotRequest]) -> SlotView:
         """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
         audit log, because readers do it continuously."""
         name = _name(call)
-        slot, created = await self._carry_out(
+        slot, created = await self._run_in_thread(
             _create_or_advance, self._slots, name, parameters.body
         )
         call.audited = created
@@ -190,10 +190,10 @@ class JournalService:
     @handles(DELETE_SLOT)
     async def delete_slot(self, call: Call, parameters: NamePath) -> None:
         """DELETE /journal/slots/{name}"""
-        await self._carry_out(self._slots.drop, _name(call))
+        await self._run_in_thread(self._slots.drop, _name(call))
 
     async def _slot_view(self, name: str, slot: Slot) -> SlotView:
-        journal = kept(self._journal)
+        journal = require_file_journal(self._journal)
         lag = await asyncio.to_thread(
             records_after, journal.directory, list(journal.segments), slot.position
         )
@@ -212,9 +212,9 @@ class JournalService:
 
     @property
     def _slots(self) -> Slots:
-        return kept(self._journal).slots
+        return require_file_journal(self._journal).slots
 
-    async def _carry_out(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
+    async def _run_in_thread(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
         """Run `function` on another thread, because it reads and syncs files."""
         async with self._lock:
             try:
@@ -412,7 +412,7 @@ class BackupService(Service):
         requested = parameters.body
         call.note = requested.directory
         configuration = self._context.configuration
-        journal = kept(self._context.broker.journal)
+        journal = require_file_journal(self._context.broker.journal)
         directory = configuration.directory
         if directory is None or not directory.is_dir():
             raise ApiError(

@@ -19,18 +19,18 @@ from msgspec import UNSET
 
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import body_problem
-from sluicemq.admin.destinations import found, not_found
+from sluicemq.admin.destinations import find_destination, not_found
 from sluicemq.admin.errors import ApiError, printable
 from sluicemq.admin.messages import (
-    by_id,
-    compiled,
+    compile_selector,
     encode_cursor,
+    find_delivery,
     id_of,
+    matches_selector,
     read_cursor,
-    selects,
     subscription_of,
 )
-from sluicemq.admin.routing import Call, from_base64, handles, named
+from sluicemq.admin.routing import Call, destination_name, from_base64, handles
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.management.destinations import DestinationBody
@@ -77,16 +77,18 @@ _TYPES: Final[dict[str, Any]] = {
 }
 
 
-def address_of(target: MessageTarget, most: int) -> Address:
+def address_of(target: MessageTarget, max_name_bytes: int) -> Address:
     """Return the address of a destination in a request. Raises ApiError for a missing name, or one
-    of more than `most` bytes."""
-    name = named(target.name, "name_base64", target.name_base64)
-    if not 0 < len(encode_name(name)) <= most:
-        raise ApiError(400, "bad-body", f"the name of a destination has 1 to {most} bytes")
+    of more than `max_name_bytes`."""
+    name = destination_name(target.name, "name_base64", target.name_base64)
+    if not 0 < len(encode_name(name)) <= max_name_bytes:
+        raise ApiError(
+            400, "bad-body", f"the name of a destination has 1 to {max_name_bytes} bytes"
+        )
     return Address(KINDS[target.kind], name)
 
 
-def resolved(broker: Broker, call: Call, address: Address) -> Destination:
+def resolve_destination(broker: Broker, call: Call, address: Address) -> Destination:
     """Return a destination; the caller creates it by use if automatic creation permits it. Raises
     ApiError, LimitExceeded."""
     try:
@@ -109,7 +111,7 @@ class PublishingService(Service):
             raise not_found(address)
         message = self._message(address, parameters.body)
         broker.schedule_flush()
-        destination = resolved(broker, call, address)
+        destination = resolve_destination(broker, call, address)
         destination.restart_idle_time()
         broker.publish(destination, message)
         broker.traffic_of("http").published += 1
@@ -214,26 +216,26 @@ class MessageActionRun:
         self.body = body
         self.subscription = subscription
         self.slices = TimeSlices(self.broker)
-        self.done = 0
+        self.processed = 0
         self.scanned = 0
         self.failed: list[MessageActionFailure] = []
         self._until = perf_counter() + context.http.max_action_time
         self.refused = False
 
-    def over(self) -> bool:
+    def must_stop(self) -> bool:
         """True if the request must not handle more messages."""
         return (
             self.refused
             or self.remaining == 0
             or len(self.failed) >= MOST_FAILURES
-            or self.call.caller.gone
+            or self.call.caller.is_closed
             or perf_counter() > self._until
         )
 
     @property
     def remaining(self) -> int:
         """Number of messages that may still be handled; -1 = unlimited."""
-        return self.body.limit - self.done if self.body.limit else -1
+        return self.body.limit - self.processed if self.body.limit else -1
 
     def fail(self, id: str, reason: str) -> None:
         """Record a message that the action left unchanged."""
@@ -241,7 +243,7 @@ class MessageActionRun:
         self.refused = self.refused or reason in _ENDING
 
 
-Act = Callable[[Delivery], object]
+MessageHandler = Callable[[Delivery], object]
 
 
 class ActionService(Service):
@@ -262,23 +264,23 @@ class ActionService(Service):
         target = None if body.target is None else address_of(body.target, limit)
         self._permit(call, parameters, target)
         subscription = subscription_of(
-            call, found(self._context, call, parameters.address), body.subscription
+            call, find_destination(self._context, call, parameters.address), body.subscription
         )
-        selector = await compiled(self._broker, body.selector)
-        act = self._act(call, body.action, target)
+        selector = await compile_selector(self._broker, body.selector)
+        handle = self._handler_of(call, body.action, target)
         run = MessageActionRun(self._context, call, body, subscription)
         next_cursor = None
         if body.ids is not None:
-            await self._by_id(run, body.ids, act)
+            await self._handle_ids(run, body.ids, handle)
         elif body.state == "scheduled":
-            next_cursor = await self._delayed(run, selector, act)
+            next_cursor = await self._handle_scheduled(run, selector, handle)
         else:
-            next_cursor = await self._waiting(run, selector, act)
+            next_cursor = await self._handle_ready(run, selector, handle)
         await wait_until_durable(self._broker, self._broker.journal.next_sequence())
         target_text = f" to {printable(str(target))}" if target is not None else ""
-        call.note = f"{body.action}{target_text}: done {run.done}, failed {len(run.failed)}"
+        call.note = f"{body.action}{target_text}: done {run.processed}, failed {len(run.failed)}"
         return MessageActionResult(
-            processed=run.done, failed=run.failed, scanned=run.scanned, next_cursor=next_cursor
+            processed=run.processed, failed=run.failed, scanned=run.scanned, next_cursor=next_cursor
         )
 
     def _permit(
@@ -295,21 +297,21 @@ class ActionService(Service):
         if target is not None:
             call.demand(Operation.PRODUCE, target.name)
 
-    def _act(self, call: Call, action: Action, target: Address | None) -> Act:
+    def _handler_of(self, call: Call, action: Action, target: Address | None) -> MessageHandler:
         """Return the function that applies the action to one message. Creates the target of a move
         or copy if automatic creation permits it. Raises ApiError."""
         if (target is not None) != (action in ("move", "copy")):
             raise ApiError(400, "bad-body", "only move and copy have a target")
         operations = self._broker.operations
         if target is None:
-            acts: dict[Action, Act] = {
+            handlers: dict[Action, MessageHandler] = {
                 "delete": lambda delivery: operations.delete(delivery.subscription, [delivery]),
                 "redeliver": operations.redeliver,
                 "redrive": lambda delivery: self._redrive(call, delivery),
             }
-            return acts[action]
+            return handlers[action]
         # looked up for each message: it may be deleted and created again meanwhile
-        resolve = partial(resolved, self._broker, call, target)
+        resolve = partial(resolve_destination, self._broker, call, target)
         resolve()
         transfer = operations.move if action == "move" else operations.copy
         return lambda delivery: transfer(delivery, resolve())
@@ -320,29 +322,31 @@ class ActionService(Service):
             raise ActionRefused("no-origin", "the message has no origin")
         name = origin.address.name
         if not call.identity.may(Operation.PRODUCE, name):
-            call.denied(f"{Operation.PRODUCE} {name}")
+            call.log_denied(f"{Operation.PRODUCE} {name}")
             raise ActionRefused("forbidden", f"no permission to produce to {name}")
         if is_temporary(name) and self._broker.destinations.find(origin.address) is None:
             raise ActionRefused("origin-gone", "the origin was a temporary destination")
         self._broker.operations.redrive(delivery, origin, call.identity.creator)
 
-    async def _by_id(self, run: MessageActionRun, ids: list[str], act: Act) -> None:
+    async def _handle_ids(
+        self, run: MessageActionRun, ids: list[str], handle: MessageHandler
+    ) -> None:
         for id in dict.fromkeys(ids):
-            if run.over():
+            if run.must_stop():
                 run.fail(id, "not-tried")
                 continue
             run.scanned += 1
             delivery = None
             if not run.subscription.closed:
-                delivery = by_id(run.broker, run.subscription, id)
+                delivery = find_delivery(run.broker, run.subscription, id)
             if delivery is None:
                 run.fail(id[:100], "not-found")
             else:
-                _try(run, delivery, act)
-            await run.slices.rest()
+                _handle_message(run, delivery, handle)
+            await run.slices.wait_if_due()
 
-    async def _waiting(
-        self, run: MessageActionRun, selector: Selector | None, act: Act
+    async def _handle_ready(
+        self, run: MessageActionRun, selector: Selector | None, handle: MessageHandler
     ) -> str | None:
         """Act on ready messages in queue order, as they were at the first request."""
         body = run.body
@@ -352,27 +356,27 @@ class ActionService(Service):
         else:
             end_sequence = run.broker.journal.next_sequence()
             cursor = run.subscription.cursor(end_sequence)
-        while cursor.priority >= 0 and not run.over() and not run.subscription.closed:
+        while cursor.priority >= 0 and not run.must_stop() and not run.subscription.closed:
             deletions: list[Delivery] = []
             for delivery in cursor.examine(STEP if run.remaining < 0 else min(STEP, run.remaining)):
                 run.scanned += 1
-                if selector is None or selects(run.broker, selector, delivery):
+                if selector is None or matches_selector(run.broker, selector, delivery):
                     if body.action == "delete":
                         deletions.append(delivery)
                     # an action on an earlier message may have displaced it
                     elif (current := run.broker.operations.refind_ready(delivery)) is not None:
-                        _try(run, current, act)
+                        _handle_message(run, current, handle)
                 if run.slices.due or run.refused:
                     cursor.rewind_to(delivery)
                     break
             run.broker.operations.delete(run.subscription, deletions)
-            run.done += len(deletions)
-            await run.slices.rest()
+            run.processed += len(deletions)
+            await run.slices.wait_if_due()
         ended = cursor.priority < 0 or run.refused or run.subscription.closed
         return None if ended else encode_cursor(cursor.priority, cursor.last, end_sequence)
 
-    async def _delayed(
-        self, run: MessageActionRun, selector: Selector | None, act: Act
+    async def _handle_scheduled(
+        self, run: MessageActionRun, selector: Selector | None, handle: MessageHandler
     ) -> str | None:
         """Act on messages in ascending sequence number, so that a cursor can refer to one."""
         body = run.body
@@ -381,23 +385,23 @@ class ActionService(Service):
             _, last, end_sequence = read_cursor(body.cursor)
         delayed = run.subscription.delayed
         for sequence in sorted(number for number in delayed if last < number <= end_sequence):
-            if run.over():
+            if run.must_stop():
                 return None if run.refused else encode_cursor(0, last, end_sequence)
             run.scanned += 1
             delivery = delayed.get(sequence)
             if delivery is not None and (
-                selector is None or selects(run.broker, selector, delivery)
+                selector is None or matches_selector(run.broker, selector, delivery)
             ):
-                _try(run, delivery, act)
+                _handle_message(run, delivery, handle)
             last = sequence
-            await run.slices.rest()
+            await run.slices.wait_if_due()
         return None
 
 
-def _try(run: MessageActionRun, delivery: Delivery, act: Act) -> None:
+def _handle_message(run: MessageActionRun, delivery: Delivery, handle: MessageHandler) -> None:
     id = id_of(delivery)
     try:
-        act(delivery)
+        handle(delivery)
     except ActionRefused as error:
         run.fail(id, error.reason)
     except (ApiError, DestinationNotFound, LimitExceeded):
@@ -405,4 +409,4 @@ def _try(run: MessageActionRun, delivery: Delivery, act: Act) -> None:
     except (JournalDamaged, RecordNotFound):
         run.fail(id, "damaged")
     else:
-        run.done += 1
+        run.processed += 1

@@ -23,8 +23,8 @@ import msgspec
 from starlette.responses import Response
 
 from sluicemq.admin.api_context import Service
-from sluicemq.admin.clients import sees_subscription
-from sluicemq.admin.destinations import found
+from sluicemq.admin.clients import may_see_subscription
+from sluicemq.admin.destinations import find_destination
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.time_slices import TimeSlices
@@ -116,31 +116,31 @@ def death_view(message: Message) -> DeadLetterView | None:
     )
 
 
-def view_of_body(message: Message, most: int, limit: int = MAX_SIZE) -> BodyView:
-    """Return the view of the body, or of its first `most` bytes. A body that has more than `limit`
+def view_of_body(message: Message, max_bytes: int, limit: int = MAX_SIZE) -> BodyView:
+    """Return the view of the body, or of its first `max_bytes`. A body that has more than `limit`
     bytes is not decompressed."""
     kind = message.kind
     name = kind.name.lower()
     if kind in (BodyKind.MAP, BodyKind.STREAM):
         try:
             body = expanded(message, limit)
-            if len(body) <= most:
+            if len(body) <= max_bytes:
                 return _decoded(kind, name, body)
         except ProtocolError:
             body = message.body
-        return _in_base64(name, "base64", body, most)
+        return _in_base64(name, "base64", body, max_bytes)
     plain, body = plain_body(message, limit)
     if kind is BodyKind.OBJECT:
-        view = _in_base64(name, "object", body, most)
-        return msgspec.structs.replace(view, class_=class_named(body))
+        view = _in_base64(name, "object", body, max_bytes)
+        return msgspec.structs.replace(view, class_=java_class_name(body))
     if plain in (BodyKind.TEXT, BodyKind.JSON, BodyKind.NONE):
         return BodyView(
             kind=plain.name.lower(),
             encoding="json" if plain is BodyKind.JSON else "text",
-            value=body[:most].decode("utf-8", "ignore"),
-            truncated=len(body) > most,
+            value=body[:max_bytes].decode("utf-8", "ignore"),
+            truncated=len(body) > max_bytes,
         )
-    return _in_base64(name, "base64", body, most)
+    return _in_base64(name, "base64", body, max_bytes)
 
 
 def raw_body(message: Message) -> bytes:
@@ -152,7 +152,7 @@ def raw_body(message: Message) -> bytes:
         return message.body
 
 
-def class_named(stream: bytes) -> str:
+def java_class_name(stream: bytes) -> str:
     """Return the class name of the first object of a Java serialisation stream, or ""; no class is
     loaded."""
     if stream[4:6] != b"sr":
@@ -242,9 +242,9 @@ class MessageService(Service):
     async def index(self, call: Call, query: MessageQuery) -> MessagePage:
         """GET …/messages"""
         subscription = subscription_of(
-            call, found(self._context, call, query.address), query.subscription
+            call, find_destination(self._context, call, query.address), query.subscription
         )
-        selector = await compiled(self._broker, query.selector)
+        selector = await compile_selector(self._broker, query.selector)
         if query.offset and selector is not None:
             raise ApiError(
                 400,
@@ -271,10 +271,10 @@ class MessageService(Service):
         if query.state == "ready":
             deliveries = slices.scan(cursor, requested)
         else:
-            deliveries = self._others(subscription, query.state, offset, slices, requested)
+            deliveries = self._scan_not_ready(subscription, query.state, offset, slices, requested)
         async for delivery in deliveries:
             scanned += 1
-            if selector is None or selects(self._broker, selector, delivery):
+            if selector is None or matches_selector(self._broker, selector, delivery):
                 position = offset if selector is None else None
                 items.append(self._item(delivery, query.state, position, query.body))
             offset += 1
@@ -291,7 +291,7 @@ class MessageService(Service):
             scanned=scanned,
         )
 
-    async def _others(
+    async def _scan_not_ready(
         self,
         subscription: Subscription,
         state: MessageState,
@@ -316,7 +316,7 @@ class MessageService(Service):
             else:
                 if len(deliveries) < count:
                     return
-            await slices.rest()
+            await slices.wait_if_due()
 
     def _item(
         self, delivery: Delivery, state: MessageState, position: int | None, body: bool
@@ -325,15 +325,15 @@ class MessageService(Service):
             broker = self._broker
             message = broker.read(delivery) if body else broker.read_head(delivery)
         except JournalError:
-            return damaged(self._broker, delivery, state, position)
+            return damaged_item(self._broker, delivery, state, position)
         preview = view_of_body(message, PREVIEW_BYTES, PREVIEWED_BYTES) if body else None
-        return item(self._broker, delivery, message, state, position, preview)
+        return message_item(self._broker, delivery, message, state, position, preview)
 
     @handles(GET_MESSAGE)
     async def show(self, call: Call, parameters: MessageLookup) -> MessageView:
         """GET …/messages/{id}"""
-        delivery, message = self._one(call, parameters)
-        summary = item(self._broker, delivery, message, state_of(delivery), None)
+        delivery, message = self._find_message(call, parameters)
+        summary = message_item(self._broker, delivery, message, state_of(delivery), None)
         message_properties = message.properties or {}
         properties = {printable(name): _view(value) for name, value in message_properties.items()}
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
@@ -344,7 +344,7 @@ class MessageService(Service):
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:
         """GET …/messages/{id}/body: to be kept, never to be shown by a browser."""
-        delivery, message = self._one(call, parameters)
+        delivery, message = self._find_message(call, parameters)
         headers = {
             "Content-Disposition": f'attachment; filename="message-{delivery.sequence}.bin"',
             "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -352,12 +352,12 @@ class MessageService(Service):
         content = await asyncio.to_thread(raw_body, message)
         return Response(content, 200, headers, "application/octet-stream")
 
-    def _one(self, call: Call, parameters: MessagePath) -> tuple[Delivery, Message]:
+    def _find_message(self, call: Call, parameters: MessagePath) -> tuple[Delivery, Message]:
         """Return the message of the path and its delivery. Raises ApiError if it does not exist."""
         subscription = subscription_of(
-            call, found(self._context, call, parameters.address), parameters.subscription
+            call, find_destination(self._context, call, parameters.address), parameters.subscription
         )
-        delivery = by_id(self._broker, subscription, parameters.id)
+        delivery = find_delivery(self._broker, subscription, parameters.id)
         if delivery is None:
             raise ApiError(404, "message-not-found", "the message does not exist or has ended")
         return delivery, self._broker.read(delivery)
@@ -374,14 +374,14 @@ def subscription_of(call: Call, destination: Destination, name: str) -> Subscrip
     if not name:
         return destination.queue
     subscription = destination.subscriptions.get(name)
-    if subscription is None or not sees_subscription(call.identity, subscription):
+    if subscription is None or not may_see_subscription(call.identity, subscription):
         raise ApiError(
             404, "subscription-not-found", f"there is no subscription {printable(name)} here"
         )
     return subscription
 
 
-async def compiled(broker: Broker, text: str) -> Selector | None:
+async def compile_selector(broker: Broker, text: str) -> Selector | None:
     """Compile a selector; None for an empty one. Raises ApiError for an invalid selector.
 
     Runs on another thread, because the first compilation loads the grammar, which takes long.
@@ -394,7 +394,7 @@ async def compiled(broker: Broker, text: str) -> Selector | None:
         raise ApiError(400, "bad-selector", str(error), more={"position": error.position}) from None
 
 
-def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
+def matches_selector(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
     """Return whether the selector matches a message; False if the message cannot be read."""
     try:
         return selector(broker.read_head(delivery))
@@ -402,7 +402,7 @@ def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
         return False
 
 
-def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | None:
+def find_delivery(broker: Broker, subscription: Subscription, text: str) -> Delivery | None:
     """Return the delivery of the message with that id; None if there is none."""
     match = _ID.fullmatch(text)
     if match is None:
@@ -414,7 +414,7 @@ def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | N
 
 
 def id_of(delivery: Delivery) -> str:
-    """Return the message id that `by_id` accepts."""
+    """Return the message id that `find_delivery` accepts."""
     return f"{delivery.sequence}" if delivery.journaled else f"m{delivery.sequence}"
 
 
@@ -447,7 +447,7 @@ def _holder(delivery: Delivery, state: MessageState) -> Literal["consumer", "tra
     return "consumer" if is_unacked(delivery) else "transaction"
 
 
-def item(
+def message_item(
     broker: Broker,
     delivery: Delivery,
     message: Message,
@@ -484,13 +484,13 @@ def item(
     )
 
 
-def damaged(
+def damaged_item(
     broker: Broker, delivery: Delivery, state: MessageState, position: int | None
 ) -> MessageItem:
     """Return the list entry of a message that the journal cannot read."""
     destination = delivery.subscription.destination.address
     placeholder = Message(destination, b"", priority=delivery.priority)
-    view = item(broker, delivery, placeholder, state, position)
+    view = message_item(broker, delivery, placeholder, state, position)
     return msgspec.structs.replace(view, body_kind="none", damaged=True)
 
 
@@ -498,5 +498,5 @@ async def _skip(cursor: Cursor[Delivery], count: int, slices: TimeSlices) -> int
     """Skip `count` messages; return how many of them did not exist."""
     while count and cursor.priority >= 0:
         count -= cursor.skip(count, SKIP_BUDGET)
-        await slices.rest()
+        await slices.wait_if_due()
     return count

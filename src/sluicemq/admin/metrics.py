@@ -90,19 +90,19 @@ class Exposition:
         for name, family in families.items():
             self.add(family, getattr(source, name), *labels)
 
-    def add_histogram(self, family: Family, seen: Distribution, *labels: str) -> None:
+    def add_histogram(self, family: Family, distribution: Distribution, *labels: str) -> None:
         """Add a histogram of durations."""
         lines = []
         pairs = labels_of(family, labels)
         prefix = f"{family.name}_bucket{{{pairs}{',' if pairs else ''}le="
         total = 0
-        for index, (bound, count) in enumerate(zip(BOUNDS, seen.counts, strict=False)):
+        for index, (bound, count) in enumerate(zip(BOUNDS, distribution.counts, strict=False)):
             total += count
             if index % EACH == 0:
                 lines.append(f'{prefix}"{bound:.6g}"}} {total}\n')
-        lines.append(f'{prefix}"+Inf"}} {seen.count}\n')
+        lines.append(f'{prefix}"+Inf"}} {distribution.count}\n')
         self.add_lines(family, "".join(lines))
-        self.add_summary(family, seen.count, seen.sum, *labels)
+        self.add_summary(family, distribution.count, distribution.sum, *labels)
 
     def add_summary(self, family: Family, count: int, total: float, *labels: str) -> None:
         """Add a summary: count and total."""

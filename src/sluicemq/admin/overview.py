@@ -18,10 +18,10 @@ from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext, Service
-from sluicemq.admin.destinations import found
+from sluicemq.admin.destinations import find_destination
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
-from sluicemq.admin.routing import Call, handles, named
+from sluicemq.admin.routing import Call, destination_name, handles
 from sluicemq.broker import COMPILED, Destination, Traffic
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import (
@@ -193,32 +193,34 @@ class OverviewService(Service):
     def __init__(self, context: ApiContext, tick: float = TICK_SECONDS) -> None:
         """Create the handlers; `tick` is the interval of the events in seconds."""
         super().__init__(context)
-        self._made: OverviewView | None = None
-        self._made_at = 0
+        self._cached: OverviewView | None = None
+        self._cached_at = 0
         self._tick = tick
-        self.open = 0
+        self.open_streams = 0
 
     @handles(GET_OVERVIEW)
     async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
         """GET /overview"""
-        history = self.past(MINUTES * STEPS_OF_A_MINUTE)
-        return replace(self.now(call.identity, query.fresh), history=history)
+        history = self.history_view(MINUTES * STEPS_OF_A_MINUTE)
+        return replace(self.current_view(call.identity, query.fresh), history=history)
 
     @handles(GET_HISTORY)
     async def history(self, call: Call, query: HistoryQuery) -> HistoryView:
         """GET /history"""
         steps = min(TOTAL_STEPS, query.minutes * STEPS_OF_A_MINUTE)
-        name = named(query.destination, "name_base64", query.name_base64)
+        name = destination_name(query.destination, "name_base64", query.name_base64)
         if not name:
-            return self.past(steps)
+            return self.history_view(steps)
         call.demand(Operation.BROWSE, name)
-        return self.past(steps, found(self._context, call, Address(KINDS[query.kind], name)))
+        return self.history_view(
+            steps, find_destination(self._context, call, Address(KINDS[query.kind], name))
+        )
 
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
         """GET /events"""
         limit = self._context.http.max_event_streams
-        if self.open >= limit:
+        if self.open_streams >= limit:
             raise ApiError(
                 503,
                 "too-many-streams",
@@ -234,36 +236,36 @@ class OverviewService(Service):
     async def events(self, call: Call) -> AsyncIterator[bytes]:
         """Yield nothing, then the events of a stream, until the connection is about to close or the
         login is no longer valid. The stream counts as open from the first step on."""
-        leaving = call.caller.leaving
-        self.open += 1
+        closing = call.caller.closing
+        self.open_streams += 1
         try:
             yield b""
             yield b"retry: %d\n\n" % RETRY_MS
-            while not leaving.is_set():
+            while not closing.is_set():
                 self._context.broker.schedule_flush()
-                identity = call.who.current()
+                identity = call.sender.current()
                 if identity is None:
                     yield event("logout", b"{}")
                     return
-                yield event("overview", msgspec.json.encode(self.now(identity)))
+                yield event("overview", msgspec.json.encode(self.current_view(identity)))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._tick):
-                        await leaving.wait()
+                        await closing.wait()
         finally:
-            self.open -= 1
+            self.open_streams -= 1
 
-    def now(self, identity: Identity, fresh: bool = False) -> OverviewView:
+    def current_view(self, identity: Identity, fresh: bool = False) -> OverviewView:
         """Return the overview that the user may see, without history; `fresh`: not a cached one,
         which only superusers may request."""
         now = self._context.broker.clock.steady
-        overview = self._made
+        overview = self._cached
         fresh = fresh and identity.superuser
-        if overview is None or fresh or now - self._made_at > FRESH_MS:
-            self._made = overview = self._make()
-            self._made_at = now
+        if overview is None or fresh or now - self._cached_at > FRESH_MS:
+            self._cached = overview = self._build()
+            self._cached_at = now
         return overview if identity.superuser else replace(overview, listeners=[], alarms=[])
 
-    def _make(self) -> OverviewView:
+    def _build(self) -> OverviewView:
         context = self._context
         broker, vitals, history = context.broker, context.vitals, context.history
         lag, syncs = history.recent_lag(), history.recent_syncs()
@@ -344,7 +346,7 @@ class OverviewService(Service):
             )
             yield protocol, view
 
-    def past(self, steps: int, destination: Destination | None = None) -> HistoryView:
+    def history_view(self, steps: int, destination: Destination | None = None) -> HistoryView:
         """Return up to `steps` samples of the totals, or of one destination."""
         history = self._context.history
         if destination is None:

@@ -56,7 +56,7 @@ SMALL_BYTES: Final = 64 * 1024
 _MOST_DIGITS: Final = 15
 
 
-async def read_body(request: Request, limit: int, what_to_do: str) -> bytearray:
+async def read_body(request: Request, limit: int, advice: str) -> bytearray:
     """Return the body, which is empty if there is none. Raises ApiError if its length is unknown or
     above the limit, or if the client disconnects before its end."""
     if "transfer-encoding" in request.headers:
@@ -67,7 +67,7 @@ async def read_body(request: Request, limit: int, what_to_do: str) -> bytearray:
         raise ApiError(
             413,
             "too-large",
-            f"the body has more than {limit} bytes; {what_to_do}",
+            f"the body has more than {limit} bytes; {advice}",
             more={"limit": limit},
         )
     body = bytearray()
@@ -113,7 +113,7 @@ def handles(
 class Call:
     """One request, as passed to a handler.
 
-    who       identity and session of the sender; `identity` is the identity alone
+    sender    identity and session of the sender; `identity` is the identity alone
     names     decoded parameters of the path
     query     query parameters by name, not yet validated
     status    status of the response; the handler may set it
@@ -130,8 +130,8 @@ class Call:
         "note",
         "query",
         "request",
+        "sender",
         "status",
-        "who",
     )
 
     def __init__(
@@ -139,15 +139,15 @@ class Call:
         endpoint: Endpoint,
         request: Request,
         caller: Caller,
-        who: RequestIdentity,
+        sender: RequestIdentity,
         names: Mapping[str, str],
         query: Mapping[str, str],
     ) -> None:
         self.endpoint = endpoint
         self.request = request
         self.caller = caller
-        self.who = who
-        self.identity: Identity = who.identity
+        self.sender = sender
+        self.identity: Identity = sender.identity
         self.names = names
         self.query = query
         self.status = endpoint.operation.status
@@ -173,9 +173,9 @@ class Call:
         and writes an audit line if the caller lacks it."""
         demand(self.caller.access, self.caller.peer, self.identity, operation, destination)
 
-    def denied(self, what: str) -> None:
-        """Write an audit line for a denied action; `what` is for example "produce x"."""
-        self.caller.access.denied(self.caller.peer, self.identity, what)
+    def log_denied(self, operation: str) -> None:
+        """Write an audit line for a denied action; `operation` is for example "produce x"."""
+        self.caller.access.log_denied(self.caller.peer, self.identity, operation)
 
 
 class RouteTable:
@@ -187,7 +187,7 @@ class RouteTable:
         routes: dict[str, dict[str, Endpoint]] = {}
         for endpoint in self.endpoints:
             operation = endpoint.operation
-            methods = routes.setdefault(_PARAMETER.sub(_nameless, operation.full_path), {})
+            methods = routes.setdefault(_PARAMETER.sub(_placeholder, operation.full_path), {})
             if operation.method in methods:
                 raise ValueError(f"{operation.method} {operation.full_path} is there twice")
             methods[operation.method] = endpoint
@@ -209,7 +209,7 @@ class RouteTable:
         return endpoint, {name: decode_name(unquote_to_bytes(value)) for name, value in names}
 
 
-def _nameless(parameter: re.Match[str]) -> str:
+def _placeholder(parameter: re.Match[str]) -> str:
     return "{~}" if parameter[1] else "{}"
 
 
@@ -235,20 +235,20 @@ def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address:
     return Address(kind, name)
 
 
-def named(name: str, what: str, encoded: str) -> str:
-    """Return the name of a destination in a request: that in base64 in the field `what`, if it is
-    given, else `name`. Raises ApiError."""
-    return decode_name(from_base64(what, encoded)) if encoded else name
+def destination_name(name: str, field: str, encoded: str) -> str:
+    """Return the name of a destination in a request: that in base64 in `field`, if it is given,
+    else `name`. Raises ApiError."""
+    return decode_name(from_base64(field, encoded)) if encoded else name
 
 
-def from_base64(what: str, text: str) -> bytes:
+def from_base64(field: str, text: str) -> bytes:
     """Decode base64 of the standard or URL-safe alphabet, with or without padding. Raises ApiError
-    that names `what`."""
+    that names `field`."""
     text = text.replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ApiError(400, "bad-parameter", f"{what} is not base64") from None
+        raise ApiError(400, "bad-parameter", f"{field} is not base64") from None
 
 
 def read_query(raw: bytes) -> dict[str, str]:

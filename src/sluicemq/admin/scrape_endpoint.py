@@ -49,31 +49,31 @@ class MetricsPage(Service):
     @handles(GET_METRICS)
     async def show(self, call: Call, parameters: NoParameters) -> Response:
         """GET /metrics"""
-        figures = self._context.figures
+        scrape_state = self._context.scrape_state
         # metrics cover all destinations; only patterns that match every name match the empty one
         if not (self._context.http.public_metrics or call.identity.may(Operation.BROWSE, "")):
-            call.denied("browse all destinations")
+            call.log_denied("browse all destinations")
             client = call.identity.name or "an anonymous client"
             raise AccessDenied(f"{client} may not browse all destinations")
         request_time = time.monotonic()
-        async with figures.making:
-            if request_time - figures.made_at >= FRESH_SECONDS:
-                figures.made = await self._collect()
-                figures.made_at = time.monotonic()
-        return Response(figures.made.text(), headers={"Content-Type": TEXT})
+        async with scrape_state.build_lock:
+            if request_time - scrape_state.built_at >= FRESH_SECONDS:
+                scrape_state.latest = await self._collect()
+                scrape_state.built_at = time.monotonic()
+        return Response(scrape_state.latest.text(), headers={"Content-Type": TEXT})
 
     async def _collect(self) -> Exposition:
         start = time.perf_counter()
-        figures = self._context.figures
-        figures.pauses.begin()
+        scrape_state = self._context.scrape_state
+        scrape_state.pauses.begin()
         exposition = Exposition()
         self._add_broker(exposition)
-        await figures.destinations.collect(exposition, round(time.time() * 1000))
+        await scrape_state.destinations.collect(exposition, round(time.time() * 1000))
         self._add_traffic(exposition)
-        figures.requests.add_to(exposition)
+        scrape_state.requests.add_to(exposition)
         await self._add_journal(exposition)
-        add_process(exposition, figures.pauses)
-        for result, count in (figures.spans or {}).items():
+        add_process(exposition, scrape_state.pauses)
+        for result, count in (scrape_state.spans or {}).items():
             exposition.add(f.SPANS, count, result)
         exposition.add(f.SCRAPE, round(time.perf_counter() - start, 6))
         return exposition
@@ -86,7 +86,7 @@ class MetricsPage(Service):
         exposition.add_all(
             {
                 f.DESTINATIONS_LIMIT: broker.settings.max_destinations,
-                f.SERIES_LIMIT: self._context.figures.destinations.limit,
+                f.SERIES_LIMIT: self._context.scrape_state.destinations.limit,
                 f.MESSAGES["memory"]: broker.memory,
                 f.MESSAGES["memory_budget"]: broker.settings.memory_budget,
                 f.MESSAGES["memory_limit"]: broker.settings.memory_limit,

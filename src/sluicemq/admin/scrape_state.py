@@ -153,7 +153,7 @@ class Ages:
 
     _journal: Journal
     _wall: int = 0
-    _left: float = 0.0
+    _remaining_seconds: float = 0.0
     _known: dict[Subscription, tuple[int, int]] = field(default_factory=dict)
     _last: dict[Subscription, tuple[int, int]] = field(default_factory=dict)
 
@@ -161,7 +161,7 @@ class Ages:
         """Begin a round at wall time `wall` in ms. Discard values that the last round did not
         use."""
         self._wall = wall
-        self._left = READING_SECONDS
+        self._remaining_seconds = READING_SECONDS
         self._last, self._known = self._known, {}
 
     def of(self, subscription: Subscription) -> float:
@@ -173,7 +173,7 @@ class Ages:
         if head.message is not None:
             return max(0, self._wall - head.message.arrival) / 1000
         entry = self._last.get(subscription)
-        if (entry is None or entry[0] != head.sequence) and self._left > 0:
+        if (entry is None or entry[0] != head.sequence) and self._remaining_seconds > 0:
             entry = head.sequence, self._read(head)
         if entry is None:
             return 0.0
@@ -189,22 +189,22 @@ class Ages:
         except (JournalDamaged, RecordNotFound):
             return 0
         finally:
-            self._left -= perf_counter() - before
+            self._remaining_seconds -= perf_counter() - before
 
 
 class DestinationMetrics:
     """Collector of the metrics of destinations and subscriptions, one per broker.
 
-    limit  maximum number of exported destinations
-    own    exported destinations with their formatted labels
-    sums   by name, and whether they are of topics
+    limit     maximum number of exported destinations
+    exported  exported destinations with their formatted labels
+    sums      by name, and whether they are of topics
     """
 
     def __init__(self, broker: Broker, limit: int) -> None:
         self._broker = broker
         self._ages = Ages(broker.journal)
         self.limit = limit
-        self.own: dict[Destination, str] = {}
+        self.exported: dict[Destination, str] = {}
         self._taken: set[str] = set()
         self.sums = {
             (name, topic): Sum(_labels(name, topic))
@@ -226,33 +226,33 @@ class DestinationMetrics:
     def labels(self, destination: Destination) -> str | None:
         """Return the labels of an exported destination, None for others. Exports the destination
         if the limit permits it now."""
-        labels = self.own.get(destination)
-        if labels is None and len(self.own) < self.limit and not destination.temporary:
+        labels = self.exported.get(destination)
+        if labels is None and len(self.exported) < self.limit and not destination.temporary:
             self._show(destination)
-            labels = self.own.get(destination)
+            labels = self.exported.get(destination)
             if labels is not None:
                 self.sum_of(destination).leave(destination.statistics)
         return labels
 
     def _show(self, destination: Destination) -> None:
-        if len(self.own) >= self.limit or destination.temporary:
+        if len(self.exported) >= self.limit or destination.temporary:
             return
         name = text_of(destination.name)
         labels = _labels(name, destination.topic)
         # an escaped name may equal the name of another destination or of a sum
         if len(name) > LONGEST_NAME or name.startswith("~") or labels in self._taken:
             return
-        self.own[destination] = labels
+        self.exported[destination] = labels
         self._taken.add(labels)
 
     def _hide(self, destination: Destination) -> None:
-        labels = self.own.pop(destination, None)
+        labels = self.exported.pop(destination, None)
         if labels is None:
             self.sum_of(destination).keep(destination.statistics)
         else:
             self._taken.discard(labels)
 
-    async def collect(self, into: Exposition, wall: int) -> None:
+    async def collect(self, exposition: Exposition, wall: int) -> None:
         """Add all families of destinations and subscriptions, as of `wall` ms."""
         self._ages.begin(wall)
         rows: list[tuple[str, Values]] = []
@@ -264,7 +264,7 @@ class DestinationMetrics:
         other_queues: set[Address] = set()
         """Dead-letter queues with other names; few, so that their sum takes no time slice."""
         slices = TimeSlices(self._broker)
-        async for destination in slices.over(list(self._broker.destinations.values())):
+        async for destination in slices.iterate(list(self._broker.destinations.values())):
             if destination.removed:
                 continue
             kinds[destination.topic, destination.temporary] += 1
@@ -282,17 +282,19 @@ class DestinationMetrics:
             if destination.topic:
                 self._add_subscriptions(destination, subscriptions)
         queues = filter(None, map(self._broker.destinations.find, other_queues))
-        into.add(DEAD_LETTERS, dead_letters + sum(queue.waiting for queue in queues))
+        exposition.add(DEAD_LETTERS, dead_letters + sum(queue.waiting for queue in queues))
         for (topic, temporary), count in kinds.items():
-            into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
-        await _write(into, _FAMILIES, rows, slices)
+            exposition.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
+        await _write(exposition, _FAMILIES, rows, slices)
         for aggregate in self.sums.values():
             values = aggregate.values()
             if any(values):
                 for family, value in zip(_FAMILIES, values, strict=True):
                     if family not in _NOT_SUMMED:
-                        into.add_lines(family, f"{family.sample}{{{aggregate.labels}}} {value}\n")
-        await _write(into, SUBSCRIPTION_GAUGES, list(subscriptions.items()), slices)
+                        exposition.add_lines(
+                            family, f"{family.sample}{{{aggregate.labels}}} {value}\n"
+                        )
+        await _write(exposition, SUBSCRIPTION_GAUGES, list(subscriptions.items()), slices)
 
     def _gauges(self, destination: Destination) -> Values:
         """Return the values of a destination in the order of DESTINATION_GAUGES."""
@@ -369,7 +371,7 @@ async def _write(
                 for labels, values in rows[start : start + SHARE]
             ]
             exposition.add_lines(family, "".join(lines))
-            await slices.rest()
+            await slices.wait_if_due()
 
 
 # --- Metrics of the process -----------------------------------------------------------------------
@@ -385,7 +387,7 @@ class Pauses:
     """Recorder of the pauses of the garbage collector. It costs two calls per collection, and only
     after the first scrape."""
 
-    seen: Histogram = field(default_factory=Histogram)
+    durations: Histogram = field(default_factory=Histogram)
     _began: float = 0.0
 
     def begin(self) -> None:
@@ -397,7 +399,7 @@ class Pauses:
         if phase == "start":
             self._began = time.perf_counter()
         else:
-            self.seen.record(time.perf_counter() - self._began)
+            self.durations.record(time.perf_counter() - self._began)
 
 
 def usage() -> dict[Family, float]:
@@ -426,13 +428,13 @@ def _booted() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def add_process(into: Exposition, pauses: Pauses) -> None:
+def add_process(exposition: Exposition, pauses: Pauses) -> None:
     """Add all families of the process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    into.add_all({**usage(), PROCESS["files_limit"]: limit})
+    exposition.add_all({**usage(), PROCESS["files_limit"]: limit})
     for generation, figures in enumerate(gc.get_stats()):
-        into.add(COLLECTIONS, figures["collections"], str(generation))
-    into.add_histogram(PAUSES, pauses.seen.read())
+        exposition.add(COLLECTIONS, figures["collections"], str(generation))
+    exposition.add_histogram(PAUSES, pauses.durations.read())
 
 
 # --- Metrics of requests to the HTTP API ----------------------------------------------------------
@@ -455,12 +457,12 @@ class RequestCounts:
         count, total = self._times.get((method, route), (0, 0.0))
         self._times[method, route] = count + 1, total + seconds
 
-    def add_to(self, into: Exposition) -> None:
+    def add_to(self, exposition: Exposition) -> None:
         """Add both families."""
         for (method, route, status), count in self._counts.items():
-            into.add(REQUESTS, count, method, route, str(status))
+            exposition.add(REQUESTS, count, method, route, str(status))
         for (method, route), (count, total) in self._times.items():
-            into.add_summary(REQUEST_TIME, count, round(total, 6), method, route)
+            exposition.add_summary(REQUEST_TIME, count, round(total, 6), method, route)
 
 
 FRESH_SECONDS: Final = 0.5
@@ -472,7 +474,7 @@ class ScrapeState:
 
     requests  counts of requests to the HTTP API
     spans     numbers of spans by result; None without tracing
-    made      latest response, built at `made_at` (monotonic); `making` is locked during a build
+    latest    latest response, built at `built_at` (monotonic), under the `build_lock`
     """
 
     def __init__(
@@ -483,6 +485,6 @@ class ScrapeState:
         self.requests = RequestCounts()
         self.pauses = Pauses()
         self.spans = spans
-        self.making = asyncio.Lock()
-        self.made = Exposition()
-        self.made_at = -FRESH_SECONDS
+        self.build_lock = asyncio.Lock()
+        self.latest = Exposition()
+        self.built_at = -FRESH_SECONDS

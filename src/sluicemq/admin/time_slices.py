@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from sluicemq.broker import Broker, Cursor, Delivery
-from sluicemq.security.access import called_back
+from sluicemq.security.access import wait_for_callback
 
 ItemT = TypeVar("ItemT")
 STEP: Final = 20
@@ -18,28 +18,28 @@ STEP: Final = 20
 class TimeSlices:
     """Time slices of one request, shared with other scans (broker/scheduler.py).
 
-    Callers iterate with `over`, or await `rest` after each item. State that was read before may
-    have changed after it.
+    Callers iterate with `iterate`, or await `wait_if_due` after each item. State that was read
+    before may have changed after it.
     """
 
-    __slots__ = ("_broker", "_rested", "_scans")
+    __slots__ = ("_broker", "_has_waited", "_scans")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._scans = broker.scans
-        self._rested = False
+        self._has_waited = False
 
     @property
     def due(self) -> bool:
         """True if the slice is used up. The first slice is empty if other scans are waiting."""
-        return self._scans.is_time_up() or bool(not self._rested and self._scans.waiting)
+        return self._scans.is_time_up() or bool(not self._has_waited and self._scans.waiting)
 
-    async def over(self, items: Iterable[ItemT], every: int = 1) -> AsyncIterator[ItemT]:
+    async def iterate(self, items: Iterable[ItemT], every: int = 1) -> AsyncIterator[ItemT]:
         """Yield the items; after `every` of them, wait for the next slice if it is due."""
         for count, item in enumerate(items, 1):
             yield item
             if not count % every and self.due:
-                await self.rest()
+                await self.wait_if_due()
 
     async def scan(
         self, cursor: Cursor[Delivery], requested: Callable[[], int]
@@ -53,18 +53,18 @@ class TimeSlices:
                 if self.due:
                     cursor.rewind_to(delivery)
                     break
-            await self.rest()
+            await self.wait_if_due()
 
-    async def rest(self) -> None:
+    async def wait_if_due(self) -> None:
         """Wait for the next slice if this one is used up."""
         if not self.due:
             return
-        self._rested = True
-        await called_back(partial(self._scans.schedule, outside=True))
+        self._has_waited = True
+        await wait_for_callback(partial(self._scans.schedule, outside=True))
         self._broker.schedule_flush()  # flushes what the request changes next
 
 
 async def wait_until_durable(broker: Broker, sequence: int) -> None:
     """Wait until the record with that sequence number is on disk; 0 = return at once."""
     broker.schedule_flush()
-    await called_back(broker.when_durable, sequence)
+    await wait_for_callback(broker.when_durable, sequence)

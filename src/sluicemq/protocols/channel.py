@@ -133,7 +133,7 @@ class Channel(Generic[Frame]):
 
     def deny(self, what: str) -> None:
         """Write to the audit log that the user may not do `what`."""
-        self.access.denied(self.transport.peer, self.identity, what)
+        self.access.log_denied(self.transport.peer, self.identity, what)
 
     # --- input -------------------------------------------------------------------------------
 

@@ -187,14 +187,14 @@ class Credentials(NamedTuple):
     nonce: str = ""
 
 
-Admitted = Callable[[Identity | AccessError], None]
+LoginCallback = Callable[[Identity | AccessError], None]
 """Callback with the identity, or with the error for which the login failed."""
 
 LoginHandle = Callable[[], Identity | None]
 """Returns the user of a login with its current permissions, or None once the login is no longer
 valid: the password was changed, or the token was removed or has expired."""
 
-Done = Callable[[AccessError | None], None]
+ChangeCallback = Callable[[AccessError | None], None]
 """Callback with None on success, or with the error."""
 
 
@@ -231,7 +231,7 @@ class Access:
         self.guest = guest
         self.users: UserDirectory | None = None
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+    def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         """Authenticate the client. One login at a time.
 
         `peer` is `Transport.peer`, for the failure table and the audit log. `admitted` receives the
@@ -254,11 +254,11 @@ class Access:
     def renew(self) -> None:
         """Update `guest`, for protocols in which every request carries its credentials."""
 
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """Log a denied operation in the audit log, if there is one. `what` is like "produce
+    def log_denied(self, peer: str, identity: Identity, operation: str) -> None:
+        """Log a denied operation in the audit log, if there is one. `operation` is like "produce
         orders"."""
 
-    def change(self, prepare: Preparation, done: Done) -> None:
+    def change(self, prepare: Preparation, done: ChangeCallback) -> None:
         """Change `users`, which is not None, in the name of the user of the latest login.
 
         The session checks whether that user may make the change. It is on disk before `done` is
@@ -275,13 +275,13 @@ def demand(
 ) -> None:
     """Raise AccessDenied and write to the audit log unless `identity` may perform `operation`."""
     if not identity.may(operation, destination):
-        access.denied(peer, identity, f"{operation} {destination}")
+        access.log_denied(peer, identity, f"{operation} {destination}")
         raise AccessDenied(
             f"{identity.name or 'an anonymous client'} may not {operation} {destination!r}"
         )
 
 
-async def called_back(begin: Callable[..., object], *arguments: Any) -> Any:
+async def wait_for_callback(begin: Callable[..., object], *arguments: Any) -> Any:
     """Call `begin` with the arguments and a callback, and return what the callback is called with:
     one value, or nothing. Raises the errors of `begin`."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -32,55 +32,57 @@ class Audit:
 
     def __init__(self, enabled: bool = True) -> None:
         self.counts: dict[str, int] = dict.fromkeys(_USUAL, 0)
-        self._kept: deque[AuditEntry] = deque(maxlen=_MOST_KEPT)
+        self._entries: deque[AuditEntry] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
             logger_class = structlog.make_filtering_bound_logger(logging.DEBUG)
             self._log = structlog.wrap_logger(None, wrapper_class=logger_class).bind(logger=LOGGER)
 
-    def login(self, peer: str, user: str, how: str) -> None:
-        """Log a login; `how` is password or token."""
-        self._say("login", peer=peer, user=audited_user(user), method=how)
+    def log_login(self, peer: str, user: str, method: str) -> None:
+        """Log a login; `method` is password or token."""
+        self._write("login", peer=peer, user=audited_user(user), method=method)
 
-    def login_failed(self, peer: str, user: str, how: str, wait: float) -> None:
+    def log_failed_login(self, peer: str, user: str, method: str, wait: float) -> None:
         """Log wrong credentials; further attempts are refused for `wait` seconds from now on."""
-        self._say(
+        self._write(
             "login failed",
             peer=peer,
             user=audited_user(user),
-            method=how,
+            method=method,
             retry_after=round(wait, 1),
         )
 
-    def refused(self, peer: str, user: str, why: str) -> None:
+    def log_refused_login(self, peer: str, user: str, reason: str) -> None:
         """Log a login that was not checked.
 
-        `why` is "too many failures" (of the user from that address), "too many waiting" or
+        `reason` is "too many failures" (of the user from that address), "too many waiting" or
         "connection closed" (before the check).
         """
-        self._say("login refused", peer=peer, user=audited_user(user), reason=why)
+        self._write("login refused", peer=peer, user=audited_user(user), reason=reason)
 
-    def denied(self, peer: str, user: str, what: str) -> None:
+    def log_denied(self, peer: str, user: str, operation: str) -> None:
         """Log an operation that was denied to a user."""
-        self._say("denied", peer=peer, user=user or "(anonymous)", operation=_printable(what))
+        self._write(
+            "denied", peer=peer, user=user or "(anonymous)", operation=_printable(operation)
+        )
 
-    def acted(self, peer: str, user: str, action: str, what: str, result: str) -> None:
+    def log_change(self, peer: str, user: str, action: str, operation: str, result: str) -> None:
         """Log a requested change: the id of the operation, and what was requested; `result` is
         `done` or the reason for the refusal."""
-        self._say(
+        self._write(
             "change",
             peer=peer,
             user=user or "(everybody)",
-            operation=_printable(what),
+            operation=_printable(operation),
             action=action,
             result=result,
         )
 
     def recent(self) -> list[AuditEntry]:
         """Return the last entries, latest first."""
-        return list(reversed(self._kept))
+        return list(reversed(self._entries))
 
-    def changed(self, before: Database, after: Database) -> None:
+    def log_differences(self, before: Database, after: Database) -> None:
         """Log the differences of two user databases; the author is in `after`."""
         author = _printable(after.changed_by)
         for kind, old, new in (
@@ -89,20 +91,20 @@ class Audit:
         ):
             for name in sorted({*old, *new}):
                 if name not in new:
-                    self._say(f"{kind} removed", **{kind: name, "changed_by": author})
+                    self._write(f"{kind} removed", **{kind: name, "changed_by": author})
                 elif name not in old:
-                    self._say(f"{kind} added", **{kind: name, "changed_by": author})
+                    self._write(f"{kind} added", **{kind: name, "changed_by": author})
                 elif new[name] != old[name]:
-                    self._say(
+                    self._write(
                         f"{kind} changed",
                         **{kind: name, "changed": _difference(old[name], new[name])},
                         changed_by=author,
                     )
 
-    def _say(self, event: str, **fields: Any) -> None:
+    def _write(self, event: str, **fields: Any) -> None:
         self.counts[event] = self.counts.get(event, 0) + 1
         if self._log is not None:
-            self._kept.append(AuditEntry(time=round(time.time() * 1000), event=event, **fields))
+            self._entries.append(AuditEntry(time=round(time.time() * 1000), event=event, **fields))
             self._log.info(event, **fields)
 
 

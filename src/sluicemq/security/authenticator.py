@@ -32,22 +32,22 @@ from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.security.access import (
     Access,
-    Admitted,
     AuthSettings,
+    ChangeCallback,
     ClientConnection,
     Credentials,
-    Done,
     ListenerOptions,
+    LoginCallback,
     LoginHandle,
-    called_back,
     is_open,
+    wait_for_callback,
 )
 from sluicemq.security.audit import Audit
 from sluicemq.security.files import read_secret_file
 from sluicemq.security.logins import (
     ADMIN,
     CallSoon,
-    Ended,
+    FailureCallback,
     LoginCheck,
     Logins,
     PasswordUpgrades,
@@ -95,7 +95,7 @@ class Authenticator:
         self._wall = wall
         self.audit = Audit(settings.audit_log)
         self._changes = ThreadPoolExecutor(1, "users")
-        self._under_way = 0
+        self._pending_changes = 0
         self._anonymous: WeakSet[ConnectionAccess] = WeakSet()
         """Connections that act as EVERYBODY; empty once logins are required."""
         admin = ""
@@ -119,7 +119,7 @@ class Authenticator:
         )
         self.required = False
         """True if clients of protocols with logins have to log in."""
-        self._decide()
+        self._update_required()
 
     def open(
         self, transport: ClientConnection, listener: ListenerOptions, *, logs_in: bool
@@ -150,8 +150,8 @@ class Authenticator:
             return
         self.user_snapshot = UserSnapshot(database)
         self._upgrades.resume()
-        self.audit.changed(before, database)
-        self._decide()
+        self.audit.log_differences(before, database)
+        self._update_required()
 
     @property
     def database(self) -> Database:
@@ -170,7 +170,7 @@ class Authenticator:
         self._upgrades.close()
         self._changes.shutdown()
 
-    def _decide(self) -> None:
+    def _update_required(self) -> None:
         before = self.required
         self.required = self._settings.demands_login(
             before or bool(self.user_snapshot.database.users)
@@ -179,7 +179,7 @@ class Authenticator:
             # later, because one of these connections may be the one that is being served
             self._call_soon(self._disconnect_anonymous)
 
-    def note_anonymous(self, access: ConnectionAccess) -> None:
+    def register_anonymous(self, access: ConnectionAccess) -> None:
         """Register a connection that acts as EVERYBODY, to disconnect it when logins become
         required."""
         if not self.required:
@@ -221,18 +221,18 @@ class Authenticator:
             return lambda: ADMIN
         token_fingerprint, password_mark = fingerprint(token), self._password_mark(user)
 
-        def held() -> Identity | None:
+        def token_holder() -> Identity | None:
             self.refresh()
-            name = self.user_snapshot.holder(token_fingerprint, self._wall())
+            name = self.user_snapshot.token_owner(token_fingerprint, self._wall())
             return self.user_snapshot.identity(name) if name else None
 
-        def known() -> Identity | None:
+        def password_owner() -> Identity | None:
             self.refresh()
             identity = self.user_snapshot.identity(user)
             is_current = self._password_mark(user) == password_mark
             return identity if is_current and identity is not ANONYMOUS else None
 
-        return held if token else known
+        return token_holder if token else password_owner
 
     def _password_mark(self, user: str) -> str:
         return self._upgrades.mark(self.user_snapshot.hash_of(user))
@@ -246,27 +246,27 @@ class Authenticator:
         """
         return hash_password(password, self._settings.min_password_length)
 
-    def change(self, prepare: Preparation, by: str, done: Done) -> None:
+    def change(self, prepare: Preparation, by: str, done: ChangeCallback) -> None:
         """Call `prepare` and apply the change that it returns, both off the event loop, in order.
 
         `done` is called on the event loop's thread.
         """
-        if self._under_way >= MOST_CHANGES:
+        if self._pending_changes >= MOST_CHANGES:
             done(AccessError("too many changes of users at once; try again"))
             return
-        self._under_way += 1
+        self._pending_changes += 1
         self._submit(prepare, by, partial(self._changed, done))
 
     async def apply(self, prepare: Preparation, by: str) -> None:
         """Apply a change as `change` does, and wait until it is on disk. Raises AccessError."""
-        outcome: AccessError | None = await called_back(self.change, prepare, by)
+        outcome: AccessError | None = await wait_for_callback(self.change, prepare, by)
         if outcome is not None:
             raise outcome
 
-    def _submit(self, prepare: Preparation, author: str, callback: Ended) -> None:
+    def _submit(self, prepare: Preparation, author: str, callback: FailureCallback) -> None:
         self._changes.submit(self._change, prepare, author, callback)
 
-    def _change(self, prepare: Preparation, author: str, callback: Ended) -> None:
+    def _change(self, prepare: Preparation, author: str, callback: FailureCallback) -> None:
         """Change the file, in the thread."""
         failure: Exception | None = None
         try:
@@ -277,8 +277,8 @@ class Authenticator:
         with suppress(RuntimeError):  # the loop has been closed meanwhile
             self._call_soon(callback, failure)
 
-    def _changed(self, callback: Done, failure: Exception | None) -> None:
-        self._under_way -= 1
+    def _changed(self, callback: ChangeCallback, failure: Exception | None) -> None:
+        self._pending_changes -= 1
         self.refresh()
         if failure is not None and not isinstance(failure, AccessError):
             log.error("the user database cannot be changed", error=str(failure))
@@ -303,7 +303,7 @@ class ConnectionAccess(Access):
         "_check",
         "_guest",
         "_transport",
-        "who",
+        "identity",
     )
 
     def __init__(
@@ -320,8 +320,8 @@ class ConnectionAccess(Access):
         """Login that waits in the queue of checks."""
         self.renew()
         if self.guest is EVERYBODY:
-            authenticator.note_anonymous(self)
-        self.who = self.guest
+            authenticator.register_anonymous(self)
+        self.identity = self.guest
         """Latest identity of this connection."""
 
     def renew(self) -> None:
@@ -336,7 +336,7 @@ class ConnectionAccess(Access):
         guest = self.guest
         return self._authenticator.login_handle(credentials) if guest is None else lambda: guest
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+    def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         """Authenticate the client (`Access`). Ignore the credentials if no login is required."""
         if self.guest is not None:
             self._transport.call_later(0, partial(admitted, self.guest))
@@ -357,13 +357,13 @@ class ConnectionAccess(Access):
         self._transport.disconnect("users have been added, and this protocol requires a login now")
         return True
 
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
+    def log_denied(self, peer: str, identity: Identity, operation: str) -> None:
         """Log a denied operation in the audit log (`Access`)."""
-        self._authenticator.audit.denied(peer, identity.name, what)
+        self._authenticator.audit.log_denied(peer, identity.name, operation)
 
-    def change(self, prepare: Preparation, done: Done) -> None:
+    def change(self, prepare: Preparation, done: ChangeCallback) -> None:
         """Apply a change of users in the name of the connection's user (`Access`)."""
-        name = self.who.name if self.who is not None else ""
+        name = self.identity.name if self.identity is not None else ""
 
         def answer(outcome: AccessError | None) -> None:
             self._transport.call_later(0, partial(done, outcome))
@@ -371,11 +371,11 @@ class ConnectionAccess(Access):
         author = f"{name or 'everybody'} at {self._transport.peer}"
         self._authenticator.change(prepare, author, answer)
 
-    def _answer(self, callback: Admitted, verdict: Identity | AccessError) -> None:
+    def _answer(self, callback: LoginCallback, verdict: Identity | AccessError) -> None:
         def call() -> None:
             self._check = None
             if isinstance(verdict, Identity):
-                self.who = verdict
+                self.identity = verdict
             callback(verdict)
 
         self._transport.call_later(0, call)

@@ -40,7 +40,7 @@ from sluicemq.model.errors import (
     LoginBusy,
     TooManyFailures,
 )
-from sluicemq.security.access import Admitted, AuthSettings, Credentials
+from sluicemq.security.access import AuthSettings, Credentials, LoginCallback
 from sluicemq.security.audit import Audit, audited_user
 from sluicemq.security.failures import FailureTable, address_of
 from sluicemq.security.passwords import (
@@ -128,13 +128,13 @@ class LoginQueue:
         call_soon: CallSoon,
         *,
         checks: int,
-        most: int,
+        max_waiting: int,
         verify: Verify = verify,
     ) -> None:
-        """Create an empty queue: up to `checks` run at a time, and up to `most` wait."""
+        """Create an empty queue: up to `checks` run at a time, and up to `max_waiting` wait."""
         self._call_soon = call_soon
         self._checks = checks
-        self._most = most
+        self._max_waiting = max_waiting
         self._verify = verify
         self._pool = ThreadPoolExecutor(checks, "password")
         self._running: set[tuple[str, str]] = set()
@@ -150,7 +150,7 @@ class LoginQueue:
     def submit(self, check: LoginCheck) -> None:
         """Queue a check. Its `answer` may be called at once."""
         own_count = len(self._waiting.get(check.address, ()))
-        if self.size >= self._most:
+        if self.size >= self._max_waiting:
             heaviest_address = max(self._waiting, key=lambda address: len(self._waiting[address]))
             if len(self._waiting[heaviest_address]) <= own_count + 1:
                 check.answer(LoginBusy())
@@ -248,7 +248,7 @@ class LoginQueue:
 # A user file that cannot be written is left alone until it changes or the broker restarts; bcrypt
 # hashes go on being verified.
 
-Ended = Callable[[Exception | None], None]
+FailureCallback = Callable[[Exception | None], None]
 """Callback, on the event loop's thread, with the error for which a change failed."""
 BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
 """Author of these changes in the audit log."""
@@ -263,12 +263,12 @@ then."""
 class PasswordUpgrades:
     """Replacements of one broker. All methods but `_prepare` are called on the event loop's thread.
 
-    `_submit` gives a change to the thread that changes the file; `_written` is called after each
+    `_submit` gives a change to the thread that changes the file; `_on_written` is called after each
     change.
     """
 
-    _submit: Callable[[Preparation, str, Ended], None]
-    _written: Callable[[], None]
+    _submit: Callable[[Preparation, str, FailureCallback], None]
+    _on_written: Callable[[], None]
     _replaced: dict[str, str] = field(default_factory=dict)
     """New hash of each replaced hash. Entries are added before the file is written, so that every
     replaced hash in the file is known."""
@@ -320,7 +320,7 @@ class PasswordUpgrades:
     def _done(self, failure: Exception | None) -> None:
         self._running = False
         if failure is None:
-            self._written()
+            self._on_written()
         elif isinstance(failure, AccessError):
             # another process is changing the file: these users are offered again
             log.info("bcrypt hashes are not replaced yet", error=str(failure))
@@ -348,7 +348,7 @@ TOKENS: Final = "(token)"
 class ProvenDigests:
     """Keyed digests of verified credentials; the least recently used one is evicted."""
 
-    _most: int
+    _max_size: int
     _key: bytes = field(default_factory=partial(os.urandom, 32))
     _digests: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
@@ -363,7 +363,7 @@ class ProvenDigests:
         """Add a digest, or mark it as used."""
         self._digests[digest] = None
         self._digests.move_to_end(digest)
-        if len(self._digests) > self._most:
+        if len(self._digests) > self._max_size:
             self._digests.popitem(last=False)
 
     def __contains__(self, digest: bytes) -> bool:
@@ -409,12 +409,14 @@ class Logins:
         self.queue = LoginQueue(
             call_soon,
             checks=settings.max_concurrent_password_checks,
-            most=settings.max_queued_logins,
+            max_waiting=settings.max_queued_logins,
             verify=verify,
         )
         self.proven = ProvenDigests(settings.password_cache_size)
 
-    def begin(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
+    def begin(
+        self, peer: str, credentials: Credentials, admitted: LoginCallback
+    ) -> LoginCheck | None:
         """Verify credentials; `admitted` may be called at once.
 
         Return the check, for `cancel`; None if there is nothing to check.
@@ -441,7 +443,7 @@ class Logins:
         return bool(self._admin) and hmac.compare_digest(self._admin, fingerprint(secret))
 
     def _by_token(self, login: _Login, token: str) -> LoginCheck | None:
-        if name := self.user_snapshot().holder(fingerprint(token), self._wall()):
+        if name := self.user_snapshot().token_owner(fingerprint(token), self._wall()):
             login.admit(self.user_snapshot().identity(name), "token")
             return None
         return login.check("token", self.proven.digest("token", token), lambda: False)
@@ -450,7 +452,7 @@ class Logins:
         user = login.given_user
         received_answer = digest.encode("utf-8", "surrogatepass")
 
-        def right() -> bool:
+        def is_correct() -> bool:
             stored_digest = self.user_snapshot().digest_of(user)
             valid_answers = [
                 calculate(stored_digest or NO_DIGEST, nonce).encode()
@@ -461,11 +463,11 @@ class Logins:
 
         stored_digest = self.user_snapshot().digest_of(user)
         proof = self.proven.digest("digest at", login.address, user, stored_digest)
-        if right() and proof in self.proven:
+        if is_correct() and proof in self.proven:
             login.admit(self.user_snapshot().identity(user), "digest")
             return None
         key = self.proven.digest("digest", user, digest, nonce)
-        return login.check("digest", key, right, proves=(proof,))
+        return login.check("digest", key, is_correct, proofs=(proof,))
 
     def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
         user = login.given_user
@@ -481,7 +483,7 @@ class Logins:
             return None
         password_proof = self.proven.digest("password", user, mark, password)
 
-        def unchanged() -> bool:
+        def is_unchanged() -> bool:
             return (
                 password_hash != UNKNOWN
                 and self._upgrades.mark(self.user_snapshot().hash_of(user)) == mark
@@ -490,12 +492,14 @@ class Logins:
         return login.check(
             "password",
             password_proof,
-            lambda: unchanged() and password_proof in self.proven,
+            lambda: is_unchanged() and password_proof in self.proven,
             stored=password_hash,
             password=password,
-            valid=unchanged,
-            proves=(address_proof, password_proof),
-            proved=lambda: self._upgrades.offer(user, self.user_snapshot().hash_of(user), password),
+            is_current=is_unchanged,
+            proofs=(address_proof, password_proof),
+            on_success=lambda: self._upgrades.offer(
+                user, self.user_snapshot().hash_of(user), password
+            ),
         )
 
 
@@ -520,25 +524,25 @@ class _Login:
     address: str
     given_user: str
     name: str
-    admitted: Admitted
+    admitted: LoginCallback
 
     def check(
         self,
         how: str,
         key: bytes,
-        known: Callable[[], bool],
+        is_known: Callable[[], bool],
         *,
         stored: str = UNKNOWN,
         password: str = "",
-        valid: Callable[[], bool] = lambda: False,
-        proves: tuple[bytes, ...] = (),
-        proved: Callable[[], None] = lambda: None,
+        is_current: Callable[[], bool] = lambda: False,
+        proofs: tuple[bytes, ...] = (),
+        on_success: Callable[[], None] = lambda: None,
     ) -> LoginCheck | None:
         """Queue the attempt, unless its pair is refused.
 
-        Before the check, `known` returns whether the credentials are known to be right; after a
-        successful check, `valid` returns whether `stored` is still current. On success the digests
-        `proves` are added to those of verified credentials, and `proved` is called.
+        Before the check, `is_known` returns whether the credentials are known to be right; after a
+        successful check, `is_current` returns whether `stored` is still current. On success the
+        digests `proofs` are added to those of verified credentials, and `on_success` is called.
         """
         logins = self.logins
         if (refusal := self._refusal()) is not None:
@@ -546,16 +550,16 @@ class _Login:
             return None
 
         def decide() -> Verdict | None:
-            return self._refusal() or (True if known() else None)
+            return self._refusal() or (True if is_known() else None)
 
         def conclude(is_valid: bool) -> bool:
             """Record the result of the check, once for all attempts that it answers."""
-            if not is_valid or not (valid() or known()):
+            if not is_valid or not (is_current() or is_known()):
                 logins.failures.fail(self.address, self.name)
                 return False
-            for digest in proves:
+            for digest in proofs:
                 logins.proven.add(digest)
-            proved()
+            on_success()
             return True
 
         check = LoginCheck(
@@ -584,18 +588,18 @@ class _Login:
         """Admit the client."""
         if how != "token":
             self.logins.failures.clear(self.address, self.name)
-        self.logins.audit.login(self.peer, identity.name, how)
+        self.logins.audit.log_login(self.peer, identity.name, how)
         self.admitted(identity)
 
     def _answer(self, method: str, verdict: Verdict) -> None:
         audit = self.logins.audit
         if isinstance(verdict, AccessError):
             reason = _REFUSALS.get(type(verdict), "connection closed")
-            audit.refused(self.peer, self.given_user, reason)
+            audit.log_refused_login(self.peer, self.given_user, reason)
             self.admitted(verdict)
         elif verdict:
             self.admit(self.logins.user_snapshot().identity(self.given_user), method)
         else:
             wait = self.logins.failures.wait(self.address, self.name)
-            audit.login_failed(self.peer, self.given_user, method, wait)
+            audit.log_failed_login(self.peer, self.given_user, method, wait)
             self.admitted(AuthenticationFailed("the user name or the password is wrong"))

@@ -34,7 +34,7 @@ from sluicemq.model.errors import AccessError
 #
 # A check of another hash, or for a user who does not exist, is 2 to 100 times as fast as one of a
 # bcrypt hash. The time of a failed login would tell who has one. Therefore each failed check is
-# made as long as the longest that the user database can cause, see `equalise`.
+# made as long as the longest that the user database can cause, see `equalise_duration`.
 
 MAX_BCRYPT_PASSWORD: Final = 72
 """Bytes of a password that count."""
@@ -63,7 +63,7 @@ def verify_bcrypt(stored: str, password: bytes) -> bool:
     return hmac.compare_digest(computed_hash, stored.encode())
 
 
-def equalise(stored: str, highest: int) -> None:
+def equalise_duration(stored: str, highest: int) -> None:
     """Spend the time by which bcrypt at cost `highest` takes longer than a check of `stored` did.
 
     2 ** c rounds, and once more those of the costs from c to `highest` - 1, are 2 ** `highest`.
@@ -154,7 +154,7 @@ def verify(stored: str, password: str, highest: int = 0) -> bool:
     if is_match and is_text:
         return True
     if highest:
-        equalise(stored, highest)
+        equalise_duration(stored, highest)
         if is_bcrypt:
             _verify_argon2(UNKNOWN, secret)
     return False

@@ -254,7 +254,7 @@ class UserSnapshot:
         user = self.database.users.get(name)
         return user.digest if user is not None else ""
 
-    def holder(self, fingerprint: str, now: float) -> str:
+    def token_owner(self, fingerprint: str, now: float) -> str:
         """Return the user of a token; "" if unknown or expired (seconds since the epoch)."""
         name, token = self._tokens.get(fingerprint, ("", None))
         if token is None or (token.expires and now >= token.expires):
@@ -277,7 +277,7 @@ MOST_PERMISSIONS: Final = 1000
 """Maximum number of permissions of one user or role."""
 
 
-def ready(
+def without_preparation(
     change: Callable[Concatenate[Database, P], Database], *args: P.args, **options: P.kwargs
 ) -> Preparation:
     """Return a change with its arguments, which needs no preparation."""

@@ -87,7 +87,7 @@ class UserService:
         """Return a user's permissions, including those of its roles."""
         return permission_views(self.database.rights(name))
 
-    async def alter(self, call: UserCall, name: str, change: UserRequest, *, new: bool) -> None:
+    async def save_user(self, call: UserCall, name: str, change: UserRequest, *, new: bool) -> None:
         """Add or change a user. Raises AccessError."""
         directory = self._directory
         prepare = prepare_user(name, change, directory.hash, directory.now(), new=new)
@@ -117,7 +117,7 @@ class UserService:
         if exists and expect == "new":
             raise UserExists(f"the user {name} exists already")
         new = not exists and expect != "existing"
-        await self.alter(call, name, change, new=new)
+        await self.save_user(call, name, change, new=new)
         call.status = 201 if new else 200
         warnings = password_warnings(change.password) if change.password else []
         return UserResult(**asdict(user_view(self.database, name)), warnings=warnings)
@@ -226,7 +226,7 @@ class UserService:
         *args: P.args,
         **options: P.kwargs,
     ) -> None:
-        await self._directory.apply(records.ready(change, *args, **options), call.by)
+        await self._directory.apply(records.without_preparation(change, *args, **options), call.by)
 
 
 def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:

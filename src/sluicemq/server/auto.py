@@ -113,7 +113,7 @@ class AutoSession(NoConsumers):
         self._silent = silent
         self._alarm = Alarm(transport)
         if patience:
-            self._alarm.set(patience, self._lose)
+            self._alarm.set(patience, self._open_silent_protocol)
 
     def receive(self, data: bytes) -> None:
         """Detect the protocol and open its session; close if no protocol matches."""
@@ -134,7 +134,7 @@ class AutoSession(NoConsumers):
         self._transport.replace_session(session)
         session.receive(first)
 
-    def _lose(self) -> None:
+    def _open_silent_protocol(self) -> None:
         """Open a session of the silent protocol, because the client has sent nothing."""
         session = self._open(self._silent)
         self._transport.replace_session(session)

@@ -330,7 +330,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if listener.user and listener.user not in database.users:
             yield (
                 f"{url}: there is no user {listener.user!r} in {self.users_file}; "
-                f"{self._how_to_add(listener.user)}"
+                f"{self._user_creation_hint(listener.user)}"
             )
         if (
             listener.user
@@ -342,7 +342,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if url.public and url.protocol in OFFERS_LOGIN:
             yield (
                 f"{url} can be reached from other machines, and there are no users that could log "
-                f"in; {self._how_to_add('NAME')}, or accept the risk with "
+                f"in; {self._user_creation_hint('NAME')}, or accept the risk with "
                 "insecure_public = true (--insecure-public)"
             )
         elif url.public:
@@ -358,7 +358,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 f"its clients act as ({url}?user=NAME)"
             )
 
-    def _how_to_add(self, name: str) -> str:
+    def _user_creation_hint(self, name: str) -> str:
         option = f"--data-dir {self.broker.data_dir}"
         return f"add one with `sluicemq users add {name} {option}`"
 

@@ -49,30 +49,30 @@ class Connection(asyncio.Protocol):
         "_admission",
         "_batch",
         "_blocked",
+        "_can_quick_ack",
         "_closing",
-        "_congested",
+        "_delivery_paused",
         "_descriptor",
         "_ended",
-        "_hastens",
         "_input_at",
         "_login_at",
         "_login_used",
         "_out",
-        "_quick",
+        "_output_timer",
+        "_quick_ack_socket",
         "_reason",
         "_session",
         "_socket",
-        "_stuck",
         "_transport",
         "active_at",
-        "claimed",
-        "held",
+        "claimed_user",
+        "connected_at",
+        "held_bytes",
         "number",
         "peer",
         "peer_user",
         "received_bytes",
         "sent_bytes",
-        "since",
     )
 
     def __init__(self, admission: Admission[Connection]) -> None:
@@ -81,23 +81,23 @@ class Connection(asyncio.Protocol):
         self._session: Session | None = None
         self._out: list[bytes] = []
         self._blocked = False
-        self._congested = False
+        self._delivery_paused = False
         self._closing = False
         self._ended = False
         self._reason = ""
         self._descriptor = -1
         """File descriptor for direct writes; -1 with TLS, which does not allow them."""
         self._socket = -1
-        self._hastens = False
-        self._quick: socket.socket | None = None
-        self._stuck: asyncio.TimerHandle | None = None
-        self.held = 0
+        self._can_quick_ack = False
+        self._quick_ack_socket: socket.socket | None = None
+        self._output_timer: asyncio.TimerHandle | None = None
+        self.held_bytes = 0
         """Bytes of input that the session has not processed yet, as reported to InputBudget."""
         self._input_at = 0
         """Steady ms of the last input, or of the time since which reading is possible."""
         self._login_used = 0
         """Ms of the deadline for the login that had been used at the time `_login_at`."""
-        self.claimed = ""
+        self.claimed_user = ""
         """User whose connection limit counts this connection (Admission.claim_user)."""
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         """Steady ms of the last bytes in either direction."""
         self._login_at = self.active_at
         """Steady ms of the last login check."""
-        self.since = self._batch.broker.clock.wall
+        self.connected_at = self._batch.broker.clock.wall
         """Time of the connect, wall clock, ms."""
         session_factory = self._admission.admit(self)
         if session_factory is None:
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._socket = raw.fileno()
         if plain and raw is not None:
             self._descriptor = self._socket
-            self._hastens = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
+            self._can_quick_ack = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
         if transport.get_extra_info("peercert"):
             # Only where there is TLS: the library that reads certificates is slow to load.
             from sluicemq.security.certificates import peer_user
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         try:
             session.receive(data)
             session = self._session  # it may have been replaced, or be closed
-            if session is not None and (session.buffered or self.held):
+            if session is not None and (session.buffered or self.held_bytes):
                 self._input_at = self.active_at
                 self._report_input()
         except Exception as error:
@@ -200,43 +200,43 @@ class Connection(asyncio.Protocol):
         return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._quick is not None:
-            self._quick.detach()
-            self._quick = None
+        if self._quick_ack_socket is not None:
+            self._quick_ack_socket.detach()
+            self._quick_ack_socket = None
         self._batch.begin()
         self._release()
         # A flush may be scheduled, and another connection may use the descriptor by then.
         self._ended = True
-        self._admission.leave(self)
-        if self._stuck is not None:
-            self._stuck.cancel()
+        self._admission.remove(self)
+        if self._output_timer is not None:
+            self._output_timer.cancel()
         reason = self._reason or (str(exc) if exc else "")
         log.debug("disconnected", peer=self.peer, reason=reason)
 
     def pause_writing(self) -> None:
         self._blocked = True
-        self._await_reader()
+        self._start_output_timer()
 
     def resume_writing(self) -> None:
         self._blocked = False
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
-        self._batch.outgoing(self)
+        if self._output_timer is not None:
+            self._output_timer.cancel()
+            self._output_timer = None
+        self._batch.schedule_write(self)
 
     # --- for the session ---------------------------------------------------------------------
 
     def write(self, chunks: Iterable[bytes]) -> None:
         output = self._out
         if not output or self._blocked:  # the backlog of a slow peer is measured per iteration
-            self._batch.outgoing(self)
+            self._batch.schedule_write(self)
         output.extend(chunks)
 
     def close(self, reason: str = "") -> None:
         if not self._closing:
             self._closing = True
             self._reason = reason
-            self._batch.outgoing(self)
+            self._batch.schedule_write(self)
             if self._session is not None:
                 self._session.discard_input()
             self._admission.budget.release(self)
@@ -244,31 +244,31 @@ class Connection(asyncio.Protocol):
                 log.info("closing", peer=self.peer, reason=reason)
 
     def quick_ack(self) -> None:
-        if self._hastens and not self._ended:
-            if self._quick is None:
+        if self._can_quick_ack and not self._ended:
+            if self._quick_ack_socket is None:
                 # The event loop's socket wrapper creates a socket object per call: keep one. It
                 # shares the descriptor, and is detached in connection_lost.
-                self._quick = socket.socket(fileno=self._descriptor)
+                self._quick_ack_socket = socket.socket(fileno=self._descriptor)
             # repeated on each call: the kernel returns to delayed acknowledgements by itself
-            self._quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            self._quick_ack_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def pause_reading(self) -> None:
         if not self._ended:
             if self not in self._admission.budget.suspended:
                 self._transport.pause_reading()
-            self._admission.unread.add(self)
-            if self.held:
+            self._admission.reading_paused.add(self)
+            if self.held_bytes:
                 self._admission.budget.balance()
 
     def resume_reading(self) -> None:
-        self._admission.unread.discard(self)
-        if self.held:
+        self._admission.reading_paused.discard(self)
+        if self.held_bytes:
             self._input_at = self._batch.broker.clock.steady
             self._report_input()
         if not self._ended and self not in self._admission.budget.suspended:
             self._transport.resume_reading()
 
-    def look_for_the_end(self) -> None:
+    def resume_if_peer_closed(self) -> None:
         """Resume reading of a paused connection if the peer has closed its side.
 
         A connection that does not read does not notice the EOF, and the session might wait forever.
@@ -300,18 +300,18 @@ class Connection(asyncio.Protocol):
     # --- input limits ------------------------------------------------------------------------
 
     @property
-    def pauses_itself(self) -> bool:
+    def awaits_no_input(self) -> bool:
         session = self._session
         return (
             self._closing
             or session is None
-            or self in self._admission.unread
+            or self in self._admission.reading_paused
             # complete requests do not wait for input
             or not session.incomplete
         )
 
     def set_suspended(self, suspended: bool) -> None:
-        if self._ended or self in self._admission.unread:
+        if self._ended or self in self._admission.reading_paused:
             return
         if suspended:
             self._transport.pause_reading()
@@ -325,13 +325,13 @@ class Connection(asyncio.Protocol):
             return
         self._report_input()
         budget = self._admission.budget
-        if not self.held or self in budget.suspended or self._closing:
+        if not self.held_bytes or self in budget.suspended or self._closing:
             return
         timeout = self._admission.options.frame_timeout
         if (
             timeout
             and now - self._input_at > timeout * 1000
-            and self not in self._admission.unread
+            and self not in self._admission.reading_paused
             and session.incomplete
         ):
             reason = f"an unfinished frame, and nothing more of it for {timeout:g} s"
@@ -339,7 +339,9 @@ class Connection(asyncio.Protocol):
             return
         timeout = budget.stall_timeout
         if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
-            reason = f"{self.held} bytes of unfinished input without progress for {timeout:g} s"
+            reason = (
+                f"{self.held_bytes} bytes of unfinished input without progress for {timeout:g} s"
+            )
             self.end("input-stalled", f"{reason}, while memory for input was exhausted")
 
     def review_login(self, now: int) -> bool:
@@ -366,7 +368,7 @@ class Connection(asyncio.Protocol):
         if self._closing or session is None:
             return  # the budget is already released
         buffered = session.buffered
-        before = self.held
+        before = self.held_bytes
         if buffered == before:
             return
         budget = self._admission.budget
@@ -388,16 +390,16 @@ class Connection(asyncio.Protocol):
         if self._out and not self._blocked:
             self._send()
         if self._blocked or self._ended:
-            self._measure()
+            self._check_watermark()
             return
         session = self._session
         if session is not None:
             try:
-                if self._congested:
-                    self._congested = False
+                if self._delivery_paused:
+                    self._delivery_paused = False
                     session.resume_delivery()
                 session.flushed()
-                if self.held:
+                if self.held_bytes:
                     self._report_input()
             except Exception as error:
                 self._fault(error)
@@ -433,29 +435,31 @@ class Connection(asyncio.Protocol):
         log.error("internal error", peer=self.peer, exc_info=error)
         self.abort("internal error")
 
-    def _measure(self) -> None:
+    def _check_watermark(self) -> None:
         """Pause delivery if the unsent output exceeds `output_high_watermark`."""
-        if self._congested or self._ended or self._session is None:
+        if self._delivery_paused or self._ended or self._session is None:
             return
         unsent = self._transport.get_write_buffer_size() + sum(map(len, self._out))
         if unsent > self._admission.options.output_high_watermark:
-            self._congested = True
+            self._delivery_paused = True
             self._session.pause_delivery()
 
-    def _await_reader(self) -> None:
+    def _start_output_timer(self) -> None:
         """Start `output_timeout`, in which the peer has to read some of the write buffer."""
         timeout = self._admission.options.output_timeout
         if timeout:
             unsent = self._transport.get_write_buffer_size()
-            self._stuck = self._batch.loop.call_later(timeout, self._review_output, unsent)
+            self._output_timer = self._batch.loop.call_later(
+                timeout, self._check_output_progress, unsent
+            )
 
-    def _review_output(self, unsent: int) -> None:
+    def _check_output_progress(self, unsent: int) -> None:
         """Abort the connection if `unsent` bytes are still in the write buffer."""
-        self._stuck = None
+        self._output_timer = None
         if self._ended:
             return
         if self._transport.get_write_buffer_size() < unsent:
-            self._await_reader()
+            self._start_output_timer()
         else:
             timeout = self._admission.options.output_timeout
             self._reason = f"took none of the bytes sent to it for {timeout:g} s"
@@ -475,7 +479,7 @@ class Connection(asyncio.Protocol):
             except OSError:  # reset by the peer: the event loop has not read it yet
                 self._transport.abort()
                 return
-            self._admission.unread.discard(self)
+            self._admission.reading_paused.discard(self)
             self._transport.resume_reading()
             self._batch.loop.call_later(LINGER_SECONDS, self._transport.abort)
         else:
@@ -511,9 +515,9 @@ class Connection(asyncio.Protocol):
             return
         if self._session is not None and not self._closing:
             self._call(partial(self._session.disconnect, reason))
-        self._batch.loop.call_later(DISMISSED_SECONDS, self._see_off, reason)
+        self._batch.loop.call_later(DISMISSED_SECONDS, self._abort_if_open, reason)
 
-    def _see_off(self, reason: str) -> None:
+    def _abort_if_open(self, reason: str) -> None:
         if not self._ended:
             self.abort(reason)
 
@@ -528,9 +532,9 @@ class Connection(asyncio.Protocol):
         """
         if self._closing or self._ended or self._session is None:
             return "closing"
-        if self in self._admission.budget.suspended or self in self._admission.unread:
+        if self in self._admission.budget.suspended or self in self._admission.reading_paused:
             return "blocked"
-        if self._congested:
+        if self._delivery_paused:
             return "slow"
         return self._session.session_info().state
 
@@ -550,7 +554,7 @@ class Connection(asyncio.Protocol):
         if session is None:
             return
         session.discard_input()
-        if not self._batch.dead:
+        if not self._batch.is_halted:
             self._call(session.closed)
 
 

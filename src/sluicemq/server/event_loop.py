@@ -32,8 +32,8 @@ class Output(Protocol):
 class EventLoopBatch:
     """Event loop batches, and the timer that runs the engine at its next deadline.
 
-    If the engine raises, the batch sets `dead` and calls `failed` with the exception. From then
-    on it sends, acknowledges and requeues nothing.
+    If the engine raises, the batch sets `is_halted` and calls `failed` with the exception. From
+    then on it sends, acknowledges and requeues nothing.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class EventLoopBatch:
         self.broker = broker
         self._failed = failed
         self._open = False
-        self.dead = False
+        self.is_halted = False
         self._outgoing: dict[Output, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = NEVER
@@ -59,7 +59,7 @@ class EventLoopBatch:
             self.broker.refresh()
             self.loop.call_soon(self._end)
 
-    def outgoing(self, connection: Output) -> None:
+    def schedule_write(self, connection: Output) -> None:
         """Schedule a write of the connection's bytes at the end of the batch."""
         self._outgoing[connection] = None
         if not self._open:
@@ -67,18 +67,18 @@ class EventLoopBatch:
 
     def halt(self) -> None:
         """Stop sending and acknowledging for good."""
-        self.dead = True
+        self.is_halted = True
         self._outgoing.clear()
 
     def fail(self, error: Exception) -> None:
         """Halt and report the error, unless the batch is halted already."""
-        if not self.dead:
+        if not self.is_halted:
             self.halt()
             self._failed(error)
 
     def _end(self) -> None:
         self._open = False
-        if self.dead:
+        if self.is_halted:
             return
         try:
             self.broker.flush()
@@ -99,12 +99,12 @@ class EventLoopBatch:
         self._alarm_at = deadline
         delay = max(0, deadline - self.broker.clock.steady)
         # The event loop's clock takes a day; a timer that fires early only sets the next one.
-        self._alarm = self.loop.call_later(min(delay / 1000, 86_400.0), self._ring)
+        self._alarm = self.loop.call_later(min(delay / 1000, 86_400.0), self._run_due_work)
 
-    def _ring(self) -> None:
+    def _run_due_work(self) -> None:
         self._alarm = None
         self._alarm_at = NEVER
-        if self.dead:
+        if self.is_halted:
             return
         self.begin()
         try:

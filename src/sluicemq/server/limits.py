@@ -51,19 +51,19 @@ log = structlog.get_logger("sluicemq.listener")
 class LimitedConnection(Protocol):
     """Connection as its limits know it.
 
-    peer       address of the client
-    claimed    user whose connection limit counts it, "" = none
-    held       bytes of input that it holds, as last reported; written by the budget only
+    peer          address of the client
+    claimed_user  user whose connection limit counts it, "" = none
+    held_bytes    size of the input that it holds, as last reported; written by the budget only
     """
 
     peer: str
-    claimed: str
+    claimed_user: str
     received_bytes: int
     sent_bytes: int
-    held: int
+    held_bytes: int
 
     @property
-    def pauses_itself(self) -> bool:
+    def awaits_no_input(self) -> bool:
         """True if more input would not complete the held input.
 
         The session has paused reading or waits for another event, or the connection is closing.
@@ -109,27 +109,29 @@ class InputBudget:
         """Number of connections that hold input."""
         return len(self._holders)
 
-    def report(self, holder: LimitedConnection, held: int) -> bool:
-        """Record that a connection holds `held` bytes now.
+    def report(self, holder: LimitedConnection, held_bytes: int) -> bool:
+        """Record that a connection holds `held_bytes` now.
 
         Returns False if it has to be closed because the ceiling is exceeded.
         """
-        before = holder.held
-        holder.held = held
-        self.used += held - before
-        if held < before or not before:
+        before = holder.held_bytes
+        holder.held_bytes = held_bytes
+        self.used += held_bytes - before
+        if held_bytes < before or not before:
             # Less than before: a frame is complete, and the next one is younger than all others.
             self._holders.pop(holder, None)
             if self._reader is holder:
                 self._reader = None
-            if held:
+            if held_bytes:
                 self._holders[holder] = None
             elif holder in self.suspended:
                 self._resume(holder)
         self.balance()
-        if self.used <= self.limit or held <= before or holder is self._reader:
+        if self.used <= self.limit or held_bytes <= before or holder is self._reader:
             return True
-        other_bytes = self.used - self.reserved - (0 if self._reader is None else self._reader.held)
+        other_bytes = (
+            self.used - self.reserved - (0 if self._reader is None else self._reader.held_bytes)
+        )
         if other_bytes > self.ceiling:
             return False
         if holder not in self.suspended:
@@ -139,10 +141,10 @@ class InputBudget:
 
     def release(self, holder: LimitedConnection) -> None:
         """Forget a connection that is closing and holds nothing any more. It is not resumed."""
-        if not holder.held:
+        if not holder.held_bytes:
             return
-        self.used -= holder.held
-        holder.held = 0
+        self.used -= holder.held_bytes
+        holder.held_bytes = 0
         self._holders.pop(holder, None)
         self.suspended.pop(holder, None)
         if self._reader is holder:
@@ -173,9 +175,10 @@ class InputBudget:
         is room for, in the order in which they were suspended."""
         if self.used > self.limit:
             reader = self._reader
-            if reader is None or reader.pauses_itself:
+            if reader is None or reader.awaits_no_input:
                 reader = next(
-                    (candidate for candidate in self._holders if not candidate.pauses_itself), None
+                    (candidate for candidate in self._holders if not candidate.awaits_no_input),
+                    None,
                 )
                 self._reader = reader
             if reader is not None and reader in self.suspended:
@@ -204,12 +207,12 @@ class InputBudget:
 class Admission(Generic[AnyConnection]):
     """Connections of one listener.
 
-    url         address with the port that the operating system chose for port 0
-    refusals    connections beyond the limit, whose sessions send an error. `connections` does not
-                contain them; the login timeout bounds their lifetime
-    unread      connections whose reading is paused
-    logging_in  connections whose client has not logged in
-    closed      number of connections closed because of a limit or deadline, by its code
+    url             address with the port that the operating system chose for port 0
+    refusals        connections beyond the limit, whose sessions send an error. `connections` does
+                    not contain them; the login timeout bounds their lifetime
+    reading_paused  connections whose reading is paused
+    logging_in      connections whose client has not logged in
+    closed          number of connections closed because of a limit or deadline, by its code
     received_bytes, sent_bytes  those of closed connections
     """
 
@@ -219,22 +222,22 @@ class Admission(Generic[AnyConnection]):
         session_factory: SessionFactory,
         batch: EventLoopBatch,
         budget: InputBudget,
-        refusing: SessionFactory | None = None,
+        refusal_factory: SessionFactory | None = None,
     ) -> None:
         """Admit no connection yet; all listeners share `batch` and `budget`.
 
-        `refusing` creates the sessions that reject clients beyond `max_connections` with an error;
-        None closes these connections immediately.
+        `refusal_factory` creates the sessions that reject clients beyond `max_connections` with an
+        error; None closes these connections immediately.
         """
         self.options = options
         self.batch = batch
         self.budget = budget
         self._session_factory = session_factory
-        self._refusing = refusing
+        self._refusal_factory = refusal_factory
         self.url: Url = options.url
         self.connections: set[AnyConnection] = set()
         self.refusals: set[AnyConnection] = set()
-        self.unread: set[AnyConnection] = set()
+        self.reading_paused: set[AnyConnection] = set()
         self.logging_in: set[AnyConnection] = set()
         self.closed: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
@@ -251,7 +254,7 @@ class Admission(Generic[AnyConnection]):
     def admit(self, connection: AnyConnection) -> SessionFactory | None:
         """Count a connection in and return what makes its session. Beyond `max_connections` that is
         a session which refuses, for up to `max_rejections` connections; None for the others."""
-        self.forget_arrival(connection.peer)
+        self.remove_arrival(connection.peer)
         limit_name = self._limit_reached(connection.peer)
         if not limit_name:
             self.connections.add(connection)
@@ -261,28 +264,28 @@ class Admission(Generic[AnyConnection]):
         self._refuse(limit_name)
         if limit_name != "max_connections" or len(self.refusals) >= self.options.max_rejections:
             return None
-        if self._refusing is not None:
+        if self._refusal_factory is not None:
             self.refusals.add(connection)
-        return self._refusing
+        return self._refusal_factory
 
-    def may_arrive(self, peer: str, arrivals: int) -> bool:
+    def admit_arrival(self, peer: str, arrivals: int) -> bool:
         """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
         have: it will be admitted, or can be told that there are too many. Until `admit` or
-        `forget_arrival` it counts towards the limit of its address."""
+        `remove_arrival` it counts towards the limit of its address."""
         limit_name = self._limit_reached(peer, arrivals)
         if not limit_name:
             if self.options.max_connections_per_address and peer not in self._arriving:
                 self._arriving.add(peer)
                 self._count_address(peer, 1)
             return True
-        if limit_name == "max_connections" and self._refusing is not None:
+        if limit_name == "max_connections" and self._refusal_factory is not None:
             connection_count = len(self.connections) + len(self.refusals) + arrivals
             if connection_count < self.options.max_connections + self.options.max_rejections:
                 return True
         self._refuse(limit_name)
         return False
 
-    def forget_arrival(self, peer: str) -> None:
+    def remove_arrival(self, peer: str) -> None:
         """Count an arrival out, because its handshake has ended."""
         if peer in self._arriving:
             self._arriving.remove(peer)
@@ -322,7 +325,7 @@ class Admission(Generic[AnyConnection]):
         """Count a connection as one of `user`, and of no other user any more. Raises
         TooManyConnections."""
         limit = self.options.max_connections_per_user
-        if not limit or user == connection.claimed:
+        if not limit or user == connection.claimed_user:
             return
         if user and self._by_user[user] >= limit:
             self.closed["user-limit"] += 1
@@ -330,18 +333,18 @@ class Admission(Generic[AnyConnection]):
         self._forget_user(connection)
         if user:
             self._by_user[user] += 1
-            connection.claimed = user
+            connection.claimed_user = user
 
     def _forget_user(self, connection: AnyConnection) -> None:
-        user, connection.claimed = connection.claimed, ""
+        user, connection.claimed_user = connection.claimed_user, ""
         if user:
             self._by_user[user] -= 1
             if not self._by_user[user]:
                 del self._by_user[user]
 
-    def leave(self, connection: AnyConnection) -> None:
+    def remove(self, connection: AnyConnection) -> None:
         """Count a connection out."""
-        self.unread.discard(connection)
+        self.reading_paused.discard(connection)
         self.logging_in.discard(connection)
         self.refusals.discard(connection)
         if connection in self.connections:

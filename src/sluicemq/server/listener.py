@@ -79,8 +79,8 @@ class OpenListener:
     def sweep(self, now: int) -> None:
         """Find connections that have ended unread, and close those that have sent nothing for the
         listener's idle time, or have not logged in in time. `now` is steady ms."""
-        for connection in list(self.admission.unread):
-            connection.look_for_the_end()
+        for connection in list(self.admission.reading_paused):
+            connection.resume_if_peer_closed()
         for connection in list(self.admission.logging_in):
             if connection.review_login(now):
                 self.admission.logging_in.discard(connection)
@@ -267,7 +267,7 @@ def _view(listener: OpenListener, connection: Connection) -> ConnectionItem:
         user=session_info.user,
         client_id=session_info.client_id,
         listener=str(listener.url),
-        started=connection.since,
+        started=connection.connected_at,
         state=connection.state,
         consumers=sum(1 for _ in connection.consumers()),
         received_bytes=connection.received_bytes,

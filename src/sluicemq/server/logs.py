@@ -67,31 +67,31 @@ _MINUTE: Final = 60.0
 
 
 class Notices:
-    """Log of at most `most` lines per minute.
+    """Log of at most `max_lines` lines per minute.
 
     The first line of a later minute has a field `left_out`: the number of suppressed lines."""
 
-    def __init__(self, log: Callable[..., Any], most: int, clock: Callable[[], float]) -> None:
+    def __init__(self, log: Callable[..., Any], max_lines: int, clock: Callable[[], float]) -> None:
         """Write to `log`, which takes a text and fields; `clock` returns monotonic seconds."""
         self._log = log
-        self._most = most
+        self._max_lines = max_lines
         self._clock = clock
         self._since = clock()
         self._written = 0
-        self._left_out = 0
+        self._suppressed = 0
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Write a line, or count it if this minute's lines are used up."""
         now = self._clock()
         if now - self._since >= _MINUTE:
             self._since = now
             self._written = 0
-        if self._written >= self._most:
-            self._left_out += 1
+        if self._written >= self._max_lines:
+            self._suppressed += 1
             return
         self._written += 1
-        if self._left_out:
-            self._log(text, left_out=self._left_out)
-            self._left_out = 0
+        if self._suppressed:
+            self._log(text, left_out=self._suppressed)
+            self._suppressed = 0
         else:
             self._log(text)

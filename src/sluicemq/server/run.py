@@ -232,7 +232,7 @@ class Server:
             sessions=BrowserSessions(broker.clock, config.http),
             audit=authenticator.audit,
             history=History(broker, self.lag),
-            figures=ScrapeState(
+            scrape_state=ScrapeState(
                 broker,
                 config.metrics.max_destinations,
                 spans=None if self._tracing is None else self._tracing.export.counts,
@@ -250,7 +250,7 @@ class Server:
             context,
             background_thread,
             Offload(unpack_thread, budget),
-            Notices(log.info, config.logging.notices_per_minute, time.monotonic).say,
+            Notices(log.info, config.logging.notices_per_minute, time.monotonic).write,
         )
         metrics = Metrics(
             broker,
@@ -266,7 +266,7 @@ class Server:
         try:
             for options in config.listeners:
                 session_factory = session_factories.of(options)
-                refusal_factory = session_factories.refusing(options)
+                refusal_factory = session_factories.refusal_factory(options)
                 listener = OpenListener(
                     Admission(options, session_factory, batch, budget, refusal_factory)
                 )
@@ -276,7 +276,7 @@ class Server:
             session_factory = session_factories.http(admin, local=True)
             self.admin = OpenListener(Admission(admin, session_factory, batch, budget))
             await self.admin.open()
-            self._warn_open(authenticator)
+            self._warn_of_open_listeners(authenticator)
             self._state = "serving"
             record_lag(loop, self.lag)
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
@@ -287,8 +287,8 @@ class Server:
                 loop.create_task(
                     self._run_maintenance(context, batch, authenticator, metrics, budget)
                 ),
-                loop.create_task(self._keep_space(journal, batch)),
-                loop.create_task(self._keep_certificates()),
+                loop.create_task(self._monitor_space(journal, batch)),
+                loop.create_task(self._reload_certificates()),
             )
             await self._stop.wait()
             await self._drain(broker, batch)
@@ -304,7 +304,7 @@ class Server:
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]
 
-    def _warn_open(self, authenticator: Authenticator) -> None:
+    def _warn_of_open_listeners(self, authenticator: Authenticator) -> None:
         """Log a warning for each public listener that requires no login."""
         config = self.config
         for listener in self.listeners:
@@ -364,7 +364,7 @@ class Server:
                 listener.sweep(broker.clock.steady)
             budget.review(broker.clock.steady)
 
-    async def _keep_space(self, journal: Journal, batch: EventLoopBatch) -> None:
+    async def _monitor_space(self, journal: Journal, batch: EventLoopBatch) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             # in a thread: a hanging file system must not block the event loop
@@ -372,7 +372,7 @@ class Server:
             batch.begin()
             self._check_space(journal)
 
-    async def _keep_certificates(self) -> None:
+    async def _reload_certificates(self) -> None:
         """Reload the certificates on SIGHUP and when their files have changed."""
         while True:
             with suppress(TimeoutError):
@@ -382,7 +382,11 @@ class Server:
             self._reload.clear()
             for listener in self.listeners:
                 if listener.tls is not None:
-                    await (listener.tls.reload() if reload_requested else listener.tls.look())
+                    await (
+                        listener.tls.reload()
+                        if reload_requested
+                        else listener.tls.reload_if_changed()
+                    )
 
     def _fail(self, error: Exception) -> None:
         """Log a fatal error and stop without notifying the clients."""

@@ -61,7 +61,7 @@ class SessionFactories:
         broker: Broker,
         vitals: ServerInfo,
         authenticator: Authenticator,
-        opened: Sequence[OpenListener] = (),
+        listeners: Sequence[OpenListener] = (),
         jmq: JmqSettings | None = None,
         context: ApiContext | None = None,
         background: Background | None = None,
@@ -70,12 +70,12 @@ class SessionFactories:
     ) -> None:
         """Create the factories of a broker.
 
-        `opened` is the list of open listeners, which may grow. `context` is for HTTP, `large` for
-        large VibeMQ frames; `notify` logs warnings of sessions for the operator.
+        `listeners` is the list of open listeners, which may grow. `context` is for HTTP, `large`
+        for large VibeMQ frames; `notify` logs warnings of sessions for the operator.
         """
         self._notify = notify
         self._broker = broker
-        self._opened = opened
+        self._listeners = listeners
         self._jmq_settings = jmq or JmqSettings()
         self._large = LargeDeliveries(large or Offload())
         self._coordinator = Coordinator(broker, background)
@@ -109,7 +109,7 @@ class SessionFactories:
             return self._auto(options)
         return self._factories[options.url.protocol]
 
-    def refusing(self, options: Listener) -> SessionFactory | None:
+    def refusal_factory(self, options: Listener) -> SessionFactory | None:
         """Return what serves clients beyond the limit of connections of a listener: those of JMQ
         and VibeMQ can be told that there are too many. None for the other protocols."""
         protocol = options.url.protocol
@@ -228,7 +228,7 @@ class SessionFactories:
             return self._portmapper(transport, options)
         return AutoSession(
             transport,
-            lambda protocol: self._recognised(protocol, transport, options, refused=refused),
+            lambda protocol: self._open_detected(protocol, transport, options, refused=refused),
             detect_jmq_protocol,
             silent=PORT_MAPPER,
             patience=options.portmapper_timeout,
@@ -270,7 +270,9 @@ class SessionFactories:
     def _portmapper(self, transport: Transport, options: Listener) -> Session:
         return PortMapperSession(
             transport,
-            lambda: encode_services(self._jmq_settings.instance, services(self._opened, options)),
+            lambda: encode_services(
+                self._jmq_settings.instance, services(self._listeners, options)
+            ),
             options.portmapper_timeout,
         )
 
@@ -286,13 +288,13 @@ class SessionFactories:
             def open_as(protocol: str) -> Session:
                 if protocol == "http" and http_factory is not None:
                     return http_factory(transport, options)
-                return self._recognised(protocol, transport, options, refused=refused)
+                return self._open_detected(protocol, transport, options, refused=refused)
 
             return AutoSession(transport, open_as, login=Login.DUE if refused else Login.NONE)
 
         return open_session
 
-    def _recognised(
+    def _open_detected(
         self, protocol: str, transport: Transport, options: Listener, *, refused: bool = False
     ) -> Session:
         """Return the session of a protocol that was recognised. Raises ConfigurationError if it is
@@ -323,32 +325,32 @@ def _durability(options: Listener, default: Durability) -> Durability:
 # --- announced addresses -------------------------------------------------------------------------
 
 
-def services(opened: Iterable[OpenListener], asked: Listener) -> Iterator[Service]:
-    """Yield the rows for a client of the listener whose options are `asked`."""
-    listeners = [listener for listener in opened if _is_reachable(listener)]
+def services(listeners: Iterable[OpenListener], client_listener: Listener) -> Iterator[Service]:
+    """Yield the rows for a client of the listener whose options are `client_listener`."""
+    reachable = [listener for listener in listeners if _is_reachable(listener)]
     # The sort is stable: the client's listener comes first, the others keep their order.
-    listeners.sort(key=lambda listener: listener.options is not asked)
-    if listeners and listeners[0].options is asked:
-        protocol = "tls" if asked.url.tls else "tcp"
-        yield Service("portmapper", protocol, "PORTMAPPER", _port(listeners[0]))
+    reachable.sort(key=lambda listener: listener.options is not client_listener)
+    if reachable and reachable[0].options is client_listener:
+        protocol = "tls" if client_listener.url.tls else "tcp"
+        yield Service("portmapper", protocol, "PORTMAPPER", _port(reachable[0]))
     for name, protocol, tls in (("jms", "tcp", False), ("ssljms", "tls", True)):
-        for listener in listeners:
+        for listener in reachable:
             if listener.url.tls == tls and listener.options.services != "portmapper":
                 yield Service(name, protocol, "NORMAL", _port(listener))
                 break
 
 
-def jms_address(opened: Iterable[OpenListener]) -> tuple[str, int]:
+def jms_address(listeners: Iterable[OpenListener]) -> tuple[str, int]:
     """Return host and port that identify the broker; ("localhost", 0) if it serves no JMS."""
-    for listener in opened:
+    for listener in listeners:
         if _is_reachable(listener):
             return _public_host(listener.url), _port(listener)
     return "localhost", 0
 
 
-def console_addresses(opened: Iterable[OpenListener]) -> Iterator[str]:
+def console_addresses(listeners: Iterable[OpenListener]) -> Iterator[str]:
     """Yield the URLs of the console, one for each HTTP listener with a port."""
-    for listener in opened:
+    for listener in listeners:
         url = listener.url
         if url.protocol == "http" and not url.path:
             host = _public_host(url)

@@ -58,13 +58,13 @@ class Tls:
     def __init__(self, options: Listener) -> None:
         """Load the files. Raises ConfigurationError if they are invalid or cannot be read."""
         self.options = options
-        self._seen = self._files()
+        self._file_states = self._files()
         self.context, self._chain = load(options)
         self._log("certificate in service")
 
     async def reload(self) -> None:
         """Reload the files. If they are invalid, log the error and keep the old context."""
-        self._seen = self._files()
+        self._file_states = self._files()
         try:
             # in a thread: the decryption of a key is slow by design
             self.context, self._chain = await asyncio.to_thread(load, self.options)
@@ -77,9 +77,9 @@ class Tls:
         else:
             self._log("certificate replaced")
 
-    async def look(self) -> None:
+    async def reload_if_changed(self) -> None:
         """Reload if a file has changed since the last check; repeat warnings once a day."""
-        if self._files() != self._seen:
+        if self._files() != self._file_states:
             await self.reload()
         elif time.monotonic() - self._reminded >= REMIND_SECONDS:
             self._warn()
@@ -104,7 +104,7 @@ class Tls:
         """Return inode, modification time (ns) and size of each file; None if it is missing."""
         options = self.options
         paths = (options.certificate, options.key, options.password_file, options.client_ca)
-        return [_identity(path) for path in paths if path is not None]
+        return [_file_state(path) for path in paths if path is not None]
 
 
 def load(options: Listener) -> tuple[ssl.SSLContext, KeyedChain]:
@@ -144,7 +144,7 @@ def _choose_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
         ) from None
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def _file_state(path: Path) -> tuple[int, int, int] | None:
     try:
         file_status = path.stat()
     except OSError:
@@ -217,7 +217,7 @@ class TlsAcceptor:
         for server_socket in self._sockets:
             server_socket.close()
         for arrival in [*self._silent, *self._waiting]:
-            self._forget(arrival)
+            self._stop_watching(arrival)
             self._drop(arrival)
         self._waiting.clear()
 
@@ -232,14 +232,14 @@ class TlsAcceptor:
                 await asyncio.sleep(EXHAUSTED_SECONDS)
                 continue
             peer = name_of(address)
-            if self._admission.may_arrive(peer, self.arrivals):
+            if self._admission.admit_arrival(peer, self.arrivals):
                 self._receive(Arrival(connection, peer))
             else:
                 connection.close()
 
     def _receive(self, arrival: Arrival) -> None:
         self._silent.add(arrival)
-        arrival.timer = self._loop.call_later(HANDSHAKE_SECONDS, self._too_slow, arrival)
+        arrival.timer = self._loop.call_later(HANDSHAKE_SECONDS, self._time_out, arrival)
         self._loop.add_reader(arrival.socket, self._readable, arrival)
 
     def _readable(self, arrival: Arrival) -> None:
@@ -250,12 +250,12 @@ class TlsAcceptor:
             return
         except OSError:
             first = b""
-        self._forget(arrival)
+        self._stop_watching(arrival)
         if not first:
             log.debug("left before the handshake", peer=arrival.peer)
             self._drop(arrival)
         elif first[0] != _HANDSHAKE or (len(first) > 1 and first[1] != _MAJOR):
-            self._turn_away(arrival.peer, f"it does not speak TLS: it begins with {first!r}")
+            self._log_rejection(arrival.peer, f"it does not speak TLS: it begins with {first!r}")
             self._drop(arrival)
         else:
             if not self._waiting:
@@ -265,16 +265,16 @@ class TlsAcceptor:
     def _begin(self) -> None:
         """Start up to HANDSHAKES_PER_ITERATION handshakes, in the order of arrival."""
         for _ in range(min(HANDSHAKES_PER_ITERATION, len(self._waiting))):
-            task = self._loop.create_task(self._shake_hands(self._waiting.popleft()))
+            task = self._loop.create_task(self._handshake(self._waiting.popleft()))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
         if self._waiting:
             self._loop.call_soon(self._begin)
 
-    async def _shake_hands(self, arrival: Arrival) -> None:
+    async def _handshake(self, arrival: Arrival) -> None:
         remaining = arrival.deadline - time.monotonic()
         if remaining <= 0:
-            self._too_slow(arrival)
+            self._time_out(arrival)
             return
         ARRIVING.set(arrival.socket)
         try:
@@ -288,29 +288,29 @@ class TlsAcceptor:
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except ConnectionAbortedError:
-            self._too_slow(arrival)
+            self._time_out(arrival)
         except OSError as error:
-            self._turn_away(arrival.peer, reason(error))
+            self._log_rejection(arrival.peer, reason(error))
         finally:
-            self._admission.forget_arrival(arrival.peer)
+            self._admission.remove_arrival(arrival.peer)
 
     def _drop(self, arrival: Arrival) -> None:
         arrival.socket.close()
-        self._admission.forget_arrival(arrival.peer)
+        self._admission.remove_arrival(arrival.peer)
 
-    def _forget(self, arrival: Arrival) -> None:
+    def _stop_watching(self, arrival: Arrival) -> None:
         self._silent.discard(arrival)
         self._loop.remove_reader(arrival.socket)
         if arrival.timer is not None:
             arrival.timer.cancel()
 
-    def _too_slow(self, arrival: Arrival) -> None:
+    def _time_out(self, arrival: Arrival) -> None:
         if arrival in self._silent:
-            self._forget(arrival)
+            self._stop_watching(arrival)
         self._drop(arrival)
-        self._turn_away(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
+        self._log_rejection(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
 
-    def _turn_away(self, peer: str, cause: str) -> None:
+    def _log_rejection(self, peer: str, cause: str) -> None:
         log.info("turned away", peer=peer, url=str(self._admission.url), reason=cause)
 
 

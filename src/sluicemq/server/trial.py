@@ -23,17 +23,17 @@ from sluicemq.server.listener_settings import Listener, admin_listener
 class Trial(NamedTuple):
     """Result of one check.
 
-    subject  setting or URL
-    done     what was tried, or why it was not
-    problem  why it would fail; empty if it would work
+    subject      setting or URL
+    description  what was tried, or why it was not
+    problem      why it would fail; empty if it would work
     """
 
     subject: str
-    done: str
+    description: str
     problem: str = ""
 
 
-def trials(config: Config) -> Iterator[Trial]:
+def check_startup(config: Config) -> Iterator[Trial]:
     """Try everything that a start of the broker does first. Binds TCP ports for a moment, unless a
     broker runs with this data directory: then they are its own."""
     directory = config.broker.data_dir

@@ -216,7 +216,7 @@ def test_a_destination_deleted_during_a_scrape_is_counted_once(
             fixture.broker.remove(last)
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
-    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.wait_if_due", rest)
     for _ in range(3):
         assert of(figures.scrape(), "messages_published_total", "~others") == 5
     assert last.removed
@@ -236,7 +236,7 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
         rest_count += 1
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
-    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.wait_if_due", rest)
     assert len(Figures(fixture).scrape().names(READY)) == 50
     assert rest_count >= 50
 
@@ -282,6 +282,6 @@ def test_a_message_on_disk_is_read_once_for_its_age(
     # without time to read the message, its age is not exported
     new_ages = Ages(broker.journal)
     new_ages.begin(sent + 7000)
-    monkeypatch.setattr(new_ages, "_left", 0.0, raising=False)
+    monkeypatch.setattr(new_ages, "_remaining_seconds", 0.0, raising=False)
     assert new_ages.of(queue.queue) == 0
     journal.close()

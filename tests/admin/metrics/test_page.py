@@ -131,7 +131,9 @@ def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Pat
 async def test_concurrent_scrapes_get_the_same_response() -> None:
     fixture = SessionFixture()
     scrape_state = ScrapeState(fixture.broker)
-    fixture.http = HttpService(Application(context(fixture.broker, figures=scrape_state)), HEAD)
+    fixture.http = HttpService(
+        Application(context(fixture.broker, scrape_state=scrape_state)), HEAD
+    )
     links = [fixture.connect() for _ in range(3)]
     for link in links:
         link.session.receive(ASK)
@@ -140,7 +142,7 @@ async def test_concurrent_scrapes_get_the_same_response() -> None:
     assert first[0] == 200
     assert all(other_answers == [first] for other_answers in remaining)
     # a later scrape gets a new response
-    scrape_state.made_at -= FRESH_SECONDS
+    scrape_state.built_at -= FRESH_SECONDS
     link = fixture.connect()
     link.session.receive(ASK)
     await fixture.rest()
@@ -159,7 +161,9 @@ async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_lo
             Address(Kind.QUEUE, f"q{number}"), DestinationSettings()
         )
     scrape_state = ScrapeState(fixture.broker, limit=100)
-    fixture.http = HttpService(Application(context(fixture.broker, figures=scrape_state)), HEAD)
+    fixture.http = HttpService(
+        Application(context(fixture.broker, scrape_state=scrape_state)), HEAD
+    )
     link = fixture.connect()
     link.session.receive(ASK)
     turns = 0
@@ -212,12 +216,12 @@ def test_requests_are_counted_and_timed() -> None:
 def test_garbage_collection_pauses_are_measured_from_the_first_scrape() -> None:
     pauses = Pauses()
     gc.collect()
-    assert pauses.seen.read().count == 0
+    assert pauses.durations.read().count == 0
     pauses.begin()
     pauses.begin()
     try:
         gc.collect()
-        assert pauses.seen.read().count == 1
+        assert pauses.durations.read().count == 1
     finally:
         gc.callbacks.pop()
     assert not any(getattr(callback, "__self__", None) is pauses for callback in gc.callbacks)

@@ -19,7 +19,7 @@ from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo
-from sluicemq.security.access import Access, Admitted, Credentials
+from sluicemq.security.access import Access, Credentials, LoginCallback
 from tests.protocols.jmq.harness import Harness, login, status, string
 
 H = PacketType
@@ -131,14 +131,14 @@ class Users(Access):
         self.guest = None
         self.later = later
         self.asked: list[Credentials] = []
-        self.waiting: list[tuple[Credentials, Admitted]] = []
+        self.waiting: list[tuple[Credentials, LoginCallback]] = []
         self.error: AccessError = AuthenticationFailed("wrong")
         self.cancelled = 0
 
     def cancel_login(self) -> None:
         self.cancelled += 1
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+    def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         self.asked.append(credentials)
         if self.later:
             self.waiting.append((credentials, admitted))

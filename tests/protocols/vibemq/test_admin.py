@@ -12,7 +12,7 @@ from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security import records
-from sluicemq.security.access import Admitted, Credentials, Done
+from sluicemq.security.access import ChangeCallback, Credentials, LoginCallback
 from sluicemq.security.records import Database, Preparation, UserRecord
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -42,7 +42,7 @@ class Directory:
         )
         self.database = Database(users={"root": root, "ann": ann})
         self.slow = False
-        self.waiting: list[tuple[Done, AccessError | None]] = []
+        self.waiting: list[tuple[ChangeCallback, AccessError | None]] = []
         self.refusal: AccessError | None = None
 
     def hash(self, password: str) -> str:
@@ -51,7 +51,7 @@ class Directory:
     def now(self) -> int:
         return NOW
 
-    def change(self, prepare: Preparation, done: Done) -> None:
+    def change(self, prepare: Preparation, done: ChangeCallback) -> None:
         error = self.refusal
         try:
             if error is None:
@@ -84,14 +84,14 @@ class Authenticator:
         self.change = database.change
         self.refused: list[str] = []
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+    def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         admitted(EVERYBODY if credentials.user == "root" else Identity(credentials.user))
 
     def cancel_login(self) -> None:
         pass
 
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
-        self.refused.append(f"{identity.name} {what}")
+    def log_denied(self, peer: str, identity: Identity, operation: str) -> None:
+        self.refused.append(f"{identity.name} {operation}")
 
 
 @pytest.fixture

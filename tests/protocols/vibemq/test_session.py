@@ -31,7 +31,7 @@ from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED
 from sluicemq.protocols.vibemq.wire import Frame
-from sluicemq.security.access import Access, Admitted, Credentials, UserDirectory
+from sluicemq.security.access import Access, Credentials, LoginCallback, UserDirectory
 from tests.protocols.vibemq.harness import Harness
 
 
@@ -41,18 +41,18 @@ class Authenticator:
     def __init__(self, guest: Identity | None = None) -> None:
         self.guest = guest
         self.users: UserDirectory | None = None
-        self.asked: list[tuple[Credentials, Admitted]] = []
+        self.asked: list[tuple[Credentials, LoginCallback]] = []
         self.refused: list[str] = []
         self.cancelled = 0
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+    def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         self.asked.append((credentials, admitted))
 
     def cancel_login(self) -> None:
         self.cancelled += 1
 
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
-        self.refused.append(what)
+    def log_denied(self, peer: str, identity: Identity, operation: str) -> None:
+        self.refused.append(operation)
 
 
 @pytest.fixture

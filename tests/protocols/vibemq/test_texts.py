@@ -12,7 +12,7 @@ from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
-from sluicemq.security.access import Admitted, Credentials
+from sluicemq.security.access import Credentials, LoginCallback
 from tests.protocols.vibemq.harness import Harness, Peer
 from tests.protocols.vibemq.test_admin import Directory
 
@@ -32,7 +32,7 @@ class Access:
         self.users: Directory | None = directory
         self.change = directory.change
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+    def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         if not credentials.password and not credentials.token:
             admitted(AuthenticationMissing("log in with a user name and a password"))
         elif credentials.token or credentials.user != credentials.password:
@@ -46,7 +46,7 @@ class Access:
     def cancel_login(self) -> None:
         pass
 
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
+    def log_denied(self, peer: str, identity: Identity, operation: str) -> None:
         pass
 
 

@@ -64,8 +64,8 @@ from sluicemq.protocols.vibemq.wire import (
     Frame,
 )
 from sluicemq.security import records
-from sluicemq.security.access import Access, Done, UserDirectory
-from sluicemq.security.records import prepare_user, ready
+from sluicemq.security.access import Access, ChangeCallback, UserDirectory
+from sluicemq.security.records import prepare_user, without_preparation
 
 # --- queues --------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         if account is not None and account.superuser:
             done(AccessDenied(_SUPERUSER_STAYS))
         else:
-            access.change(ready(records.remove_user, name), done)
+            access.change(without_preparation(records.remove_user, name), done)
     elif kind == CHANGE_PASSWORD:
         change = UserRequest(password=request.new_password or "")
         access.change(prepare_user(name, change, users.hash, users.now(), new=False), done)
@@ -284,7 +284,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         response["queuePattern"] = pattern
         # succeeds for an unknown user
         access.change(
-            ready(records.revoke, name, pattern, users.now()),
+            without_preparation(records.revoke, name, pattern, users.now()),
             lambda error: done(None if isinstance(error, UserNotFound) else error),
         )
 
@@ -330,7 +330,7 @@ def _grant(
     access: Access,
     users: UserDirectory,
     response: dict[str, object],
-    done: Done,
+    done: ChangeCallback,
 ) -> None:
     name, pattern = request.username or "", request.queue_pattern or ""
     # unknown operations are skipped, as long as a known one is left
@@ -348,7 +348,7 @@ def _grant(
         response |= {"queuePattern": pattern, "operations": operations}
         granted = frozenset(OPERATIONS[operation] for operation in operations)
         permission = Permission(pattern, granted, ignore_case=True)
-        access.change(ready(records.grant, name, permission, users.now()), done)
+        access.change(without_preparation(records.grant, name, permission, users.now()), done)
 
 
 def _changed(

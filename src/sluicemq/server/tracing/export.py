@@ -74,7 +74,7 @@ class Export:
         self._waiting: deque[SpanRecord] = deque()
         self._wakeup = Event()
         self._ending = False
-        self._well = True
+        self._is_healthy = True
         self._thread = Thread(target=self._run, name="tracing", daemon=True)
         self._thread.start()
 
@@ -113,11 +113,11 @@ class Export:
             result, reason = SpanExportResult.FAILURE, str(error)
         succeeded = result is SpanExportResult.SUCCESS
         self.counts["exported" if succeeded else "failed"] += len(batch)
-        if self._well and not succeeded:
+        if self._is_healthy and not succeeded:
             log.warning("the collector does not accept traces", error=reason or "see its log")
-        elif succeeded and not self._well:
+        elif succeeded and not self._is_healthy:
             log.info("the collector accepts traces again")
-        self._well = succeeded
+        self._is_healthy = succeeded
 
 
 # --- spans ---------------------------------------------------------------------------------------

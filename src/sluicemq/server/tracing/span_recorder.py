@@ -91,18 +91,18 @@ class SpanRecorder:
 
     def __init__(
         self,
-        done: Callable[[SpanRecord], None],
+        export: Callable[[SpanRecord], None],
         ratio: float,
         limit: int,
         natives: Mapping[Origin, Native] | None = None,
     ) -> None:
-        """Record spans and pass each to `done`.
+        """Record spans and pass each to `export`.
 
         `ratio` (0 to 1) is the share of messages without a trace that start one. `limit` is the
         maximum number of traced publishes and deliveries per second, 0 = no limit. `natives`
         maps an origin to the function that adds properties to its native encoding.
         """
-        self._done = done
+        self._export = export
         self._ratio = ratio
         self._limit = limit
         self._natives = dict(natives or {})
@@ -111,12 +111,12 @@ class SpanRecorder:
         accepting one may publish another (a dead letter)."""
         self._written: deque[SpanRecord] = deque()
         """Publish spans of messages that are not durable yet; `ended` is 0 if it ends then."""
-        self._since: dict[int, int] = {}
+        self._ready_times: dict[int, int] = {}
         """Time at which a message became ready, ns since the epoch, by sequence number."""
         self._unacked: dict[tuple[Subscription, int], SpanRecord] = {}
         """Deliver spans of unacked messages."""
         self._second = 0
-        self._followed = 0
+        self._recorded_in_second = 0
 
     def accepted(self, destination: Destination, message: Message) -> bool:
         """Start the publish span of a message; return False if it is not traced."""
@@ -132,28 +132,28 @@ class SpanRecorder:
                 return False
             trace, parent, state = context.trace, context.span, _state_of(message)
         now = time_ns()
-        if not self._follow(now):
+        if not self._is_within_limit(now):
             return False
         span = getrandbits(64) or 1
         if not parent:
-            self._send_on(message, {PARENT: write(trace, span)})
+            self._add_properties(message, {PARENT: write(trace, span)})
         attributes = _attributes_of(message, destination)
         publish = SpanRecord("publish", trace, span, parent, True, state, now, 0, 0, attributes)
         self._accepted.append((message, publish))
         return True
 
-    def _follow(self, now: int) -> bool:
+    def _is_within_limit(self, now: int) -> bool:
         """Count an operation and return whether the limit per second allows to record it."""
         if not self._limit:
             return True
         second = now // _SECOND
         if second != self._second:
             self._second = second
-            self._followed = 0
-        self._followed += 1
-        return self._followed <= self._limit
+            self._recorded_in_second = 0
+        self._recorded_in_second += 1
+        return self._recorded_in_second <= self._limit
 
-    def _send_on(self, message: Message, properties: Mapping[str, str]) -> None:
+    def _add_properties(self, message: Message, properties: Mapping[str, str]) -> None:
         """Add the properties to the message, unless its native encoding cannot be extended."""
         if message.native:
             native = self._natives.get(message.origin)
@@ -185,7 +185,7 @@ class SpanRecorder:
         now = time_ns()
         while publishes and publishes[0].sequence <= sequence:
             publish = publishes.popleft()
-            self._done(_child(publish, "journal", publish.begun, now))
+            self._export(_child(publish, "journal", publish.begun, now))
             if not publish.ended:
                 self._published(publish._replace(ended=now))
 
@@ -200,7 +200,7 @@ class SpanRecorder:
             if context is None:
                 continue
             now = time_ns()
-            if not self._follow(now):
+            if not self._is_within_limit(now):
                 continue
             deliver = SpanRecord(
                 "deliver",
@@ -209,14 +209,14 @@ class SpanRecorder:
                 context.span,
                 True,
                 _state_of(message),
-                self._waits_since(message, delivery.sequence, now),
+                self._ready_time(message, delivery.sequence, now),
                 now,
                 delivery.sequence,
                 _attributes_of(message, subscription.destination),
                 delivery.attempts,
                 subscription.name,
             )
-            self._done(deliver)
+            self._export(deliver)
             if len(self._unacked) < MOST_REMEMBERED:
                 self._unacked[subscription, delivery.sequence] = deliver
 
@@ -232,21 +232,21 @@ class SpanRecorder:
             self._remember(sequence, now)
         elif outcome != ACKNOWLEDGED:
             operation = "discard"
-        self._done(_child(deliver, operation, deliver.ended, now)._replace(outcome=outcome))
+        self._export(_child(deliver, operation, deliver.ended, now)._replace(outcome=outcome))
 
     def _published(self, publish: SpanRecord) -> None:
         self._remember(publish.sequence, publish.ended)
-        self._done(publish)
+        self._export(publish)
 
     def _remember(self, sequence: int, now: int) -> None:
-        since = self._since
+        since = self._ready_times
         since[sequence] = now
         if len(since) > MOST_REMEMBERED:
             del since[next(iter(since))]
 
-    def _waits_since(self, message: Message, sequence: int, now: int) -> int:
+    def _ready_time(self, message: Message, sequence: int, now: int) -> int:
         """Fall back to the arrival time if the start of the wait is no longer remembered."""
-        since = self._since.get(sequence)
+        since = self._ready_times.get(sequence)
         if since is not None:
             return since
         if any(candidate is message for candidate, _ in self._accepted):
