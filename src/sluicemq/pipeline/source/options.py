@@ -464,7 +464,7 @@ def check_stream(options: SourceOptions) -> None:
 # --- columns -----------------------------------------------------------------------------------
 
 
-def asked_columns(options: SourceOptions) -> StructType:
+def requested_columns(options: SourceOptions) -> StructType:
     """Return the schema of a read, in the column order of `EVENTS` or `KAFKA`.
 
     The option `columns` selects the columns; without it, `include_headers` adds the headers.

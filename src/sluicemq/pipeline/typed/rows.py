@@ -157,18 +157,18 @@ def typed_rows(
     columns: StructType,
     broker: str,
     java: bool,
-    usual: Sequence[tuple[str, ...]] = (),
+    field_lists: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
     """Return messages (of `published`) as typed rows with their outcomes.
 
-    columns  the table's declared columns
-    java     True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
-    usual    lists of bodies.usual_fields
+    columns      the table's declared columns
+    java         True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
+    field_lists  result of bodies.common_field_lists
     """
     frame = with_text(messages, table.format, java)
     # A declared column may have any name without a leading underscore.
     frame = frame.select(f.lit(broker).alias("_broker"), *map(f.expr, _MESSAGE))
-    frame = parse(frame, table.format, columns, usual)
+    frame = parse(frame, table.format, columns, field_lists)
     with configured(messages.sparkSession, LENIENT):
         return _with_outcome(_with_key_reason(frame, table), table)
 

@@ -36,7 +36,7 @@ from sluicemq.pipeline.delta import ANY_VALUES, CHANGES, LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.session import cached
-from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, usual_fields
+from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, common_field_lists
 from sluicemq.pipeline.typed.definition import (
     QUARANTINE,
     TOMBSTONES,
@@ -72,7 +72,7 @@ _OLDER: Final = (
 )
 
 LARGE_BATCH: Final = 20_000
-"""Messages of a batch from which on `usual_fields` costs less than it saves."""
+"""Messages of a batch from which on `common_field_lists` costs less than it saves."""
 
 COUNTS_TABLE: Final = "gold.typed_counts"
 _SUMS: Final = (
@@ -229,7 +229,7 @@ class _TableWriter:
         self._broker = lake.broker
         self._last: int = found["_last"]
         self._found = found[table.name]
-        self._usual: Sequence[tuple[str, ...]] = ()
+        self._field_lists: Sequence[tuple[str, ...]] = ()
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
         columns = StructType([*self._columns, *METADATA])
@@ -246,12 +246,12 @@ class _TableWriter:
             messages = self._without_repeated(messages)
         large = self._found.messages >= LARGE_BATCH
         if large and self._table.format is Format.JSON and not self._found.java:
-            self._usual = usual_fields(messages)
+            self._field_lists = common_field_lists(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 
     def _typed(self, messages: DataFrame) -> DataFrame:
         columns, broker, java = self._columns, self._broker, bool(self._found.java)
-        return typed_rows(messages, self._table, columns, broker, java, self._usual)
+        return typed_rows(messages, self._table, columns, broker, java, self._field_lists)
 
     def _append(self, messages: DataFrame) -> TableCounts:
         """Append, and count in the same pass.
