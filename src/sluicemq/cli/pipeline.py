@@ -376,7 +376,7 @@ def replay(
                 to,
                 rate=rate,
                 speed=speed,
-                selects=None if selector is None else partial(compile_selector, selector),
+                make_predicate=None if selector is None else partial(compile_selector, selector),
                 write_id=write_id,
                 progress=lambda sent, all: bar.update(task, completed=sent, total=all),
                 **secrets,

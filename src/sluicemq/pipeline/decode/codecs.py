@@ -17,7 +17,7 @@ import pyarrow as pa
 from sluicemq.model.errors import ConfigurationError, FrameTooLarge, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
 from sluicemq.model.url import PROTOCOLS
-from sluicemq.pipeline.schema import spelled, text_of
+from sluicemq.pipeline.schema import escape_invalid, property_text
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
@@ -438,10 +438,10 @@ def _from_bytes(raw: bytes) -> str:
 
 def _printable(text: str | None) -> str | None:
     """Return text that a table can store, None for no text."""
-    return spelled(text) if text else None
+    return escape_invalid(text) if text else None
 
 
 def _texts(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
     """Return values as text: true and false, decimal numbers, bytes in base64."""
-    texts = ((spelled(name), text_of(value)) for name, value in properties)
-    return [(name, None if text is None else spelled(text)) for name, text in texts] or None
+    texts = ((escape_invalid(name), property_text(value)) for name, value in properties)
+    return [(name, None if text is None else escape_invalid(text)) for name, text in texts] or None

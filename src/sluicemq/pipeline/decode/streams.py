@@ -402,8 +402,8 @@ class Connection:
             flow.end(closed)
             if reassembler.foreign_segments:
                 text = (
-                    f"{reassembler.foreign_segments} packets have sequence numbers that do not belong "
-                    "to the connection, and were left out"
+                    f"{reassembler.foreign_segments} packets have sequence numbers that do not "
+                    "belong to the connection, and were left out"
                 )
                 flow.emit(NO_TIME, None, None, {"error": text})
 

@@ -20,7 +20,7 @@ from sluicemq.journal.format import (
 )
 from sluicemq.journal.segment import COLUMNS, SEGMENT_HEADER_BYTES, SegmentIndex
 from sluicemq.model.destination import Address
-from sluicemq.pipeline.schema import spelled
+from sluicemq.pipeline.schema import escape_invalid
 from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 
 Column = np.ndarray[Any, np.dtype[Any]]
@@ -239,12 +239,12 @@ def _skip_damage(segment: StoredSegment, at: int, end: int, report: Report | Non
 
 def name_of(address: Address) -> str:
     """Return the name of a destination."""
-    return spelled(address.name)
+    return escape_invalid(address.name)
 
 
 def full_name(address: Address) -> str:
     """Return the name of a queue, or `topic:` and that of a topic."""
-    return spelled(str(address))
+    return escape_invalid(str(address))
 
 
 def kind_of(address: Address) -> str:

@@ -251,7 +251,7 @@ class _GoldWriter:
                 f"coalesce(groups.{_PRESENT}, false) AS {_PRESENT}",
             )
             table = replace(self._table, schema=current.schema)
-            table.merge(updates, tag=tag, removed=f"NOT new.{_PRESENT}", null_keys=True)
+            table.merge(updates, tag=tag, delete_condition=f"NOT new.{_PRESENT}", null_keys=True)
 
 
 def _number(application: str) -> int:

@@ -111,7 +111,7 @@ def process(
     """
     summary = overview(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
-    progress = table.reached(spark, application(lake.broker, table))
+    progress = table.tagged_version(spark, application(lake.broker, table))
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
     is_repeated = summary["_first"] is not None and summary["_first"] <= progress
     earlier_counts = _counted(spark, lake, table) if is_repeated else {}
@@ -294,7 +294,9 @@ class _TableWriter:
         if deletes:
             self._tombstones.evolve(self._spark, self._table.name)
             removed = newest.where("_deleted").select(*keys, *_POSITION)
-            self._tombstones.merge(removed, tag=self._tag(self._tombstones), newer=_NEWER)
+            self._tombstones.merge(
+                removed, tag=self._tag(self._tombstones), update_condition=_NEWER
+            )
         if self._table.delete and self._tombstones.exists(self._spark):
             # A tombstone of the same position stays: it is of this batch, written before a crash.
             condition = " AND ".join(f"old.{key} = new.{key}" for key in keys)
@@ -303,7 +305,7 @@ class _TableWriter:
                 tombstones, f.expr(f"{condition} AND {_OLDER}"), "left_anti"
             )
         tag = self._tag(self._rows)
-        self._rows.merge(newest, tag=tag, newer=_NEWER, removed="new._deleted")
+        self._rows.merge(newest, tag=tag, update_condition=_NEWER, delete_condition="new._deleted")
 
     def _write_quarantine(self, rows: DataFrame) -> None:
         end = self._end(self._quarantine)
@@ -316,7 +318,7 @@ class _TableWriter:
 
     def _end(self, table: LakeTable) -> int:
         """Return the last sequence that this broker has written; -1 if there is none."""
-        return table.reached(self._spark, application(self._broker, table))
+        return table.tagged_version(self._spark, application(self._broker, table))
 
     def _counted(self, rows: DataFrame) -> TableCounts:
         (values,) = rows.agg(*count_columns(self._table)).collect()
