@@ -131,7 +131,7 @@ class HttpStorage(JournalStorage):
         with self._errors() as remote:
             return remote.call(operation, parameters)
 
-    def _ask(self, first: int, span: str) -> HttpResponse:
+    def _get_range(self, first: int, span: str) -> HttpResponse:
         """Return the response to a request for a range of a segment."""
         with self._errors() as remote:
             return remote.request("GET", f"{API}/segments/{first}", (), {"Range": f"bytes={span}"})
@@ -143,7 +143,7 @@ class HttpStorage(JournalStorage):
         parts = []
         for offset in range(start, stop, RANGE_BYTES):
             size = min(RANGE_BYTES, stop - offset)
-            parts.append(self._ask(first, f"{offset}-{offset + size - 1}").body)
+            parts.append(self._get_range(first, f"{offset}-{offset + size - 1}").body)
             if len(parts[-1]) != size:
                 raise RequestRefused(
                     f"{self.name}: received {len(parts[-1])} of {size} bytes from offset {offset} "
@@ -153,7 +153,7 @@ class HttpStorage(JournalStorage):
 
     def last(self, first: int, count: int) -> tuple[int, bytes]:
         """Return the offset of the last bytes of a segment, and the bytes. Raises as `range`."""
-        answer = self._ask(first, f"-{count}")
+        answer = self._get_range(first, f"-{count}")
         data = answer.body
         headers = {name.lower(): value for name, value in answer.headers.items()}
         span = headers.get("content-range", "")

@@ -224,7 +224,7 @@ class DirectoryStorage(JournalStorage):
 
     def __init__(self, path: Path) -> None:
         """Open the data directory of a broker, or its journal. Raises ConfigurationError."""
-        self._given = path
+        self._data_dir = path
         if not path.is_dir():
             raise ConfigurationError(
                 f"option path: {path} is not a directory. Set it to a broker's data directory "
@@ -234,7 +234,7 @@ class DirectoryStorage(JournalStorage):
     @property
     def path(self) -> Path:
         """Directory of the journal, which a broker creates shortly after its start."""
-        return journal_in(self._given)
+        return journal_in(self._data_dir)
 
     def state(self) -> JournalState:
         # read the end first: segments listed later cover it, unless they were removed

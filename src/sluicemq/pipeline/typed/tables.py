@@ -114,7 +114,7 @@ def process(
     progress = table.tagged_version(spark, application(lake.broker, table))
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
     is_repeated = summary["_first"] is not None and summary["_first"] <= progress
-    earlier_counts = _counted(spark, lake, table) if is_repeated else {}
+    earlier_counts = _last_counted_records(spark, lake, table) if is_repeated else {}
     counts = write_typed(spark, events, definition, lake, summary, earlier_counts)
     if counts:
         last = summary["_last"]
@@ -125,7 +125,7 @@ def process(
     return counts
 
 
-def _counted(spark: SparkSession, lake: Lake, table: LakeTable) -> dict[str, int]:
+def _last_counted_records(spark: SparkSession, lake: Lake, table: LakeTable) -> dict[str, int]:
     """Return the last counted record of each typed table that exists."""
     rows = table.read(spark).where(f.col("broker") == lake.broker)
     ends = rows.groupBy("table").agg(f.max("last_sequence")).collect()
@@ -170,22 +170,22 @@ def write_typed(
     batch: DataFrame,
     definition: Definition,
     lake: Lake,
-    found: Row,
-    counted: Mapping[str, int] = MappingProxyType({}),
+    summary: Row,
+    last_records: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
-    Tables without a message in it are left out. `batch` is as the events of `process`, `found` is
-    its `overview`, and `counted` has the record up to which a table has been written and counted
-    before.
+    Tables without a message in it are left out. `batch` is as the events of `process`, `summary` is
+    its `overview`, and `last_records` has the record up to which a table has been written and
+    counted before.
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
     counts: dict[str, TableCounts] = {}
     for table in definition.tables:
-        end = counted.get(table.name, -1)
-        if found[table.name].messages and found[table.name].last > end:
-            writer = _TableWriter(spark, definition, table, lake, found)
+        end = last_records.get(table.name, -1)
+        if summary[table.name].messages and summary[table.name].last > end:
+            writer = _TableWriter(spark, definition, table, lake, summary)
             messages = published(batch, table)
             if end >= 0:
                 messages = messages.where(f.col("sequence") > end)
@@ -222,13 +222,13 @@ class _TableWriter:
         definition: Definition,
         table: TypedTable,
         lake: Lake,
-        found: Row,
+        summary: Row,
     ) -> None:
         self._spark = spark
         self._table = table
         self._broker = lake.broker
-        self._last: int = found["_last"]
-        self._found = found[table.name]
+        self._last: int = summary["_last"]
+        self._summary = summary[table.name]
         self._field_lists: Sequence[tuple[str, ...]] = ()
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
@@ -242,15 +242,15 @@ class _TableWriter:
         self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
 
     def write(self, messages: DataFrame) -> TableCounts:
-        if self._found.relocated:
-            messages = self._without_repeated(messages)
-        large = self._found.messages >= LARGE_BATCH
-        if large and self._table.format is Format.JSON and not self._found.java:
+        if self._summary.relocated:
+            messages = self._drop_repeated(messages)
+        large = self._summary.messages >= LARGE_BATCH
+        if large and self._table.format is Format.JSON and not self._summary.java:
             self._field_lists = common_field_lists(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 
     def _typed(self, messages: DataFrame) -> DataFrame:
-        columns, broker, java = self._columns, self._broker, bool(self._found.java)
+        columns, broker, java = self._columns, self._broker, bool(self._summary.java)
         return typed_rows(messages, self._table, columns, broker, java, self._field_lists)
 
     def _append(self, messages: DataFrame) -> TableCounts:
@@ -261,13 +261,13 @@ class _TableWriter:
         rows = self._typed(messages)
         end = self._end(self._rows)
         if end >= self._last:
-            counts = self._counted(rows)
+            counts = self._count_outcomes(rows)
         else:
             observation = Observation()
             # Conditions are not moved below an observation, which would parse each body twice.
             observed = rows.observe(observation, *count_columns(self._table))
             observed = observed.where(f.col("_record") > end)
-            size = 0 if self._table.partition_by else self._found.messages
+            size = 0 if self._table.partition_by else self._summary.messages
             rows = good_rows(observed, self._columns)
             self._rows.append(rows, self._tag(self._rows), size=size)
             counts = TableCounts(**observation.get)
@@ -281,7 +281,7 @@ class _TableWriter:
     def _merge(self, messages: DataFrame) -> TableCounts:
         """Merge the newest message of each key. Rows are cached: a merge scans them twice."""
         with cached(self._typed(messages)) as rows:
-            counts = self._counted(rows)
+            counts = self._count_outcomes(rows)
             if counts.written or not self._rows.exists(self._spark):
                 self._merge_newest(rows, bool(counts.deleted))
             if counts.quarantined:
@@ -320,11 +320,11 @@ class _TableWriter:
         """Return the last sequence that this broker has written; -1 if there is none."""
         return table.tagged_version(self._spark, application(self._broker, table))
 
-    def _counted(self, rows: DataFrame) -> TableCounts:
+    def _count_outcomes(self, rows: DataFrame) -> TableCounts:
         (values,) = rows.agg(*count_columns(self._table)).collect()
         return TableCounts(**values.asDict())
 
-    def _without_repeated(self, messages: DataFrame) -> DataFrame:
+    def _drop_repeated(self, messages: DataFrame) -> DataFrame:
         """Leave out relocated messages that are in the tables, or published in this batch."""
         first = messages.where(f.col("event") == str(Event.PUBLISHED))
         relocated = messages.where(f.col("event") == str(Event.RELOCATED))
