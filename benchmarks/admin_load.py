@@ -60,7 +60,7 @@ class Watchers:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self.events = 0
         self.scrapes = 0
         self.polls = 0
@@ -75,7 +75,7 @@ class Watchers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._stopped.set()
         for thread in self._threads:
             thread.join()
 
@@ -83,7 +83,7 @@ class Watchers:
         with socket.create_connection(("127.0.0.1", self._port), TIMEOUT) as connection:
             connection.sendall(f"GET {STREAM} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             connection.settimeout(0.2)
-            while not self._over.is_set():
+            while not self._stopped.is_set():
                 try:
                     self.events += connection.recv(1 << 16).count(b"event: ")
                 except TimeoutError:
@@ -91,11 +91,11 @@ class Watchers:
 
     def _repeat(self, seconds: float, paths: tuple[str, ...], count: Callable[[], None]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             for path in paths:
                 ask(connection, path)
                 count()
-            self._over.wait(seconds)
+            self._stopped.wait(seconds)
         connection.close()
 
     def _scrape(self) -> None:
@@ -127,15 +127,15 @@ def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
         *("--url", f"phpmq://127.0.0.1:{port}", "--size", str(size)),
         *("--producers", "1", "--consumers", "1", "--seconds", str(seconds), "--rate", "1000"),
     ]
-    before = used(running.pid)
+    before = process_cpu_seconds(running.pid)
     process = subprocess.run(command, capture_output=True, text=True, check=True)
-    cpu_seconds = used(running.pid) - before
+    cpu_seconds = process_cpu_seconds(running.pid) - before
     [result] = json.loads(process.stdout)["results"]
     messages = result["flood"]["messages"] + result["steady"]["messages"]
     return Flood(float(result["flood"]["rate"]), cpu_seconds / messages * 1e6)
 
 
-def used(pid: int) -> float:
+def process_cpu_seconds(pid: int) -> float:
     """Return the processor time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -187,9 +187,9 @@ def watched(seconds: float, rounds: int, size: int) -> dict[str, Any]:
 
 def processor(pid: int, seconds: float) -> float:
     """Return the processor time of a process per second, in seconds."""
-    before, start = used(pid), time.monotonic()
+    before, start = process_cpu_seconds(pid), time.monotonic()
     time.sleep(seconds)
-    return (used(pid) - before) / (time.monotonic() - start)
+    return (process_cpu_seconds(pid) - before) / (time.monotonic() - start)
 
 
 def main() -> None:

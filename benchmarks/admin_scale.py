@@ -65,7 +65,7 @@ PAGES: Final = {
 """Kinds of requests; "nothing" is the broker without requests."""
 
 
-class Watch:
+class StallRecorder:
     """Records the longest stall of the loop by both clocks since the last query."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,7 +86,7 @@ class Watch:
         self._at, self._worked = now, worked
         self._set()
 
-    def taken(self) -> tuple[float, float]:
+    def take_longest(self) -> tuple[float, float]:
         wall, self.wall = self.wall, 0.0
         work, self.work = self.work, 0.0
         return wall, work
@@ -104,18 +104,18 @@ async def serve(directory: Path, pipe: Connection) -> None:
     while len(server.listeners) < len(urls):
         await asyncio.sleep(0.01)
     loop = asyncio.get_running_loop()
-    watch = Watch(loop)
+    watch = StallRecorder(loop)
     pipe.send([listener.url.port for listener in server.listeners])
 
-    def asked() -> None:
+    def report_stalls() -> None:
         with suppress(EOFError):
             pipe.recv()
-            pipe.send((*watch.taken(), len(server.listeners[1].admission.connections)))
+            pipe.send((*watch.take_longest(), len(server.listeners[1].admission.connections)))
             return
         loop.remove_reader(pipe.fileno())
         server._stop.set()
 
-    loop.add_reader(pipe.fileno(), asked)
+    loop.add_reader(pipe.fileno(), report_stalls)
     await running
 
 
@@ -142,7 +142,7 @@ def _raise_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class Scene:
+class Workload:
     """Run the clients."""
 
     def __init__(self, ports: list[int], destinations: int, connections: int) -> None:
@@ -203,7 +203,9 @@ class Scene:
             connection.close()
 
 
-def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
+def measure(
+    scene: Workload, pipe: Connection, rounds: int
+) -> Iterator[tuple[str, dict[str, float]]]:
     """Request each page several times."""
     connection = http.client.HTTPConnection("127.0.0.1", scene.http, timeout=60)
     last = (len(scene.names) - 1) // 100 * 100
@@ -243,7 +245,7 @@ def main() -> None:
         broker_end.close()
         stack.callback(broker.join)
         stack.callback(parent_end.close)
-        scene = Scene(parent_end.recv(), arguments.destinations, arguments.connections)
+        scene = Workload(parent_end.recv(), arguments.destinations, arguments.connections)
         scene.fill()
         scene.begin()
         time.sleep(3)

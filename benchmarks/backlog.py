@@ -12,7 +12,7 @@ from benchmarks.load.meter import Meter, memory_bytes
 from benchmarks.load.phpmq import Phpmq
 from benchmarks.load.report import COST, Note, cost, name, table
 from benchmarks.load.result import LoadSettings, ResultPart, TransferResult
-from benchmarks.load.server import BenchmarkBroker, again, fresh
+from benchmarks.load.server import BenchmarkBroker, restart, start_broker
 from benchmarks.load.sockets import STALLED_SECONDS
 from rich.table import Table
 
@@ -96,7 +96,7 @@ def backlog(
     Raises ConnectionLost, also if a message that was on disk (`sync`) is missing after the kill,
     and OSError.
     """
-    with fresh(PROTOCOL, "tcp", durability) as server:
+    with start_broker(PROTOCOL, "tcp", durability) as server:
         scene = _Scene(server, messages, size, seconds)
         note("live rate through an empty broker")
         live = scene.live()
@@ -156,7 +156,7 @@ class _Scene:
 
     def waiting(self, queue: bytes) -> int:
         """Return the number of messages in the queue once no consumer holds any of them."""
-        self._until(lambda: self._server.destination(queue).get("unacked", 0) == 0)
+        self._wait_until(lambda: self._server.destination(queue).get("unacked", 0) == 0)
         return int(self._server.destination(queue).get("ready", 0))
 
     def live(self) -> TransferResult:
@@ -171,7 +171,7 @@ class _Scene:
             meter = Meter(self._server.pid)
             load.flood(messages=messages)
             # the count includes messages that are not on disk yet; the fence message waits for them
-            self._until(lambda: self._server.destination(queue).get("ready", 0) >= expected)
+            self._wait_until(lambda: self._server.destination(queue).get("ready", 0) >= expected)
             with self._load(b"fence") as fence:
                 fence.flood(messages=1)
             return meter.read(messages)
@@ -180,7 +180,7 @@ class _Scene:
         """Drain the queue with one consumer, until the broker has its acknowledgements."""
         with self._load(queue, producers=0) as load:
             run = load.drain(messages)
-            self._until(lambda: self._left(queue) == 0)
+            self._wait_until(lambda: self._message_count(queue) == 0)
             return run
 
     def at_depth(self, queue: bytes) -> AtDepth:
@@ -199,9 +199,9 @@ class _Scene:
         assert local is not None
         local.kill()
         started = time.perf_counter()
-        self._server = again(self._server, PROTOCOL)
+        self._server = restart(self._server, PROTOCOL)
         serving = time.perf_counter() - started
-        messages = self._left(queue)
+        messages = self._message_count(queue)
         resident = self.resident()
         with self._load(queue, producers=0, window=1) as load:
             load.drain(1)
@@ -224,13 +224,13 @@ class _Scene:
             pid=self._server.pid,
         )
 
-    def _left(self, queue: bytes) -> int:
+    def _message_count(self, queue: bytes) -> int:
         state = self._server.destination(queue)
         return int(state.get("ready", 0)) + int(state.get("unacked", 0))
 
-    def _until(self, holds: Callable[[], bool]) -> None:
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + STALLED_SECONDS * 10
-        while not holds():
+        while not condition():
             if time.monotonic() > end:
                 raise ConnectionLost("the broker did not reach the expected state in time")
             time.sleep(_LOOK_SECONDS)

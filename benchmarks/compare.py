@@ -24,7 +24,7 @@ from benchmarks.load.load import Load
 from benchmarks.load.meter import Meter
 from benchmarks.load.phpmq import Phpmq
 from benchmarks.load.result import TransferResult
-from benchmarks.load.server import dialect, fresh
+from benchmarks.load.server import dialect, start_broker
 from benchmarks.load.sockets import BrokerAddress
 from benchmarks.rabbitmq import Rabbit, free_ports, rabbitmq
 
@@ -95,7 +95,7 @@ def by_sluicemq(
     durability = "none" if protocol == "msglite" else "sync"
 
     def run(messages: int) -> TransferResult:
-        with fresh(protocol, transport, durability) as server:
+        with start_broker(protocol, transport, durability) as server:
             client_dialect = dialect(protocol, size, queue=server.queue, window=window)
             with Load(
                 server.target,
@@ -122,7 +122,7 @@ def by_rabbitmq_transactions(rabbit: Rabbit, size: int, each: int) -> Contender:
 
 def by_jmq_transactions(size: int, each: int) -> Contender:
     def run(messages: int) -> TransferResult:
-        with fresh("jmq", "tcp", "sync") as server:
+        with start_broker("jmq", "tcp", "sync") as server:
             return jmq.transactions(server, messages=messages, size=size, each=each)
 
     return Contender(f"SluiceMQ, jmq, transactions of {each:,}", run)

@@ -12,7 +12,7 @@ from benchmarks.load.load import Load
 from benchmarks.load.meter import memory_bytes
 from benchmarks.load.report import COST, LATENCY, cost, latency, name, table
 from benchmarks.load.result import LoadSettings, TransferResult
-from benchmarks.load.server import BenchmarkBroker, dialect, fresh
+from benchmarks.load.server import BenchmarkBroker, dialect, start_broker
 from benchmarks.load.sockets import STALLED_SECONDS
 from rich.table import Table
 
@@ -59,7 +59,7 @@ def idle(
     Raises ConfigurationError if the limit of open files is too low, ConnectionLost, OSError.
     """
     _allow_open_files(connections + SPARE)
-    with fresh(protocol, transport, durability, connections=connections) as server:
+    with start_broker(protocol, transport, durability, connections=connections) as server:
         assert server.pid is not None
         client_dialect = dialect(protocol, size, queue=server.queue)
         with Load(server.target, client_dialect, pid=server.pid) as pair:
@@ -97,7 +97,7 @@ def _connect(server: BenchmarkBroker, protocol: str, connections: int) -> list[s
     try:
         for _ in range(connections):
             waiting.append(server.target.connect())
-            client_dialect.attend(waiting[-1])
+            client_dialect.subscribe(waiting[-1])
         _until_connections(server, connections + 2, consumers=connections)
     except BaseException:
         for connection in waiting:

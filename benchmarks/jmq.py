@@ -25,10 +25,12 @@ def transactions(server: BenchmarkBroker, *, messages: int, size: int, each: int
     client_dialect = Jmq(size, queue=server.queue)
     with server.target.connect() as producer, server.target.connect() as receiving:
         consumer = client_dialect.receiver(receiving)
-        consumer.greet()
+        consumer.handshake()
         channel = GuestChannel(producer)
-        session = channel.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
-        reply = channel.ask(PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))})
+        session = channel.request(PacketType.CREATE_SESSION).properties["JMQSessionID"]
+        reply = channel.request(
+            PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))}
+        )
         transaction = int(reply.properties["JMQTransactionID"] or 0)
         sample = [
             client_dialect.message(number, bytes(size), transaction=1) for number in range(each)

@@ -21,7 +21,7 @@ from benchmarks.load import machine
 from benchmarks.load.jmq import GuestChannel, Jmq
 from benchmarks.load.meter import Meter
 from benchmarks.load.result import TransferResult
-from benchmarks.load.server import BenchmarkBroker, fresh
+from benchmarks.load.server import BenchmarkBroker, start_broker
 from benchmarks.load.sockets import receive, send_some, wait
 
 from sluicemq.broker import compile_selector
@@ -42,12 +42,12 @@ RANGE = "b > {} AND b <= {}"
 class Feed:
     """Producer with up to AHEAD messages without a reply."""
 
-    def __init__(self, server: BenchmarkBroker, speech: Jmq, stack: ExitStack) -> None:
+    def __init__(self, server: BenchmarkBroker, dialect: Jmq, stack: ExitStack) -> None:
         self.connection = stack.enter_context(server.target.connect())
-        speech.greet(self.connection)
-        self._speech = speech
-        self._rest = memoryview(b"")
-        self._piece = 0
+        dialect.handshake(self.connection)
+        self._dialect = dialect
+        self._unsent = memoryview(b"")
+        self._partial_reply = 0
         self.sent = 0
         self.answered = 0
 
@@ -55,9 +55,9 @@ class Feed:
         """Send as many messages as the window allows; return whether all are sent and replied
         to."""
         while True:
-            if self._rest:
-                self._rest = send_some(self.connection, self._rest)
-                if self._rest:
+            if self._unsent:
+                self._unsent = send_some(self.connection, self._unsent)
+                if self._unsent:
                     return False
             block: list[bytes] = []
             while self.sent - self.answered + len(block) < AHEAD and len(block) < 50:
@@ -68,18 +68,18 @@ class Feed:
             if not block:
                 return self.sent == self.answered
             self.sent += len(block)
-            self._rest = memoryview(b"".join(block))
+            self._unsent = memoryview(b"".join(block))
 
-    def hear(self) -> None:
+    def read_replies(self) -> None:
         """Read replies."""
-        size = self._piece + len(receive(self.connection, READ))
-        count, self._piece = divmod(size, self._speech.confirmation)
+        size = self._partial_reply + len(receive(self.connection, READ))
+        count, self._partial_reply = divmod(size, self._dialect.confirmation_bytes)
         self.answered += count
 
 
 def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> TransferResult:
     """Measure messages to a topic, each selected by one of its subscribers."""
-    with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
+    with start_broker("jmq", "tcp", "sync") as server, ExitStack() as stack:
         client_dialect = Jmq(SIZE, queue=server.queue, topic=True)
         subscribers: list[socket.socket] = []
         for number in range(selectors):
@@ -105,7 +105,7 @@ def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Trans
             feed.send(source)
             for descriptor, _ in wait(poll):
                 if descriptor == feed.connection.fileno():
-                    feed.hear()
+                    feed.read_replies()
                     continue
                 data = receive(by_descriptor[descriptor], READ)
                 stride = stride or int.from_bytes(data[SIZE_AT : SIZE_AT + 4])
@@ -117,7 +117,7 @@ def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Trans
 def selective(messages: int, backlog: int) -> tuple[TransferResult, float]:
     """Measure the messages that a queue's consumer selects, behind `backlog` others, once the
     broker has evaluated its selector on all of them; and the seconds that this took."""
-    with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
+    with start_broker("jmq", "tcp", "sync") as server, ExitStack() as stack:
         client_dialect = Jmq(SIZE, queue=server.queue)
         feed = Feed(server, client_dialect, stack)
         body = bytes(SIZE)
@@ -131,7 +131,7 @@ def selective(messages: int, backlog: int) -> tuple[TransferResult, float]:
         )
         receiving = stack.enter_context(server.target.connect())
         consumer = client_dialect.receiver(receiving, "a = 'x' AND b > 3")
-        consumer.greet()
+        consumer.handshake()
         _fill(feed, iter([client_dialect.message(0, body, timestamp=2, properties=matching)]))
         before = time.perf_counter()
         consumer.start()
@@ -154,14 +154,14 @@ def selective(messages: int, backlog: int) -> tuple[TransferResult, float]:
                 if descriptor == receiving.fileno():
                     received += consumer.read()
                 else:
-                    feed.hear()
+                    feed.read_replies()
         poll.close()
         return meter.read(messages), selection_seconds
 
 
 def _fill(feed: Feed, messages: Iterator[bytes]) -> None:
     while not feed.send(messages):
-        feed.hear()
+        feed.read_replies()
 
 
 def evaluation() -> float:

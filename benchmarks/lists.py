@@ -18,12 +18,12 @@ LARGEST: Final = 1024**2
 """Maximum number of bytes of a body."""
 
 
-def numbers(option: str, text: str, most: int) -> list[int]:
-    """Parse whole numbers from 1 to `most`."""
+def numbers(option: str, text: str, maximum: int) -> list[int]:
+    """Parse whole numbers from 1 to `maximum`."""
     values = []
     for item in _items(option, text):
-        if not (item.isascii() and item.isdigit()) or not 1 <= int(item[:20]) <= most:
-            raise _refused(option, f"{item!r} is not a number from 1 to {most:,}")
+        if not (item.isascii() and item.isdigit()) or not 1 <= int(item[:20]) <= maximum:
+            raise _bad_parameter(option, f"{item!r} is not a number from 1 to {maximum:,}")
         values.append(int(item))
     return values
 
@@ -35,19 +35,19 @@ def sizes(option: str, text: str) -> list[int]:
         try:
             size = parse_quantity(item, Unit.BYTES)
         except ValueError as error:
-            raise _refused(option, str(error)) from None
+            raise _bad_parameter(option, str(error)) from None
         if not isinstance(size, int) or not STAMP_BYTES <= size <= LARGEST:
-            raise _refused(option, f"{item} is not from {STAMP_BYTES} to {LARGEST:,} bytes")
+            raise _bad_parameter(option, f"{item} is not from {STAMP_BYTES} to {LARGEST:,} bytes")
         values.append(size)
     return values
 
 
-def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
-    """Parse words out of `known`."""
+def choices(option: str, text: str, allowed: Sequence[str]) -> list[str]:
+    """Parse words out of `allowed`."""
     items = _items(option, text)
     for item in items:
-        if item not in known:
-            raise _refused(option, f"{item!r} is not one of {', '.join(known)}")
+        if item not in allowed:
+            raise _bad_parameter(option, f"{item!r} is not one of {', '.join(allowed)}")
     return items
 
 
@@ -61,19 +61,19 @@ def transports(option: str, text: str) -> list[tuple[str, str]]:
     return [transports_by_name[item] for item in choices(option, text, list(transports_by_name))]
 
 
-def only(option: str, found: list[int]) -> int:
+def single_value(option: str, values: list[int]) -> int:
     """Return the only item of a list; more are an error."""
-    if len(found) != 1:
-        raise _refused(option, "takes one value here, not a list")
-    return found[0]
+    if len(values) != 1:
+        raise _bad_parameter(option, "takes one value here, not a list")
+    return values[0]
 
 
 def _items(option: str, text: str) -> list[str]:
     items = list(dict.fromkeys(item.strip() for item in text.split(",")))
     if not all(items):
-        raise _refused(option, f"{text!r} is no list of values with commas between them")
+        raise _bad_parameter(option, f"{text!r} is no list of values with commas between them")
     return items
 
 
-def _refused(option: str, what: str) -> typer.BadParameter:
+def _bad_parameter(option: str, what: str) -> typer.BadParameter:
     return typer.BadParameter(what, param_hint=option)

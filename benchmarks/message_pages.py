@@ -134,7 +134,7 @@ def main() -> None:
             fill(api, count, arguments.size)
             print(f"filled in {time.perf_counter() - start:.0f} s", flush=True)
             pages(api, probe, count, rounds, f"{count:,} messages of {arguments.size} B")
-            give_back(api, broker.port("phpmq"))
+            requeue_by_disconnect(api, broker.port("phpmq"))
             pages(api, probe, count, rounds, f"{RETURNED:,} of them were given back")
         with broker, Probe(broker.port("http")) as probe:
             api = Api(broker.port("http"))
@@ -142,7 +142,7 @@ def main() -> None:
             change(api, probe)
 
 
-def give_back(api: Api, port: int) -> None:
+def requeue_by_disconnect(api: Api, port: int) -> None:
     """Deliver many messages to a consumer and disconnect it."""
 
     async def receive() -> None:

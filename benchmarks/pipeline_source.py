@@ -199,7 +199,7 @@ import sys
 from pathlib import Path
 from pyspark.sql.types import StructType
 from sluicemq.pipeline.source.readers import BatchReader
-from sluicemq.pipeline.source.options import arrow_columns, asked_columns
+from sluicemq.pipeline.source.options import arrow_columns, requested_columns
 from sluicemq.pipeline.source.options import parse_options
 
 def anonymous():
@@ -207,7 +207,7 @@ def anonymous():
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 options = parse_options({"path": sys.argv[1]})
-reader = BatchReader(options, arrow_columns(asked_columns(options)))
+reader = BatchReader(options, arrow_columns(requested_columns(options)))
 most = 0
 for share in reader.partitions():
     for batch in reader.read(share):

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
-from benchmarks.load.cell import Spec, ask, measure
+from benchmarks.load.cell import Spec, measure, measure_queries
 from benchmarks.load.report import report
-from benchmarks.load.server import BenchmarkBroker, fresh, running
+from benchmarks.load.server import BenchmarkBroker, broker_at, start_broker
 
 from sluicemq.cli.console import JsonFlag
 from sluicemq.model.url import Url
@@ -47,7 +47,7 @@ def bench(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure throughput, latency, memory and processor time of each protocol, in half a minute."""
-    running_broker = None if url is None else running(Url.parse(url))
+    running_broker = None if url is None else broker_at(Url.parse(url))
     protocol = "" if url is None else Url.parse(url).protocol
     with report(context, as_json) as (results, note):
         for spec in _chosen(QUICK, running_broker, protocol):
@@ -57,7 +57,7 @@ def bench(
         for spec in _chosen(QUERIES, running_broker, protocol):
             note(f"queries: {spec}")
             with broker(running_broker, spec) as server:
-                results.append(ask(server, spec, seconds=seconds, repetition=1))
+                results.append(measure_queries(server, spec, seconds=seconds, repetition=1))
 
 
 def _chosen(
@@ -77,5 +77,5 @@ def broker(given: BenchmarkBroker | None, spec: Spec) -> Iterator[BenchmarkBroke
     if given is not None:
         yield given
         return
-    with fresh(spec.protocol, spec.transport, spec.durability) as server:
+    with start_broker(spec.protocol, spec.transport, spec.durability) as server:
         yield server

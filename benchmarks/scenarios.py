@@ -16,11 +16,11 @@ from benchmarks.backlog import BacklogResult, backlog_table
 from benchmarks.backlog import backlog as measure_backlog
 from benchmarks.idle import Idle, idle_table
 from benchmarks.idle import idle as measure_idle
-from benchmarks.lists import choices, numbers, only, sizes, transports
-from benchmarks.load.cell import Spec, ask, measure
+from benchmarks.lists import choices, numbers, single_value, sizes, transports
+from benchmarks.load.cell import Spec, measure, measure_queries
 from benchmarks.load.report import report, tables
 from benchmarks.load.result import LoadSettings
-from benchmarks.load.server import DEFAULT_DURABILITY, DURABILITIES, BenchmarkBroker, running
+from benchmarks.load.server import DEFAULT_DURABILITY, DURABILITIES, BenchmarkBroker, broker_at
 from benchmarks.quick import bench, broker
 from rich.table import Table
 
@@ -43,7 +43,7 @@ QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
 MOST_WINDOW: Final = 100_000
 
 
-class Kept(StrEnum):
+class BacklogDurability(StrEnum):
     """Durabilities whose messages survive a restart of the broker."""
 
     SYNC = "sync"
@@ -100,7 +100,7 @@ def matrix(
 ) -> None:
     """Measure every combination of the comma-separated lists: a flood, then a steady rate with its
     latency. All defaults together take about ten minutes."""
-    running_broker, endpoints = _where(url, protocol, MATRIX_PROTOCOLS)
+    running_broker, endpoints = _broker_and_endpoints(url, protocol, MATRIX_PROTOCOLS)
     durabilities = [""]
     if running_broker is None:
         durabilities = choices("--durability", durability or MATRIX_DURABILITIES, DURABILITIES)
@@ -144,7 +144,7 @@ def query(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure msglite queries with their replies, one after the other."""
-    running_broker, endpoints = _where(url, protocol, QUERY_PROTOCOLS)
+    running_broker, endpoints = _broker_and_endpoints(url, protocol, QUERY_PROTOCOLS)
     if any(name != "msglite" for name, _ in endpoints):
         raise typer.BadParameter("only msglite has queries", param_hint="--protocol")
     lengths = sizes("--size", size)
@@ -155,7 +155,9 @@ def query(
                     spec = Spec(name, transport, "" if running_broker else "none", length)
                     note(f"queries: {spec}")
                     with broker(running_broker, spec) as server:
-                        results.append(ask(server, spec, seconds=seconds, repetition=repetition))
+                        results.append(
+                            measure_queries(server, spec, seconds=seconds, repetition=repetition)
+                        )
 
 
 @app.command()
@@ -165,12 +167,14 @@ def backlog(
         int, typer.Option(min=1000, max=100_000_000, help="Number of messages in the backlog.")
     ] = 100_000,
     size: OneSizeOption = "1024",
-    durability: Annotated[Kept, typer.Option(help="Durability of the messages.")] = Kept.SYNC,
+    durability: Annotated[
+        BacklogDurability, typer.Option(help="Durability of the messages.")
+    ] = BacklogDurability.SYNC,
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
     """PHPMQ: fill a queue, send and receive beside it, drain it, kill -9 and restart on it."""
-    length = only("--size", sizes("--size", size))
+    length = single_value("--size", sizes("--size", size))
     with report(context, as_json, all_tables) as (results, note):
         results.append(
             measure_backlog(
@@ -197,7 +201,7 @@ def idle(
 ) -> None:
     """Measure the memory of idle connections, and the latency of an active pair beside them."""
     endpoints = transports("--protocol", protocol)
-    length = only("--size", sizes("--size", size))
+    length = single_value("--size", sizes("--size", size))
     with report(context, as_json, all_tables) as (results, note):
         for name, transport in endpoints:
             note(f"{connections:,} idle connections: {name} over {transport}")
@@ -214,7 +218,7 @@ def idle(
             )
 
 
-def _where(
+def _broker_and_endpoints(
     url: str | None, protocol: str | None, default: str
 ) -> tuple[BenchmarkBroker | None, list[tuple[str, str]]]:
     """Return the broker at --url, if given, and the protocols and transports to measure."""
@@ -223,7 +227,7 @@ def _where(
     if protocol is not None:
         raise typer.BadParameter("--url says it", param_hint="--protocol")
     address = Url.parse(url)
-    server = running(address)
+    server = broker_at(address)
     return server, [(address.protocol, server.target.transport)]
 
 

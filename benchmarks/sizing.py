@@ -81,7 +81,7 @@ def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
         }
         broker.stop()
         broker.start()
-        result["start_seconds"] = round(broker.started_in, 2)
+        result["start_seconds"] = round(broker.start_seconds, 2)
         result["memory_after_start"] = resident(broker) - empty
         return result
     finally:

@@ -32,15 +32,15 @@ BODY = b"x" * 100
 TURN = 100
 
 
-class Taker:
+class AckingConsumer:
     """Consumer that acknowledges at the end of the batch."""
 
     def __init__(self) -> None:
-        self.held: list[int] = []
+        self.unacked: list[int] = []
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            self.held.append(delivery.sequence)
+            self.unacked.append(delivery.sequence)
 
     def detached(self, consumer: Consumer) -> None:
         raise AssertionError
@@ -59,12 +59,12 @@ def brokers() -> dict[str, Any]:
     except ImportError:
         return factories
 
-    class Nowhere(SpanExporter):
+    class DiscardingExporter(SpanExporter):
         def export(self, spans: object) -> SpanExportResult:
             return SpanExportResult.SUCCESS
 
     def traced(ratio: float) -> Any:
-        export = Export(Nowhere(), maker("bench", "0"))
+        export = Export(DiscardingExporter(), maker("bench", "0"))
         recorder = SpanRecorder(export.put, ratio, 0)
         return Broker(MemoryJournal(), ManualClock(), observer=recorder), export
 
@@ -77,7 +77,7 @@ def brokers() -> dict[str, Any]:
 def measure(broker: Broker, messages: int) -> float:
     """Return the processor time in µs per message."""
     queue = broker.destinations.declare(ADDRESS, DestinationSettings())
-    taker = Taker()
+    taker = AckingConsumer()
     consumer = broker.attach(queue.queue, taker, Window(10 * TURN, True))
     wall = broker.clock.wall
     before = process_time()
@@ -85,7 +85,7 @@ def measure(broker: Broker, messages: int) -> float:
         for _ in range(TURN):
             broker.publish(queue, Message(ADDRESS, BODY, timestamp=wall))
         broker.flush()
-        sequences, taker.held = taker.held, []
+        sequences, taker.unacked = taker.unacked, []
         for sequence in sequences:
             broker.acknowledge(consumer, sequence)
         broker.flush()

@@ -13,7 +13,7 @@ import time
 
 from benchmarks.load.load import Load
 from benchmarks.load.result import TransferResult
-from benchmarks.load.server import dialect, fresh
+from benchmarks.load.server import dialect, start_broker
 
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
@@ -34,10 +34,10 @@ OUTSTANDING = 256
 READ = 1 << 18
 
 
-def beside_a_stalled_subscriber(messages: int, stalled: bool) -> TransferResult:
+def flood_with_stalled_subscriber(messages: int, stalled: bool) -> TransferResult:
     """Measure a flood to 99 subscribers; with `stalled`, beside a hundredth that holds a full
     window and reads nothing."""
-    with fresh("vibemq", "tcp", "sync") as server, socket.socket() as silent:
+    with start_broker("vibemq", "tcp", "sync") as server, socket.socket() as silent:
         if stalled:
             queue = server.queue.decode()
             silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -58,7 +58,7 @@ def compressed(messages: int) -> float:
     rows = ",".join(f'{{"id":{number},"name":"item {number}"}}' for number in range(128))
     payload = f"[{rows}]".encode()[:4096].rpartition(b",{")[0] + b"]"
     hello = encode(Frame(CONNECT, "c", headers={"supported-compression": "brotli"}))
-    with fresh("vibemq", "tcp", "sync") as server:
+    with start_broker("vibemq", "tcp", "sync") as server:
         address = ("127.0.0.1", server.target.port)
         consumer, producer = (socket.create_connection(address) for _ in range(2))
         with consumer, producer:
@@ -121,8 +121,8 @@ def main() -> None:
     stalled_rates: list[int] = []
     compressed_rates: list[float] = []
     for _ in range(arguments.runs):
-        alone_rates.append(beside_a_stalled_subscriber(arguments.messages, False).rate)
-        stalled_rates.append(beside_a_stalled_subscriber(arguments.messages, True).rate)
+        alone_rates.append(flood_with_stalled_subscriber(arguments.messages, False).rate)
+        stalled_rates.append(flood_with_stalled_subscriber(arguments.messages, True).rate)
         compressed_rates.append(compressed(arguments.messages // 4))
     ratio = statistics.median(stalled_rates) / statistics.median(alone_rates)
     print(f"99 subscribers {alone_rates}/s, beside a stalled one {stalled_rates}/s: {ratio:.2f}")

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.load.server import fresh
+from benchmarks.load.server import start_broker
 from benchmarks.rabbitmq import free_ports
 
 PEER = os.environ.get("VIBEMQ_PEER", "../shared/peers/vibemq")
@@ -115,7 +115,7 @@ def compare(peer: Path, case: Case, runs: int, **options: int) -> None:
     """Load both servers alternately and print medians, extremes and the ratio of the medians."""
     own_results: list[Result] = []
     peer_results: list[Result] = []
-    with fresh("vibemq", "tcp", "sync") as server, original(peer, case.storage) as port:
+    with start_broker("vibemq", "tcp", "sync") as server, original(peer, case.storage) as port:
         contenders = ((server.target.port, own_results), (port, peer_results))
         for target, _ in contenders:
             load(peer, target, case, **{**options, "seconds": WARM_UP_SECONDS})

@@ -49,7 +49,7 @@ def measure(
     return Cell(**spec._asdict(), repetition=repetition, flood=flood, steady=steady)
 
 
-def ask(
+def measure_queries(
     server: BenchmarkBroker, spec: Spec, *, seconds: float, repetition: int
 ) -> QueryMeasurement:
     """Measure queries and replies through one broker. Raises ConnectionLost, OSError."""

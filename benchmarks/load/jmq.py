@@ -66,8 +66,8 @@ class Jmq:
         SEND_REPLY."""
         self.size = size
         self.stamp_at = 0  # known after the first message
-        self.ahead = window
-        self.confirmation = len(encode_reply(PacketType.SEND_REPLY, 0, Status.OK))
+        self.max_unconfirmed = window
+        self.confirmation_bytes = len(encode_reply(PacketType.SEND_REPLY, 0, Status.OK))
         self.destination = {
             "JMQDestination": queue.decode(),
             "JMQDestType": DestType.TOPIC if topic else DestType.QUEUE,
@@ -76,11 +76,11 @@ class Jmq:
         self._class = TOPIC_CLASS if topic else QUEUE_CLASS
         self._producers: list[int] = []
 
-    def greet(self, connection: socket.socket) -> None:
+    def handshake(self, connection: socket.socket) -> None:
         """Open a session and a producer. Raises ConnectionLost if the broker refuses."""
         channel = GuestChannel(connection)
         session = channel.session()
-        reply = channel.ask(
+        reply = channel.request(
             PacketType.ADD_PRODUCER, {**self.destination, "JMQSessionID": Long(session)}
         )
         self._producers.append(int(reply.properties["JMQProducerID"] or 0))
@@ -127,12 +127,12 @@ class Jmq:
             for block in range(blocks)
         ]
 
-    def due(self, nanoseconds: int) -> bytes:
+    def timestamped_message(self, nanoseconds: int) -> bytes:
         """Return a message with its due time."""
         stamp = nanoseconds.to_bytes(STAMP_BYTES, "little")
         return self.message(0, stamp + bytes(self.size - STAMP_BYTES), timestamp=nanoseconds)
 
-    def attend(self, connection: socket.socket) -> None:
+    def subscribe(self, connection: socket.socket) -> None:
         """Subscribe the connection to the queue."""
         self.consume(GuestChannel(connection))
 
@@ -149,7 +149,7 @@ class Jmq:
         }
         if selector:
             properties["JMQSelector"] = selector
-        reply = channel.ask(PacketType.ADD_CONSUMER, properties)
+        reply = channel.request(PacketType.ADD_CONSUMER, properties)
         channel.start()
         return int(reply.properties["JMQConsumerID"] or 0)
 
@@ -161,20 +161,20 @@ class Jmq:
 class _Consumer(Receiver):
     """Consumer that learns the stride from the first message and acknowledges in groups."""
 
-    __slots__ = ("_acknowledge", "_channel", "_dialect", "_left", "_resume", "_selector")
+    __slots__ = ("_acknowledge", "_channel", "_credit", "_dialect", "_resume", "_selector")
 
     def __init__(self, connection: socket.socket, dialect: Jmq, selector: str) -> None:
         super().__init__(connection, _HEAD, 0, 0)
         self._dialect = dialect
         self._channel: GuestChannel | None = None
         self._selector = selector
-        self._left = PREFETCH
+        self._credit = PREFETCH
         self._resume = b""
         self._acknowledge = encode_packet(PacketType.ACKNOWLEDGE, body=bytes(BLOCKS * LONG_BLOCK))[
             :_FIXED_BYTES
         ]
 
-    def greet(self) -> None:
+    def handshake(self) -> None:
         """Log in at once: the broker answers a silent client as the port mapper."""
         self._channel = GuestChannel(self.connection)
 
@@ -186,14 +186,14 @@ class _Consumer(Receiver):
             properties={"JMQConsumerID": Long(consumer), "JMQSize": PREFETCH},
         )
 
-    def _learn(self, data: bytes) -> int:
+    def _measure_stride(self, data: bytes) -> int:
         if len(data) < _SIZE_AT + 4:
             return 0
         stride = int.from_bytes(data[_SIZE_AT : _SIZE_AT + 4])
         self._stamp_at = stride - self._dialect.size
         return stride
 
-    def _answer(self, data: bytearray, count: int) -> bytes:
+    def _acknowledgements(self, data: bytearray, count: int) -> bytes:
         """Return acknowledgement packets of BLOCKS each, and the remainder in a packet of its own,
         because no later call would acknowledge it."""
         stride = self._stride
@@ -209,9 +209,9 @@ class _Consumer(Receiver):
             answer += blocks[position : position + BLOCKS]
         if full_count < count:
             answer.append(encode_packet(PacketType.ACKNOWLEDGE, body=b"".join(blocks[full_count:])))
-        self._left -= count
-        if self._left <= 0:
-            self._left += PREFETCH
+        self._credit -= count
+        if self._credit <= 0:
+            self._credit += PREFETCH
             answer.append(self._resume)
         return b"".join(answer)
 
@@ -227,13 +227,13 @@ class GuestChannel:
         self._decoder = Decoder()
         self._packets: list[Packet] = []
         self._numbers = count(1)
-        self.ask(PacketType.HELLO, {"JMQProtocolLevel": Level.HIGHEST, "JMQVersion": "bench"})
-        challenge = self.take()
+        self.request(PacketType.HELLO, {"JMQProtocolLevel": Level.HIGHEST, "JMQVersion": "bench"})
+        challenge = self.next_packet()
         kind = challenge.properties.get("JMQAuthType")
         credentials = fields.basic_login(fields.GUEST, fields.GUEST)
         if kind == fields.DIGEST:
             credentials = fields.digest_login(fields.GUEST, fields.GUEST, challenge.body)
-        self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, credentials)
+        self.request(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, credentials)
 
     def start(self) -> None:
         """Start the delivery of messages."""
@@ -241,21 +241,21 @@ class GuestChannel:
 
     def session(self) -> int:
         """Create a session and return its id."""
-        reply = self.ask(PacketType.CREATE_SESSION, {"JMQAckMode": AckMode.DUPS_OK})
+        reply = self.request(PacketType.CREATE_SESSION, {"JMQAckMode": AckMode.DUPS_OK})
         return int(reply.properties["JMQSessionID"] or 0)
 
-    def ask(
+    def request(
         self, kind: PacketType, properties: Mapping[str, object] | None = None, body: bytes = b""
     ) -> Packet:
         """Send a request and return its reply."""
         data = encode_packet(kind, A, next(self._numbers), properties, body=body)
         self._connection.sendall(data)
-        reply = self.take()
+        reply = self.next_packet()
         if reply.properties.get("JMQStatus") != Status.OK:
             raise ConnectionLost(f"the broker refuses {kind.name}: {reply.properties}")
         return reply
 
-    def take(self) -> Packet:
+    def next_packet(self) -> Packet:
         """Return the next packet."""
         while not self._packets:
             packets = self._decoder.feed(receive(self._connection, _READ))

@@ -44,25 +44,25 @@ class Dialect(Protocol):
     """Number of bytes of each body, at least STAMP_BYTES."""
     stamp_at: int
     """Position of the time in a received message: usually the beginning of the body."""
-    confirmation: int
+    confirmation_bytes: int
     """Number of bytes of the broker's reply to a message; 0 = no reply."""
-    ahead: int
+    max_unconfirmed: int
     """Maximum number of a producer's messages without a reply."""
 
     @property
     def name(self) -> str:
         """Name of the protocol."""
 
-    def greet(self, connection: socket.socket) -> None:
+    def handshake(self, connection: socket.socket) -> None:
         """Perform the handshake on a producer's connection."""
 
     def blocks(self, step: int) -> list[bytes]:
         """Return blocks of `step` messages of one length, sent in turn."""
 
-    def due(self, nanoseconds: int) -> bytes:
+    def timestamped_message(self, nanoseconds: int) -> bytes:
         """Return a message with its due time."""
 
-    def attend(self, connection: socket.socket) -> None:
+    def subscribe(self, connection: socket.socket) -> None:
         """Subscribe the connection to the queue, without reading from it."""
 
     def receiver(self, connection: socket.socket) -> Receiver:
@@ -72,17 +72,17 @@ class Dialect(Protocol):
 class _Producer:
     """A connection, its unsent bytes, and its number of messages without a reply.
 
-    events   events that the poll watches for
-    piece    bytes of an incomplete reply
+    events         events that the poll watches for
+    partial_reply  bytes of an incomplete reply
     """
 
-    __slots__ = ("connection", "events", "piece", "rest", "unconfirmed")
+    __slots__ = ("connection", "events", "partial_reply", "unconfirmed", "unsent")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.rest = memoryview(b"")
+        self.unsent = memoryview(b"")
         self.events = 0
-        self.piece = 0
+        self.partial_reply = 0
         self.unconfirmed = 0
 
 
@@ -112,12 +112,12 @@ class Load:
         try:
             self._producers = [_Producer(self._connect(target)) for _ in range(producers)]
             for producer in self._producers:
-                dialect.greet(producer.connection)
+                dialect.handshake(producer.connection)
                 self._watch(producer)
             self._consumers: list[Receiver] = []
             for _ in range(consumers):
                 consumer = dialect.receiver(self._connect(target))
-                consumer.greet()
+                consumer.handshake()
                 self._consumers.append(consumer)
         except BaseException:
             self.close()
@@ -141,8 +141,8 @@ class Load:
 
     def _watch(self, producer: _Producer) -> None:
         """Set the events that the poll reports for the connection."""
-        events = select.EPOLLOUT if producer.rest else 0
-        if self._dialect.confirmation:
+        events = select.EPOLLOUT if producer.unsent else 0
+        if self._dialect.confirmation_bytes:
             events |= select.EPOLLIN
         before, producer.events = producer.events, events
         if events == before:
@@ -154,35 +154,40 @@ class Load:
         else:
             self._poll.unregister(producer.connection)
 
-    def _push(self, producer: _Producer, data: memoryview, count: int) -> None:
+    def _send(self, producer: _Producer, data: memoryview, count: int) -> None:
         """Send `data`, which holds `count` messages, after the bytes that are queued."""
-        if self._dialect.confirmation:
+        if self._dialect.confirmation_bytes:
             producer.unconfirmed += count
-        if producer.rest:
-            producer.rest = memoryview(b"".join((producer.rest, data)))
+        if producer.unsent:
+            producer.unsent = memoryview(b"".join((producer.unsent, data)))
             return
-        producer.rest = send_some(producer.connection, data)
-        if producer.rest:
+        producer.unsent = send_some(producer.connection, data)
+        if producer.unsent:
             self._watch(producer)
 
-    def _attend(self, producer: _Producer, events: int) -> None:
+    def _handle_events(self, producer: _Producer, events: int) -> None:
         """Handle events of the connection: send queued bytes, read replies."""
         if events & select.EPOLLIN:
             data = receive(producer.connection, _READ)
-            count, producer.piece = divmod(producer.piece + len(data), self._dialect.confirmation)
+            count, producer.partial_reply = divmod(
+                producer.partial_reply + len(data), self._dialect.confirmation_bytes
+            )
             producer.unconfirmed -= count
-        if producer.rest:
-            producer.rest = send_some(producer.connection, producer.rest)
-            if not producer.rest:
+        if producer.unsent:
+            producer.unsent = send_some(producer.connection, producer.unsent)
+            if not producer.unsent:
                 self._watch(producer)
 
     def _may_send(self, producer: _Producer, count: int) -> bool:
         """Return whether the connection has sent everything and its replies are within the
         window."""
-        if producer.rest:
+        if producer.unsent:
             return False
         dialect = self._dialect
-        return not dialect.confirmation or producer.unconfirmed + count <= dialect.ahead
+        return (
+            not dialect.confirmation_bytes
+            or producer.unconfirmed + count <= dialect.max_unconfirmed
+        )
 
     def flood(self, *, messages: int = 0, seconds: float = 0.0) -> TransferResult:
         """Send as fast as the broker accepts, for `seconds` or for a number of messages.
@@ -193,8 +198,8 @@ class Load:
         dialect = self._dialect
         size = dialect.size
         step = max(1, min(_BLOCK, _BLOCK_BYTES // size))
-        if dialect.confirmation:
-            step = min(step, dialect.ahead)
+        if dialect.confirmation_bytes:
+            step = min(step, dialect.max_unconfirmed)
         blocks = cycle([memoryview(block) for block in dialect.blocks(step)])
         outstanding = max(step, min(OUTSTANDING, OUTSTANDING_BYTES // size))
         if not self._consumers:
@@ -211,10 +216,10 @@ class Load:
                 count = min(step, limit - sent)
                 sent += count
                 block = next(blocks)
-                self._push(producer, block[: count * len(block) // step], count)
+                self._send(producer, block[: count * len(block) // step], count)
                 if self._may_send(producer, step):
                     ready[producer] = None
-            if sent >= limit and (received >= sent or not consumers) and self._all_answered():
+            if sent >= limit and (received >= sent or not consumers) and self._all_confirmed():
                 return meter.read(received if consumers else sent)
             for descriptor, events in wait(poll):
                 consumer = consumers.get(descriptor)
@@ -222,14 +227,14 @@ class Load:
                     received += consumer.read()
                     continue
                 producer = writers[descriptor]
-                self._attend(producer, events)
+                self._handle_events(producer, events)
                 if producer not in ready and self._may_send(producer, step):
                     ready[producer] = None
             if limit > sent and time.perf_counter() >= end:
                 limit = sent
 
-    def _all_answered(self) -> bool:
-        return not any(producer.rest or producer.unconfirmed for producer in self._producers)
+    def _all_confirmed(self) -> bool:
+        return not any(producer.unsent or producer.unconfirmed for producer in self._producers)
 
     def drain(self, messages: int) -> TransferResult:
         """Receive at least `messages` (> 0) ready messages. Needs consumers."""
@@ -247,7 +252,7 @@ class Load:
         their due time. Bodies have at least STAMP_BYTES. Ends when all have been received; replies
         are read without waiting for them.
         """
-        stamped = self._dialect.due
+        stamped = self._dialect.timestamped_message
         total = max(1, int(rate * seconds))
         step = 1e9 / rate
         producers, consumers, writers = self._producers, self._by_descriptor, self._writers
@@ -268,7 +273,7 @@ class Load:
                 sent = due_count
                 for producer, batch in zip(producers, batches, strict=True):
                     if batch:
-                        self._push(producer, memoryview(b"".join(batch)), len(batch))
+                        self._send(producer, memoryview(b"".join(batch)), len(batch))
             pause = STALLED_SECONDS
             if sent < total:
                 pause = max(_PAUSE, (started + sent * step - time.perf_counter_ns()) / 1e9)
@@ -282,7 +287,7 @@ class Load:
                 if consumer is not None:
                     received += consumer.read(delays)
                 else:
-                    self._attend(writers[descriptor], events)
+                    self._handle_events(writers[descriptor], events)
         lateness.sort()
         return meter.read(
             received,

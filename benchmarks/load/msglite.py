@@ -33,14 +33,14 @@ class Msglite(Silent):
         self.size = size
         self.window = window
         self.queue = queue
-        sample = self.send(bytes(size))
+        sample = self.build_message(bytes(size))
         self.stamp_at = len(sample) - size - 2
 
-    def send(self, body: bytes) -> bytes:
+    def build_message(self, body: bytes) -> bytes:
         """Return one message; the broker delivers it as the same bytes."""
         return encode_message(TIMEOUT, self.queue, body)
 
-    def wait(self) -> bytes:
+    def receive_request(self) -> bytes:
         """Return the command by which a connection requests a message."""
         return encode_ready(TIMEOUT, (self.queue,))
 
@@ -53,16 +53,16 @@ class _Receiver(Receiver):
     __slots__ = ("_commands", "_length", "_window")
 
     def __init__(self, connection: socket.socket, dialect: Msglite) -> None:
-        sample = dialect.send(bytes(dialect.size))
+        sample = dialect.build_message(bytes(dialect.size))
         super().__init__(connection, sample[: dialect.stamp_at], len(sample), dialect.stamp_at)
-        ready = dialect.wait()
+        ready = dialect.receive_request()
         self._commands = ready * dialect.window
         self._length = len(ready)
 
     def start(self) -> None:
         self.connection.sendall(self._commands)
 
-    def _answer(self, data: bytearray, count: int) -> bytes:
+    def _acknowledgements(self, data: bytearray, count: int) -> bytes:
         return self._commands[: count * self._length]
 
 

@@ -31,11 +31,11 @@ class Phpmq(Silent):
         self.queue = queue
         self.stamp_at = _HEADER_BYTES + 2 * _PACKET_HEADER_BYTES + len(queue)
 
-    def send(self, body: bytes) -> bytes:
+    def build_message(self, body: bytes) -> bytes:
         """Return one message."""
         return encode_send(self.queue, body)
 
-    def wait(self) -> bytes:
+    def receive_request(self) -> bytes:
         """Return the request by which a connection consumes."""
         return encode_consume(self.queue, self.window)
 
@@ -52,14 +52,14 @@ class _Consumer(Receiver):
 
     def __init__(self, connection: socket.socket, dialect: Phpmq) -> None:
         super().__init__(connection, b"H01003", 0, dialect.stamp_at)
-        self._consume = dialect.wait()
+        self._consume = dialect.receive_request()
         self._id_at = dialect.stamp_at + dialect.size + _PACKET_HEADER_BYTES
         self._prefix = encode_acknowledge(dialect.queue, bytes(_ID_BYTES))[:-_ID_BYTES]
 
     def start(self) -> None:
         self.connection.sendall(self._consume)
 
-    def _learn(self, data: bytes) -> int:
+    def _measure_stride(self, data: bytes) -> int:
         header = data[:_HEADER_BYTES]
         if len(header) < _HEADER_BYTES:
             return 0
@@ -70,7 +70,7 @@ class _Consumer(Receiver):
             return shortest + _PACKET_HEADER_BYTES + 1
         raise ConnectionLost(f"this is no dispatch: {data[:80]!r}")
 
-    def _answer(self, data: bytearray, count: int) -> bytes:
+    def _acknowledgements(self, data: bytearray, count: int) -> bytes:
         stride, prefix = self._stride, self._prefix
         ids = [
             data[position : position + _ID_BYTES]

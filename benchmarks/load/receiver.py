@@ -28,7 +28,7 @@ class Receiver(ABC):
     All reads go into one buffer; the rest of an incomplete message moves to its beginning.
     """
 
-    __slots__ = ("_buffer", "_have", "_head", "_stamp_at", "_stride", "_view", "connection")
+    __slots__ = ("_buffer", "_buffered", "_head", "_stamp_at", "_stride", "_view", "connection")
 
     def __init__(self, connection: socket.socket, head: bytes, stride: int, stamp_at: int) -> None:
         """Set up the consumer. `head` is the start of every message; `stamp_at` the position of the
@@ -37,12 +37,12 @@ class Receiver(ABC):
         self._head = head
         self._stride = stride
         self._stamp_at = stamp_at
-        self._have = 0
+        self._buffered = 0
         self._buffer = bytearray(_READ)
         self._view = memoryview(self._buffer)
         self._grow_buffer()
 
-    def greet(self) -> None:  # noqa: B027
+    def handshake(self) -> None:  # noqa: B027
         """Log in as soon as the connection is open; no-op for protocols without a handshake. Raises
         ConnectionLost."""
 
@@ -51,14 +51,14 @@ class Receiver(ABC):
         """Subscribe to the queue."""
 
     @abstractmethod
-    def _answer(self, data: bytearray, count: int) -> bytes:
+    def _acknowledgements(self, data: bytearray, count: int) -> bytes:
         """Return the bytes to write after `count` messages at the beginning of `data`."""
 
-    def _learn(self, data: bytes) -> int:
+    def _measure_stride(self, data: bytes) -> int:
         """Return the stride from the beginning of the first message; 0 = more bytes are needed."""
         raise AssertionError(f"the stride was given, and {len(data)} bytes need not show it")
 
-    def _due(self, data: bytearray, at: int) -> int:
+    def _due_time(self, data: bytearray, at: int) -> int:
         """Return the due time of the message whose time is at `at`."""
         return int.from_bytes(data[at : at + STAMP_BYTES], "little")
 
@@ -69,14 +69,14 @@ class Receiver(ABC):
         Raises ConnectionLost, also for invalid data.
         """
         buffer = self._buffer
-        size = self.connection.recv_into(self._view[self._have :])
+        size = self.connection.recv_into(self._view[self._buffered :])
         if not size:
             raise ConnectionLost(self._closed())
         now = time.perf_counter_ns()
-        have = self._have = self._have + size
+        have = self._buffered = self._buffered + size
         stride = self._stride
         if not stride:
-            stride = self._stride = self._learn(bytes(buffer[: min(have, _EXCERPT_BYTES)]))
+            stride = self._stride = self._measure_stride(bytes(buffer[: min(have, _EXCERPT_BYTES)]))
             if not stride:
                 return 0
             self._grow_buffer()
@@ -87,11 +87,11 @@ class Receiver(ABC):
         if not buffer.startswith(self._head):
             raise ConnectionLost(f"invalid message: {bytes(buffer[:_EXCERPT_BYTES])!r}")
         end = count * stride
-        self.connection.sendall(self._answer(buffer, count))
+        self.connection.sendall(self._acknowledgements(buffer, count))
         if delays is not None:
             for position in range(self._stamp_at, end, stride):
-                delays.append(now - self._due(buffer, position))
-        self._have = have - end
+                delays.append(now - self._due_time(buffer, position))
+        self._buffered = have - end
         if end < have:
             self._view[: have - end] = self._view[end:have]
         return count
@@ -104,6 +104,6 @@ class Receiver(ABC):
             self._view = memoryview(self._buffer)
 
     def _closed(self) -> str:
-        data = bytes(self._buffer[: min(self._have, _EXCERPT_BYTES)])
+        data = bytes(self._buffer[: min(self._buffered, _EXCERPT_BYTES)])
         text = "the broker closed the connection of a consumer"
         return f"{text}; the last data received: {data!r}" if data else text

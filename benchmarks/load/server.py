@@ -68,7 +68,7 @@ class BenchmarkBroker:
 
 
 @contextmanager
-def fresh(
+def start_broker(
     protocol: str, transport: str, durability: str, *, connections: int = 0
 ) -> Iterator[BenchmarkBroker]:
     """Start a broker; `connections` are added to its limit. Raises ConnectionLost if it does not
@@ -84,7 +84,7 @@ def fresh(
             yield BenchmarkBroker(_target(local, protocol, path), local, b"bench")
 
 
-def again(server: BenchmarkBroker, protocol: str) -> BenchmarkBroker:
+def restart(server: BenchmarkBroker, protocol: str) -> BenchmarkBroker:
     """Return the location after a kill and restart, which change the ports. TCP only."""
     assert server.local is not None
     return BenchmarkBroker(_target(server.local.start(), protocol, ""), server.local, server.queue)
@@ -94,7 +94,7 @@ def _target(local: LocalBroker, protocol: str, path: str) -> BrokerAddress:
     return BrokerAddress(0, path=path) if path else BrokerAddress(local.port(protocol))
 
 
-def running(url: Url) -> BenchmarkBroker:
+def broker_at(url: Url) -> BenchmarkBroker:
     """Return a running broker. Raises ConfigurationError for a URL that cannot be used."""
     if url.tls or url.protocol not in PROTOCOLS:
         raise ConfigurationError(f"{url}: bench speaks {', '.join(PROTOCOLS)}, no TLS")

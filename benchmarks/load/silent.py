@@ -21,41 +21,41 @@ class Silent(ABC):
 
     size: int
     varied: bool = False
-    """True if the bodies that `due` returns have random hexadecimal digits instead of zeros."""
-    confirmation: int = 0
-    ahead: int = 0
+    """True if the bodies of `timestamped_message` have random hexadecimal digits, not zeros."""
+    confirmation_bytes: int = 0
+    max_unconfirmed: int = 0
 
     @abstractmethod
-    def send(self, body: bytes) -> bytes:
+    def build_message(self, body: bytes) -> bytes:
         """Return one message."""
 
     @abstractmethod
-    def wait(self) -> bytes:
+    def receive_request(self) -> bytes:
         """Return the bytes by which a connection requests messages."""
 
-    def attend(self, connection: socket.socket) -> None:
+    def subscribe(self, connection: socket.socket) -> None:
         """Subscribe the connection to the queue."""
-        connection.sendall(self.wait())
+        connection.sendall(self.receive_request())
 
-    def greet(self, connection: socket.socket) -> None:
+    def handshake(self, connection: socket.socket) -> None:
         """Do nothing: the protocol has no handshake."""
         return
 
     def blocks(self, step: int) -> list[bytes]:
         """Return one block: messages need not differ."""
-        return [self.send(bytes(self.size)) * step]
+        return [self.build_message(bytes(self.size)) * step]
 
-    def due(self, nanoseconds: int) -> bytes:
+    def timestamped_message(self, nanoseconds: int) -> bytes:
         """Return a message with its due time at the beginning of the body."""
-        head, tails = self._around
+        head, tails = self._message_parts
         return b"%b%b%b" % (head, nanoseconds.to_bytes(STAMP_BYTES, "little"), next(tails))
 
     @cached_property
-    def _around(self) -> tuple[bytes, Iterator[bytes]]:
+    def _message_parts(self) -> tuple[bytes, Iterator[bytes]]:
         """Return the bytes before the time, and those after it of one message after the other."""
         # the body is 0xff here, which no header contains, so it can be located
         body = b"\xff" * self.size
-        command = self.send(body)
+        command = self.build_message(body)
         position = command.index(body)
         length = self.size - STAMP_BYTES
         rests = [bytes(length)]

@@ -49,11 +49,11 @@ class Vibemq:
         self.size = size
         self.stamp_at = _ID_AT
         self.queue = queue
-        self.ahead = window
-        self.confirmation = len(AckTemplate(queue).fill(bytes(_ID_BYTES)))
+        self.max_unconfirmed = window
+        self.confirmation_bytes = len(AckTemplate(queue).fill(bytes(_ID_BYTES)))
         self.payload = b'"%b"' % (b"x" * (size - 2))
 
-    def greet(self, connection: socket.socket) -> None:
+    def handshake(self, connection: socket.socket) -> None:
         """Perform the handshake. Raises ConnectionLost if the broker refuses it."""
         connection.sendall(encode(Frame(CONNECT, "bench")))
         _expect(connection, CONNECT_ACK)
@@ -62,22 +62,22 @@ class Vibemq:
         """Return blocks of `step` messages of one length, sent in turn."""
         count = max(1, min(_IDS, _IDS_BYTES // self.size) // step)
         return [
-            b"".join(map(self.due, range(block * step, (block + 1) * step)))
+            b"".join(map(self.timestamped_message, range(block * step, (block + 1) * step)))
             for block in range(count)
         ]
 
-    def due(self, nanoseconds: int) -> bytes:
+    def timestamped_message(self, nanoseconds: int) -> bytes:
         """Return a message with its due time."""
         return encode(Frame(PUBLISH, f"{nanoseconds:032x}", self.queue.decode(), self.payload))
 
-    def wait(self) -> bytes:
+    def receive_request(self) -> bytes:
         """Return the request by which a connection subscribes."""
         subscribe = Frame(SUBSCRIBE, "bench", self.queue.decode())
         return encode(Frame(CONNECT, "bench")) + encode(subscribe)
 
-    def attend(self, connection: socket.socket) -> None:
+    def subscribe(self, connection: socket.socket) -> None:
         """Subscribe the connection to the queue."""
-        connection.sendall(self.wait())
+        connection.sendall(self.receive_request())
 
     def receiver(self, connection: socket.socket) -> Receiver:
         """Return a consumer."""
@@ -95,21 +95,21 @@ class _Consumer(Receiver):
         acknowledge = encode(Frame(ACK, "0" * _ID_BYTES))
         self._before = acknowledge[:_ID_AT]
         self._after = acknowledge[_ID_AT + _ID_BYTES :]
-        self._wait = dialect.wait()
+        self._wait = dialect.receive_request()
 
     def start(self) -> None:
         self.connection.sendall(self._wait)
         _expect(self.connection, CONNECT_ACK)
         _expect(self.connection, SUBSCRIBE_ACK)
 
-    def _answer(self, data: bytearray, count: int) -> bytes:
+    def _acknowledgements(self, data: bytearray, count: int) -> bytes:
         ids = [
             data[position : position + _ID_BYTES]
             for position in range(_ID_AT, count * self._stride, self._stride)
         ]
         return self._before + (self._after + self._before).join(ids) + self._after
 
-    def _due(self, data: bytearray, at: int) -> int:
+    def _due_time(self, data: bytearray, at: int) -> int:
         return int(data[at : at + _ID_BYTES], 16)
 
 

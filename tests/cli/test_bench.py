@@ -90,7 +90,7 @@ def test_interrupted_start_leaves_no_broker(
         pids.append(broker.pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LocalBroker, "_serves", interrupt)
+    monkeypatch.setattr(LocalBroker, "_is_serving", interrupt)
     with pytest.raises(KeyboardInterrupt), broker:
         pass
     with pytest.raises(ProcessLookupError):

@@ -20,7 +20,7 @@ from benchmarks.load.receiver import Receiver
 from benchmarks.load.result import (
     Latency,
 )
-from benchmarks.load.server import BenchmarkBroker, dialect, fresh
+from benchmarks.load.server import BenchmarkBroker, dialect, start_broker
 from benchmarks.load.sockets import BrokerAddress
 
 from sluicemq.cli.local import LocalBroker
@@ -36,7 +36,7 @@ SHORT = ("--seconds", "0.05")
 
 @pytest.fixture(scope="module", params=["phpmq", "msglite", "vibemq", "jmq"])
 def server(request: pytest.FixtureRequest) -> Iterator[BenchmarkBroker]:
-    with fresh(request.param, "tcp", "none") as server:
+    with start_broker(request.param, "tcp", "none") as server:
         yield server
 
 
@@ -69,7 +69,7 @@ def test_stalled_broker_shows_in_the_latency(
 ) -> None:
     pid = server.pid
     assert pid is not None
-    push = Load._push
+    push = Load._send
     resume = threading.Timer(0.3, os.kill, (pid, signal.SIGCONT))
 
     def started(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
@@ -80,7 +80,7 @@ def test_stalled_broker_shows_in_the_latency(
     with Load(server.target, speech(server, 100)) as load:
         load.flood(messages=100)
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(Load, "_push", started)
+        monkeypatch.setattr(Load, "_send", started)
         try:
             run = load.steady(1000, 0.3)
         finally:
@@ -114,14 +114,14 @@ def test_stalled_generator_does_not_hide_latency(
 def test_steady_producers_alternate(
     server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push = Load._push
+    push = Load._send
     senders = []
 
     def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
         senders.append(producer)
         push(self, producer, data, count)
 
-    monkeypatch.setattr(Load, "_push", noted)
+    monkeypatch.setattr(Load, "_send", noted)
     with Load(server.target, speech(server, 100), producers=3) as load:
         load.steady(1000, 0.05)
     assert len(set(senders)) == 3
@@ -131,15 +131,15 @@ def test_steady_producers_alternate(
 def test_producer_keeps_its_limit_of_unconfirmed_messages(
     monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    push = Load._push
+    push = Load._send
     counts = []
 
     def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
         push(self, producer, data, count)
         counts.append(producer.unconfirmed)
 
-    monkeypatch.setattr(Load, "_push", noted)
-    with fresh(protocol, "tcp", "sync") as server:
+    monkeypatch.setattr(Load, "_send", noted)
+    with start_broker(protocol, "tcp", "sync") as server:
         producer_dialect = dialect(protocol, 100, queue=b"bench", window=120)
         with Load(server.target, producer_dialect, producers=2, consumers=0) as load:
             assert load.flood(messages=1000).messages == 1000

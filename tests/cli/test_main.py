@@ -79,7 +79,7 @@ def test_output_cannot_control_the_terminal(run: Run) -> None:
 
 
 def test_errors_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    console.complain("sluicemq.toml:100: [x] :key:", "[y] :key:")
+    console.print_error("sluicemq.toml:100: [x] :key:", "[y] :key:")
     assert capsys.readouterr().err == "error: sluicemq.toml:100: [x] :key:\n[y] :key:\n"
 
 

@@ -162,8 +162,8 @@ def test_optional_columns_appear_if_the_width_permits(
 ) -> None:
     shown_columns: tuple[Column[dict[str, Any]], ...] = (
         Column("Name", lambda item: str(item["name"])),
-        Column("Publish rate", lambda item: rate(item["rate"]), right=True),
-        Column("Ready", lambda item: number(item["ready"]), right=True, optional=True),
+        Column("Publish rate", lambda item: rate(item["rate"]), align_right=True),
+        Column("Ready", lambda item: number(item["ready"]), align_right=True, optional=True),
     )
     item = {"name": "a" * 20, "rate": 12, "ready": 1_000_000}
     headings = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.console import age, size, sparkline
-from sluicemq.cli.status import VIEWS, ViewState, named
+from sluicemq.cli.status import VIEWS, ViewState, key_names
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -69,10 +69,10 @@ class Terminal:
 
 
 def test_keys_have_names() -> None:
-    assert named("q\x1b[A\x1bOBs\x1b[6~\r\x7f\x1b") == [
+    assert key_names("q\x1b[A\x1bOBs\x1b[6~\r\x7f\x1b") == [
         *("q", "up", "down", "s", "page down", "enter", "backspace", "escape")
     ]
-    assert named("ü") == ["ü"]
+    assert key_names("ü") == ["ü"]
 
 
 def test_keys_change_the_view() -> None:
@@ -102,16 +102,16 @@ def test_keys_change_the_view() -> None:
         choice.press("-")
     assert choice.interval == 60
     choice.press("x")
-    assert not choice.over
+    assert not choice.is_done
     choice.press("q")
-    assert choice.over
+    assert choice.is_done
 
 
 def test_a_filter_is_typed() -> None:
     choice = ViewState(page=3)
     for key in ["/", "o", "q", "x", "backspace"]:
         choice.press(key)
-    assert (choice.filter, choice.typing, choice.over, choice.page) == ("oq", True, False, 1)
+    assert (choice.filter, choice.typing, choice.is_done, choice.page) == ("oq", True, False, 1)
     choice.press("enter")
     assert (choice.filter, choice.typing) == ("oq", False)
     choice.press("escape")

@@ -73,7 +73,7 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
 
 def _interrupt_starts(broker: LocalBroker, chance: random.Random) -> None:
     """Kill the process while it starts, sometimes more than once."""
-    while broker.started_in and chance.random() < 0.25:
+    while broker.start_seconds and chance.random() < 0.25:
         broker.launch()
-        time.sleep(chance.uniform(0.3, 1.1) * broker.started_in)
+        time.sleep(chance.uniform(0.3, 1.1) * broker.start_seconds)
         broker.kill()

@@ -38,7 +38,7 @@ def compare(spark: SparkSession, lake: Lake, data: Path, definition: Definition)
     journal = identity({"path": str(data)})
 
     def events(layer: str) -> DataFrame:
-        end = lake.layer(layer).reached(spark, lake.application(journal))
+        end = lake.layer(layer).tagged_version(spark, lake.application(journal))
         assert end >= 0, f"{layer} is empty"
         source = spark.read.format("sluicemq").option("includeHeaders", "true")
         return source.option("events", "*").option("endingOffsets", str(end + 1)).load(str(data))

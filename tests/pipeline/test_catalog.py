@@ -10,7 +10,7 @@ import pytest
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.datasource import SluiceSource
 from sluicemq.pipeline.sink import options as sink
-from sluicemq.pipeline.sink.options import DEFAULT_SCHEMA, places
+from sluicemq.pipeline.sink.options import DEFAULT_SCHEMA, column_indexes
 from sluicemq.pipeline.source.journal_storage import local_path
 from sluicemq.pipeline.source.options import parse_options
 
@@ -82,7 +82,7 @@ def test_views_to_write_to_have_the_columns_of_the_sink() -> None:
     for options in ({"destination": "answers"}, {"writeId": "w"}, {**MANAGED, "badRows": "drop"}):
         assert SluiceSource({"url": URL, **options}).schema() == DEFAULT_SCHEMA
     assert "sequence" in SluiceSource({"url": URL}).schema().names
-    assert list(places(DEFAULT_SCHEMA, "")) == DEFAULT_SCHEMA.names
+    assert list(column_indexes(DEFAULT_SCHEMA, "")) == DEFAULT_SCHEMA.names
     with pytest.raises(ConfigurationError, match="no option events"):
         SluiceSource({"url": URL, "destination": "answers", "events": "*"}).schema()
 

@@ -16,7 +16,7 @@ from sluicemq.broker.selectors import compile_selector
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError, RequestRefused
 from sluicemq.model.message import BodyKind
-from sluicemq.pipeline.replay import _by_window, _window, replay
+from sluicemq.pipeline.replay import _split_by_window, _window, replay
 from tests.pipeline.sink.witness import published
 
 SILVER = """message_sequence bigint, destination string, destination_kind string,
@@ -122,8 +122,10 @@ def test_a_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Pa
 
 def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
     text = "odd = TRUE AND n BETWEEN 100 AND 200 AND JMSPriority > 6 AND JMSTimestamp > 0"
-    selects = partial(compile_selector, text)
-    result = replay(silver.where("message_sequence < 150"), url, "selected", selects=selects)
+    make_predicate = partial(compile_selector, text)
+    result = replay(
+        silver.where("message_sequence < 150"), url, "selected", make_predicate=make_predicate
+    )
     assert result.rows == 10
     assert numbers(data, "selected") == [n for n in range(100, 150) if n % 10 in (7, 9)]
 
@@ -171,7 +173,7 @@ def test_a_speed_keeps_the_pauses(spark: SparkSession) -> None:
 
 def test_a_batch_is_divided_by_windows() -> None:
     batch = pa.RecordBatch.from_pydict({"body": list("abcde"), "_window": [2, 2, 5, 6, 6]})
-    parts = _by_window(batch)
+    parts = _split_by_window(batch)
     assert [(window, "".join(part["body"].to_pylist())) for window, part in parts] == [
         (2, "ab"),
         (5, "c"),

@@ -74,16 +74,16 @@ class OperationCaller(ABC):
         """Carry out an operation and return its response."""
 
     def items(
-        self, operation: ApiOperation[QueryT, Page[ItemT]], query: QueryT, most: int = 0
+        self, operation: ApiOperation[QueryT, Page[ItemT]], query: QueryT, maximum: int = 0
     ) -> Iterator[ItemT]:
-        """Yield the items of a list from all of its pages; at most `most`, 0 = all."""
+        """Yield the items of a list from all of its pages; at most `maximum`, 0 = all."""
         count, cursor = 0, ""
         while True:
-            limit = min(most - count, PAGE_SIZE) if most else PAGE_SIZE
+            limit = min(maximum - count, PAGE_SIZE) if maximum else PAGE_SIZE
             page = self.call(operation, replace(query, limit=limit, cursor=cursor))
             yield from page.items
             count += len(page.items)
-            if page.next_cursor is None or count == most:
+            if page.next_cursor is None or count == maximum:
                 return
             cursor = page.next_cursor
 
@@ -121,14 +121,14 @@ class Api(HttpClient, OperationCaller):
         try:
             yield
         except UnicodeEncodeError as error:
-            raise not_text(error) from None
+            raise utf8_error(error) from None
         except SluiceError as error:
             if advice := _advice_for(error, self.target):
                 error.add_note(advice)
             raise
 
 
-def not_text(error: UnicodeEncodeError) -> UsageError:
+def utf8_error(error: UnicodeEncodeError) -> UsageError:
     """Return the error for an argument that is not UTF-8."""
     return UsageError(f"{error.object!a} is not UTF-8 text")
 
@@ -201,7 +201,7 @@ class CommandResult(NamedTuple):
     output: RenderableType | None = None
 
 
-def listing(
+def list_result(
     items: Iterable[ItemT], columns: Sequence[Column[ItemT]], empty: str = ""
 ) -> CommandResult:
     """Return the items of a list with their table; `empty` is shown if there are none."""
@@ -263,22 +263,24 @@ def action_command(
     --password-file means another password. `options` are those for the output.
     """
 
-    def made(command: Callable[..., CommandResult]) -> Callable[..., None]:
-        def run(**given: Any) -> None:
-            as_json, interval = given.pop("as_json", False), given.pop("watch", None)
-            with opening(location_of(given)) as resource:
-                call = partial(command, resource, *known, **given)
+    def register(command: Callable[..., CommandResult]) -> Callable[..., None]:
+        def run(**arguments: Any) -> None:
+            as_json, interval = arguments.pop("as_json", False), arguments.pop("watch", None)
+            with opening(location_of(arguments)) as resource:
+                call = partial(command, resource, *known, **arguments)
                 if interval is None:
                     print_result(call(), as_json)
                 else:
                     _watch(call, interval, as_json)
 
-        signed = _signed(run, command, 1 + len(known), {**options, **location_options(login)})
+        signed = _with_signature_of(
+            run, command, 1 + len(known), {**options, **location_options(login)}
+        )
         kind = WatchableCommand if "watch" in options else None
         app.command(name, cls=kind, help=about or None)(signed)
         return run
 
-    return made
+    return register
 
 
 query_command = partial(action_command, options=QUERY_OPTIONS)
@@ -298,12 +300,16 @@ def confirm(question: str, yes: bool) -> None:
         raise typer.Exit(Exit.REFUSED)
 
 
-def _signed(
-    run: Callable[..., None], command: Callable[..., object], first: int, more: Mapping[str, Any]
+def _with_signature_of(
+    run: Callable[..., None],
+    command: Callable[..., object],
+    skipped: int,
+    extra_options: Mapping[str, Any],
 ) -> Callable[..., None]:
-    """Return `run` with the signature of `command`: `first`, its own parameters, and `more`."""
+    """Return `run` with the signature of `command`, without its first `skipped` parameters and with
+    `extra_options`."""
     hints = get_type_hints(command, include_extras=True)
-    own_parameters = list(inspect.signature(command).parameters.values())[first:]
+    own_parameters = list(inspect.signature(command).parameters.values())[skipped:]
     parameters = [
         parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in own_parameters
@@ -315,7 +321,7 @@ def _signed(
             default=False if annotation is JsonFlag else None,
             annotation=annotation,
         )
-        for name, annotation in more.items()
+        for name, annotation in extra_options.items()
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -338,16 +344,16 @@ def print_result(result: CommandResult, as_json: bool) -> None:
         raise typer.Exit(result.code)
 
 
-def _watch(look: Callable[[], CommandResult], interval: float, as_json: bool) -> None:
+def _watch(run_command: Callable[[], CommandResult], interval: float, as_json: bool) -> None:
     console = out()
     if as_json or not console.is_terminal:
         with suppress(KeyboardInterrupt):
             while True:
-                print_result(look()._replace(code=Exit.OK), as_json)
+                print_result(run_command()._replace(code=Exit.OK), as_json)
                 sys.stdout.flush()
                 time.sleep(interval)
         return
-    result = look()
+    result = run_command()
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
@@ -356,7 +362,7 @@ def _watch(look: Callable[[], CommandResult], interval: float, as_json: bool) ->
             live.update(_screen(result.output or result.text, interval), refresh=True)
             time.sleep(interval)
             try:
-                result = look()
+                result = run_command()
             except ConnectionLost as error:
                 # the broker may be restarting
                 result = CommandResult(None, printable(str(error)))

@@ -35,7 +35,7 @@ from rich.panel import Panel
 from rich.table import Column as TableColumn
 from rich.table import Table
 
-from sluicemq.cli.api import listing, print_result
+from sluicemq.cli.api import list_result, print_result
 from sluicemq.cli.console import Column, Exit, JsonFlag, err, number, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.send_receive import open_client
@@ -99,11 +99,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 _COLUMNS: Final[tuple[Column[Measurement], ...]] = (
     Column("Protocol", lambda item: item.protocol),
     Column("Durability", lambda item: item.durability),
-    Column("Bytes", lambda item: number(item.size), right=True),
-    Column("Rate", lambda item: f"{item.rate:,}/s", right=True),
-    Column("Broker", lambda item: f"{item.broker_us:.1f} µs" if item.broker_us else "", right=True),
-    Column("p50", lambda item: f"{item.p50_ms:.2f} ms", right=True),
-    Column("p99", lambda item: f"{item.p99_ms:.2f} ms", right=True),
+    Column("Bytes", lambda item: number(item.size), align_right=True),
+    Column("Rate", lambda item: f"{item.rate:,}/s", align_right=True),
+    Column(
+        "Broker",
+        lambda item: f"{item.broker_us:.1f} µs" if item.broker_us else "",
+        align_right=True,
+    ),
+    Column("p50", lambda item: f"{item.p50_ms:.2f} ms", align_right=True),
+    Column("p99", lambda item: f"{item.p99_ms:.2f} ms", align_right=True),
 )
 
 
@@ -139,7 +143,7 @@ def bench(
             ):
                 target = Url(protocol, port=broker.port(protocol), queue="bench")
                 results.append(_measure(target, durability, size, seconds, broker.pid))
-    print_result(listing(results, _COLUMNS), as_json)
+    print_result(list_result(results, _COLUMNS), as_json)
 
 
 def _measure(url: Url, durability: str, size: int, seconds: float, pid: int | None) -> Measurement:
@@ -190,7 +194,7 @@ async def transfer(
     last = 0.0
     while due_times or not sending.done():
         batch = await receiver.receive(0.5, _BATCH)
-        await receiver.settle(batch)
+        await receiver.acknowledge(batch)
         now = time.perf_counter() - started
         latencies += [now - due_times.popleft() for _ in batch]
         last = now if batch else last
@@ -245,7 +249,7 @@ def demo(
 ) -> None:
     """Show the broker at work: four protocols, a crash, nothing lost, and a lake of the traffic."""
     console = out()
-    _empty(keep)
+    _clear_directory(keep)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicemq-demo-")))
         broker = LocalBroker(directory / "data", LISTEN)
@@ -262,7 +266,7 @@ def demo(
         demonstration.summary()
 
 
-def _empty(directory: Path) -> None:
+def _clear_directory(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
             raise ConfigurationError(
@@ -311,9 +315,9 @@ class Demonstration:
         ]
         if self._spark:
             steps += [
-                ("Spark: the journal into bronze, silver and gold tables", self._tables),
-                ("look into the tables", self._look),
-                ("draw the report", self._draw),
+                ("Spark: the journal into bronze, silver and gold tables", self._fill_lake),
+                ("look into the tables", self._check_tables),
+                ("draw the report", self._write_report),
             ]
         for title, action in steps:
             before = time.perf_counter()
@@ -431,7 +435,7 @@ class Demonstration:
 
     def _restart(self) -> str:
         self._broker.start()
-        return f"serves after {self._broker.started_in * 1000:.0f} ms"
+        return f"serves after {self._broker.start_seconds * 1000:.0f} ms"
 
     def _consume_rest(self) -> str:
         with self._connect("phpmq") as client:
@@ -454,7 +458,7 @@ class Demonstration:
             raise StepFailed(f"the journal is damaged: {report.problems[0]}")
         return f"{report.records:,} records, no problem"
 
-    def _tables(self) -> str:
+    def _fill_lake(self) -> str:
         # imported here so that the other steps run without Spark
         from sluicemq.pipeline.jobs.lake import Lake
         from sluicemq.pipeline.jobs.maintain import find_anomalies
@@ -469,7 +473,7 @@ class Demonstration:
         find_anomalies(self._session, self._lake)
         return f"{events:,} events"
 
-    def _look(self) -> str:
+    def _check_tables(self) -> str:
         traffic = self._lake.gold.read(self._session).groupBy("destination")
         sums = traffic.sum("published", "acknowledged").collect()
         counts = {row[0]: (row[1], row[2]) for row in sums}
@@ -482,7 +486,7 @@ class Demonstration:
         total = sum(states.values())
         return f"{total:,} messages, each once; {states['acknowledged']:,} acknowledged"
 
-    def _draw(self) -> str:
+    def _write_report(self) -> str:
         from sluicemq.pipeline.report import report_lake
 
         report_lake(self._session, self._lake, self._report, title="The demonstration")
@@ -515,6 +519,6 @@ def _receive(consumer: BlockingClient, bodies: Iterable[bytes]) -> None:
         message.ack()
 
 
-def _expect(found: object, expected: object) -> None:
-    if found != expected:
-        raise StepFailed(f"expected {expected!r}, found {found!r}")
+def _expect(actual: object, expected: object) -> None:
+    if actual != expected:
+        raise StepFailed(f"expected {expected!r}, found {actual!r}")

@@ -14,17 +14,17 @@ from sluicemq.cli.api import (
     YesFlag,
     action_command,
     confirm,
-    listing,
+    list_result,
     query_command,
 )
 from sluicemq.cli.console import (
     Column,
     Exit,
     UsageError,
-    complain,
     moment,
     number,
     pairs,
+    print_error,
     quantity,
     size,
 )
@@ -82,20 +82,20 @@ connections = typer.Typer(
 )
 
 CONNECTION_COLUMNS: Final[tuple[Column[ConnectionItem], ...]] = (
-    Column("ID", lambda item: str(item.id), right=True),
+    Column("ID", lambda item: str(item.id), align_right=True),
     Column(
         "Protocol",
         lambda item: f"{item.protocol}{'+tls' if item.tls else ''}",
-        whole=True,
+        no_fold=True,
     ),
     Column("Peer", lambda item: str(item.peer)),
     Column("User", lambda item: str(item.user or "-")),
     Column("Client ID", lambda item: str(item.client_id or "-")),
-    Column("Started", lambda item: moment(item.started), whole=True, optional=True),
-    Column("State", lambda item: str(item.state), whole=True),
-    Column("Consumers", lambda item: number(item.consumers), right=True),
-    Column("Received", lambda item: size(item.received_bytes), right=True, optional=True),
-    Column("Sent", lambda item: size(item.sent_bytes), right=True, optional=True),
+    Column("Started", lambda item: moment(item.started), no_fold=True, optional=True),
+    Column("State", lambda item: str(item.state), no_fold=True),
+    Column("Consumers", lambda item: number(item.consumers), align_right=True),
+    Column("Received", lambda item: size(item.received_bytes), align_right=True, optional=True),
+    Column("Sent", lambda item: size(item.sent_bytes), align_right=True, optional=True),
 )
 
 
@@ -116,7 +116,7 @@ def list_connections(
     """List the connections of clients."""
     query = ConnectionQuery(filter=text or "", protocol=protocol or "")
     empty = "There are no connections." if text is None else f"No connection matches {text}."
-    return listing(api.items(LIST_CONNECTIONS, query), CONNECTION_COLUMNS, empty)
+    return list_result(api.items(LIST_CONNECTIONS, query), CONNECTION_COLUMNS, empty)
 
 
 @action_command(connections, "close")
@@ -136,7 +136,7 @@ def close(
         try:
             api.call(CLOSE_CONNECTION, CloseConnection(id=connection_id, reason=reason or ""))
         except HttpRefusal as error:
-            complain(str(error))
+            print_error(str(error))
         else:
             closed.append(connection_id)
     code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
@@ -158,10 +158,10 @@ SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
     Column("Subscription", lambda item: str(item.display_name)),
     Column("Client ID", lambda item: str(item.client_id or "-")),
     Column("Owner", lambda item: str(item.owner or "-"), optional=True),
-    Column("Kind", lambda item: _kind(item), whole=True, optional=True),
-    Column("Ready", lambda item: number(item.ready), right=True),
-    Column("Unacked", lambda item: number(item.unacked), right=True),
-    Column("Consumers", lambda item: number(item.consumers), right=True),
+    Column("Kind", lambda item: _kind(item), no_fold=True, optional=True),
+    Column("Ready", lambda item: number(item.ready), align_right=True),
+    Column("Unacked", lambda item: number(item.unacked), align_right=True),
+    Column("Consumers", lambda item: number(item.consumers), align_right=True),
     Column("Selector", lambda item: str(item.selector or ""), optional=True),
 )
 
@@ -182,7 +182,7 @@ def list_subscriptions(
     name = _topic(topic) if topic is not None else ""
     query = SubscriptionQuery(destination=name, filter=text or "")
     empty = "There are no such subscriptions."
-    return listing(api.items(LIST_SUBSCRIPTIONS, query), SUBSCRIPTION_COLUMNS, empty)
+    return list_result(api.items(LIST_SUBSCRIPTIONS, query), SUBSCRIPTION_COLUMNS, empty)
 
 
 @action_command(subscriptions, "delete")
@@ -235,17 +235,19 @@ consumers = typer.Typer(
 
 
 CONSUMER_COLUMNS: Final[tuple[Column[ConsumerItem], ...]] = (
-    Column("ID", lambda item: str(item.id), right=True),
+    Column("ID", lambda item: str(item.id), align_right=True),
     Column(
         "Destination",
         lambda item: f"topic:{item.destination}" if item.kind == "topic" else item.destination,
     ),
     Column("Subscription", lambda item: str(item.subscription or "-")),
-    Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
-    Column("Connection", lambda item: str(item.connection or "-"), right=True),
-    Column("Unacked", lambda item: number(item.unacked), right=True),
-    Column("Credit", lambda item: number(item.credit) if item.active else "stands by", right=True),
-    Column("Delivered", lambda item: number(item.delivered), right=True),
+    Column("Protocol", lambda item: str(item.protocol), no_fold=True, optional=True),
+    Column("Connection", lambda item: str(item.connection or "-"), align_right=True),
+    Column("Unacked", lambda item: number(item.unacked), align_right=True),
+    Column(
+        "Credit", lambda item: number(item.credit) if item.active else "stands by", align_right=True
+    ),
+    Column("Delivered", lambda item: number(item.delivered), align_right=True),
     Column("Selector", lambda item: str(item.selector or ""), optional=True),
 )
 
@@ -268,7 +270,7 @@ def list_consumers(
     if address is not None:
         query = ConsumerQuery(destination=address.name, kind=kind_name(address.kind))
     empty = f"There are no consumers{f' of {name}' if name else ''}."
-    return listing(api.items(LIST_CONSUMERS, query), CONSUMER_COLUMNS, empty)
+    return list_result(api.items(LIST_CONSUMERS, query), CONSUMER_COLUMNS, empty)
 
 
 # --- `sluicemq transactions …` --------------------------------------------------------------------
@@ -282,13 +284,13 @@ transactions = typer.Typer(
 )
 
 TRANSACTION_COLUMNS: Final[tuple[Column[TransactionItem], ...]] = (
-    Column("ID", lambda item: str(item.id), right=True),
-    Column("State", lambda item: str(item.state), whole=True),
-    Column("Protocol", lambda item: str(item.protocol or "-"), whole=True, optional=True),
+    Column("ID", lambda item: str(item.id), align_right=True),
+    Column("State", lambda item: str(item.state), no_fold=True),
+    Column("Protocol", lambda item: str(item.protocol or "-"), no_fold=True, optional=True),
     Column("Owner", lambda item: str(item.owner or "-")),
-    Column("Publishes", lambda item: number(item.publishes), right=True),
-    Column("Acks", lambda item: number(item.acks), right=True),
-    Column("Created", lambda item: moment(item.started or 0), whole=True),
+    Column("Publishes", lambda item: number(item.publishes), align_right=True),
+    Column("Acks", lambda item: number(item.acks), align_right=True),
+    Column("Created", lambda item: moment(item.started or 0), no_fold=True),
     Column("XID", lambda item: " ".join(map(str, astuple(item.xid))) if item.xid else "-"),
 )
 IdArgument = Annotated[
@@ -306,7 +308,7 @@ def list_transactions(
     """List the transactions."""
     query = TransactionQuery(state="prepared" if prepared else "")
     empty = f"There are no {'prepared' if prepared else 'open'} transactions."
-    return listing(api.items(LIST_TRANSACTIONS, query), TRANSACTION_COLUMNS, empty)
+    return list_result(api.items(LIST_TRANSACTIONS, query), TRANSACTION_COLUMNS, empty)
 
 
 @action_command(transactions, "commit")
@@ -350,16 +352,16 @@ slots = typer.Typer(
 
 SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
     Column("Slot", lambda item: str(item.name)),
-    Column("Position", lambda item: str(item.position), right=True),
-    Column("Lag", lambda item: number(item.lag_records), right=True),
-    Column("Limit", lambda item: size(item.limit_bytes), right=True),
-    Column("Created", lambda item: moment(item.created), whole=True, optional=True),
+    Column("Position", lambda item: str(item.position), align_right=True),
+    Column("Lag", lambda item: number(item.lag_records), align_right=True),
+    Column("Limit", lambda item: size(item.limit_bytes), align_right=True),
+    Column("Created", lambda item: moment(item.created), no_fold=True, optional=True),
     Column(
         "Moved",
         lambda item: moment(item.last_advanced) if item.last_advanced else "never",
-        whole=True,
+        no_fold=True,
     ),
-    Column("State", lambda item: _slot_state(item), whole=True),
+    Column("State", lambda item: _slot_state(item), no_fold=True),
 )
 
 
@@ -380,7 +382,7 @@ PositionOption = Annotated[
 def list_slots(api: Api) -> CommandResult:
     """List the slots."""
     empty = "There are no slots. A pipeline's first run creates one."
-    return listing(api.items(LIST_SLOTS, PageQuery()), SLOT_COLUMNS, empty)
+    return list_result(api.items(LIST_SLOTS, PageQuery()), SLOT_COLUMNS, empty)
 
 
 @query_command(slots, "show")

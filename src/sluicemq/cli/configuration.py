@@ -9,14 +9,14 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from sluicemq.cli.api import Api, listing, print_result
+from sluicemq.cli.api import Api, list_result, print_result
 from sluicemq.cli.console import (
     Column,
     Exit,
     JsonFlag,
     UsageError,
-    complain,
     err,
+    print_error,
     print_json,
     report,
 )
@@ -108,7 +108,7 @@ def show_configuration(
         meaning: Column[SettingView] = Column("Meaning", lambda item: item.description)
         with Api(location.target()) as api:
             items = api.items(LIST_SETTINGS, ConfigurationQuery())
-            print_result(listing(items, (*_LIVE, meaning) if explain else _LIVE), as_json)
+            print_result(list_result(items, (*_LIVE, meaning) if explain else _LIVE), as_json)
         return
     if any((url, user, password_file, token_file, ca)):
         raise UsageError("a broker is asked with --live; without, this is about a file")
@@ -148,7 +148,7 @@ def check(
         elif not any(trial.subject in problem for problem in problems):
             err().print(f"tried: {trial.description}", style="dim", markup=False)
     for problem in problems:
-        complain(problem)
+        print_error(problem)
     if problems:
         raise typer.Exit(Exit.USAGE)
     for warning in loaded_config.config.warnings():

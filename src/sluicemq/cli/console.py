@@ -74,7 +74,7 @@ def print_json(value: Any) -> None:
     sys.stdout.write(data.decode() + "\n")
 
 
-def complain(what: str, hint: str = "") -> None:
+def print_error(what: str, hint: str = "") -> None:
     """Print an error and, on a second line, what to do about it."""
     console = err()
     for line in printable(what).split("\n"):
@@ -97,7 +97,7 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def no_such(option: str, what: str, word: str, known: Collection[str]) -> UsageError:
+def unknown_choice(option: str, what: str, word: str, known: Collection[str]) -> UsageError:
     """Return the error for an unknown word, with the nearest known one as a suggestion."""
     return UsageError(f"{option}: there is no {what} {word!r}; {suggestion(word, known)}")
 
@@ -122,11 +122,11 @@ def report(error: Exception) -> Exit:
     notes or a hint by its class. Return the exit code."""
     if isinstance(error, OSError) and not isinstance(error, SluiceError):
         reason = error.strerror or str(error)
-        complain(f"{error.filename}: {reason}" if error.filename else reason)
+        print_error(f"{error.filename}: {reason}" if error.filename else reason)
     else:
         notes = "\n".join(getattr(error, "__notes__", ()))
         default_hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
-        complain(str(error) or type(error).__name__, notes or default_hint)
+        print_error(str(error) or type(error).__name__, notes or default_hint)
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 
@@ -164,21 +164,21 @@ ItemT = TypeVar("ItemT")
 class Column(NamedTuple, Generic[ItemT]):
     """One column of a table of items.
 
-    right     align right; such cells are never folded
-    whole     never fold the cells, as of times and states
-    optional  omit the column if the table is too wide; the last one first
+    align_right  align right; such cells are never folded
+    no_fold      never fold the cells, as of times and states
+    optional     omit the column if the table is too wide; the last one first
     """
 
     title: str
     of: Callable[[ItemT], str | Text]
-    right: bool = False
-    whole: bool = False
+    align_right: bool = False
+    no_fold: bool = False
     optional: bool = False
 
     @property
-    def folds(self) -> bool:
+    def can_fold(self) -> bool:
         """True if cells may be folded."""
-        return not (self.right or self.whole)
+        return not (self.align_right or self.no_fold)
 
 
 class ItemTable:
@@ -209,9 +209,9 @@ class ItemTable:
             column = self._columns[index]
             table.add_column(
                 titles[index],
-                justify="right" if column.right else "left",
-                no_wrap=not column.folds,
-                overflow="fold" if column.folds and not self._cut else "ellipsis",
+                justify="right" if column.align_right else "left",
+                no_wrap=not column.can_fold,
+                overflow="fold" if column.can_fold and not self._cut else "ellipsis",
             )
         for row in self._rows:
             table.add_row(*(row[index] for index in indexes))
@@ -223,7 +223,7 @@ class ItemTable:
         for index in indexes:
             cells = [cell(line) for line in titles[index].split("\n")]
             natural = max(text.cell_len for text in (*cells, *(row[index] for row in self._rows)))
-            width += min(natural, _FOLDED) if self._columns[index].folds else natural
+            width += min(natural, _FOLDED) if self._columns[index].can_fold else natural
         return width
 
 

@@ -21,7 +21,7 @@ from sluicemq.cli.api import (
     YesFlag,
     action_command,
     confirm,
-    listing,
+    list_result,
     query_command,
 )
 from sluicemq.cli.console import (
@@ -30,13 +30,13 @@ from sluicemq.cli.console import (
     UsageError,
     age,
     cell,
-    no_such,
     number,
     pairs,
     printable,
     rate,
     size,
     sparkline,
+    unknown_choice,
 )
 from sluicemq.cli.location import location_of, location_options
 from sluicemq.management.broker import GET_HISTORY, HistoryQuery, HistoryView
@@ -106,7 +106,7 @@ def display_name(address: Address) -> str:
     return f"the {address.kind.name.lower()} {printable(address.name)}"
 
 
-def is_like(name: str, pattern: str) -> bool:
+def matches_pattern(name: str, pattern: str) -> bool:
     """Return whether a name matches a shell pattern; "" matches all names."""
     return not pattern or fnmatch.fnmatchcase(name, pattern)
 
@@ -197,7 +197,7 @@ def oldest(item: DestinationItem | DeadLetterItem) -> str:
     return age(item.oldest_ms or 0) if item.ready else "-"
 
 
-def marked(item: DestinationItem, name: str) -> Text | str:
+def name_with_state(item: DestinationItem, name: str) -> Text | str:
     """Return the name of a destination, marked if delivery is paused."""
     if item.paused:
         return Text.assemble(cell(name), (" paused", "yellow"))
@@ -205,13 +205,13 @@ def marked(item: DestinationItem, name: str) -> Text | str:
 
 
 COLUMNS: Final[tuple[Column[DestinationItem], ...]] = (
-    Column("Ready", lambda item: number(item.ready), right=True),
-    Column("Unacked", lambda item: number(item.unacked), right=True),
-    Column("Size", lambda item: size(item.bytes), right=True, optional=True),
-    Column("Consumers", lambda item: number(item.consumers), right=True, optional=True),
-    Column("Publish rate", lambda item: rate(item.publish_rate), right=True, optional=True),
-    Column("Deliver rate", lambda item: rate(item.deliver_rate), right=True, optional=True),
-    Column("Oldest", oldest, right=True, optional=True),
+    Column("Ready", lambda item: number(item.ready), align_right=True),
+    Column("Unacked", lambda item: number(item.unacked), align_right=True),
+    Column("Size", lambda item: size(item.bytes), align_right=True, optional=True),
+    Column("Consumers", lambda item: number(item.consumers), align_right=True, optional=True),
+    Column("Publish rate", lambda item: rate(item.publish_rate), align_right=True, optional=True),
+    Column("Deliver rate", lambda item: rate(item.deliver_rate), align_right=True, optional=True),
+    Column("Oldest", oldest, align_right=True, optional=True),
 )
 
 _COUNTERS: Final = (
@@ -256,11 +256,13 @@ def list_destinations(
 ) -> CommandResult:
     """List destinations with their statistics."""
     if sort not in _SORTABLE:
-        raise no_such("--sort", "column", sort, _SORTABLE)
+        raise unknown_choice("--sort", "column", sort, _SORTABLE)
     query = DestinationQuery(
         kind=kind_name(kind), filter=filter_names(pattern), temporary=temporary
     )
-    items = [item for item in api.items(LIST_DESTINATIONS, query) if is_like(item.name, pattern)]
+    items = [
+        item for item in api.items(LIST_DESTINATIONS, query) if matches_pattern(item.name, pattern)
+    ]
     if sort != "name":
         items.sort(key=lambda item: getattr(item, sort) or 0, reverse=True)
     items = items[: limit or None]
@@ -269,8 +271,8 @@ def list_destinations(
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
-    name: Column[DestinationItem] = Column("Name", lambda item: marked(item, item.name))
-    return listing(items, (name, *COLUMNS), _NOTHING_YET[kind])
+    name: Column[DestinationItem] = Column("Name", lambda item: name_with_state(item, item.name))
+    return list_result(items, (name, *COLUMNS), _NOTHING_YET[kind])
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
@@ -431,17 +433,17 @@ def _settings_table(item: DestinationView) -> RenderableType:
     return pairs(rows) if rows else Text("  default", style="dim")
 
 
-def _settings(given: list[str] | None) -> DestinationRequest:
+def _settings(assignments: list[str] | None) -> DestinationRequest:
     """Parse settings in the notation of the configuration file. Raises UsageError."""
     settings = settings_of(DestinationSettings)
     values: dict[str, Any] = {}
-    for text in given or ():
+    for text in assignments or ():
         name, equals, value = (part.strip() for part in text.partition("="))
         name = name.replace("-", "_")
         if not equals:
             raise UsageError(f"{text!r}: settings have the form NAME=VALUE")
         if name not in settings:
-            raise no_such(text, "setting", name, settings)
+            raise unknown_choice(text, "setting", name, settings)
         # without a value, the broker's default
         values[name] = (
             convert(value, settings[name], text, text=True, base=Path()) if value else None

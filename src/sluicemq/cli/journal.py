@@ -23,22 +23,22 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from sluicemq.broker import Broker, describe, recover, snapshot
-from sluicemq.cli.api import Api, CommandResult, action_command, listing, print_result
+from sluicemq.cli.api import Api, CommandResult, action_command, list_result, print_result
 from sluicemq.cli.console import (
     Column,
     Exit,
     JsonFlag,
     body_fields,
-    complain,
     err,
     moment,
-    no_such,
     number,
     out,
+    print_error,
     print_json,
     printable,
     quantity,
     size,
+    unknown_choice,
 )
 from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
@@ -201,16 +201,16 @@ def slots(
     elif delete is not None:
         store.drop(delete)
     slots_by_name = store.list()
-    result = listing(slots_by_name.items(), _SLOTS, "There are no slots.")
+    result = list_result(slots_by_name.items(), _SLOTS, "There are no slots.")
     print_result(result._replace(document=slots_by_name), as_json)
 
 
 _SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
     Column("Slot", lambda item: item[0]),
-    Column("Position", lambda item: str(item[1].position), right=True),
-    Column("Limit", lambda item: size(item[1].limit_bytes), right=True),
-    Column("Created", lambda item: moment(item[1].created), whole=True),
-    Column("State", lambda item: _slot_state(item[1]), whole=True),
+    Column("Position", lambda item: str(item[1].position), align_right=True),
+    Column("Limit", lambda item: size(item[1].limit_bytes), align_right=True),
+    Column("Created", lambda item: moment(item[1].created), no_fold=True),
+    Column("State", lambda item: _slot_state(item[1]), no_fold=True),
 )
 
 
@@ -337,7 +337,7 @@ def _print_report(report: InspectionReport, place: Path, console: Console) -> No
     if report.unsealed:
         console.print(f"  {size(report.unsealed)} behind the durable end", markup=False)
     for problem in report.problems:
-        complain(str(problem))
+        print_error(str(problem))
     if not report.problems:
         console.print("No damage.")
 
@@ -345,7 +345,7 @@ def _print_report(report: InspectionReport, place: Path, console: Console) -> No
 def _record_type(name: str) -> RecordType:
     names = [record_type.name.lower() for record_type in RecordType]
     if name.lower() not in names:
-        raise no_such("--type", "type", name, names)
+        raise unknown_choice("--type", "type", name, names)
     return RecordType[name.upper()]
 
 
@@ -376,12 +376,12 @@ BACKUP_COLUMNS: Final[tuple[Column[BackupView], ...]] = (
     Column(
         "Created",
         lambda item: moment(item.created) if item.complete else "unfinished",
-        whole=True,
+        no_fold=True,
     ),
-    Column("Size", lambda item: size(item.bytes), right=True),
-    Column("Copied", lambda item: size(item.copied_bytes), right=True),
-    Column("Last sequence", lambda item: number(item.last_sequence), right=True),
-    Column("Broker ID", lambda item: item.broker_id[:16], whole=True, optional=True),
+    Column("Size", lambda item: size(item.bytes), align_right=True),
+    Column("Copied", lambda item: size(item.copied_bytes), align_right=True),
+    Column("Last sequence", lambda item: number(item.last_sequence), align_right=True),
+    Column("Broker ID", lambda item: item.broker_id[:16], no_fold=True, optional=True),
 )
 
 BackupArgument = Annotated[
@@ -455,7 +455,7 @@ def verify(
         print_json(verdict)
     else:
         for problem in verdict.problems:
-            complain(problem)
+            print_error(problem)
         records = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
         if not verdict.problems:
             print(f"{directory}: {verdict.files} files, {size(verdict.bytes)}{records}. No damage.")
@@ -484,7 +484,7 @@ def list_backups(
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
             backups = list(api.items(LIST_BACKUPS, PageQuery()))
-    return listing(
+    return list_result(
         backups, BACKUP_COLUMNS, "There are no backups. sluicemq backup create DIR makes one."
     )
 

@@ -57,7 +57,7 @@ class LocalBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: dict[str, int] = {}
         """Port of the first listener with each scheme."""
-        self.started_in = 0.0
+        self.start_seconds = 0.0
         """Seconds from the start of the process until it was ready."""
 
     @property
@@ -95,7 +95,7 @@ class LocalBroker:
         self.launch()
         try:
             self._wait_until_ready(before + START_SECONDS)
-            self.started_in = time.monotonic() - before
+            self.start_seconds = time.monotonic() - before
             with Api(self._target(), timeout=STATUS_SECONDS) as api:
                 listeners = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).listeners
         except BaseException:
@@ -113,7 +113,7 @@ class LocalBroker:
 
     def _wait_until_ready(self, until: float) -> None:
         assert self._process is not None
-        while not self._serves():
+        while not self._is_serving():
             if self._process.poll() is not None:
                 raise ConnectionLost(
                     f"the broker ended with exit code {self._process.returncode}:\n"
@@ -140,7 +140,7 @@ class LocalBroker:
             )
             return document
 
-    def _serves(self) -> bool:
+    def _is_serving(self) -> bool:
         """Return whether this process, not a predecessor that left its socket behind, responds and
         has finished its start."""
         try:

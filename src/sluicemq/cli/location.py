@@ -262,7 +262,7 @@ class BrokerLocation(NamedTuple):
             )
         return http_target
 
-    def _authorization(self, where: str) -> str:
+    def _authorization(self, server: str) -> str:
         user, token_file = self.user, self.token_file
         if user is not None and token_file is not None:
             raise UsageError("a token identifies its user; leave out --user")
@@ -273,18 +273,18 @@ class BrokerLocation(NamedTuple):
                 return authorization("", "", token)
             user = os.environ.get("SLUICEMQ_USER") or None
         if user is not None:
-            return authorization(user, self._password(user, where), "")
+            return authorization(user, self._password(user, server), "")
         if self.password_file is not None:
             raise UsageError("--password-file goes with --user")
         return ""
 
-    def _password(self, user: str, where: str) -> str:
+    def _password(self, user: str, server: str) -> str:
         if self.password_file is not None:
             return read_secret_file(self.password_file)
         if password := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
             return password
         if self.interactive and sys.stdin.isatty():
-            return getpass.getpass(f"Password of {user} at {where}: ", sys.stderr)
+            return getpass.getpass(f"Password of {user} at {server}: ", sys.stderr)
         raise UsageError(
             f"there is no terminal to ask for the password of {user}; give --password-file, or set "
             "SLUICEMQ_PASSWORD"
@@ -310,7 +310,7 @@ def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
     }
 
 
-def location_of(given: dict[str, Any]) -> BrokerLocation:
+def location_of(arguments: dict[str, Any]) -> BrokerLocation:
     """Remove the values of `location_options` from a command's arguments and return them."""
-    values = {name: given.pop(name) for name in location_options()}
+    values = {name: arguments.pop(name) for name in location_options()}
     return BrokerLocation(user=values.pop("user_name"), **values)

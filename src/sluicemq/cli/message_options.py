@@ -18,15 +18,15 @@ from sluicemq.cli.console import (
     Column,
     Exit,
     UsageError,
-    complain,
     err,
     moment,
-    no_such,
     number,
     pairs,
+    print_error,
     printable,
     quantity,
     size,
+    unknown_choice,
 )
 from sluicemq.cli.destinations import address_in, display_name
 from sluicemq.management.clients import LIST_SUBSCRIPTIONS, SubscriptionQuery
@@ -99,7 +99,7 @@ def check_state(state: str | None) -> MessageState:
     for candidate in STATES:
         if state in (None, candidate):
             return candidate
-    raise no_such("--state", "state", state or "", STATES)
+    raise unknown_choice("--state", "state", state or "", STATES)
 
 
 def subscription_name(
@@ -175,7 +175,7 @@ def run_action(
                 break
             body = replace(body, cursor=answer.next_cursor)
     for failure in failed[:MOST_LISTED_FAILURES]:
-        complain(f"message {failure.id}: {_REASONS.get(failure.reason, failure.reason)}")
+        print_error(f"message {failure.id}: {_REASONS.get(failure.reason, failure.reason)}")
     if len(failed) > MOST_LISTED_FAILURES:
         err().print(f"… and {number(len(failed) - MOST_LISTED_FAILURES)} more")
     text = f"{number(processed)} {verb}"
@@ -217,10 +217,10 @@ TYPES: Final = {"string": str, "boolean": bool, "int": int, "float": float}
 _TRUTH: Final = {"true": True, "false": False}
 
 
-def parse_properties(given: list[str]) -> dict[str, Any]:
+def parse_properties(assignments: list[str]) -> dict[str, Any]:
     """Parse `NAME=VALUE` (text) or `NAME:TYPE=VALUE`. Raises UsageError."""
     properties: dict[str, Any] = {}
-    for text in given:
+    for text in assignments:
         name, equals, value = text.partition("=")
         name, colon, kind = name.partition(":")
         if not equals or not name:
@@ -271,19 +271,19 @@ BODY_PREVIEW: Final = 60
 """Maximum number of characters of a body on one line."""
 
 MESSAGE_COLUMNS: Final[tuple[Column[MessageItem], ...]] = (
-    Column("ID", lambda item: str(item.id), right=True),
+    Column("ID", lambda item: str(item.id), align_right=True),
     Column("State", lambda item: _state(item)),
-    Column("Published", lambda item: moment(item.published), whole=True, optional=True),
-    Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
-    Column("Kind", lambda item: str(item.body_kind), whole=True),
-    Column("Size", lambda item: size(item.size), right=True),
-    Column("Priority", lambda item: str(item.priority), right=True, optional=True),
-    Column("Attempts", lambda item: str(item.attempts), right=True),
+    Column("Published", lambda item: moment(item.published), no_fold=True, optional=True),
+    Column("Protocol", lambda item: str(item.protocol), no_fold=True, optional=True),
+    Column("Kind", lambda item: str(item.body_kind), no_fold=True),
+    Column("Size", lambda item: size(item.size), align_right=True),
+    Column("Priority", lambda item: str(item.priority), align_right=True, optional=True),
+    Column("Attempts", lambda item: str(item.attempts), align_right=True),
     Column("Correlation ID", lambda item: str(item.correlation_id or ""), optional=True),
     Column(
         "Properties",
         lambda item: str(item.property_count or ""),
-        right=True,
+        align_right=True,
         optional=True,
     ),
 )
@@ -299,7 +299,7 @@ def _state(item: MessageItem) -> str:
     return ", ".join(states)
 
 
-def beginning(item: MessageItem) -> str:
+def body_preview(item: MessageItem) -> str:
     """Return the beginning of the body on one line."""
     body = item.body
     if body is None:
@@ -331,7 +331,7 @@ def details(item: MessageView) -> RenderableType:
         if value := getattr(item, name):
             rows.append((name.replace("_", " "), value))
     if dead := item.dead_letter:
-        rows.append(("dead letter", _death(dead)))
+        rows.append(("dead letter", _dead_letter_text(dead)))
     parts: list[RenderableType] = [pairs(rows)]
     if properties := item.properties:
         parts += [Text(), Text("properties", style="bold"), _properties(properties)]
@@ -339,7 +339,7 @@ def details(item: MessageView) -> RenderableType:
     return Group(*parts)
 
 
-def _death(dead: DeadLetterView) -> str:
+def _dead_letter_text(dead: DeadLetterView) -> str:
     origin = f", of {address_in(dead.original_destination)}" if dead.original_destination else ""
     attempts = f", after {dead.attempts} attempts" if dead.attempts is not None else ""
     return f"{dead.reason}{origin}{attempts}, at {dead.time}"

@@ -24,7 +24,7 @@ from sluicemq.cli.api import (
     YesFlag,
     action_command,
     confirm,
-    listing,
+    list_result,
     query_command,
 )
 from sluicemq.cli.console import Column, ItemTable, UsageError, body_fields, number, size
@@ -34,7 +34,7 @@ from sluicemq.cli.destinations import (
     address_in,
     address_of,
     display_name,
-    is_like,
+    matches_pattern,
     oldest,
 )
 from sluicemq.cli.message_options import (
@@ -47,7 +47,7 @@ from sluicemq.cli.message_options import (
     SelectorOption,
     StateOption,
     SubscriptionOption,
-    beginning,
+    body_preview,
     details,
     parse_milliseconds,
     parse_properties,
@@ -122,7 +122,7 @@ def list_messages(
         body=body,
     )
     document = api.call(LIST_MESSAGES, query)
-    columns = (*MESSAGE_COLUMNS, Column("Body", beginning)) if body else MESSAGE_COLUMNS
+    columns = (*MESSAGE_COLUMNS, Column("Body", body_preview)) if body else MESSAGE_COLUMNS
     total = f" of {number(document.total)}" if document.total is not None else ""
     return _page_result(address, document, document, ItemTable(columns, document.items), total)
 
@@ -405,22 +405,22 @@ class DeadLetter(NamedTuple):
 
 _DEAD_LETTER_QUEUES: Final[tuple[Column[DeadLetterItem], ...]] = (
     Column("Name", address_in),
-    Column("Ready", lambda item: number(item.ready), right=True),
-    Column("Oldest", oldest, right=True),
+    Column("Ready", lambda item: number(item.ready), align_right=True),
+    Column("Oldest", oldest, align_right=True),
     Column("Reasons", lambda item: _reasons(item)),
     Column("Dead letters of", lambda item: ", ".join(item.sources)),
 )
 _DEAD_LETTERS: Final[tuple[Column[DeadLetter], ...]] = (
-    Column("ID", lambda item: item.message.id, right=True),
-    Column("Dead-lettered", lambda item: item.origin.time if item.origin else "-", whole=True),
-    Column("Reason", lambda item: item.origin.reason if item.origin else "-", whole=True),
+    Column("ID", lambda item: item.message.id, align_right=True),
+    Column("Dead-lettered", lambda item: item.origin.time if item.origin else "-", no_fold=True),
+    Column("Reason", lambda item: item.origin.reason if item.origin else "-", no_fold=True),
     Column("Original destination", lambda item: _original(item.origin)),
     Column(
         "Attempts",
         lambda item: str(item.origin.attempts or "-") if item.origin else "-",
-        right=True,
+        align_right=True,
     ),
-    Column("Size", lambda item: size(item.message.size), right=True),
+    Column("Size", lambda item: size(item.message.size), align_right=True),
     Column("Correlation ID", lambda item: item.message.correlation_id, optional=True),
 )
 
@@ -436,9 +436,11 @@ def list_queues(
     queues = [
         item
         for item in api.items(LIST_DEAD_LETTER_QUEUES, DeadLetterQuery())
-        if is_like(item.name, pattern)
+        if matches_pattern(item.name, pattern)
     ]
-    return listing(queues, _DEAD_LETTER_QUEUES, "There are no dead letters, nor queues for them.")
+    return list_result(
+        queues, _DEAD_LETTER_QUEUES, "There are no dead letters, nor queues for them."
+    )
 
 
 @query_command(dlq, "show")

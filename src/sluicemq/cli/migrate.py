@@ -15,8 +15,8 @@ from sluicemq.cli.api import CommandResult, print_result
 from sluicemq.cli.console import (
     JsonFlag,
     UsageError,
-    complain,
     err,
+    print_error,
     printable,
     stop_on_signals,
 )
@@ -119,7 +119,7 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     mode = "  (dry run: nothing is changed)" if report.dry_run else ""
     yield f"{plan.kind}: {plan.source_path}{mode}"
     yield ""
-    yield from _about_config(report)
+    yield from _config_lines(report)
     yield from _section(
         "destinations", [_destination(report, address) for address in _addresses(plan)]
     )
@@ -165,7 +165,7 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
         yield f"  … and {len(lines) - MAX_LINES} more; --json has them all"
 
 
-def _about_config(report: MigrationReport) -> Iterator[str]:
+def _config_lines(report: MigrationReport) -> Iterator[str]:
     if report.dry_run:
         yield f"configuration, for {report.config}:"
         yield from (f"  {line}" for line in report.text.splitlines())
@@ -360,7 +360,7 @@ def _migrate(
     try:
         _run(inspect_source, to, config, dry_run, as_json)
     except (Interrupted, KeyboardInterrupt) as error:
-        complain(
+        print_error(
             str(error)
             or "interrupted. Run the same command again to go on: nothing is imported twice"
         )
@@ -379,7 +379,7 @@ def _run(
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:
-            outcome = transfer(plan, data_dir, _configured(file), interrupted.is_set)
+            outcome = transfer(plan, data_dir, _configured_destinations(file), interrupted.is_set)
     # now, because the transfer finds some of the items that are not migrated
     text = configuration.render(plan, data_dir)
     written = not dry_run and not file.exists()
@@ -402,7 +402,7 @@ def _run(
     print_result(CommandResult(as_data(report), next_step, output=text_output), as_json)
 
 
-def _configured(file: Path) -> Collection[Address]:
+def _configured_destinations(file: Path) -> Collection[Address]:
     """Return the destinations of an existing configuration file, if it is readable."""
     try:
         return load(file).config.destinations if file.exists() else ()

@@ -376,7 +376,7 @@ def replay(
                 to,
                 rate=rate,
                 speed=speed,
-                selects=None if selector is None else partial(compile_selector, selector),
+                make_predicate=None if selector is None else partial(compile_selector, selector),
                 write_id=write_id,
                 progress=lambda sent, all: bar.update(task, completed=sent, total=all),
                 **secrets,
@@ -488,14 +488,19 @@ def infer(
     """
     source = source_of(journal, url, password_file, token_file)
     from sluicemq.pipeline.typed.definition import Format
-    from sluicemq.pipeline.typed.infer import block, infer_schema, read_published, table_name
+    from sluicemq.pipeline.typed.infer import (
+        infer_schema,
+        read_published,
+        table_definition,
+        table_name,
+    )
 
     if format and format not in list(Format):
         raise ConfigurationError(f"--format: {format!r} is none of {', '.join(Format)}")
     with spark_session("sluicemq schema") as spark:
         events = read_published(spark, source, destination)
         inferred = infer_schema(events, destination, Format(format) if format else None, messages)
-        print(block(inferred, destination, name or table_name(destination)), end="")
+        print(table_definition(inferred, destination, name or table_name(destination)), end="")
 
 
 # --- shared by run and backfill ------------------------------------------------------------------

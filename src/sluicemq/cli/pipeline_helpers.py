@@ -223,9 +223,9 @@ def spark_session(
         if isinstance(error.__cause__ or error, OSError | Py4JError):
             expect_java()
         if isinstance(error, PySparkException | Py4JError):
-            from sluicemq.pipeline.jobs.run import explained
+            from sluicemq.pipeline.jobs.run import cause_of
 
-            raise explained(error)[1] from error
+            raise cause_of(error)[1] from error
         raise
     finally:
         if spark is not None and not has_session:

@@ -37,14 +37,14 @@ WINDOW: Final = 100
 
 
 class ReceivedMessage(NamedTuple):
-    """A received message. `settle` acknowledges it."""
+    """A received message. `acknowledge` confirms it to the broker."""
 
     queue: str
     body: bytes
     id: str
     ttl: int
     reply_to: str
-    settle: Callable[[], Awaitable[None]]
+    acknowledge: Callable[[], Awaitable[None]]
 
 
 class QueueClient(ABC):
@@ -54,10 +54,10 @@ class QueueClient(ABC):
     the command's thread takes longer than the message itself.
     """
 
-    most: ClassVar[int] = 64
+    max_batch: ClassVar[int] = 64
     """Maximum number of messages that `receive` returns."""
 
-    grace: ClassVar[float] = 0.25
+    min_wait: ClassVar[float] = 0.25
     """Minimum number of seconds to wait for the first of them: PHPMQ, VibeMQ and JMQ do not report
     that a queue is empty."""
 
@@ -88,16 +88,16 @@ class QueueClient(ABC):
         except ValueError as error:
             raise ConfigurationError(f"{self.queue!r} cannot be sent to: {error}") from None
 
-    async def receive(self, timeout: float | None, most: int) -> list[ReceivedMessage]:
-        """Return the messages that have arrived, up to `most`.
+    async def receive(self, timeout: float | None, maximum: int) -> list[ReceivedMessage]:
+        """Return the messages that have arrived, up to `maximum`.
 
         Waits up to `timeout` seconds for the first one, None = without end.
         """
         received: list[ReceivedMessage] = []
         try:
             if timeout is not None:
-                timeout = max(timeout, self.grace)
-            while len(received) < min(most, self.most):
+                timeout = max(timeout, self.min_wait)
+            while len(received) < min(maximum, self.max_batch):
                 received.append(await self._receive(timeout))
                 timeout = 0
         except ValueError as error:
@@ -109,10 +109,10 @@ class QueueClient(ABC):
                 raise
         return received
 
-    async def settle(self, messages: Sequence[ReceivedMessage]) -> None:
+    async def acknowledge(self, messages: Sequence[ReceivedMessage]) -> None:
         """Acknowledge messages."""
         for message in messages:
-            await message.settle()
+            await message.acknowledge()
 
     async def confirm(self) -> None:
         """Wait until the broker has accepted all sent messages. The client sends nothing
@@ -183,8 +183,8 @@ class _Phpmq(QueueClient):
 
 
 class _Msglite(QueueClient):
-    most = 1  # the broker acknowledges messages when it sends them
-    grace = 0.0
+    max_batch = 1  # the broker acknowledges messages when it sends them
+    min_wait = 0.0
 
     async def _send(self, body: bytes, ttl: int) -> None:
         await self.client.send(self.queue, body, ttl or LONG)
@@ -416,7 +416,7 @@ def receive(
                     _write(message, raw, as_json)
                     written_messages.append(message)
             finally:
-                connection.settle(written_messages)
+                connection.acknowledge(written_messages)
             received += len(batch)
             progress.update(task, completed=received)
     if not received:

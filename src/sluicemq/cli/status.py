@@ -28,14 +28,13 @@ from rich.live import Live
 from rich.text import Text
 
 from sluicemq.cli import client_commands, destinations
-from sluicemq.cli.api import Api, CommandResult, action_command, listing, query_command
+from sluicemq.cli.api import Api, CommandResult, action_command, list_result, query_command
 from sluicemq.cli.console import (
     Column,
     Exit,
     ItemTable,
     age,
     moment,
-    no_such,
     number,
     out,
     pairs,
@@ -44,6 +43,7 @@ from sluicemq.cli.console import (
     show,
     size,
     sparkline,
+    unknown_choice,
 )
 from sluicemq.cli.destinations import address_in
 from sluicemq.clients.http import HttpRefusal
@@ -84,13 +84,13 @@ app = typer.Typer()
 
 _PROTOCOLS: Final[tuple[Column[tuple[str, ProtocolView]], ...]] = (
     Column("Protocol", lambda item: item[0]),
-    Column("Connections", lambda item: number(item[1].connections), right=True),
-    Column("Publish rate", lambda item: rate(item[1].publish_rate), right=True),
-    Column("Deliver rate", lambda item: rate(item[1].deliver_rate), right=True),
+    Column("Connections", lambda item: number(item[1].connections), align_right=True),
+    Column("Publish rate", lambda item: rate(item[1].publish_rate), align_right=True),
+    Column("Deliver rate", lambda item: rate(item[1].deliver_rate), align_right=True),
 )
 _LISTENERS: Final[tuple[Column[ListenerItem], ...]] = (
     Column("Listener", lambda item: item.url),
-    Column("Connections", lambda item: number(item.connections), right=True),
+    Column("Connections", lambda item: number(item.connections), align_right=True),
 )
 
 
@@ -177,11 +177,11 @@ def _journal(journal: JournalStatsView) -> str:
 
 
 AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
-    Column("Time", lambda item: moment(item.time), whole=True),
+    Column("Time", lambda item: moment(item.time), no_fold=True),
     Column("Event", lambda item: str(item.event)),
     Column("User", lambda item: str(item.user)),
     Column("Peer", lambda item: str(item.peer)),
-    Column("Details", lambda item: _rest(item)),
+    Column("Details", lambda item: _detail_text(item)),
 )
 
 
@@ -195,10 +195,10 @@ def audit(
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
     entries = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
     empty = "The audit log is empty since the broker started."
-    return listing(reversed(entries), AUDIT_COLUMNS, empty)._replace(document=entries)
+    return list_result(reversed(entries), AUDIT_COLUMNS, empty)._replace(document=entries)
 
 
-def _rest(item: AuditEntry) -> str:
+def _detail_text(item: AuditEntry) -> str:
     return ", ".join(
         f"{name}: {value}"
         for name, value in msgspec.to_builtins(item).items()
@@ -258,10 +258,10 @@ def pressed_keys(terminals: list[TextIO], seconds: float) -> list[str]:
     if not data:
         # the terminal has been closed
         raise KeyboardInterrupt
-    return named(data.decode(errors="ignore"))
+    return key_names(data.decode(errors="ignore"))
 
 
-def named(text: str) -> list[str]:
+def key_names(text: str) -> list[str]:
     """Return keys by their names; keys without a name by the characters they write."""
     return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
@@ -298,7 +298,7 @@ VIEWS: Final = {
         LIST_DESTINATIONS,
         DestinationQuery,
         (
-            Column("Name", lambda item: destinations.marked(item, address_in(item))),
+            Column("Name", lambda item: destinations.name_with_state(item, address_in(item))),
             *destinations.COLUMNS,
         ),
         ("publish_rate", "name", "ready", "unacked", "bytes", "consumers", "deliver_rate"),
@@ -323,7 +323,7 @@ class ViewState:
     frozen: bool = False
     typing: bool = False
     """Edit the filter with the pressed keys."""
-    over: bool = False
+    is_done: bool = False
 
     def press(self, key: str) -> None:
         """Apply a key; keys without a meaning are ignored."""
@@ -357,7 +357,7 @@ class ViewState:
             case "-":
                 self.interval = min(_SLOWEST, self.interval * 2)
             case "q" | "Q" | "\x04":
-                self.over = True
+                self.is_done = True
 
     def _type(self, key: str) -> None:
         match key:
@@ -380,22 +380,22 @@ class TopData(NamedTuple):
     page: int
 
 
-def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
+def fetch_top_data(api: Api, state: ViewState, rows: int) -> TopData:
     """Request the data."""
     overview = api.call(GET_OVERVIEW, OverviewQuery())
     parameters: dict[str, Any] = {"limit": rows}
-    if choice.view.query is not ConsumerQuery:  # consumers have no filter
-        parameters["filter"] = choice.filter
-    if choice.sort:
-        parameters |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
+    if state.view.query is not ConsumerQuery:  # consumers have no filter
+        parameters["filter"] = state.filter
+    if state.sort:
+        parameters |= {"sort": state.sort, "order": "asc" if state.ascending else "desc"}
 
     while True:
-        query = choice.view.query(**parameters, offset=(choice.page - 1) * rows)
-        page: Page[Any] = api.call(choice.view.list, query)
+        query = state.view.query(**parameters, offset=(state.page - 1) * rows)
+        page: Page[Any] = api.call(state.view.list, query)
         last = max(1, -(-(page.total or 0) // rows))
-        if choice.page <= last:
-            return TopData(overview, page.items, page.total or 0, choice.page)
-        choice.page = last
+        if state.page <= last:
+            return TopData(overview, page.items, page.total or 0, state.page)
+        state.page = last
 
 
 @action_command(app, "top", options={})
@@ -420,15 +420,15 @@ def top(
     """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""
     view = VIEWS["1"]
     if sort not in view.sorts:
-        raise no_such("--sort", "column", sort, view.sorts)
-    choice = ViewState(view, sort, sort == "name", "" if pattern == "*" else pattern, 1, interval)
+        raise unknown_choice("--sort", "column", sort, view.sorts)
+    state = ViewState(view, sort, sort == "name", "" if pattern == "*" else pattern, 1, interval)
     console = out()
     if not console.is_terminal:
         for done in _times(count):
             if done:
                 time.sleep(interval)
-            top_data = fetch_top_data(api, choice, MOST_ROWS)
-            show(Group(_head(top_data.overview), _list(top_data, choice)))
+            top_data = fetch_top_data(api, state, MOST_ROWS)
+            show(Group(_overview_lines(top_data.overview), _list(top_data, state)))
             sys.stdout.flush()
         return CommandResult(None)
     with (
@@ -436,28 +436,28 @@ def top(
         keyboard() as terminals,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        _run(api, choice, count, terminals, live)
+        _run(api, state, count, terminals, live)
     return CommandResult(None)
 
 
-def _run(api: Api, choice: ViewState, count: int, terminals: list[TextIO], live: Live) -> None:
+def _run(api: Api, state: ViewState, count: int, terminals: list[TextIO], live: Live) -> None:
     console = live.console
-    top_data = fetch_top_data(api, choice, _rows(console))
+    top_data = fetch_top_data(api, state, _rows(console))
     for done in _times(count):
-        trouble = ""
-        if done and not choice.frozen:
+        connection_error = ""
+        if done and not state.frozen:
             try:
-                top_data = fetch_top_data(api, choice, _rows(console))
+                top_data = fetch_top_data(api, state, _rows(console))
             except ConnectionLost as error:
                 # the broker may be restarting
-                trouble = str(error)
-        live.update(_screen(top_data, choice, trouble), refresh=True)
-        deadline = time.monotonic() + choice.interval
-        while (remaining := deadline - time.monotonic()) > 0 or choice.frozen:
+                connection_error = str(error)
+        live.update(_screen(top_data, state, connection_error), refresh=True)
+        deadline = time.monotonic() + state.interval
+        while (remaining := deadline - time.monotonic()) > 0 or state.frozen:
             keys = pressed_keys(terminals, max(0.05, remaining))
             for key in keys:
-                choice.press(key)
-            if choice.over:
+                state.press(key)
+            if state.is_done:
                 return
             if keys:
                 break
@@ -471,16 +471,21 @@ def _rows(console: Console) -> int:
     return min(MOST_ROWS, max(1, console.height - AROUND))
 
 
-def _screen(look: TopData, choice: ViewState, trouble: str) -> RenderableType:
+def _screen(data: TopData, state: ViewState, connection_error: str) -> RenderableType:
     last = Text(_HELP, style="dim", no_wrap=True, overflow="ellipsis")
-    if choice.typing:
-        last = Text(f"filter: {choice.filter}▏  Enter keeps it, Escape drops it", style="bold")
-    elif trouble:
-        last = Text(printable(trouble), style="bold red")
-    return Group(_head(look.overview), _about(look, choice), _list(look, choice, cut=True), last)
+    if state.typing:
+        last = Text(f"filter: {state.filter}▏  Enter keeps it, Escape drops it", style="bold")
+    elif connection_error:
+        last = Text(printable(connection_error), style="bold red")
+    return Group(
+        _overview_lines(data.overview),
+        _list_summary(data, state),
+        _list(data, state, cut=True),
+        last,
+    )
 
 
-def _head(overview: OverviewView) -> RenderableType:
+def _overview_lines(overview: OverviewView) -> RenderableType:
     totals = overview.totals
     published, delivered = recent_rates(overview)
     first_line = Text(
@@ -500,19 +505,19 @@ def _head(overview: OverviewView) -> RenderableType:
     return Group(first_line, second_line, *alarms)
 
 
-def _about(look: TopData, choice: ViewState) -> Text:
-    parts = [f"{number(look.total)} {choice.view.title}"]
-    if choice.sort:
-        parts.append(f"by {choice.sort}{' ↑' if choice.ascending else ' ↓'}")
-    if choice.filter:
-        parts.append(f"like {printable(choice.filter)}")
-    if look.page > 1 or look.total > len(look.items):
-        parts.append(f"page {look.page}")
-    parts.append(f"every {choice.interval:g} s{', frozen' if choice.frozen else ''}")
+def _list_summary(data: TopData, state: ViewState) -> Text:
+    parts = [f"{number(data.total)} {state.view.title}"]
+    if state.sort:
+        parts.append(f"by {state.sort}{' ↑' if state.ascending else ' ↓'}")
+    if state.filter:
+        parts.append(f"like {printable(state.filter)}")
+    if data.page > 1 or data.total > len(data.items):
+        parts.append(f"page {data.page}")
+    parts.append(f"every {state.interval:g} s{', frozen' if state.frozen else ''}")
     return Text("  ".join(parts), style="dim")
 
 
-def _list(look: TopData, choice: ViewState, *, cut: bool = False) -> RenderableType:
-    if not look.items:
-        return Text(f"no {choice.view.title}{' like that' if choice.filter else ' yet'}")
-    return ItemTable(choice.view.columns, look.items, cut=cut)
+def _list(data: TopData, state: ViewState, *, cut: bool = False) -> RenderableType:
+    if not data.items:
+        return Text(f"no {state.view.title}{' like that' if state.filter else ' yet'}")
+    return ItemTable(state.view.columns, data.items, cut=cut)

@@ -29,11 +29,11 @@ from sluicemq.cli.api import (
     YesFlag,
     action_command,
     confirm,
-    listing,
-    not_text,
+    list_result,
     query_command,
+    utf8_error,
 )
-from sluicemq.cli.console import Column, UsageError, err, moment, no_such, quantity
+from sluicemq.cli.console import Column, UsageError, err, moment, quantity, unknown_choice
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.location import BrokerLocation, LoginPasswordFileOption, load_flags
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
@@ -100,17 +100,17 @@ from sluicemq.server.settings import Unit
 
 
 @contextmanager
-def accounts_at(place: BrokerLocation) -> Iterator[Accounts]:
+def open_accounts(place: BrokerLocation) -> Iterator[Accounts]:
     """Open the users of the broker at `place`. Their methods raise the API's errors or
     AccessError."""
-    if place.local and not _answers(place.socket()):
+    if place.local and not _is_listening(place.socket()):
         yield FileAccounts(load_flags(place.config, place.data_dir).config)
         return
     with Api(place.target()) as api:
         yield api
 
 
-def _answers(path: Path) -> bool:
+def _is_listening(path: Path) -> bool:
     """Return whether a process listens on the socket; a socket without access permission counts."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
@@ -152,7 +152,7 @@ class FileAccounts(OperationCaller):
             answer: AnswerT = stop.value
             return answer
         except UnicodeEncodeError as error:
-            raise not_text(error) from None
+            raise utf8_error(error) from None
         raise RuntimeError(f"{operation.operation_id} waited although the users are in a file")
 
     @property
@@ -233,23 +233,23 @@ FileOption = Annotated[
 
 _USERS: Final[tuple[Column[UserView], ...]] = (
     Column("User", lambda item: str(item.name)),
-    Column("Login by", lambda item: _means(item)),
-    Column("Permissions", lambda item: _rights(item)),
-    Column("Created", lambda item: _date(item.created), whole=True, optional=True),
+    Column("Login by", lambda item: _login_methods(item)),
+    Column("Permissions", lambda item: _granted_rights(item)),
+    Column("Created", lambda item: _date(item.created), no_fold=True, optional=True),
 )
 _TOKENS: Final[tuple[Column[tuple[str, TokenView]], ...]] = (
     Column("User", lambda item: item[0]),
     Column("Token", lambda item: item[1].id),
     Column("Label", lambda item: item[1].label),
-    Column("Created", lambda item: _date(item[1].created), whole=True, optional=True),
-    Column("Expires", lambda item: _expiry(item[1]), whole=True),
+    Column("Created", lambda item: _date(item[1].created), no_fold=True, optional=True),
+    Column("Expires", lambda item: _expiry(item[1]), no_fold=True),
 )
 
 
-@query_command(app, "list", opening=accounts_at)
+@query_command(app, "list", opening=open_accounts)
 def list_users(accounts: Accounts) -> CommandResult:
     """List the users without their secrets."""
-    return listing(
+    return list_result(
         accounts.items(LIST_USERS, AccountQuery()),
         _USERS,
         "There are no users: anyone who reaches a port may do everything. Add the first one:\n"
@@ -257,7 +257,7 @@ def list_users(accounts: Accounts) -> CommandResult:
     )
 
 
-@action_command(app, "add", opening=accounts_at, login=LoginPasswordFileOption)
+@action_command(app, "add", opening=open_accounts, login=LoginPasswordFileOption)
 def add(
     accounts: Accounts,
     user: UserArgument,
@@ -305,7 +305,7 @@ def add(
     return CommandResult(document, "\n".join([f"Added {user}, the first user.", *effect]))
 
 
-@action_command(app, "remove", opening=accounts_at)
+@action_command(app, "remove", opening=open_accounts)
 def remove(
     accounts: Accounts,
     user: UserArgument,
@@ -325,7 +325,7 @@ def remove(
     return CommandResult({"removed": user}, f"Removed {user}.")
 
 
-@action_command(app, "passwd", opening=accounts_at, login=LoginPasswordFileOption)
+@action_command(app, "passwd", opening=open_accounts, login=LoginPasswordFileOption)
 def passwd(
     accounts: Accounts,
     user: UserArgument,
@@ -347,7 +347,7 @@ def passwd(
     return CommandResult({"changed": user}, f"{user} has a new password.")
 
 
-@action_command(tokens, "add", opening=accounts_at)
+@action_command(tokens, "add", opening=open_accounts)
 def add_token(
     accounts: Accounts,
     user: UserArgument,
@@ -365,7 +365,7 @@ def add_token(
     return CommandResult({"user": user, **asdict(token)}, text, output=token.token)
 
 
-@query_command(tokens, "list", opening=accounts_at)
+@query_command(tokens, "list", opening=open_accounts)
 def list_tokens(
     accounts: Accounts,
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
@@ -381,10 +381,10 @@ def list_tokens(
         for token in account.tokens
     ]
     document = [{"user": name, **asdict(token)} for name, token in rows]
-    return listing(rows, _TOKENS, "There are no tokens.")._replace(document=document)
+    return list_result(rows, _TOKENS, "There are no tokens.")._replace(document=document)
 
 
-@action_command(tokens, "remove", opening=accounts_at)
+@action_command(tokens, "remove", opening=open_accounts)
 def remove_token(
     accounts: Accounts,
     user: UserArgument,
@@ -452,18 +452,18 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
     return password
 
 
-def _means(user: UserView) -> str:
+def _login_methods(user: UserView) -> str:
     # the default hash is not listed; the other marks users without a login since the migration
     password = "password (bcrypt)" if user.password_scheme == "bcrypt" else "password"
-    means = [
+    methods = [
         *([password] if user.has_password else []),
         *(["digest"] if user.allow_digest else []),
         *([f"{len(user.tokens)} tokens"] if user.tokens else []),
     ]
-    return ", ".join(means) or "-"
+    return ", ".join(methods) or "-"
 
 
-def _rights(user: UserView) -> str:
+def _granted_rights(user: UserView) -> str:
     if user.superuser:
         return "superuser"
     return ", ".join([f"{len(user.permissions)} permissions", *user.roles])
@@ -525,12 +525,12 @@ _PERMISSIONS: Final[tuple[Column[PermissionRow], ...]] = (
 )
 _ROLES: Final[tuple[Column[RoleView], ...]] = (
     Column("Role", lambda item: str(item.name)),
-    Column("Permissions", lambda item: str(len(item.permissions)), right=True),
+    Column("Permissions", lambda item: str(len(item.permissions)), align_right=True),
     Column("Users", lambda item: ", ".join(item.users)),
 )
 
 
-@action_command(permissions_app, "grant", opening=accounts_at)
+@action_command(permissions_app, "grant", opening=open_accounts)
 def grant(
     accounts: Accounts,
     who: WhoArgument,
@@ -569,7 +569,7 @@ def grant(
     )
 
 
-@action_command(permissions_app, "revoke", opening=accounts_at)
+@action_command(permissions_app, "revoke", opening=open_accounts)
 def revoke(
     accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
 ) -> CommandResult:
@@ -588,7 +588,7 @@ def revoke(
     )
 
 
-@query_command(permissions_app, "list", opening=accounts_at)
+@query_command(permissions_app, "list", opening=open_accounts)
 def list_permissions(
     accounts: Accounts,
     who: Annotated[
@@ -612,37 +612,37 @@ def list_permissions(
         for permission in holder.permissions
     ]
     empty = "No permissions have been granted." if who is None else "Nothing."
-    return listing(rows, _PERMISSIONS, empty)
+    return list_result(rows, _PERMISSIONS, empty)
 
 
-@query_command(roles, "list", opening=accounts_at)
+@query_command(roles, "list", opening=open_accounts)
 def list_roles(accounts: Accounts) -> CommandResult:
     """List the roles and their users."""
-    return listing(accounts.items(LIST_ROLES, AccountQuery()), _ROLES, "There are no roles.")
+    return list_result(accounts.items(LIST_ROLES, AccountQuery()), _ROLES, "There are no roles.")
 
 
-@action_command(roles, "add", opening=accounts_at)
+@action_command(roles, "add", opening=open_accounts)
 def add_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Create a role without permissions."""
     accounts.call(PUT_ROLE, PutRole(name=role, expect="new"))
     return CommandResult({"added": role}, f"Added the role {role}.")
 
 
-@action_command(roles, "remove", opening=accounts_at)
+@action_command(roles, "remove", opening=open_accounts)
 def remove_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Remove a role that is assigned to no user."""
     accounts.call(DELETE_ROLE, NamePath(name=role))
     return CommandResult({"removed": role}, f"Removed the role {role}.")
 
 
-@action_command(roles, "assign", opening=accounts_at)
+@action_command(roles, "assign", opening=open_accounts)
 def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Assign a role to a user."""
     accounts.call(ASSIGN_ROLE, AssignedRole(name=user, role=role))
     return CommandResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
-@action_command(roles, "unassign", opening=accounts_at)
+@action_command(roles, "unassign", opening=open_accounts)
 def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Remove a role from a user."""
     accounts.call(WITHDRAW_ROLE, AssignedRole(name=user, role=role))
@@ -654,7 +654,7 @@ def _operations(words: list[str]) -> list[Operation]:
     requested = [word.lower() for word in words]
     for word in requested:
         if word not in names:
-            raise no_such("OPERATION", "operation", word, names)
+            raise unknown_choice("OPERATION", "operation", word, names)
     return [operation for operation in Operation if ALL in requested or str(operation) in requested]
 
 

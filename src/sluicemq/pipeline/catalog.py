@@ -33,14 +33,14 @@ NOT_HANDED_ON: Final = (
 _log: Final = logging.getLogger(__name__)
 
 
-def own_options(given: Mapping[str, str], known: Container[str]) -> dict[str, str]:
+def own_options(raw_options: Mapping[str, str], option_names: Container[str]) -> dict[str, str]:
     """Return the options that Spark passes, with names in lower case.
 
-    For a table in a catalog, these are the names in `known` and those written as an option; the
-    table's properties are left out. Other reads and writes keep unknown names, so that the caller
-    can reject them.
+    For a table in a catalog, these are the names in `option_names` and those written as an
+    option; the table's properties are left out. Other reads and writes keep unknown names, so that
+    the caller can reject them.
     """
-    option_by_name = {name.lower(): value for name, value in given.items()}
+    option_by_name = {name.lower(): value for name, value in raw_options.items()}
     if not is_table(option_by_name):
         return option_by_name
     options = {
@@ -48,7 +48,7 @@ def own_options(given: Mapping[str, str], known: Container[str]) -> dict[str, st
         for name, value in option_by_name.items()
         if name not in PROPERTIES
         and not name.startswith(COPY)
-        and (name in known or COPY + name in option_by_name)
+        and (name in option_names or COPY + name in option_by_name)
     }
     directory = COPY + "path" not in option_by_name
     managed = option_by_name.get("is_managed_location", "").lower() == "true"
@@ -57,17 +57,19 @@ def own_options(given: Mapping[str, str], known: Container[str]) -> dict[str, st
     return options
 
 
-def is_table(given: Mapping[str, str]) -> bool:
+def is_table(raw_options: Mapping[str, str]) -> bool:
     """Return True for the properties of a table in a catalog; names in lower case."""
-    return not PROPERTIES.isdisjoint(given) or any(name.startswith(COPY) for name in given)
+    return not PROPERTIES.isdisjoint(raw_options) or any(
+        name.startswith(COPY) for name in raw_options
+    )
 
 
-def warn_of_secrets(given: Mapping[str, str]) -> None:
+def warn_of_secrets(raw_options: Mapping[str, str]) -> None:
     """Log a warning if a table is created with credentials in its options (lower-case names)."""
-    if not is_table(given):
+    if not is_table(raw_options):
         return
-    secrets = [f"the option {name}" for name in SECRETS if given.get(name)]
-    if re.search(r"://[^?]*:[^?]+@", given.get("url", "")):
+    secrets = [f"the option {name}" for name in SECRETS if raw_options.get(name)]
+    if re.search(r"://[^?]*:[^?]+@", raw_options.get("url", "")):
         secrets.append("the option url")
     if secrets:
         _log.warning(

@@ -32,14 +32,14 @@ class SluiceSource(DataSource):
         """
         from sluicemq.pipeline.catalog import warn_of_secrets
         from sluicemq.pipeline.sink import options as sink
-        from sluicemq.pipeline.source.options import asked_columns, parse_options
+        from sluicemq.pipeline.source.options import parse_options, requested_columns
 
         options_by_name = {name.lower(): value for name, value in self.options.items()}
         warn_of_secrets(options_by_name)
         if not sink.WRITE_ONLY.isdisjoint(options_by_name) and "url" in options_by_name:
             sink.read(options_by_name)
             return sink.DEFAULT_SCHEMA
-        return asked_columns(parse_options(options_by_name))
+        return requested_columns(parse_options(options_by_name))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read`; `schema` may differ from the option columns."""

@@ -48,7 +48,7 @@ _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 NO_COLUMNS: Final = StructType()
 
 
-def searched_by(*columns: str) -> dict[str, str]:
+def skipping_statistics(*columns: str) -> dict[str, str]:
     """Return the property of a table that rows are selected from by these columns.
 
     Delta keeps their smallest and greatest values for each file, instead of those of the first 32
@@ -137,11 +137,11 @@ class LakeTable:
                 "One catalog has the tables of one lake: use another catalog, or none"
             )
 
-    def evolve(self, spark: SparkSession, place: str) -> None:
+    def evolve(self, spark: SparkSession, error_prefix: str) -> None:
         """Add the columns that the table does not have, if it exists.
 
-        `place` begins errors. Raises ConfigurationError if a column has another type, or the table
-        other partitions.
+        `error_prefix` begins errors. Raises ConfigurationError if a column has another type, or the
+        table other partitions.
         """
         if not self.exists(spark):
             return
@@ -153,19 +153,20 @@ class LakeTable:
                 additions.append(item)
             elif column.dataType.simpleString() != item.dataType.simpleString():
                 raise ConfigurationError(
-                    f"{place}: the column {item.name} is {column.dataType.simpleString().upper()} "
-                    f"in {self.name} and {item.dataType.simpleString().upper()} in the "
-                    "definition. A column cannot change its type: give it another name, or the "
-                    "table"
+                    f"{error_prefix}: the column {item.name} is "
+                    f"{column.dataType.simpleString().upper()} in {self.name} and "
+                    f"{item.dataType.simpleString().upper()} in the definition. A column "
+                    "cannot change its type: give it another name, or the table"
                 )
         if self.partitions:
             (detail,) = DeltaTable.forPath(spark, self.location).detail().collect()
             partitions = tuple(detail["partitionColumns"])
             if partitions != tuple(self.partitions):
                 raise ConfigurationError(
-                    f"{place}: {self.name} is partitioned by {', '.join(partitions) or 'nothing'}, "
-                    f"not by {', '.join(self.partitions)}. Partitions cannot change: give the "
-                    "table another name"
+                    f"{error_prefix}: {self.name} is partitioned by "
+                    f"{', '.join(partitions) or 'nothing'}, not by "
+                    f"{', '.join(self.partitions)}. Partitions cannot change: give the table "
+                    "another name"
                 )
         if additions:
             ddl = StructType(additions).toDDL()
@@ -177,15 +178,17 @@ class LakeTable:
         return spark.read.format("delta").options(**options).load(self.location)
 
     def changes(
-        self, spark: SparkSession, first: int, last: int, *, inserted: bool = False
+        self, spark: SparkSession, first: int, last: int, *, inserts_only: bool = False
     ) -> DataFrame:
         """Return the rows before and after each change of these versions (change data feed).
 
-        With `inserted`, only the new rows."""
+        With `inserts_only`, only the new rows."""
         reader = spark.read.format("delta").option("readChangeFeed", "true")
         reader = reader.option("startingVersion", first).option("endingVersion", last)
         rows = reader.load(self.location)
-        return (rows.where("_change_type = 'insert'") if inserted else rows).drop(*_FEED_COLUMNS)
+        return (rows.where("_change_type = 'insert'") if inserts_only else rows).drop(
+            *_FEED_COLUMNS
+        )
 
     def append(self, rows: DataFrame, tag: Tag | None, *, size: int = 0) -> None:
         """Append rows, and create the table if it does not exist.
@@ -205,7 +208,7 @@ class LakeTable:
 
     def _save(self, writer: DataFrameWriter, spark: SparkSession) -> None:
         if self.exists(spark):
-            self._computed(spark)
+            self._computed_snapshot(spark)
             writer.save(self.location)
             return
         # refuses another lake's table of this name before anything is written
@@ -218,57 +221,61 @@ class LakeTable:
     def merge(
         self,
         rows: DataFrame,
-        combined: Mapping[str, str] | None = None,
+        combined_columns: Mapping[str, str] | None = None,
         tag: Tag | None = None,
         *,
-        within: str = "true",
-        newer: str | None = None,
-        removed: str = "",
+        old_condition: str = "true",
+        update_condition: str | None = None,
+        delete_condition: str = "",
         null_keys: bool = False,
     ) -> None:
         """Replace the rows with the same keys, and insert the others.
 
-        combined   SQL expressions of columns that depend on both rows, `old` and `new`; the others
-                   take the values of `new`
-        within     SQL condition on the row `old` that all existing rows with these keys fulfil:
-                   files without such rows are not read
-        newer      SQL condition on the rows `old` and `new`: others leave the existing row as it is
-        removed    SQL condition on the row `new`: it deletes the existing row, and is not inserted
-        null_keys  True if NULL is a key like any other, as in GROUP BY
+        combined_columns  SQL expressions of columns that depend on both rows, `old` and `new`; the
+                          others take the values of `new`
+        old_condition     SQL condition on the row `old` that all existing rows with these keys
+                          fulfil: files without such rows are not read
+        update_condition  SQL condition on the rows `old` and `new`: others leave the existing row
+                          as it is
+        delete_condition  SQL condition on the row `new`: it deletes the existing row, and is not
+                          inserted
+        null_keys         True if NULL is a key like any other, as in GROUP BY
         """
         spark = rows.sparkSession
-        insert_condition = f"NOT ({removed})" if removed else "true"
+        insert_condition = f"NOT ({delete_condition})" if delete_condition else "true"
         names = {name: quoted(name) for name in self.schema.names}
         if not self.exists(spark):
             self.append(rows.alias("new").where(insert_condition).select(*names.values()), tag)
             return
         insert: dict[str, str | Column] = {name: f.col(f"new.{name}") for name in names.values()}
         update: dict[str, str | Column] = {
-            column: (combined or {}).get(name, insert[column])
+            column: (combined_columns or {}).get(name, insert[column])
             for name, column in names.items()
             if name not in self.keys
         }
         equal = "<=>" if null_keys else "="
         same_key = " AND ".join(f"old.{key} {equal} new.{key}" for key in map(quoted, self.keys))
         table = DeltaTable.forPath(spark, self.location).alias("old")
-        merge = table.merge(rows.alias("new"), f"({within}) AND {same_key}")
-        if removed:
-            merge = merge.whenMatchedDelete(f"({newer or 'true'}) AND ({removed})")
-        merge = merge.whenMatchedUpdate(newer, update)
+        merge = table.merge(rows.alias("new"), f"({old_condition}) AND {same_key}")
+        if delete_condition:
+            merge = merge.whenMatchedDelete(
+                f"({update_condition or 'true'}) AND ({delete_condition})"
+            )
+        merge = merge.whenMatchedUpdate(update_condition, update)
         merge = merge.whenNotMatchedInsert(insert_condition, insert)
         # a merge has no options of its own
         settings = {}
         if tag:
-            self._computed(spark)
+            self._computed_snapshot(spark)
             settings = {_APPLICATION: tag.application, _VERSION: str(tag.version)}
-        with configured(spark, settings):
+        with temporary_settings(spark, settings):
             merge.execute()
 
     def tags(self, spark: SparkSession) -> dict[str, TagState]:
         """Return the last tag of each application that wrote to the table."""
         if not self.exists(spark):
             return {}
-        entries = self._computed(spark).setTransactions().iterator()
+        entries = self._computed_snapshot(spark).setTransactions().iterator()
         states = {}
         while entries.hasNext():
             transaction = entries.next()
@@ -280,7 +287,7 @@ class LakeTable:
         """Return the version of the last tag of each application."""
         return {application: tag.version for application, tag in self.tags(spark).items()}
 
-    def reached(self, spark: SparkSession, application: str) -> int:
+    def tagged_version(self, spark: SparkSession, application: str) -> int:
         """Return the version of an application's last tag; -1 if it has none."""
         return self.progress(spark).get(application, -1)
 
@@ -306,14 +313,14 @@ class LakeTable:
         empty = java._jvm.scala.Option.empty()
         return log.forTable(java._jsparkSession, self.location).update(False, empty, empty)
 
-    def _computed(self, spark: SparkSession) -> Any:
+    def _computed_snapshot(self, spark: SparkSession) -> Any:
         """Return Delta's current snapshot, its state computed without generated code.
 
         Delta keeps that state, and looks a tag up in it before it writes: so writes call this
         first, which computes it at a lower cost (INTERPRETED).
         """
         snapshot = self._snapshot(spark)
-        with configured(spark, INTERPRETED):
+        with temporary_settings(spark, INTERPRETED):
             snapshot.setTransactions()
         return snapshot
 
@@ -327,7 +334,7 @@ def _writer(rows: DataFrame, mode: str, tag: Tag | None) -> DataFrameWriter:
 
 
 @contextmanager
-def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Change settings of a session within this context."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():

@@ -30,7 +30,7 @@ from sluicemq.model.message import DEFAULT_PRIORITY, Durability, Message
 from sluicemq.model.rows import Row
 from sluicemq.pipeline.sink.conversion import Converter
 from sluicemq.pipeline.sink.delivery import PartitionWriter
-from sluicemq.pipeline.sink.options import COLUMNS, places, read
+from sluicemq.pipeline.sink.options import COLUMNS, column_indexes, read
 
 Predicate = Callable[[Message], bool]
 
@@ -72,21 +72,21 @@ def replay(
     *,
     rate: float | None = None,
     speed: float | None = None,
-    selects: Callable[[], Predicate] | None = None,
+    make_predicate: Callable[[], Predicate] | None = None,
     write_id: str = "",
     progress: Callable[[int, int], None] | None = None,
     **options: str,
 ) -> Replayed:
     """Publish the frame's messages again, and return when the broker has stored all.
 
-    destination  a queue, or "topic:NAME"; "" = each message's original destination
-    rate         messages per second; None = no limit
-    speed         1 = with the original intervals, 2 = twice as fast, ...; None = without
-    selects      creates a predicate on the executors; rows for which it is false are skipped
-    write_id     "" = a new unique one
-    progress     called with the number of messages sent so far, and of all
-    options      further options of the sink: user, password, token, deadLetterQueue, badRows,
-                 retryTimeout
+    destination     a queue, or "topic:NAME"; "" = each message's original destination
+    rate            messages per second; None = no limit
+    speed           1 = with the original intervals, 2 = twice as fast, ...; None = without
+    make_predicate  creates a predicate on the executors; rows for which it is false are skipped
+    write_id        "" = a new unique one
+    progress        called with the number of messages sent so far, and of all
+    options         further options of the sink: user, password, token, deadLetterQueue, badRows,
+                    retryTimeout
 
     Raises ConfigurationError for a frame without messages or for invalid options; ConnectionLost,
     AccessError and RequestRefused for errors from the broker.
@@ -99,15 +99,17 @@ def replay(
     sink_options = {"badRows": "dead-letter", **options, "url": url, "writeId": write_id}
     sink = read({**sink_options, **({"destination": destination} if destination else {})})
     messages = _messages(frame, keep_destination=not destination)
-    converter = Converter(places(messages.drop(_ORDER, _TIME).schema, sink.destination), sink)
-    if selects is not None:
-        messages = messages.mapInArrow(_selected(selects, converter), messages.schema)
+    converter = Converter(
+        column_indexes(messages.drop(_ORDER, _TIME).schema, sink.destination), sink
+    )
+    if make_predicate is not None:
+        messages = messages.mapInArrow(_filter_rows(make_predicate, converter), messages.schema)
     total = messages.count() if progress is not None else 0
     messages = messages.withColumn(_WINDOW, _window(rate, speed))
     latest, start = 0, time.monotonic()
     with PartitionWriter(sink, converter, write_id, sink.batch, 0) as delivery:
-        for batch in _in_order(messages):
-            for window, piece in _by_window(batch):
+        for batch in _ordered_batches(messages):
+            for window, piece in _split_by_window(batch):
                 if window > latest:
                     start = _begin_window(delivery, start, window / WINDOWS)
                     latest = window
@@ -119,20 +121,21 @@ def replay(
     return Replayed(write_id, result.rows, result.written, result.already, bad_rows)
 
 
-def _begin_window(delivery: PartitionWriter, begun: float, due: float) -> float:
+def _begin_window(delivery: PartitionWriter, started: float, due: float) -> float:
     """Send the messages of the last window, and wait for the next one.
 
-    begun  time at which the first window began
-    due    seconds from then to the next window
+    started  time at which the first window began
+    due      seconds from then to the next window
 
-    Return `begun`, as if the first window had begun later if an earlier run had sent the last one.
+    Return `started`, as if the first window had begun later if an earlier run had sent the last
+    one.
     """
     before = delivery.written.written
     delivery.flush()
     if delivery.written.already and delivery.written.written == before:
-        begun = time.monotonic() - due
-    time.sleep(max(0.0, begun + due - time.monotonic()))
-    return begun
+        started = time.monotonic() - due
+    time.sleep(max(0.0, started + due - time.monotonic()))
+    return started
 
 
 # --- selection of messages -----------------------------------------------------------------------
@@ -161,13 +164,13 @@ def _messages(frame: DataFrame, *, keep_destination: bool) -> DataFrame:
     return frame.selectExpr(*columns, _ORDER, f"{time_column} AS {_TIME}")
 
 
-def _selected(
-    selects: Callable[[], Predicate], converter: Converter
+def _filter_rows(
+    make_predicate: Callable[[], Predicate], converter: Converter
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Filter rows in a task by the predicate."""
 
     def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        predicate = selects()
+        predicate = make_predicate()
         for batch in batches:
             rows = converter.convert(batch)
             times = batch.column(_TIME).cast(pa.int64()).fill_null(0).to_pylist()
@@ -198,7 +201,7 @@ def _message(values: Sequence[Any], moment: int) -> Message:
 # --- ordered transfer to the driver ---------------------------------------------------------------
 
 
-def _in_order(messages: DataFrame) -> Iterator[pa.RecordBatch]:
+def _ordered_batches(messages: DataFrame) -> Iterator[pa.RecordBatch]:
     """Yield the columns of the sink, the time and the window, ordered by sequence number.
 
     Spark transfers rows to the driver one by one; here each row is a whole batch, as bytes.
@@ -237,7 +240,7 @@ def _window(rate: float | None, speed: float | None) -> Column:
     return f.coalesce(f.floor(elapsed * WINDOWS / (_MICROSECONDS * speed)), f.lit(0))
 
 
-def _by_window(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _split_by_window(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Split a batch into messages of one window each, which follow its number."""
     windows = batch.column(_WINDOW).to_numpy()
     cuts = (np.flatnonzero(np.diff(windows)) + 1).tolist()

@@ -102,7 +102,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def spelled(text: str) -> str:
+def escape_invalid(text: str) -> str:
     """Return text that every table format can store: a byte that is not UTF-8 becomes `\\xNN`."""
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -110,7 +110,7 @@ def spelled(text: str) -> str:
         return text.encode("utf-8", "backslashreplace").decode()
 
 
-def text_of(value: object) -> str | None:
+def property_text(value: object) -> str | None:
     """Return a property's value as text; `property_types` holds its type."""
     if value is None or type(value) is str:
         return value

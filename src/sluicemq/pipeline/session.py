@@ -142,7 +142,7 @@ def session(
     builder = SparkSession.builder.appName(name)
     for key, value in effective.items():
         builder = builder.config(key, value)
-    with _heard_by(log):
+    with _stderr_to(log):
         try:
             return builder.getOrCreate()
         except PySparkRuntimeError as error:
@@ -170,13 +170,15 @@ def expect_java() -> None:
         raise SluiceError(f"Spark's Java process ended with status {code}. Run the command again")
 
 
-def effective_settings(configured: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+def effective_settings(
+    configured: Mapping[str, str], settings: Mapping[str, str]
+) -> dict[str, str]:
     """Return the settings of a session, except for its jars.
 
     configured  settings of spark-submit or spark-defaults.conf
-    given       settings of the caller, which take precedence
+    settings    settings of the caller, which take precedence
     """
-    requested = {**configured, **NEEDED, **given}
+    requested = {**configured, **NEEDED, **settings}
     effective = {**EVERYWHERE, **(LOCAL if _has_local_master(requested) else {}), **requested}
     extensions = [extension for extension in effective.get(_EXTENSIONS, "").split(",") if extension]
     effective[_EXTENSIONS] = ",".join(dict.fromkeys([*extensions, _DELTA]))
@@ -249,7 +251,7 @@ def _use_local_home(effective: dict[str, str]) -> None:
 
 
 @contextmanager
-def _heard_by(log: Path | None) -> Iterator[None]:
+def _stderr_to(log: Path | None) -> Iterator[None]:
     """Redirect the standard error of processes started in this context to that file.
 
     Spark has no setting for the output of its workers and before its logging starts."""

@@ -50,7 +50,9 @@ def contents(spark: SparkSession, lake: Lake) -> tuple[list[Row], list[Row], lis
 
 def reached(spark: SparkSession, lake: Lake, *layers: str) -> int:
     """Return the last record that all these layers have; -1 if one of them has none."""
-    return min(lake.layer(layer).reached(spark, lake.application(JOURNAL)) for layer in layers)
+    return min(
+        lake.layer(layer).tagged_version(spark, lake.application(JOURNAL)) for layer in layers
+    )
 
 
 class Broken(Exception):

@@ -127,13 +127,13 @@ def test_queries_add_no_variable_to_the_environment_that_they_share(
     for name in set(environment) - {"PYTHONPATH"}:  # of queries of other tests
         environment.remove(name)
     prepared: list[set[str]] = []
-    begin = Supervisor._begin
+    begin = Supervisor._start_query
 
     def observed(self: Supervisor, *rest: Any) -> None:
         prepared.append(set(environment))
         begin(self, *rest)
 
-    monkeypatch.setattr(Supervisor, "_begin", observed)
+    monkeypatch.setattr(Supervisor, "_start_query", observed)
     Supervisor(spark, traffic.job()).run(None)
     assert set(environment) == prepared[0]
     assert all(environment.values())
@@ -222,7 +222,7 @@ def test_error_in_a_task_is_explained_by_its_cause(spark: SparkSession, tmp_path
     rows = spark.range(1).selectExpr("1 DIV id AS quotient")
     with pytest.raises(Py4JJavaError) as raised:
         rows.write.format("delta").save(str(tmp_path / "table"))
-    kind, error = run.explained(raised.value)
+    kind, error = run.cause_of(raised.value)
     assert kind == ""
     assert str(error).startswith("[DIVIDE_BY_ZERO] Division by zero.")
 
@@ -264,14 +264,14 @@ def test_permanent_errors_are_raised_at_once(
     assert reports == []
 
     monkeypatch.undo()
-    begin = Supervisor._begin
+    begin = Supervisor._start_query
 
     def refused(self: Supervisor, query: RunningQuery, *rest: Any) -> None:
         if query.name == "tables":
             raise JournalError("segment 7 is damaged")
         begin(self, query, *rest)
 
-    monkeypatch.setattr(Supervisor, "_begin", refused)
+    monkeypatch.setattr(Supervisor, "_start_query", refused)
     with pytest.raises(JournalError, match="segment 7 is damaged"):
         Supervisor(spark, traffic.job()).run(1.0)
     assert not spark.streams.active, "the query for gold goes on"

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from sluicemq.clients.http import HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.sink.options import COLUMNS, places, read
+from sluicemq.pipeline.sink.options import COLUMNS, column_indexes, read
 from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter
 
 URL = {"url": "http://localhost:7680"}
@@ -87,7 +87,7 @@ def test_a_target_shows_no_secret() -> None:
 def test_columns(spark: SparkSession) -> None:
     schema = StructType.fromDDL("Body string, x void, priority smallint, destination varchar(9)")
     schema = StructType([field for field in schema if field.name != "x"])
-    assert places(schema, "") == {"body": 0, "priority": 1, "destination": 2}
+    assert column_indexes(schema, "") == {"body": 0, "priority": 1, "destination": 2}
     types = {
         "body": "map<string,string>",
         "properties": "map<string,string>",
@@ -98,9 +98,9 @@ def test_columns(spark: SparkSession) -> None:
         "deliver_at": "timestamp",
     }
     ddl = ", ".join(f"{name} {types.get(name, 'string')}" for name in COLUMNS)
-    assert list(places(StructType.fromDDL(ddl), "")) == list(COLUMNS)
+    assert list(column_indexes(StructType.fromDDL(ddl), "")) == list(COLUMNS)
     # a column of nothing but null is no column
-    assert places(StructType.fromDDL("body void, type void"), "q") == {}
+    assert column_indexes(StructType.fromDDL("body void, type void"), "q") == {}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_columns(spark: SparkSession) -> None:
 )
 def test_columns_that_cannot_be(spark: SparkSession, schema: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as raised:
-        places(StructType.fromDDL(schema), "")
+        column_indexes(StructType.fromDDL(schema), "")
     assert "destination_kind" in str(raised.value)  # it names the columns there are
 
 

@@ -35,8 +35,8 @@ from sluicemq.pipeline.schema import EVENTS, Event
 from sluicemq.pipeline.source.options import (
     SourceOptions,
     arrow_columns,
-    asked_columns,
     parse_options,
+    requested_columns,
 )
 from sluicemq.pipeline.source.readers import BatchReader
 from sluicemq.pipeline.source.reading import Share
@@ -125,7 +125,7 @@ def options_of(place: Path | str, **given: str) -> SourceOptions:
 def reader_of(place: Path | str, **given: str) -> BatchReader:
     """What Spark is given for `spark.read`."""
     options = options_of(place, **given)
-    return BatchReader(options, arrow_columns(asked_columns(options)))
+    return BatchReader(options, arrow_columns(requested_columns(options)))
 
 
 def table_of(reader: BatchReader) -> pa.Table:

@@ -21,10 +21,10 @@ from sluicemq.pipeline.source import readers
 from sluicemq.pipeline.source.options import (
     SourceOptions,
     arrow_columns,
-    asked_columns,
     check_batch,
     check_stream,
     parse_options,
+    requested_columns,
 )
 from sluicemq.pipeline.source.readers import BatchReader, StreamReader
 from tests.pipeline.source.support import (
@@ -80,7 +80,7 @@ def sequences(rows: list[Row]) -> list[int]:
 
 def stream_of(directory: Path, **given: str) -> StreamReader:
     options = options_of(directory, **given)
-    return StreamReader(options, arrow_columns(asked_columns(options)))
+    return StreamReader(options, arrow_columns(requested_columns(options)))
 
 
 # --- which destinations ---------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_group_id_is_the_slot(tmp_path: Path, journal: FileJournal) -> None:
 
 def kafka_rows(directory: Path, **given: str) -> list[dict[str, Any]]:
     options = options_of(directory, events="", shape="kafka", **given)
-    reader = BatchReader(options, arrow_columns(asked_columns(options), options.shape))
+    reader = BatchReader(options, arrow_columns(requested_columns(options), options.shape))
     rows: list[dict[str, Any]] = table_of(reader).to_pylist()
     return rows
 

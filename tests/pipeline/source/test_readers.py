@@ -137,8 +137,8 @@ def records_of(heads: Heads, data: memoryview, base: int) -> Found:
 class InParts(Mapped):
     """Segment that is read in parts, as over HTTP."""
 
-    def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
-        return super().stretch(start, min(end, start + least), least)
+    def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
+        return super().read_bytes(start, min(end, start + minimum), minimum)
 
 
 def vectorised(

@@ -31,7 +31,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.pipeline.source import offsets, plan
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
-from sluicemq.pipeline.source.options import arrow_columns, asked_columns
+from sluicemq.pipeline.source.options import arrow_columns, requested_columns
 from sluicemq.pipeline.source.readers import StreamReader
 from sluicemq.pipeline.source.reading import Share
 from tests.pipeline.source import support
@@ -55,7 +55,7 @@ ALL = ReadAllAvailable()
 def stream_of(directory: Path | str, **given: str) -> StreamReader:
     """What Spark is given for `spark.readStream`; from the start of the journal by default."""
     options = options_of(directory, **{"startingoffsets": "earliest", **given})
-    return StreamReader(options, arrow_columns(asked_columns(options)))
+    return StreamReader(options, arrow_columns(requested_columns(options)))
 
 
 def batch(stream: StreamReader, start: Offset, end: Offset) -> list[Row]:

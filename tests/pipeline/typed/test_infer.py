@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.typed.definition import Definition, Format, TypedTable, parse_definition
-from sluicemq.pipeline.typed.infer import block, infer_missing, infer_schema, table_name
+from sluicemq.pipeline.typed.infer import infer_missing, infer_schema, table_definition, table_name
 from sluicemq.pipeline.typed.validation import check
 from sluicemq.protocols.java import dumps_map
 from tests.pipeline.jobs.events import Journal, frame
@@ -31,7 +31,7 @@ def events(spark: SparkSession, *bodies: bytes, kind: str = "bytes") -> DataFram
 def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSession) -> None:
     inferred = infer_schema(events(spark, *JSON, b"no json"), "orders*")
     assert (inferred.format, inferred.sampled, inferred.readable) == (Format.JSON, 3, 2)
-    text = block(inferred, "orders*", "orders")
+    text = table_definition(inferred, "orders*", "orders")
     definition = parse_definition(text)
     check(spark, definition)
     (table,) = definition.tables
@@ -52,7 +52,7 @@ def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSessi
 def test_names_that_a_table_cannot_have(spark: SparkSession) -> None:
     body = b'{"_id": 1, "a b": 2, "id": 3, "ID": 4, "line\\n": 5, "inner": {"_x": 6, "y z": [7]}}'
     inferred = infer_schema(events(spark, body), "orders")
-    text = block(inferred, "orders", "orders")
+    text = table_definition(inferred, "orders", "orders")
     definition = parse_definition(text)
     check(spark, definition)
     assert inferred.columns.simpleString() == "struct<ID:bigint,inner:string>"

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluicemq.model.destination import Address, Kind
-from sluicemq.pipeline.delta import configured
+from sluicemq.pipeline.delta import temporary_settings
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.source.selection import Selection
@@ -420,7 +420,7 @@ def test_body_that_is_no_object_has_no_unknown_fields(spark: SparkSession) -> No
     journal = Journal()
     for body in (b'{"id": 1, "x": 1}', b"hello", b"[1]"):
         journal.message(0, body, "json")
-    with configured(spark, LENIENT):
+    with temporary_settings(spark, LENIENT):
         rows, _, _ = outcomes(spark, journal, table())
         assert counted(rows, table()).unknown_fields == 1
 

@@ -104,10 +104,10 @@ def read_packets(path: Path) -> Iterator[Packet]:
         elif first in _PCAP:
             yield from _pcap(file, *_PCAP[first])
         else:
-            raise CaptureError(0, _no_capture(first))
+            raise CaptureError(0, _unknown_format_error(first))
 
 
-def _no_capture(first: bytes) -> str:
+def _unknown_format_error(first: bytes) -> str:
     if not first:
         return "the file is empty"
     if first[:2] == b"\x1f\x8b" or first == b"\x28\xb5\x2f\xfd":

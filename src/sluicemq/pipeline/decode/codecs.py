@@ -17,7 +17,7 @@ import pyarrow as pa
 from sluicemq.model.errors import ConfigurationError, FrameTooLarge, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
 from sluicemq.model.url import PROTOCOLS
-from sluicemq.pipeline.schema import spelled, text_of
+from sluicemq.pipeline.schema import escape_invalid, property_text
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
@@ -166,7 +166,7 @@ class Codec(ABC):
 
         Never raises: an invalid part sets the column `error`."""
 
-    def _hidden(self, value: Any) -> Any:
+    def _redact(self, value: Any) -> Any:
         """Return a secret, or its replacement."""
         if self.options.secrets:
             return value
@@ -197,13 +197,13 @@ class PhpmqCodec(Codec):
         while data[at] in b"\r\n":
             at += 1  # blank lines before the frame
         packets = int(data[at + 6 : at + 8])
-        at = self._after_line(data, at + 8)
+        at = self._skip_newline(data, at + 8)
         for _ in range(packets):
             length = int(data[at + 3 : at + 32])
-            at = self._after_line(data, self._after_line(data, at + 32) + length)
+            at = self._skip_newline(data, self._skip_newline(data, at + 32) + length)
         return at - start
 
-    def _after_line(self, data: bytearray, at: int) -> int:
+    def _skip_newline(self, data: bytearray, at: int) -> int:
         """Return the index behind the end of line at `at`, in the line form of the protocol."""
         return at if not self.decoder.newline else at + 2 if data[at] == 0x0D else at + 1
 
@@ -312,13 +312,13 @@ class VibemqCodec(Codec):
         headers = frame.headers or {}
         properties: dict[str, Property] = dict(headers)
         for name in properties.keys() & self._SECRETS:
-            properties[name] = self._hidden(properties[name])
+            properties[name] = self._redact(properties[name])
         if frame.error_code or frame.error_message:
             properties |= {"errorCode": frame.error_code, "errorMessage": frame.error_message}
         has_body = kind in (vibemq.PUBLISH, vibemq.DELIVER)
         body: bytes | None = frame.payload if has_body or frame.payload else None
         if kind in (vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD) and self.to_server:
-            body = self._hidden(body or b"")
+            body = self._redact(body or b"")
         identity = _printable(frame.id)
         return {
             "frame": _VIBEMQ_FRAMES.get(kind) or f"type {kind}",
@@ -379,7 +379,7 @@ class JmqCodec(Codec):
             "frame": self._FRAMES.get(frame.type) or f"type {frame.type}",
             "packet_type": frame.type,
             "request_id": str(frame.consumer_id) if frame.consumer_id else None,
-            "body": (self._hidden(frame.body) if is_login else frame.body) or None,
+            "body": (self._redact(frame.body) if is_login else frame.body) or None,
         }
         try:
             properties = frame.properties if frame.block else {}
@@ -438,10 +438,10 @@ def _from_bytes(raw: bytes) -> str:
 
 def _printable(text: str | None) -> str | None:
     """Return text that a table can store, None for no text."""
-    return spelled(text) if text else None
+    return escape_invalid(text) if text else None
 
 
 def _texts(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
     """Return values as text: true and false, decimal numbers, bytes in base64."""
-    texts = ((spelled(name), text_of(value)) for name, value in properties)
-    return [(name, None if text is None else spelled(text)) for name, text in texts] or None
+    texts = ((escape_invalid(name), property_text(value)) for name, value in properties)
+    return [(name, None if text is None else escape_invalid(text)) for name, text in texts] or None

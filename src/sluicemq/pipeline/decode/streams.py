@@ -122,7 +122,7 @@ class Reassembler:
         """True if the first byte is the first of the connection, not only of the capture."""
         self.closed = False
         """True if FIN or RST was captured."""
-        self.foreign = 0
+        self.foreign_segments = 0
         """Number of segments whose sequence numbers do not belong to this connection."""
 
     def accepts(self, segment: Segment) -> bool:
@@ -146,7 +146,7 @@ class Reassembler:
         size = len(segment.payload)
         self.closed = self.closed or bool(segment.flags & (FIN | RST))
         if abs(distance) >= _WINDOW:
-            self.foreign += size + segment.lost > 0
+            self.foreign_segments += size + segment.lost > 0
             return []
         if is_syn and not self._started:
             self.begins = self._started = True
@@ -155,16 +155,16 @@ class Reassembler:
         if size or segment.lost or segment.flags & FIN:
             self._waiting_bytes += size
             heappush(self._waiting, (number, segment.time, segment))
-        return self._in_order(at_end=False)
+        return self._take_complete(at_end=False)
 
     def end(self) -> list[Chunk]:
         """Return the rest at the end of the capture."""
-        chunks = self._in_order(at_end=True)
+        chunks = self._take_complete(at_end=True)
         if self._missing:
             chunks.append(Chunk(self._missing, self._cut, b"", self._latest))
         return chunks
 
-    def _in_order(self, at_end: bool) -> list[Chunk]:
+    def _take_complete(self, at_end: bool) -> list[Chunk]:
         """Return what is complete; at the end, everything."""
         chunks: list[Chunk] = []
         waiting = self._waiting
@@ -230,7 +230,7 @@ class Flow:
     def __init__(
         self,
         rows: RowBuffer,
-        place: Row,
+        shared_columns: Row,
         kind: type[Codec] | None,
         arguments: tuple[bool, DecodeOptions],
         begins: bool,
@@ -241,20 +241,21 @@ class Flow:
         `begins`: the first byte is the first of the connection; otherwise, `reason` is why the
         bytes before the first frame are not decoded, None if that is no error."""
         self._rows = rows
-        self._place = place
+        self._shared_columns = shared_columns
         self._kind = kind
         self._arguments = arguments
         self._codec = kind(*arguments) if kind is not None and begins else None
         """None: out of step."""
-        self._kept = bytearray()
-        """Bytes from `_begin` on; out of step, the last bytes, to search from index `_from` on."""
-        self._from = 0
+        self._buffer = bytearray()
+        """Bytes from `_begin` on; out of step, the last bytes, to search from index
+        `_search_start` on."""
+        self._search_start = 0
         self._begin = 0
         """Position of the first byte that is not in a row yet."""
         self._end = 0
         """Position behind the last byte."""
         self._reason = reason
-        self._since = NO_TIME
+        self._sync_lost_at = NO_TIME
         """Time at which synchronisation was lost."""
         self._gaps = 0
         """Number of gaps while out of step, except the one that is the reason."""
@@ -264,7 +265,13 @@ class Flow:
         """Add a row."""
         timestamp = None if time == NO_TIME else time
         self._rows.add(
-            {**self._place, "time": timestamp, "offset": offset, "length": length, **columns}
+            {
+                **self._shared_columns,
+                "time": timestamp,
+                "offset": offset,
+                "length": length,
+                **columns,
+            }
         )
 
     def add(self, chunks: Iterable[Chunk]) -> None:
@@ -287,7 +294,7 @@ class Flow:
     def _take(self, chunk: Chunk) -> None:
         self._end += len(chunk.data)
         self._latest = chunk.time
-        self._kept += chunk.data
+        self._buffer += chunk.data
         if self._codec is not None:
             self._accept(self._codec, self._codec.decoder.feed(chunk.data))
         while self._codec is None and (result := self._search()) is not None:
@@ -301,43 +308,47 @@ class Flow:
             reason = f"{chunk.missing} bytes are missing in the capture at {self._end}"
             if chunk.cut:
                 reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
-            self._fall_out(reason)
-        self._kept.clear()
-        self._from = 0
+            self._lose_sync(reason)
+        self._buffer.clear()
+        self._search_start = 0
         self._end += chunk.missing
 
     def _accept(self, codec: Codec, frames: list[Any]) -> None:
         """Emit rows for the frames that `codec` found in the kept bytes."""
         position = 0
         for frame in frames:
-            size = codec.size(self._kept, position, frame)
+            size = codec.size(self._buffer, position, frame)
             self.emit(self._latest, self._begin + position, size, codec.describe(frame))
             position += size
         error = codec.decoder.error
         if error is None and not codec.decoder.incomplete:
             # blank lines between frames belong to no frame
-            position = len(self._kept)
-        del self._kept[:position]
+            position = len(self._buffer)
+        del self._buffer[:position]
         self._begin += position
         if error is not None:
-            self._fall_out(str(error))
-            self._from = 1
+            self._lose_sync(str(error))
+            self._search_start = 1
 
-    def _fall_out(self, reason: str) -> None:
+    def _lose_sync(self, reason: str) -> None:
         self._codec = None
         self._reason = reason
-        self._since = self._latest
+        self._sync_lost_at = self._latest
 
     def _search(self) -> tuple[Codec, list[Any]] | None:
         """Return the next codec in step, and the frames it found in the kept bytes.
 
         Return None if more bytes are needed."""
-        kind, buffer, result = self._kind, self._kept, None
+        kind, buffer, result = self._kind, self._buffer, None
         if kind is not None:
-            result = _first_frames(kind, self._arguments, buffer, kind.starts(buffer, self._from))
+            result = _first_frames(
+                kind, self._arguments, buffer, kind.starts(buffer, self._search_start)
+            )
         # no frame begins in the bytes before
-        del buffer[: max(self._from, len(buffer) - _OVERLAP) if result is None else result[0]]
-        self._from = 0
+        del buffer[
+            : max(self._search_start, len(buffer) - _OVERLAP) if result is None else result[0]
+        ]
+        self._search_start = 0
         if result is None or not (result[2] or len(buffer) >= _TRIAL):
             return None
         self._report(self._end - len(buffer))
@@ -350,7 +361,7 @@ class Flow:
         if size > 0:
             suffix = f", and {self._gaps} more gaps" if self._gaps else ""
             text = f"{self._reason}{suffix}; {size} bytes from {self._begin} on are not decoded"
-            time = self._latest if self._since == NO_TIME else self._since
+            time = self._latest if self._sync_lost_at == NO_TIME else self._sync_lost_at
             error = None if self._reason is None else text
             self.emit(time, self._begin, size, {"error": error})
         self._gaps = 0
@@ -367,7 +378,7 @@ class Connection:
         self._options = options
         self._rows = rows
         self.sides = Reassembler(), Reassembler()
-        self._early: tuple[list[Chunk], list[Chunk]] = [], []
+        self._early_chunks: tuple[list[Chunk], list[Chunk]] = [], []
         """Bytes of both sides before the protocol was detected."""
         self._early_bytes = 0
         self._client: int | None = None
@@ -384,15 +395,15 @@ class Connection:
         """Add the remaining rows after the last segment."""
         for side in (0, 1):
             self._handle(side, self.sides[side].end())
-        if not self._flows and any(self._early):
+        if not self._flows and any(self._early_chunks):
             self._begin()
         closed = any(reassembler.closed for reassembler in self.sides)
         for flow, reassembler in zip(self._flows, self.sides, strict=False):
             flow.end(closed)
-            if reassembler.foreign:
+            if reassembler.foreign_segments:
                 text = (
-                    f"{reassembler.foreign} packets have sequence numbers that do not belong to "
-                    "the connection, and were left out"
+                    f"{reassembler.foreign_segments} packets have sequence numbers that do not "
+                    "belong to the connection, and were left out"
                 )
                 flow.emit(NO_TIME, None, None, {"error": text})
 
@@ -400,7 +411,7 @@ class Connection:
         if self._flows:
             self._flows[side].add(chunks)
             return
-        self._early[side].extend(chunks)
+        self._early_chunks[side].extend(chunks)
         self._early_bytes += sum(len(chunk.data) for chunk in chunks)
         if self._early_bytes >= _HEAD:
             self._begin()
@@ -410,8 +421,10 @@ class Connection:
         first_port, second_port = (
             int(endpoint.rpartition(":")[2] or 0) for endpoint in self._endpoints
         )
-        heads = self._head(0), self._head(1)
-        protocol, server = _recognise(heads, (first_port, second_port), self._client, self._options)
+        heads = self._first_bytes(0), self._first_bytes(1)
+        protocol, server = _detect_protocol(
+            heads, (first_port, second_port), self._client, self._options
+        )
         ends = self._endpoints[1 - server], self._endpoints[server]
         stream = self._rows.file if self._options.raw else " > ".join(ends)
         codec = CODECS.get(protocol or "")
@@ -420,7 +433,7 @@ class Connection:
             reason = (
                 "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"
             )
-        for side, chunks in enumerate(self._early):
+        for side, chunks in enumerate(self._early_chunks):
             shared_columns: Row = {
                 "connection": self._number,
                 "stream": stream,
@@ -435,11 +448,11 @@ class Connection:
             flow.add(chunks)
             chunks.clear()
 
-    def _head(self, side: int) -> tuple[bytes, bool]:
+    def _first_bytes(self, side: int) -> tuple[bytes, bool]:
         """Return the first captured bytes of a side, and whether the connection begins with them.
 
         They end at a gap."""
-        chunks = self._early[side]
+        chunks = self._early_chunks[side]
         begins = self.sides[side].begins and not (chunks and chunks[0].missing)
         gap = next((n for n, chunk in enumerate(chunks) if n and chunk.missing), len(chunks))
         return b"".join(chunk.data for chunk in chunks[:gap])[:_HEAD], begins
@@ -511,7 +524,7 @@ def _raw_segments(path: Path, flags: int) -> Iterator[Segment]:
 # --- detection of the protocol ------------------------------------------------------------------
 
 
-def _recognise(
+def _detect_protocol(
     heads: Heads, ports: tuple[int, int], client: int | None, options: DecodeOptions
 ) -> tuple[str | None, int]:
     """Return the protocol, None if it was not recognised, and the server side, 0 or 1.
@@ -540,7 +553,7 @@ def _recognise(
         return expected, server
     for kinds in ([kind for name, kind in CODECS.items() if name == expected], [*CODECS.values()]):
         trials = [
-            (_judge(kind, heads, side, options), kind.name, side)
+            (_score_protocol(kind, heads, side, options), kind.name, side)
             for kind in kinds
             for side in servers
         ]
@@ -550,7 +563,7 @@ def _recognise(
     return expected, server
 
 
-def _judge(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
+def _score_protocol(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
     """Return a score: more than 0 if the protocol is possible; higher is more likely."""
     score = 0
     for side, (data, begins) in enumerate(heads):

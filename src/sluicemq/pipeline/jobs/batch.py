@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from sluicemq.pipeline.delta import INTERPRETED, Tag, configured
+from sluicemq.pipeline.delta import INTERPRETED, Tag, temporary_settings
 from sluicemq.pipeline.jobs import gold, silver
 from sluicemq.pipeline.jobs.bodies import NEED_JAVA
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
@@ -73,14 +73,15 @@ class LakeWriter:
         self._watermark = watermark
         self._tasks = tasks
         self.ends = {
-            layer: lake.layer(layer).reached(spark, self._application) for layer in self._layers
+            layer: lake.layer(layer).tagged_version(spark, self._application)
+            for layer in self._layers
         }
         self._version = -1
         if "bronze" in self._layers and lake.bronze.exists(spark):
             self._version = lake.bronze.version(spark)
         self._appended = -1
         if "silver" in self._layers:
-            self._appended = lake.silver.reached(spark, lake.appended(journal))
+            self._appended = lake.silver.tagged_version(spark, lake.appended(journal))
         self._newest: datetime | None = None
 
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:
@@ -117,7 +118,7 @@ class LakeWriter:
                 if layer == "gold":
                     self._gold(rows, result, observation)
                 else:
-                    changed = self._bronze(self._limited(rows), result, last - start + 1)
+                    changed = self._bronze(self._with_task_limit(rows), result, last - start + 1)
             self.ends[layer] = last
             result.seconds[layer] = time.perf_counter() - before
         facts = facts if observation is None else observation.get
@@ -130,39 +131,41 @@ class LakeWriter:
 
     # A batch without rows for a table is committed, too: the table tells how far it has come.
 
-    def _tag(self, done: BatchResult) -> Tag:
-        return Tag(self._application, done.last)
+    def _tag(self, result: BatchResult) -> Tag:
+        return Tag(self._application, result.last)
 
-    def _gold(self, events: DataFrame, done: BatchResult, seen: Observation) -> None:
+    def _gold(self, events: DataFrame, result: BatchResult, observation: Observation) -> None:
         spark, table, broker = events.sparkSession, self._lake.gold, self._lake.broker
         local = is_local(spark)
-        with configured(spark, _LOCAL_GOLD_SETTINGS if local else _GOLD_SETTINGS):
+        with temporary_settings(spark, _LOCAL_GOLD_SETTINGS if local else _GOLD_SETTINGS):
             sums = materialized(gold.sums(events, broker))
             rows = gold.complete(sums, self._newest, self._watermark)
-            if seen.get["oldest"] is None:
-                table.append(rows.where("false"), self._tag(done))
+            if observation.get["oldest"] is None:
+                table.append(rows.where("false"), self._tag(result))
             else:
-                days = (_time(seen.get[name]).date() for name in ("oldest", "newest"))
+                days = (_time(observation.get[name]).date() for name in ("oldest", "newest"))
                 first, last = (f"DATE'{day}'" for day in days)
-                within = f"old.broker = '{broker}' AND old.day BETWEEN {first} AND {last}"
-                with configured(spark, INTERPRETED if local else {}):
-                    table.merge(rows, gold.COMBINED, self._tag(done), within=within)
-        done.gold_committed = datetime.now(UTC)
+                old_condition = f"old.broker = '{broker}' AND old.day BETWEEN {first} AND {last}"
+                with temporary_settings(spark, INTERPRETED if local else {}):
+                    table.merge(rows, gold.COMBINED, self._tag(result), old_condition=old_condition)
+        result.gold_committed = datetime.now(UTC)
 
-    def _bronze(self, events: DataFrame, done: BatchResult, records: int) -> tuple[int, int] | None:
+    def _bronze(
+        self, events: DataFrame, result: BatchResult, records: int
+    ) -> tuple[int, int] | None:
         """Append the events of at most that many records.
 
         Returns the first and the last version that have all events silver lacks; None if others
         have some of them."""
         table = self._lake.bronze
-        table.append(bronze(events, self._lake.broker), self._tag(done), size=records)
+        table.append(bronze(events, self._lake.broker), self._tag(result), size=records)
         version = table.version(events.sparkSession)
         before, self._version = self._version, version
         if version > before and self.ends["bronze"] == self.ends.get("silver"):
             return before + 1, version
         return None
 
-    def _silver(self, events: DataFrame, done: BatchResult, facts: Mapping[str, Any]) -> None:
+    def _silver(self, events: DataFrame, result: BatchResult, facts: Mapping[str, Any]) -> None:
         """Append the messages that silver does not have, then merge events of those that it has.
 
         The append is much cheaper, and does not read the table. It has a tag of its own if a merge
@@ -183,17 +186,17 @@ class LakeWriter:
             new_events = events.where(~_at_most(message, appended)) if any_late else events
             rows = silver.silver(new_events, broker, java=java, topics=topics)
             application = self._lake.appended(self._journal) if any_late else self._application
-            tag = Tag(application, done.last)
+            tag = Tag(application, result.last)
             table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
-            self._appended = done.last
+            self._appended = result.last
         if any_late:
             is_late = _at_most(message, appended)
             if appended > end:
                 is_late &= _at_most(message, end) | ~_at_most("sequence", appended)
             rows = silver.silver(events.where(is_late), broker, java=java)
             numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
-            within = f"old.broker = '{broker}' AND {numbers}"
-            table.merge(rows, silver.COMBINED, self._tag(done), within=within)
+            old_condition = f"old.broker = '{broker}' AND {numbers}"
+            table.merge(rows, silver.COMBINED, self._tag(result), old_condition=old_condition)
 
     def _from_bronze(
         self, spark: SparkSession, last: int, changed: tuple[int, int] | None
@@ -205,14 +208,14 @@ class LakeWriter:
         table = self._lake.bronze
         if changed is not None:
             # needs neither a search in the table's log nor a condition that changes
-            rows = table.changes(spark, *changed, inserted=True)
+            rows = table.changes(spark, *changed, inserts_only=True)
         else:
             condition = f.col("sequence").between(self.ends["silver"] + 1, last)
             rows = table.read(spark).where(condition)
         rows = rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
-        return self._limited(rows)
+        return self._with_task_limit(rows)
 
-    def _limited(self, rows: DataFrame) -> DataFrame:
+    def _with_task_limit(self, rows: DataFrame) -> DataFrame:
         return rows.coalesce(self._tasks) if self._tasks else rows
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
 from sluicemq.pipeline.jobs.schemas import SILVER, sql_list
-from sluicemq.pipeline.schema import text_of
+from sluicemq.pipeline.schema import property_text
 from sluicemq.protocols.java import (
     MAX_SIZE,
     Byte,
@@ -171,4 +171,4 @@ def _text(value: Value, json_value: Any) -> str | None:
     """Return a value as text; `json_value` is its JSON form, for maps."""
     if isinstance(value, dict):
         return msgspec.json.encode(json_value).decode()
-    return text_of(value)
+    return property_text(value)

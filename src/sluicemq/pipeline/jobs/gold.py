@@ -25,7 +25,7 @@ from sluicemq.pipeline.jobs.schemas import (
     PERCENTILES,
     column,
 )
-from sluicemq.pipeline.jobs.silver import added, added_maps
+from sluicemq.pipeline.jobs.silver import sum_maps_sql, sum_sql
 from sluicemq.pipeline.schema import Event
 
 WATERMARK: Final = timedelta(hours=1)
@@ -86,8 +86,8 @@ def _derived(value: Mapping[str, str]) -> dict[str, str]:
 
 def _combined() -> dict[str, str]:
     is_later = "coalesce(new.depth_time >= old.depth_time, new.depth_time IS NOT NULL)"
-    columns = {name: added(name) for name in _SUMMED}
-    columns |= {name: added_maps(name) for name in _MAPS}
+    columns = {name: sum_sql(name) for name in _SUMMED}
+    columns |= {name: sum_maps_sql(name) for name in _MAPS}
     columns |= {name: f"greatest(new.{name}, old.{name})" for name in _LONGEST}
     columns |= {name: f"if({is_later}, new.{name}, old.{name})" for name in _DEPTHS}
     return columns | _derived(columns)

@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopFiles, LakeTable, searched_by
+from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopFiles, LakeTable, skipping_statistics
 from sluicemq.pipeline.jobs.schemas import (
     ANOMALIES,
     BRONZE,
@@ -93,7 +93,7 @@ class Lake:
             from_arrow_schema(BRONZE),
             partitions=("broker", "day"),
             properties=CHANGES
-            | searched_by("sequence", "time", "event", "destination", "message_sequence"),
+            | skipping_statistics("sequence", "time", "event", "destination", "message_sequence"),
         )
         self.silver = self.table(
             "silver.messages",
@@ -102,7 +102,7 @@ class Lake:
             # the next batches have events of messages without an outcome, rarely of others: a merge
             # of these events writes only the files of such messages again
             ("broker", "outcome"),
-            searched_by(
+            skipping_statistics(
                 "message_sequence",
                 "destination",
                 "published",
@@ -116,7 +116,7 @@ class Lake:
             from_arrow_schema(GOLD),
             GOLD_KEYS,
             ("broker", "day"),
-            searched_by(*GOLD_KEYS[1:]),
+            skipping_statistics(*GOLD_KEYS[1:]),
         )
         self.anomalies = self.table("gold.anomalies", from_arrow_schema(ANOMALIES), ("id",))
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import HadoopFiles, configured
+from sluicemq.pipeline.delta import HadoopFiles, temporary_settings
 from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
@@ -73,7 +73,7 @@ def maintain(
         before = table.state(spark).files
         delta = DeltaTable.forPath(spark, table.location)
         delta.optimize().executeCompaction()
-        with configured(spark, _UNCHECKED):
+        with temporary_settings(spark, _UNCHECKED):
             delta.vacuum(older_than / timedelta(hours=1))
         on_progress(name, before, table.state(spark).files)
 

@@ -199,13 +199,13 @@ class Supervisor:
         while not self._stop.is_set():
             before = sum(query.rows for query in self._queries)
             try:
-                self._attempt(interval)
+                self._run_queries(interval)
                 if interval is None and not self._stop.is_set():
                     # the other queries may have ended after the last batch of the typed tables
                     refresh_gold(self._spark, self._job.definition, self._job.lake)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                kind, fault = explained(error)
+                kind, fault = cause_of(error)
                 after = sum(query.rows for query in self._queries)
                 attempts = attempts + 1 if after == before else 1
                 if kind not in _PASSING or attempts > TRIES:
@@ -252,9 +252,9 @@ class Supervisor:
         _prepare_source(self._spark)
         writers = [self._writer(query, journal) for query in self._queries]
         for query, writer in zip(self._queries, writers, strict=True):
-            self._begin(query, writer, interval)
+            self._start_query(query, writer, interval)
 
-    def _begin(self, query: RunningQuery, writer: LakeWriter, interval: float | None) -> None:
+    def _start_query(self, query: RunningQuery, writer: LakeWriter, interval: float | None) -> None:
         lake = self._job.lake
         end = min(writer.ends.values(), default=-1)
         start = "earliest" if end < 0 else str(end + 1)
@@ -327,7 +327,7 @@ class Supervisor:
             checkpoint.remove()
         return writer
 
-    def _attempt(self, interval: float | None) -> None:
+    def _run_queries(self, interval: float | None) -> None:
         """Start all queries, and wait until they have ended.
 
         Raises the error of the first that failed or could not be started, which stops all of them.
@@ -335,7 +335,7 @@ class Supervisor:
         try:
             self._start(interval)
             while [q for q in self._queries if not _has_ended(q)] and not self._stop.is_set():
-                self._drain()
+                self._report_batches()
                 time.sleep(_LOOK_SECONDS)
             deadline = time.monotonic() + _STOP_SECONDS
             for query in self._queries:
@@ -343,9 +343,9 @@ class Supervisor:
         finally:
             for query in self._queries:
                 _end(query)
-            self._drain(ended=True)
+            self._report_batches(ended=True)
 
-    def _drain(self, ended: bool = False) -> None:
+    def _report_batches(self, ended: bool = False) -> None:
         """Report the committed batches; if the queries have `ended`, all written ones."""
         for query in self._queries:
             progress = query.handle.lastProgress if query.handle is not None else None
@@ -359,7 +359,7 @@ class Supervisor:
 
     def _lag(self) -> int | None:
         """Return the number of unread records of the slowest query; None if unknown."""
-        unread = [_unread(query) for query in self._queries]
+        unread = [_unread_records(query) for query in self._queries]
         counts = [records for records in unread if records is not None]
         return max(counts) if len(counts) == len(unread) else None
 
@@ -453,7 +453,7 @@ def _end(query: RunningQuery, deadline: float = 0.0) -> None:
         handle.stop()
 
 
-def explained(error: Exception) -> tuple[str, SluiceError]:
+def cause_of(error: Exception) -> tuple[str, SluiceError]:
     """Return the cause of an error, after the name of its class; "" for a class of Spark."""
     if isinstance(error, SluiceError):
         return type(error).__name__, error
@@ -468,7 +468,7 @@ def explained(error: Exception) -> tuple[str, SluiceError]:
     return kind, SluiceError(first.rpartition(_PREFACE)[2])
 
 
-def _unread(query: RunningQuery) -> int | None:
+def _unread_records(query: RunningQuery) -> int | None:
     """Return the number of records after a query's last batch; None if unknown."""
     progress = query.handle.lastProgress if query.handle is not None else None
     report = lag_of(progress.sources[0].latestOffset) if progress is not None else None

@@ -56,12 +56,12 @@ def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = 
     return rows.withColumns(columns).select(*SILVER.names)
 
 
-def added(name: str) -> str:
+def sum_sql(name: str) -> str:
     """Return the sum of a count of the rows `old` and `new`, in SQL."""
     return f"(new.{name} + old.{name})"
 
 
-def added_maps(name: str) -> str:
+def sum_maps_sql(name: str) -> str:
     """Return the map with the counts of the rows `old` and `new` added, in SQL."""
     add = "(key, one, other) -> coalesce(one, 0L) + coalesce(other, 0L)"
     return f"map_zip_with(new.{name}, old.{name}, {add})"
@@ -97,8 +97,8 @@ def _combined() -> dict[str, str]:
     columns = {name: f"if(new.size IS NOT NULL, new.{name}, old.{name})" for name in RECORD}
     columns |= {name: f"least(new.{name}, old.{name})" for name in _SMALLEST}
     columns |= {name: f"greatest(new.{name}, old.{name})" for name in _GREATEST}
-    columns |= {name: added(name) for name in _SUMMED}
-    columns |= {name: added_maps(name) for name in _MAPS}
+    columns |= {name: sum_sql(name) for name in _SUMMED}
+    columns |= {name: sum_maps_sql(name) for name in _MAPS}
     return columns | _derived(columns)
 
 

@@ -69,7 +69,7 @@ def report_lake(
     Missing tables are left out, and without any traffic the report has instructions.
     Raises ConfigurationError if there is no such lake or the period is empty.
     """
-    since, until = _whole(since), _whole(until)
+    since, until = _whole_minute(since), _whole_minute(until)
     if since is not None and until is not None and since >= until:
         raise ConfigurationError(f"the period ends ({until}) before it begins ({since})")
     if not HadoopFiles(spark, lake.location).exists(lake.location):
@@ -83,12 +83,12 @@ def report_lake(
     progress("traffic")
     gold, anomalies, dead_letters = GOLD.empty_table(), None, None
     if "gold.traffic" in present:
-        rows = lake.gold.read(spark).where(_within("minute", since, until))
+        rows = lake.gold.read(spark).where(_in_period("minute", since, until))
         gold = rows.select(*COLUMNS).toArrow()
     if "gold.anomalies" in present:
         anomalies = lake.anomalies.read(spark).toArrow()
     if "silver.messages" in present:
-        rows = lake.silver.read(spark).where(_within("dead_lettered", since, until))
+        rows = lake.silver.read(spark).where(_in_period("dead_lettered", since, until))
         dead_letters = _examples(rows).toArrow()
     report = build(
         gold,
@@ -108,12 +108,12 @@ def report_lake(
     return report
 
 
-def _whole(time: datetime | None) -> datetime | None:
+def _whole_minute(time: datetime | None) -> datetime | None:
     """Return the start of the minute."""
     return None if time is None else datetime.fromtimestamp(minute_of(time) * MINUTE, UTC)
 
 
-def _within(column: str, since: datetime | None, until: datetime | None) -> Column:
+def _in_period(column: str, since: datetime | None, until: datetime | None) -> Column:
     """Return a condition for rows with a value in that period."""
     time = f.col(column)
     has_begun = time >= f.coalesce(f.lit(since), time)

@@ -71,22 +71,22 @@ def brief(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%-d %b, %H:%M}"
 
 
-def span(start: float, end: float, of: Callable[[float], str] = brief) -> str:
+def span(start: float, end: float, format_time: Callable[[float], str] = brief) -> str:
     """Format a period, with the day once if it is the same: 21 Nov, 14:05 to 14:10.
 
-    `of` formats its ends."""
-    day, _, clock = of(end).rpartition(", ")
-    is_same_day = end - start < 86_400 and of(start).startswith(f"{day},")
-    return f"{of(start)} to {clock if is_same_day else of(end)}"
+    `format_time` formats its ends."""
+    day, _, clock = format_time(end).rpartition(", ")
+    is_same_day = end - start < 86_400 and format_time(start).startswith(f"{day},")
+    return f"{format_time(start)} to {clock if is_same_day else format_time(end)}"
 
 
-def printable(text: str, at_most: int | None = None) -> str:
-    """Return untrusted text in printable form, of at most `at_most` characters.
+def printable(text: str, max_length: int | None = None) -> str:
+    """Return untrusted text in printable form, of at most `max_length` characters.
 
     Control characters, invisible characters and those that change the writing direction become
     their codes. Truncated text ends with an ellipsis."""
-    if at_most is not None and len(text) > at_most:
-        text = text[: at_most - 1] + "…"
+    if max_length is not None and len(text) > max_length:
+        text = text[: max_length - 1] + "…"
     return "".join(
         character
         if character in _LAID_OUT or unicodedata.category(character)[0] != "C"

@@ -58,7 +58,9 @@ class InvalidValue(ValueError):
     """Raised for a value that a message cannot have; the text has the reason."""
 
 
-def by_value(column: pa.Array, faults: Faults, read: Callable[[Any], T], missing: T) -> Iterable[T]:
+def convert_distinct(
+    column: pa.Array, faults: Faults, read: Callable[[Any], T], missing: T
+) -> Iterable[T]:
     """Convert each value with `read`, which may raise InvalidValue; null becomes `missing`.
 
     Each distinct value is converted once, so this suits columns with few of them.
@@ -84,7 +86,7 @@ def by_value(column: pa.Array, faults: Faults, read: Callable[[Any], T], missing
 
 
 def _choice(choices: Mapping[str, T], problem: str) -> Callable[[str], T]:
-    """Return a function for `by_value` that accepts the names of `choices`."""
+    """Return a function for `convert_distinct` that accepts the names of `choices`."""
 
     def read(name: str) -> T:
         if name not in choices:
@@ -100,15 +102,15 @@ def _priority(priority: int) -> int:
     return priority
 
 
-def _name(spelled: str) -> str | bytes:
+def _name(text: str) -> str | bytes:
     """Return a destination's name, as bytes if it is not UTF-8."""
-    if not spelled:
+    if not text:
         raise InvalidValue("the row has no destination")
-    raw = spelled.encode()
+    raw = text.encode()
     if len(raw) > MAX_NAME_BYTES:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
     decoded = _RAW.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
-    return spelled if decoded == raw else decoded
+    return text if decoded == raw else decoded
 
 
 _RAW: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
@@ -163,7 +165,9 @@ def read_bodies(
     else:
         codes = []
         row_kinds = (
-            repeat(_UNKNOWN) if kinds is None else by_value(kinds, faults, _body_kind, _UNKNOWN)
+            repeat(_UNKNOWN)
+            if kinds is None
+            else convert_distinct(kinds, faults, _body_kind, _UNKNOWN)
         )
         for row, (body, kind) in enumerate(zip(values, row_kinds, strict=False)):
             if kind > BodyKind.NONE and (body is None or kind not in allowed_kinds):
@@ -270,14 +274,14 @@ _USUAL: Final = dict(zip(_FIELDS, row_of(""), strict=True))
 _BEGINNING: Final = 65_536
 
 _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
-    "priority": partial(by_value, read=_priority, missing=DEFAULT_PRIORITY),
+    "priority": partial(convert_distinct, read=_priority, missing=DEFAULT_PRIORITY),
     "ttl": partial(_milliseconds, fault="ttl is negative or far too long"),
     "expiration": partial(_milliseconds, fault="expiration is before 1970 or after 9999"),
     "deliver_at": partial(_milliseconds, fault="deliver_at is before 1970 or after 9999"),
     "message_id": _texts,
     "correlation_id": _texts,
     "type": _texts,
-    "durability": partial(by_value, read=_durability, missing=int(Durability.SYNC)),
+    "durability": partial(convert_distinct, read=_durability, missing=int(Durability.SYNC)),
 }
 """Conversion of each column that becomes the field of the same name."""
 
@@ -286,7 +290,7 @@ class Converter:
     """Converts the batches of one schema to rows."""
 
     def __init__(self, places: Mapping[str, int], options: SinkOptions) -> None:
-        """Prepare a conversion; `places` is the result of `options.places`."""
+        """Prepare a conversion; `places` is the result of `options.column_indexes`."""
         self._places = places
         self._options = options
         present = {"destination", "topic", "body", "body_kind"} | set(places)
@@ -331,11 +335,11 @@ class Converter:
         self, columns: Mapping[str, pa.Array], count: int, faults: Faults
     ) -> tuple[Iterable[object], Iterable[object]]:
         column = columns.get("destination", pa.nulls(count, pa.string()))
-        spelled = column.fill_null(self._options.destination)
-        names: Iterable[str | bytes] = by_value(spelled, faults, _name, "")
+        texts = column.fill_null(self._options.destination)
+        names: Iterable[str | bytes] = convert_distinct(texts, faults, _name, "")
         kinds = columns.get("destination_kind")
         if kinds is not None:
-            return names, by_value(kinds, faults, _topic, False)
+            return names, convert_distinct(kinds, faults, _topic, False)
         # the option's topic applies only to rows without a destination
         return names, column.is_null().to_pylist() if self._options.topic else repeat(False)
 

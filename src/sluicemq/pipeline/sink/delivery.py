@@ -159,7 +159,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         }
         self._parts = Parts(options.part_rows, options.part_bytes)
         self._remote = HttpClient(options.target, patience=options.patience)
-        self._waiting: EncodedPart | None = None
+        self._pending_part: EncodedPart | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows. Raises BadRow, and as `HttpClient.request`."""
@@ -171,32 +171,32 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
     def flush(self) -> None:
         """Send the added rows and wait until the broker has stored them."""
         self._send(self._parts.cut(), final=False)
-        self._settle()
+        self._receive_response()
 
     def finish(self) -> SinkCommitMessage:
         """Send the last part and return the result once the broker has stored everything."""
         self._send(self._parts.last(), final=True)
-        self._settle()
+        self._receive_response()
         return self.written
 
     def _send(self, part: EncodedPart | None, final: bool) -> None:
         """Wait for the response to the part sent last, then send this one, if there is one."""
-        self._settle()
+        self._receive_response()
         if part is not None:
             query = BatchQuery(**self._query, part=part.number, final=final)
             method, path, _, _ = request_of(WRITE_BATCH_PART, query)
             self._remote.send(method, path, part.frames)
-        self._waiting = part
+        self._pending_part = part
 
-    def _settle(self) -> None:
+    def _receive_response(self) -> None:
         """Wait for the response to the part sent last."""
-        part, self._waiting = self._waiting, None
+        part, self._pending_part = self._pending_part, None
         if part is None:
             return
         try:
             response = self._remote.receive()
         except HttpRefusal as refusal:
-            raise self._refusal(refusal, part) from None
+            raise self._explain_refusal(refusal, part) from None
         answer = answer_in(WRITE_BATCH_PART, self._options.target, response)
         written = self.written
         if answer.duplicate:
@@ -211,7 +211,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         if answer.rejected_rows > len(answer.rejected):
             written.count(OTHER_REASONS, answer.rejected_rows - len(answer.rejected))
 
-    def _refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
+    def _explain_refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
         location = f"part {part.number} of partition {self._query['partition']}"
         if refusal.code == "batch-conflict":
             return RequestRefused(
@@ -238,7 +238,7 @@ _SOCKETS: Final = "/proc/self/fd"
 _CLOSED: Final = select.POLLRDHUP | select.POLLHUP
 
 
-def expect_whole(sockets: Set[int]) -> None:
+def check_sockets_open(sockets: Set[int]) -> None:
     """Check that the rows ended normally, after the last row.
 
     `sockets` are the `open_sockets` before the first row. Raises ConnectionLost if Spark closed

@@ -123,12 +123,12 @@ def read(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _number(options_by_name: Mapping[str, str], name: str, usual: int, least: int) -> int:
+def _number(options_by_name: Mapping[str, str], name: str, default: int, minimum: int) -> int:
     text = options_by_name.get(name.lower())
     if text is None:
-        return usual
-    if not _NUMBER.match(text) or int(text) < least:
-        raise ConfigurationError(f"{name} is a whole number from {least} on, not {text!r}")
+        return default
+    if not _NUMBER.match(text) or int(text) < minimum:
+        raise ConfigurationError(f"{name} is a whole number from {minimum} on, not {text!r}")
     return int(text)
 
 
@@ -155,14 +155,14 @@ COLUMNS: Final[Mapping[str, tuple[str, Set[str], DataType]]] = {
     "type": _STRING,
     "durability": _STRING,
 }
-"""Types of each column: as text for error messages, as of `_sort`, and in DEFAULT_SCHEMA."""
+"""Types of each column: as text for error messages, as of `_type_name`, and in DEFAULT_SCHEMA."""
 
 DEFAULT_SCHEMA: Final = StructType(
     [StructField(name, default) for name, (_, _, default) in COLUMNS.items()]
 )
 """Default columns of a view or table created without columns; bodies are text."""
 
-_SORTS: Final = {
+_TYPE_NAMES: Final = {
     "char": _TEXT,
     "varchar": _TEXT,
     "byte": "integer",
@@ -171,14 +171,14 @@ _SORTS: Final = {
 }
 
 
-def _sort(kind: DataType) -> str:
+def _type_name(kind: DataType) -> str:
     """Return the name of the type without its width."""
     if isinstance(kind, MapType):
-        return f"map<{_sort(kind.keyType)},{_sort(kind.valueType)}>"
-    return _SORTS.get(kind.typeName(), kind.typeName())
+        return f"map<{_type_name(kind.keyType)},{_type_name(kind.valueType)}>"
+    return _TYPE_NAMES.get(kind.typeName(), kind.typeName())
 
 
-def places(schema: StructType, destination: str) -> dict[str, int]:
+def column_indexes(schema: StructType, destination: str) -> dict[str, int]:
     """Return the index of each column in a batch, by its name in COLUMNS.
 
     Columns of type void are left out. `destination` is the option of that name, or "". Raises
@@ -191,10 +191,13 @@ def places(schema: StructType, destination: str) -> dict[str, int]:
         if name not in COLUMNS:
             problems.append(f"there is no column {field.name}")
             continue
-        expected, sorts, _ = COLUMNS[name]
+        expected, type_names, _ = COLUMNS[name]
         if name in indices:
             problems.append(f"there are two columns {name}")
-        elif not isinstance(field.dataType, NullType) and _sort(field.dataType) not in sorts:
+        elif (
+            not isinstance(field.dataType, NullType)
+            and _type_name(field.dataType) not in type_names
+        ):
             problems.append(f"{name} is {expected}, and not {field.dataType.simpleString()}")
         indices[name] = index
     if "body" not in indices:

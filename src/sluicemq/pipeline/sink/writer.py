@@ -29,10 +29,10 @@ from sluicemq.pipeline.sink.conversion import Converter
 from sluicemq.pipeline.sink.delivery import (
     PartitionWriter,
     SinkCommitMessage,
-    expect_whole,
+    check_sockets_open,
     open_sockets,
 )
-from sluicemq.pipeline.sink.options import places, read
+from sluicemq.pipeline.sink.options import column_indexes, read
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -51,7 +51,7 @@ class _Writer:
         if overwrite:
             raise ConfigurationError(_APPEND)
         self._options = read(options)
-        self._places = places(schema, self._options.destination)
+        self._places = column_indexes(schema, self._options.destination)
 
     def _deliver(
         self, writer: str, batch: int, partition: int, batches: Iterator[pa.RecordBatch]
@@ -61,11 +61,11 @@ class _Writer:
         with PartitionWriter(self._options, converter, writer, batch, partition) as delivery:
             for rows in batches:
                 delivery.add(rows)
-            expect_whole(sockets)
+            check_sockets_open(sockets)
             return delivery.finish()
 
     def _log_result(
-        self, messages: Sequence[WriterCommitMessage | None], what: str, usual: int
+        self, messages: Sequence[WriterCommitMessage | None], what: str, level: int
     ) -> SinkCommitMessage:
         """Log the result of all partitions on the driver, and return it."""
         total = SinkCommitMessage()
@@ -74,7 +74,7 @@ class _Writer:
                 total.add(message)
         bad_rows = total.dropped + total.dead_lettered
         _log.log(
-            logging.WARNING if bad_rows else usual,
+            logging.WARNING if bad_rows else level,
             "%s to %s: %d rows, %d messages written, %d already stored",
             what,
             self._options.target,

@@ -72,7 +72,7 @@ def _names_of(codes: type[IntEnum]) -> pa.Array:
     return pa.array([names.get(code) for code in range(256)], pa.string())
 
 
-def touched(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
+def needed_mask(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
     """Return the mask of records whose bytes are needed for these columns."""
     mask: Mask = flags(code for code, names in _NEEDS.items() if columns & names)[codes]
     if columns & _HEADERS:
@@ -123,11 +123,11 @@ NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.nulls(0, pa.b
 class BatchRecords:
     """Records that become the rows of one batch.
 
-    codes         event code of each record
-    counts        rows of each record
-    data          bytes of the `touched` records; record n starts at `places[n]`, -1 = not touched
-    dead_letters  see DeadLetterMetas
-    failed        called for each record with invalid content
+    codes           event code of each record
+    counts          rows of each record
+    data            bytes of the needed records; record n starts at `places[n]`, -1 = not needed
+    dead_letters    see DeadLetterMetas
+    report_invalid  called for each record with invalid content
     """
 
     heads: Heads
@@ -138,7 +138,7 @@ class BatchRecords:
     dead_letters: DeadLetterMetas
     names: Names
     journal: SourceJournal
-    failed: Failed
+    report_invalid: Failed
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the columns of schema.EVENTS or schema.KAFKA that `schema` names, in its order."""
@@ -148,22 +148,22 @@ class BatchRecords:
     # --- from records to rows ---------------------------------------------------------
 
     @cached_property
-    def _plain(self) -> bool:
+    def _records_are_rows(self) -> bool:
         """True if each record is one row."""
         return bool((self.counts == 1).all()) and not IS_LIST[self.codes].any()
 
     @cached_property
     def rows(self) -> int:
         """Number of rows."""
-        return self.heads.count if self._plain else int(self.counts.sum())
+        return self.heads.count if self._records_are_rows else int(self.counts.sum())
 
-    def _spread(self, column: Column) -> Column:
+    def _repeat_per_row(self, column: Column) -> Column:
         """Repeat each record's value for each of its rows."""
-        return column if self._plain else np.repeat(column, self.counts)
+        return column if self._records_are_rows else np.repeat(column, self.counts)
 
     def _field(self, name: str) -> Column:
         """Return a field of each row's record."""
-        return self._spread(self.heads[name])
+        return self._repeat_per_row(self.heads[name])
 
     @cached_property
     def _destinations(self) -> Column:
@@ -171,21 +171,23 @@ class BatchRecords:
 
     @cached_property
     def _row_codes(self) -> Column:
-        return self._spread(self.codes)
+        return self._repeat_per_row(self.codes)
 
     @cached_property
     def _items(self) -> Integers:
-        if self._plain:
+        if self._records_are_rows:
             return np.zeros(self.rows, np.int64)
         starts = np.cumsum(self.counts) - self.counts
         return np.arange(self.rows) - np.repeat(starts, self.counts)
 
     @cached_property
-    def _bodied(self) -> Mask:
+    def _has_body(self) -> Mask:
         """Rows with a body."""
         return _BODIED[self._row_codes]
 
-    def _masked(self, type: pa.DataType, values: Column, valid: Mask | None = None) -> pa.Array:
+    def _nullable_array(
+        self, type: pa.DataType, values: Column, valid: Mask | None = None
+    ) -> pa.Array:
         """Return a column of fixed width, null where `valid` is False."""
         bitmap = None
         if valid is not None and not valid.all():
@@ -193,9 +195,9 @@ class BatchRecords:
         native = np.ascontiguousarray(values, f"<i{type.bit_width // 8}")
         return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(native)])
 
-    def _worded(self, texts: pa.Array, codes: Column, valid: Mask | None = None) -> pa.Array:
+    def _code_names(self, texts: pa.Array, codes: Column, valid: Mask | None = None) -> pa.Array:
         """Return the text of each code, null where `valid` is False."""
-        indices = self._masked(pa.uint8(), codes, valid)
+        indices = self._nullable_array(pa.uint8(), codes, valid)
         if len(codes) and not indices.null_count and (codes == codes[0]).all():
             return pa.repeat(texts[int(codes[0])], len(codes))
         return texts.take(indices)
@@ -229,9 +231,9 @@ class BatchRecords:
                 | (bodies & 7 != 0)
             )
             for row in rows[mismatch].tolist():
-                self.failed(row, "the length of a list does not match its count")
+                self.report_invalid(row, "the length of a list does not match its count")
             starts[rows[~mismatch]] = bodies[~mismatch] + LIST_HEAD
-        return self._spread(starts)
+        return self._repeat_per_row(starts)
 
     @cached_property
     def _message(self) -> tuple[Integers, Mask]:
@@ -239,7 +241,7 @@ class BatchRecords:
         codes = self._row_codes
         numbers = np.where(codes == _PUBLISHED, self._field("sequence"), self._field("reference"))
         has_message = codes != _DEPTH
-        if not self._plain:
+        if not self._records_are_rows:
             list_rows = np.flatnonzero(IS_LIST[codes])
             starts = self._lists[list_rows]
             has_message[list_rows] = starts >= 0
@@ -252,7 +254,7 @@ class BatchRecords:
         """Publishing time and origin of each row's message, and a mask of the known ones."""
         times = self._field("time").copy()
         origins = self._field("origin").copy()
-        is_known = self._bodied.copy()
+        is_known = self._has_body.copy()
         numbers, numbered = self._message
         rows = np.flatnonzero(_CONCERNED[self._row_codes] & numbered)
         if len(rows):
@@ -269,7 +271,7 @@ class BatchRecords:
             requeues = _requeues.decode(array_of(len(rows), memoryview(data) if data else b""))
         except msgspec.MsgspecError as error:
             for row in rows.tolist():
-                self.failed(row, f"a requeue record cannot be decoded: {error}")
+                self.report_invalid(row, f"a requeue record cannot be decoded: {error}")
             rows, requeues = rows[:0], []
         first_rows = (np.cumsum(self.counts) - self.counts)[rows]
         return (
@@ -281,14 +283,14 @@ class BatchRecords:
     def _subscription(self) -> pa.Array:
         numbers = np.zeros(self.rows, np.int64)
         valid = np.zeros(self.rows, np.bool_)
-        if not self._plain:
+        if not self._records_are_rows:
             list_rows = np.flatnonzero(self._lists >= 0)
             numbers[list_rows] = self._words32[(self._lists[list_rows] - LIST_HEAD) >> 2]
             valid[list_rows] = True
         rows, subscriptions, _ = self._requeues
         numbers[rows] = subscriptions
         valid[rows] = True
-        return self._masked(pa.int64(), numbers, valid)
+        return self._nullable_array(pa.int64(), numbers, valid)
 
     def _attempts(self) -> pa.Array:
         codes = self._row_codes
@@ -297,7 +299,10 @@ class BatchRecords:
         redelivered_rows = np.flatnonzero(codes == REDELIVERED)
         if len(redelivered_rows):
             # the attempts follow the numbers, one for each
-            starts = self._lists[redelivered_rows] + 8 * self._spread(self.counts)[redelivered_rows]
+            starts = (
+                self._lists[redelivered_rows]
+                + 8 * self._repeat_per_row(self.counts)[redelivered_rows]
+            )
             has_list = self._lists[redelivered_rows] >= 0
             redelivered_rows, starts = redelivered_rows[has_list], starts[has_list]
             attempts[redelivered_rows] = self._words32[
@@ -307,15 +312,15 @@ class BatchRecords:
         rows, _, requeue_attempts = self._requeues
         attempts[rows] = requeue_attempts
         valid[rows] = True
-        return self._masked(pa.int32(), attempts, valid)
+        return self._nullable_array(pa.int32(), attempts, valid)
 
     # --- events with a body ------------------------------------------------------------
 
-    def _moment(self, milliseconds: Integers, known: Mask | bool = True) -> pa.Array:
+    def _time_array(self, milliseconds: Integers, known: Mask | bool = True) -> pa.Array:
         """Return times in ms since 1970 as a column; null for 0 and where `known` is False."""
         # some clients use later times for "never"
         capped = np.clip(milliseconds, 0, MAX_TIME)
-        return self._masked(TIME, capped * 1000, known & (milliseconds > 0))
+        return self._nullable_array(TIME, capped * 1000, known & (milliseconds > 0))
 
     @cached_property
     def _sizes(self) -> Integers:
@@ -331,13 +336,13 @@ class BatchRecords:
         is_empty = (heads["kind"] == BodyKind.NONE) & (self._sizes == 0)
         rows = np.flatnonzero(_BODIED[self.codes] & ~is_empty)
         bodies = self._slices(rows, heads["body"][rows], heads["size"][rows])
-        return bodies if len(rows) == self.rows else self._placed(bodies, rows)
+        return bodies if len(rows) == self.rows else self._align_to_rows(bodies, rows)
 
-    def _placed(self, array: pa.Array, rows: Integers) -> pa.Array:
+    def _align_to_rows(self, array: pa.Array, rows: Integers) -> pa.Array:
         """Return a column with the values of these records in their rows; null elsewhere."""
         indices = np.full(self.heads.count, -1, np.int64)
         indices[rows] = np.arange(len(rows))
-        indices = self._spread(indices)
+        indices = self._repeat_per_row(indices)
         if not len(array):
             return pa.nulls(self.rows, array.type)
         return array.take(pa.array(indices, mask=indices < 0))
@@ -348,9 +353,9 @@ class BatchRecords:
         values = np.zeros(self.rows, np.int64)
         rows = np.flatnonzero(self._row_codes == _DEPTH)
         if len(rows):
-            bodies = self._spread(self.places + self.heads["body"])[rows]
+            bodies = self._repeat_per_row(self.places + self.heads["body"])[rows]
             values[rows] = words(bodies)
-        return self._masked(pa.int64(), values, self._row_codes == _DEPTH)
+        return self._nullable_array(pa.int64(), values, self._row_codes == _DEPTH)
 
     # --- rarely set fields ---------------------------------------------------------
 
@@ -371,59 +376,63 @@ class BatchRecords:
             metas = pa.concat_arrays([metas, self.dead_letters.metas])
 
         def failed(row: int, error: Exception) -> None:
-            self.failed(int(rows[row]), f"the rarely set fields cannot be decoded: {error}")
+            self.report_invalid(int(rows[row]), f"the rarely set fields cannot be decoded: {error}")
 
         return Headers(decode_fields(metas, failed) if len(rows) else ())
 
-    def _of_headers(self, array: pa.Array) -> pa.Array:
+    def _header_column(self, array: pa.Array) -> pa.Array:
         count = len(self._header_rows)
         if count == self.rows:
             return array
-        return self._placed(array.slice(0, count), self._header_rows)
+        return self._align_to_rows(array.slice(0, count), self._header_rows)
 
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()
         rows = np.concatenate((self._header_rows, self.dead_letters.rows))
-        return self._placed(texts, rows), self._placed(types, rows)
+        return self._align_to_rows(texts, rows), self._align_to_rows(types, rows)
 
     # --- columns ---------------------------------------------------------
 
     _COLUMNS: ClassVar[dict[str, Callable[[BatchRecords], pa.Array]]] = {
-        "sequence": lambda self: self._masked(pa.int64(), self._field("sequence")),
-        "record_index": lambda self: self._masked(pa.int32(), self._items),
-        "time": lambda self: self._masked(TIME, self._field("time")),
-        "event": lambda self: self._worded(pa.array([None, *EVENT_CODES]), self._row_codes),
+        "sequence": lambda self: self._nullable_array(pa.int64(), self._field("sequence")),
+        "record_index": lambda self: self._nullable_array(pa.int32(), self._items),
+        "time": lambda self: self._nullable_array(TIME, self._field("time")),
+        "event": lambda self: self._code_names(pa.array([None, *EVENT_CODES]), self._row_codes),
         "destination": lambda self: self.names.texts(self._destinations, name_of),
         "destination_kind": lambda self: self.names.texts(self._destinations, kind_of),
-        "message_sequence": lambda self: self._masked(pa.int64(), *self._message),
-        "published": lambda self: self._masked(TIME, self._origins[0], self._origins[2]),
-        "protocol": lambda self: self._worded(_names_of(Origin), *self._origins[1:]),
+        "message_sequence": lambda self: self._nullable_array(pa.int64(), *self._message),
+        "published": lambda self: self._nullable_array(TIME, self._origins[0], self._origins[2]),
+        "protocol": lambda self: self._code_names(_names_of(Origin), *self._origins[1:]),
         "subscription": _subscription,
         "attempts": _attempts,
-        "priority": lambda self: self._masked(pa.int32(), self._field("priority"), self._bodied),
-        "durability": lambda self: self._worded(
-            _names_of(Durability), self._field("durability"), self._bodied
+        "priority": lambda self: self._nullable_array(
+            pa.int32(), self._field("priority"), self._has_body
         ),
-        "expiration": lambda self: self._moment(self._field("expiration"), self._bodied),
-        "size": lambda self: self._masked(pa.int64(), self._spread(self._sizes), self._bodied),
-        "body_kind": lambda self: self._worded(
-            _names_of(BodyKind), self._field("kind"), self._bodied
+        "durability": lambda self: self._code_names(
+            _names_of(Durability), self._field("durability"), self._has_body
+        ),
+        "expiration": lambda self: self._time_array(self._field("expiration"), self._has_body),
+        "size": lambda self: self._nullable_array(
+            pa.int64(), self._repeat_per_row(self._sizes), self._has_body
+        ),
+        "body_kind": lambda self: self._code_names(
+            _names_of(BodyKind), self._field("kind"), self._has_body
         ),
         "body": _body,
         "ready": lambda self: self._depth(lambda bodies: self._words64[bodies >> 3]),
         "unacked": lambda self: self._depth(lambda bodies: self._words64[(bodies >> 3) + 1]),
         "consumers": lambda self: self._depth(lambda bodies: self._words32[(bodies >> 2) + 4]),
         # rarely set fields
-        "message_id": lambda self: self._of_headers(self._headers.text("message_id")),
-        "correlation_id": lambda self: self._of_headers(self._headers.text("correlation_id")),
-        "reply_to": lambda self: self._of_headers(self._headers.reply_to()),
-        "type": lambda self: self._of_headers(self._headers.text("type")),
-        "deliver_at": lambda self: self._of_headers(
-            self._moment(self._headers.moments("deliver_at"))
+        "message_id": lambda self: self._header_column(self._headers.text("message_id")),
+        "correlation_id": lambda self: self._header_column(self._headers.text("correlation_id")),
+        "reply_to": lambda self: self._header_column(self._headers.reply_to()),
+        "type": lambda self: self._header_column(self._headers.text("type")),
+        "deliver_at": lambda self: self._header_column(
+            self._time_array(self._headers.moments("deliver_at"))
         ),
-        "client_timestamp": lambda self: self._of_headers(
-            self._moment(self._headers.moments("client_timestamp"))
+        "client_timestamp": lambda self: self._header_column(
+            self._time_array(self._headers.moments("client_timestamp"))
         ),
         "properties": lambda self: self._properties[0],
         "property_types": lambda self: self._properties[1],
@@ -431,11 +440,13 @@ class BatchRecords:
         "key": lambda self: self._COLUMNS["correlation_id"](self).cast(pa.binary()),
         "value": _body,
         "topic": lambda self: self.names.texts(self._destinations, full_name),
-        "partition": lambda self: self._masked(pa.int32(), np.full(self.rows, PARTITION)),
+        "partition": lambda self: self._nullable_array(pa.int32(), np.full(self.rows, PARTITION)),
         "offset": lambda self: self._COLUMNS["sequence"](self),
         "timestamp": lambda self: self._COLUMNS["time"](self),
-        "timestampType": lambda self: self._masked(pa.int32(), np.full(self.rows, LOG_APPEND_TIME)),
-        "headers": lambda self: self._of_headers(self._headers.kafka()),
+        "timestampType": lambda self: self._nullable_array(
+            pa.int32(), np.full(self.rows, LOG_APPEND_TIME)
+        ),
+        "headers": lambda self: self._header_column(self._headers.kafka()),
     }
     """Construction of each column of schema.EVENTS and schema.KAFKA."""
 

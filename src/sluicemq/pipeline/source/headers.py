@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sluicemq.journal.format import unescape
 from sluicemq.model.destination import Kind
-from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS, spelled, text_of
+from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS, escape_invalid, property_text
 from sluicemq.pipeline.source.journal_storage import Integers
 
 
@@ -118,7 +118,7 @@ class Headers:
             # usual, and saves a call for each property
             texts, kinds = _texts(values), pa.repeat("text", len(values))
         else:
-            texts = _texts([text_of(value) for value in values])
+            texts = _texts([property_text(value) for value in values])
             kinds = pa.array([_NAMES.get(type(value), "text") for value in values], pa.string())
         keys = _texts(names)
         starts = pa.array(offsets, pa.int32())
@@ -149,7 +149,7 @@ class Headers:
                 continue
             offsets.append(len(names))
             if type(properties) is list:  # some name or value is not UTF-8
-                properties = {spelled(str(name)): value for name, value in properties}
+                properties = {escape_invalid(str(name)): value for name, value in properties}
             names += properties
             values += properties.values()
         offsets.append(len(names))
@@ -160,8 +160,8 @@ def _header_bytes(value: object) -> bytes | None:
     """Return a property's value as the bytes of a Kafka header: text as UTF-8."""
     if type(value) is bytes:
         return value
-    text = text_of(value)
-    return None if text is None else spelled(text).encode()
+    text = property_text(value)
+    return None if text is None else escape_invalid(text).encode()
 
 
 def _texts(values: Iterable[str | None]) -> pa.Array:
@@ -169,5 +169,5 @@ def _texts(values: Iterable[str | None]) -> pa.Array:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
         return pa.array(
-            [None if value is None else spelled(value) for value in values], pa.string()
+            [None if value is None else escape_invalid(value) for value in values], pa.string()
         )

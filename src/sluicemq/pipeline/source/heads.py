@@ -20,7 +20,7 @@ from sluicemq.journal.format import (
 )
 from sluicemq.journal.segment import COLUMNS, SEGMENT_HEADER_BYTES, SegmentIndex
 from sluicemq.model.destination import Address
-from sluicemq.pipeline.schema import spelled
+from sluicemq.pipeline.schema import escape_invalid
 from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 
 Column = np.ndarray[Any, np.dtype[Any]]
@@ -44,18 +44,18 @@ class Heads:
     Sequence numbers and offsets are below 2**63, so the columns are signed, as in Spark.
     """
 
-    __slots__ = ("_columns", "_from", "_rows", "count")
+    __slots__ = ("_columns", "_parent", "_rows", "count")
 
     def __init__(self, columns: dict[str, Column], count: int) -> None:
         self._columns = columns
-        self._from: Heads | None = None
+        self._parent: Heads | None = None
         self._rows: Column | slice = slice(None)
         self.count = count
 
     def __getitem__(self, name: str) -> Column:
         column = self._columns.get(name)
-        if column is None and self._from is not None:
-            column = self._columns[name] = self._from[name][self._rows]
+        if column is None and self._parent is not None:
+            column = self._columns[name] = self._parent[name][self._rows]
         assert column is not None
         return column
 
@@ -66,16 +66,16 @@ class Heads:
         else:
             count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
         subset = Heads({}, count)
-        subset._from = self
+        subset._parent = self
         subset._rows = rows
         return subset
 
-    def only(self, rows: Column) -> Heads:
+    def select(self, rows: Column) -> Heads:
         """Return the records at ascending `rows`, without a copy if these are all records."""
         return self if len(rows) == self.count else self.take(rows)
 
     @classmethod
-    def joined(cls, parts: Sequence[Heads], names: Iterable[str]) -> Heads:
+    def concatenate(cls, parts: Sequence[Heads], names: Iterable[str]) -> Heads:
         """Return the records of all parts, with these columns only: the others can be freed."""
         columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
         return cls(columns, sum(part.count for part in parts))
@@ -124,7 +124,7 @@ def ignore_damage(start: int, stop: int) -> None:
     """Ignore the damage; the task that reads the record reports it."""
 
 
-class Stretch(NamedTuple):
+class ScannedRecords(NamedTuple):
     """Consecutive records.
 
     data  bytes of all of them; `base` is the offset of `data` in the segment
@@ -150,7 +150,7 @@ def segment_heads(segment: StoredSegment, start: int, report: Report | None) -> 
 
 def scan_segment(
     segment: StoredSegment, start: int, end: int, report: Report | None
-) -> Iterator[Stretch]:
+) -> Iterator[ScannedRecords]:
     """Yield the records between two offsets; `start` is the start of a record, 0 = the first one.
 
     Damaged records are passed to `report` and skipped; without `report` they raise
@@ -158,11 +158,11 @@ def scan_segment(
     position = start or SEGMENT_HEADER_BYTES
     needed = STRETCH_BYTES
     while position < end:
-        data = segment.stretch(position, end, needed)
+        data = segment.read_bytes(position, end, needed)
         view = memoryview(data)
         heads, stop = _records(view, position)
         if heads.count:
-            yield Stretch(heads, data, position)
+            yield ScannedRecords(heads, data, position)
             position += stop
             needed = STRETCH_BYTES
             continue
@@ -170,7 +170,7 @@ def scan_segment(
         if len(view) < padded <= end - position:
             needed = padded  # the record is larger than the stretch
             continue
-        position = _resume(segment, position, end, report)
+        position = _skip_damage(segment, position, end, report)
 
 
 def _records(view: memoryview, base: int) -> tuple[Heads, int]:
@@ -178,7 +178,7 @@ def _records(view: memoryview, base: int) -> tuple[Heads, int]:
 
     The checks are those of `record_size`.
     """
-    starts = np.array(_hop(view), np.int64)
+    starts = np.array(_intact_starts(view), np.int64)
     heads = record_heads(view, starts, base)
     sizes = heads["size"].astype(np.int64)
     stops = starts + (sizes + 7 & -8)
@@ -196,7 +196,7 @@ def _records(view: memoryview, base: int) -> tuple[Heads, int]:
     return heads.take(slice(count)), int(stops[count - 1]) if count else 0
 
 
-def _hop(view: memoryview) -> list[int]:
+def _intact_starts(view: memoryview) -> list[int]:
     """Return the starts of up to RECORDS records that match their CRC."""
     # The only loop over records. A vectorised search (for header patterns, or by pointer doubling)
     # costs more than the 0.1 µs of a step here, and each CRC has to be computed separately anyway.
@@ -221,11 +221,11 @@ def _hop(view: memoryview) -> list[int]:
     return starts
 
 
-def _resume(segment: StoredSegment, at: int, end: int, report: Report | None) -> int:
+def _skip_damage(segment: StoredSegment, at: int, end: int, report: Report | None) -> int:
     """Report the damaged bytes at `at` and return the offset of the next intact record."""
     if report is None:
         raise segment.damage(at, "the record is not intact")
-    view = memoryview(segment.stretch(at, end, end - at))
+    view = memoryview(segment.read_bytes(at, end, end - at))
     starts = range(8, len(view) - HEADER_BYTES + 1, 8)
     # most steps are rejected by their type, which is faster than `record_size`
     plausible = (step for step in starts if 0 < view[step + TYPE_AT] <= LAST_TYPE)
@@ -239,12 +239,12 @@ def _resume(segment: StoredSegment, at: int, end: int, report: Report | None) ->
 
 def name_of(address: Address) -> str:
     """Return the name of a destination."""
-    return spelled(address.name)
+    return escape_invalid(address.name)
 
 
 def full_name(address: Address) -> str:
     """Return the name of a queue, or `topic:` and that of a topic."""
-    return spelled(str(address))
+    return escape_invalid(str(address))
 
 
 def kind_of(address: Address) -> str:
@@ -261,9 +261,9 @@ class Names:
 
     def __init__(self, addresses: Mapping[int, Address]) -> None:
         self.addresses = dict(addresses)
-        self._arrange()
+        self._build_lookups()
 
-    def _arrange(self) -> None:
+    def _build_lookups(self) -> None:
         ordered = sorted(self.addresses)
         self._ordered = [self.addresses[number] for number in ordered]
         self._numbers: Integers = np.array(ordered, np.int64)
@@ -273,14 +273,14 @@ class Names:
         if ordered and ordered[-1] < TABLE_NUMBERS:
             self._table = np.full(ordered[-1] + 2, len(ordered), np.int64)
             self._table[ordered] = np.arange(len(ordered))
-        self._asked: object = None
-        self._allowed = np.zeros(0, np.bool_)
+        self._allowed_by: object = None
+        self._allowed_flags = np.zeros(0, np.bool_)
 
     def add(self, addresses: Mapping[int, Address]) -> None:
         """Add destinations."""
         if addresses:
             self.addresses.update(addresses)
-            self._arrange()
+            self._build_lookups()
 
     def missing(self, numbers: Column) -> set[int]:
         """Return the numbers that have no name here."""
@@ -306,14 +306,14 @@ class Names:
             self._texts[text] = pa.array([*map(text, self._ordered), None], pa.string())
         return self._texts[text].take(pa.array(self._places(numbers)))
 
-    def among(
+    def allowed_mask(
         self, numbers: Column, allows: Callable[[Iterable[Address]], list[bool]]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return the mask of the numbers whose destinations `allows` accepts."""
-        if self._asked != allows:
-            self._allowed = np.array([*allows(self._ordered), False], np.bool_)
-            self._asked = allows
-        return self._allowed[self._places(numbers)]
+        if self._allowed_by != allows:
+            self._allowed_flags = np.array([*allows(self._ordered), False], np.bool_)
+            self._allowed_by = allows
+        return self._allowed_flags[self._places(numbers)]
 
     def bounds(self, numbers: Column, bound_by_name: Mapping[str, int], others: int) -> Integers:
         """Return the bound of each number's destination, `others` for those without one."""

@@ -131,7 +131,7 @@ class HttpStorage(JournalStorage):
         with self._errors() as remote:
             return remote.call(operation, parameters)
 
-    def _ask(self, first: int, span: str) -> HttpResponse:
+    def _get_range(self, first: int, span: str) -> HttpResponse:
         """Return the response to a request for a range of a segment."""
         with self._errors() as remote:
             return remote.request("GET", f"{API}/segments/{first}", (), {"Range": f"bytes={span}"})
@@ -143,7 +143,7 @@ class HttpStorage(JournalStorage):
         parts = []
         for offset in range(start, stop, RANGE_BYTES):
             size = min(RANGE_BYTES, stop - offset)
-            parts.append(self._ask(first, f"{offset}-{offset + size - 1}").body)
+            parts.append(self._get_range(first, f"{offset}-{offset + size - 1}").body)
             if len(parts[-1]) != size:
                 raise RequestRefused(
                     f"{self.name}: received {len(parts[-1])} of {size} bytes from offset {offset} "
@@ -153,7 +153,7 @@ class HttpStorage(JournalStorage):
 
     def last(self, first: int, count: int) -> tuple[int, bytes]:
         """Return the offset of the last bytes of a segment, and the bytes. Raises as `range`."""
-        answer = self._ask(first, f"-{count}")
+        answer = self._get_range(first, f"-{count}")
         data = answer.body
         headers = {name.lower(): value for name, value in answer.headers.items()}
         span = headers.get("content-range", "")
@@ -252,11 +252,11 @@ def _slot(view: SlotView) -> Slot:
 class RemoteSegment(StoredSegment):
     """Segment of a journal behind HTTP."""
 
-    def __init__(self, place: HttpStorage, first: int, end: int) -> None:
+    def __init__(self, storage: HttpStorage, first: int, end: int) -> None:
         """Open a segment; `end` is the end of its records, 0 = read the index."""
-        self._place = place
+        self._storage = storage
         self.first = first
-        self._key = (place.name, first, end)
+        self._key = (storage.name, first, end)
         self.index = None
         self.end = end
         if not end:
@@ -266,9 +266,9 @@ class RemoteSegment(StoredSegment):
     def _read_index(self) -> tuple[int, bytes]:
         entry = _indexes.find(self._key)
         # the same address may serve another journal now
-        if entry is not None and self._place.last(self.first, TRAILER_BYTES)[1] == entry[0]:
+        if entry is not None and self._storage.last(self.first, TRAILER_BYTES)[1] == entry[0]:
             return entry[1:]
-        start, data = self._place.last(self.first, END_BYTES)
+        start, data = self._storage.last(self.first, END_BYTES)
         size = start + len(data)
         end = data[-TRAILER_BYTES:]
         trailer = decode_trailer(end)
@@ -277,7 +277,7 @@ class RemoteSegment(StoredSegment):
         offset = trailer[0]
         if not SEGMENT_HEADER_BYTES <= offset < size:
             raise self.damage(size, "the segment's end refers to no index")
-        data = self._place.range(self.first, offset, start) + data
+        data = self._storage.range(self.first, offset, start) + data
         record = memoryview(data)[max(0, offset - start) : -TRAILER_BYTES]
         length = record_size(record, 0)
         if not length or record[TYPE_AT] != RecordType.INDEX:
@@ -299,19 +299,19 @@ class RemoteSegment(StoredSegment):
         for low, high in pairwise(starts):
             start, stop = int(offsets[low]), int(stops[high - 1])
             positions[low:high] = offsets[low:high] - start + size
-            parts.append(self._place.range(self.first, start, stop))
+            parts.append(self._storage.range(self.first, start, stop))
             size += stop - start
         return pa.py_buffer(b"".join(parts)), positions
 
-    def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
-        return pa.py_buffer(self._place.range(self.first, start, min(end, start + least)))
+    def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
+        return pa.py_buffer(self._storage.range(self.first, start, min(end, start + minimum)))
 
     def is_intact(self, strict: bool) -> bool | None:
         return None  # each record is checked after it is received
 
     def damage(self, offset: int, what: str) -> JournalDamaged:
         return JournalDamaged(
-            f"{self._place.name}, segment {self.first}, offset {offset}: {what}. Either the "
+            f"{self._storage.name}, segment {self.first}, offset {offset}: {what}. Either the "
             "transferred bytes or the file is damaged: run sluicemq journal check on the broker's "
             "machine"
         )

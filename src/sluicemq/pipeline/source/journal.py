@@ -69,8 +69,8 @@ class UnindexedTail:
                 start, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
                 address = decode_address(bytes(data[start - base + body : start - base + size]))
                 self.addresses[int(heads["destination"][row])] = address
-            parts.append(Heads.joined((_messages(heads),), _REMEMBERED))
-        self.messages = Heads.joined((self.messages, *parts), _REMEMBERED)
+            parts.append(Heads.concatenate((_messages(heads),), _REMEMBERED))
+        self.messages = Heads.concatenate((self.messages, *parts), _REMEMBERED)
         self.at = end
 
 
@@ -84,16 +84,16 @@ _tails: RecentlyUsed[tuple[str, int], UnindexedTail] = RecentlyUsed(MOST_TAILS)
 _names: RecentlyUsed[tuple[str, int], Address | None] = RecentlyUsed(MOST_NAMES)
 _relocated: RecentlyUsed[tuple[str, int], Heads] = RecentlyUsed(MOST_RELOCATED)
 """Records moved to sealed segments, sorted by `reference`."""
-_without: RecentlyUsed[tuple[str, int], None] = RecentlyUsed(MOST_WITHOUT)
+_segments_without_relocated: RecentlyUsed[tuple[str, int], None] = RecentlyUsed(MOST_WITHOUT)
 """Sealed segments without a moved record."""
 
 
 class SourceJournal:
     """Journal as seen by one task or plan."""
 
-    def __init__(self, place: JournalStorage, identity: str | None = None) -> None:
+    def __init__(self, storage: JournalStorage, identity: str | None = None) -> None:
         """Open a journal; its state is read on first use, also for the `identity` if not given."""
-        self.place = place
+        self.storage = storage
         if identity is not None:
             self.identity = identity
         self._open: RecentlyUsed[int, StoredSegment] = RecentlyUsed(OPEN_SEGMENTS)
@@ -101,7 +101,7 @@ class SourceJournal:
     @cached_property
     def state(self) -> JournalState:
         """State of the journal at the first access."""
-        return self.place.state()
+        return self.storage.state()
 
     @cached_property
     def identity(self) -> str:
@@ -113,8 +113,8 @@ class SourceJournal:
         first = self.state.firsts[place]
         segment = self._open.find(first)
         if segment is None:
-            end = self.place.records_end(self.state, place)
-            segment = self._open[first] = self.place.open(first, end)
+            end = self.storage.records_end(self.state, place)
+            segment = self._open[first] = self.storage.open(first, end)
         return segment
 
     def find(self, place: int, strict: bool) -> StoredSegment | None:
@@ -141,7 +141,7 @@ class SourceJournal:
         """Return the destination names in the segment's index; none if it has no index."""
         return Names({} if segment.index is None else segment.index.summary.addresses())
 
-    def complete(self, names: Names, segment: StoredSegment, numbers: Column) -> None:
+    def add_names(self, names: Names, segment: StoredSegment, numbers: Column) -> None:
         """Add to `names` the destinations of `numbers` that the journal still knows.
 
         A sealed segment names every destination it refers to. A segment without an index also
@@ -172,7 +172,7 @@ class SourceJournal:
         `missing` are the numbers that are still to be found.
         """
         yield self.tail(segment).addresses
-        yield self.place.addresses(missing)
+        yield self.storage.addresses(missing)
         for place in reversed(range(len(self.state.firsts))):
             with suppress(RecordNotFound, JournalDamaged):
                 candidate = self.segment(place)
@@ -212,7 +212,7 @@ class SourceJournal:
             rows = np.flatnonzero(~is_known & (places < place))
             if len(rows):
                 with suppress(RecordNotFound, JournalDamaged):
-                    match(self._moved(place), "reference", RecordType.RELOCATED, rows)
+                    match(self._relocated_messages(place), "reference", RecordType.RELOCATED, rows)
         return times[back], origins[back], is_known[back]
 
     def _table(self, segment: StoredSegment) -> Heads:
@@ -220,20 +220,20 @@ class SourceJournal:
             return self.tail(segment).messages
         return index_heads(segment.index)
 
-    def _moved(self, place: int) -> Heads | None:
+    def _relocated_messages(self, place: int) -> Heads | None:
         """Return the messages moved to a segment, ordered by their original sequence numbers."""
         key = (self.identity, self.state.firsts[place])
         table = _relocated.find(key)
-        if table is not None or key in _without:
+        if table is not None or key in _segments_without_relocated:
             return table
         segment = self.segment(place)
         if segment.index is None or RecordType.RELOCATED in segment.index.summary.types:
             messages = self._table(segment)
             relocated = messages.take(messages["type"] == RecordType.RELOCATED)
             ordered = relocated.take(np.argsort(relocated["reference"], kind="stable"))
-            table = Heads.joined((ordered,), _REMEMBERED)
+            table = Heads.concatenate((ordered,), _REMEMBERED)
         if segment.index is not None and table is not None and table.count:
             _relocated[key] = table
         elif segment.index is not None:
-            _without[key] = None
+            _segments_without_relocated[key] = None
         return table

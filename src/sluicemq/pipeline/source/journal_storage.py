@@ -46,11 +46,11 @@ Entry = TypeVar("Entry")
 
 
 class RecentlyUsed(OrderedDict[Key, Entry]):
-    """Cache of up to `most` entries; the one that was not used for longest goes first."""
+    """Cache of up to `capacity` entries; the one that was not used for longest goes first."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self._most = most
+        self._capacity = capacity
 
     def find(self, key: Key) -> Entry | None:
         """Return an entry, which is then the last to go; None if it is not cached."""
@@ -61,7 +61,7 @@ class RecentlyUsed(OrderedDict[Key, Entry]):
 
     def __setitem__(self, key: Key, entry: Entry) -> None:
         super().__setitem__(key, entry)
-        if len(self) > self._most:
+        if len(self) > self._capacity:
             self.popitem(last=False)
 
 
@@ -116,8 +116,8 @@ class StoredSegment(ABC):
         Starts are multiples of 8."""
 
     @abstractmethod
-    def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
-        """Return bytes from `start` on: at least `least`, or all before `end` if fewer."""
+    def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
+        """Return bytes from `start` on: at least `minimum`, or all before `end` if fewer."""
 
     @abstractmethod
     def is_intact(self, strict: bool) -> bool | None:
@@ -202,7 +202,7 @@ class Mapped(StoredSegment):
         start = int(offsets[0])
         return self._buffer.slice(start, int(offsets[-1] + sizes[-1]) - start), offsets - start
 
-    def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
+    def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
         return self._buffer.slice(start, max(0, min(end, self._view.size) - start))
 
     def damage(self, offset: int, what: str) -> JournalDamaged:
@@ -224,7 +224,7 @@ class DirectoryStorage(JournalStorage):
 
     def __init__(self, path: Path) -> None:
         """Open the data directory of a broker, or its journal. Raises ConfigurationError."""
-        self._given = path
+        self._data_dir = path
         if not path.is_dir():
             raise ConfigurationError(
                 f"option path: {path} is not a directory. Set it to a broker's data directory "
@@ -234,7 +234,7 @@ class DirectoryStorage(JournalStorage):
     @property
     def path(self) -> Path:
         """Directory of the journal, which a broker creates shortly after its start."""
-        return journal_directory(self._given)
+        return journal_directory(self._data_dir)
 
     def state(self) -> JournalState:
         # read the end first: segments listed later cover it, unless they were removed

@@ -102,7 +102,7 @@ class LagCounter:
         first = state.firsts[place]
         offset = start.offset if start.segment == first else 0
         if 0 < offset < end:
-            head = self._storage.open(first, end).stretch(offset, end, HEADER_BYTES)
+            head = self._storage.open(first, end).read_bytes(offset, end, HEADER_BYTES)
             return record_heads(memoryview(head)[:HEADER_BYTES], np.zeros(1, np.int64), offset)
         # without the end, storage over HTTP reads the index instead of all records
         segment = self._storage.open(first, self._storage.records_end(state, place))

@@ -85,13 +85,13 @@ class Bound(NamedTuple):
     explicit: int = 0
 
 
-def start_of(journal: SourceJournal, options: SourceOptions, default: int) -> Bound:
+def resolve_start(journal: SourceJournal, options: SourceOptions, default: int) -> Bound:
     """Return the start that the offsets of the options define; `default` is EARLIEST or LATEST."""
     position = default if options.starting_offsets is None else options.starting_offsets
     return _resolve(journal, options, options.starting_timestamps, position, EARLIEST)
 
 
-def end_of(journal: SourceJournal, options: SourceOptions) -> Bound:
+def resolve_end(journal: SourceJournal, options: SourceOptions) -> Bound:
     """Return the end that the offsets of the options define."""
     position = LATEST if options.ending_offsets is None else options.ending_offsets
     return _resolve(journal, options, options.ending_timestamps, position, LATEST)
@@ -111,15 +111,17 @@ def _resolve(
     if times is not None:
         sequences = {time: _first_since(journal, time, strict) for time in set(times.values())}
         bounds = {name: sequences[moment] for name, moment in times.items()}
-        return _around(bounds, options, limits[others], others)
+        return _enclosing_bound(bounds, options, limits[others], others)
     if isinstance(position, int):
         return Bound(limits.get(position, position), explicit=max(position, 0))
     bounds = {name: limits.get(number, number) for name, number in position.items()}
-    bound = _around(bounds, options, limits[others], others)
+    bound = _enclosing_bound(bounds, options, limits[others], others)
     return bound._replace(explicit=min((n for n in position.values() if n > 0), default=0))
 
 
-def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, others: int) -> Bound:
+def _enclosing_bound(
+    bounds: Mapping[str, int], options: SourceOptions, other: int, others: int
+) -> Bound:
     """Return the bound that includes those of all destinations.
 
     `other` is the bound of the others, of which there are none with `subscribe`.
@@ -148,7 +150,7 @@ def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:
     return state.next
 
 
-def lost_before(journal: SourceJournal, start: Offset) -> int:
+def first_after_loss(journal: SourceJournal, start: Offset) -> int:
     """Return the first remaining sequence number if records from `start` on were removed.
 
     Return 0 if no record was removed. Raises JournalError."""
@@ -159,7 +161,7 @@ def lost_before(journal: SourceJournal, start: Offset) -> int:
     # Nothing is lost if `start` is the end of the segment before.
     if start.segment and start.offset:
         try:
-            header = journal.place.header(state.firsts[0])
+            header = journal.storage.header(state.firsts[0])
         except JournalError:
             return state.earliest
         if (header.previous, header.previous_end) == (start.segment, start.offset):

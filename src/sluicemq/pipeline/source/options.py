@@ -141,7 +141,7 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _listed(text: str, what: str) -> tuple[str, ...]:
+def _non_empty_list(text: str, what: str) -> tuple[str, ...]:
     """Return the names in a list that has one at least. Raises ValueError."""
     names = _list(text)
     if not names:
@@ -150,11 +150,11 @@ def _listed(text: str, what: str) -> tuple[str, ...]:
 
 
 def _boolean(text: str) -> Any:
-    return _decoded(text.lower(), bool, "neither true nor false")
+    return _decode_json(text.lower(), bool, "neither true nor false")
 
 
 def _positive(text: str) -> Any:
-    return _decoded(text, Annotated[int, msgspec.Meta(gt=0, le=_MAX)], "not a number above 0")
+    return _decode_json(text, Annotated[int, msgspec.Meta(gt=0, le=_MAX)], "not a number above 0")
 
 
 def _shape(text: str) -> Shape:
@@ -164,7 +164,7 @@ def _shape(text: str) -> Shape:
 
 
 def _globs(text: str) -> tuple[re.Pattern[str], ...]:
-    patterns = _listed(text, "destination, such as orders,topic:n")
+    patterns = _non_empty_list(text, "destination, such as orders,topic:n")
     for pattern in patterns:
         if not is_pattern(pattern.removeprefix("topic:")):
             raise ValueError(f"{pattern!r} is not a valid pattern")
@@ -172,7 +172,7 @@ def _globs(text: str) -> tuple[re.Pattern[str], ...]:
 
 
 def _events(text: str) -> tuple[Event, ...]:
-    names = _listed(text.lower(), "event, such as published,acknowledged")
+    names = _non_empty_list(text.lower(), "event, such as published,acknowledged")
     if "*" in names:
         return tuple(Event)
     for event in names:
@@ -213,9 +213,9 @@ def _timestamp(text: str) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _subscribed(text: str) -> tuple[str, ...]:
+def _destination_names(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas. Raises ValueError."""
-    names = tuple(dict.fromkeys(_listed(text, "destination, such as orders,topic:n")))
+    names = tuple(dict.fromkeys(_non_empty_list(text, "destination, such as orders,topic:n")))
     for destination in names:
         if "*" in destination:
             raise ValueError(
@@ -235,13 +235,13 @@ def _regular_expression(text: str) -> tuple[re.Pattern[str], ...]:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
-def _assigned(text: str) -> tuple[str, ...]:
+def _assigned_destinations(text: str) -> tuple[str, ...]:
     """Return the destinations of `{"orders":[0]}`. Raises ValueError."""
     rule = (
         'not JSON such as {"orders":[0],"topic:news":[0]}. The partitions of each destination must '
         "be [0], because it has the partition 0 only"
     )
-    return tuple(_decoded(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
+    return tuple(_decode_json(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
 
 
 def _timestamps_by_destination(text: str) -> dict[str, int]:
@@ -257,11 +257,11 @@ def _timestamps_by_destination(text: str) -> dict[str, int]:
 
 def _by_destination(text: str, rule: str) -> dict[str, int]:
     """Return the number of each destination. Raises ValueError."""
-    partitions = _decoded(text, Annotated[dict[str, _Partitions], _NOT_EMPTY], rule)
+    partitions = _decode_json(text, Annotated[dict[str, _Partitions], _NOT_EMPTY], rule)
     return {destination: item.number for destination, item in partitions.items()}
 
 
-def _decoded(text: str, type: Any, rule: str) -> Any:
+def _decode_json(text: str, type: Any, rule: str) -> Any:
     """Return a JSON text as an object of a type. Raises ValueError: the text is `rule`."""
     try:
         return msgspec.json.decode(text, type=type)
@@ -324,9 +324,9 @@ OPTIONS: Final = (
     OptionSpec("token", "token", str),
     OptionSpec("shape", "shape", _shape, "events"),
     OptionSpec("destinations", "destinations", _globs),
-    OptionSpec("subscribe", "subscribe", _subscribed),
+    OptionSpec("subscribe", "subscribe", _destination_names),
     OptionSpec("subscribePattern", "destinations", _regular_expression),
-    OptionSpec("assign", "subscribe", _assigned),
+    OptionSpec("assign", "subscribe", _assigned_destinations),
     OptionSpec("events", "events", _events, "published"),
     OptionSpec("startingOffsets", "starting_offsets", _position),
     OptionSpec("endingOffsets", "ending_offsets", _position, "latest", only=READ),
@@ -464,7 +464,7 @@ def check_stream(options: SourceOptions) -> None:
 # --- columns -----------------------------------------------------------------------------------
 
 
-def asked_columns(options: SourceOptions) -> StructType:
+def requested_columns(options: SourceOptions) -> StructType:
     """Return the schema of a read, in the column order of `EVENTS` or `KAFKA`.
 
     The option `columns` selects the columns; without it, `include_headers` adds the headers.

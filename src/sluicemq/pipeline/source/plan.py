@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from sluicemq.pipeline.source.build import touched
+from sluicemq.pipeline.source.build import needed_mask
 from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalState, StoredSegment
@@ -80,7 +80,7 @@ def segment_ranges(
             heads = index_heads(index).take(slice(begin, end, step))
             rows, codes = selection.rows(heads, names)
             if len(rows):
-                records = heads.only(rows)
+                records = heads.select(rows)
                 weights = step * _weights(records, codes, columns)
                 ranges.append(WeighedRange(segment_range, records["sequence"].copy(), weights))
                 break
@@ -89,15 +89,15 @@ def segment_ranges(
 
 def _weights(heads: Heads, codes: np.ndarray, columns: frozenset[str]) -> np.ndarray:
     weights = row_counts(heads, codes) * ROW_BYTES
-    is_touched = touched(columns, codes, heads)
-    weights[is_touched] += heads["size"][is_touched]
+    is_needed = needed_mask(columns, codes, heads)
+    weights[is_needed] += heads["size"][is_needed]
     return weights
 
 
-def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
+def split_into_tasks(weighed: list[WeighedRange], minimum: int) -> list[list[SegmentRange]]:
     """Divide ranges among tasks of about equal weight.
 
-    There is at least one task per processor, unless tasks become too small, and at least `least`
+    There is at least one task per processor, unless tasks become too small, and at least `minimum`
     tasks if there are that many records."""
     total = sum(int(item.weights.sum()) for item in weighed)
     if not total:
@@ -106,7 +106,7 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
     task_count = max(1, min(processors, total // LEAST_TASK_BYTES), -(-total // TASK_BYTES))
     if task_count > processors:
         task_count += -task_count % processors  # no processor is idle at the end
-    task_count = min(max(task_count, least), MOST_TASKS)
+    task_count = min(max(task_count, minimum), MOST_TASKS)
     tasks: list[list[SegmentRange]] = [[] for _ in range(task_count)]
     weight_before = 0
     for item in weighed:
@@ -123,7 +123,9 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
     return [task for task in tasks if task]
 
 
-def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[SegmentRange]:
+def split_by_segment(
+    journal: SourceJournal, low: int, high: int, start: Offset
+) -> list[SegmentRange]:
     """Return the range of every segment from `low` on and below `high`, without opening any.
 
     `start` has the byte position of `low` if it is known."""
@@ -132,7 +134,7 @@ def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[
             start=start.offset
             if start.segment == segment_range.first and start.sequence <= low
             else 0,
-            end=journal.place.records_end(journal.state, place),
+            end=journal.storage.records_end(journal.state, place),
         )
         for place, segment_range in _ranges(journal.state, low, high)
     ]
@@ -141,13 +143,13 @@ def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[
 # --- micro-batches -----------------------------------------------------------------------------
 
 
-def admit(
+def limit_batch(
     journal: SourceJournal,
     selection: Selection,
     start: Offset,
     end: Offset,
-    most_rows: int,
-    most_bytes: int,
+    max_rows: int,
+    max_bytes: int,
     strict: bool,
 ) -> tuple[Offset, int, int]:
     """Return the position from `start` up to `end` at which the micro-batch reaches a limit.
@@ -165,8 +167,8 @@ def admit(
         rows = np.cumsum(counts)
         volume = np.cumsum(records["size"], dtype=np.int64)
         admitted_count = min(
-            int(np.searchsorted(rows, most_rows - rows_before, side="right")),
-            int(np.searchsorted(volume, most_bytes - bytes_before, side="right")),
+            int(np.searchsorted(rows, max_rows - rows_before, side="right")),
+            int(np.searchsorted(volume, max_bytes - bytes_before, side="right")),
         )
         if not bytes_before:
             admitted_count = max(admitted_count, 1)
@@ -186,7 +188,7 @@ def _selected(
     journal: SourceJournal, selection: Selection, start: Offset, end: Offset, strict: bool
 ) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
     """Yield the selected records from `start` up to `end`, with the number of rows of each."""
-    requested = selection.between(start.sequence, end.sequence)
+    requested = selection.within_range(start.sequence, end.sequence)
     for place, segment_range in _ranges(journal.state, start.sequence, end.sequence):
         segment = journal.find(place, strict)
         if segment is None or (
@@ -197,7 +199,7 @@ def _selected(
         position = start.offset if start.segment == segment_range.first else 0
         for heads in segment_heads(segment, position, ignore_damage):
             if requested.by_destination:
-                journal.complete(names, segment, heads["destination"])
+                journal.add_names(names, segment, heads["destination"])
             rows, codes = requested.rows(heads, names)
-            records = heads.only(rows)
+            records = heads.select(rows)
             yield segment, records, row_counts(records, codes)

@@ -27,19 +27,19 @@ from sluicemq.pipeline.source.journal_storage import JournalState
 from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.offsets import (
     Offset,
-    end_of,
-    lost_before,
+    first_after_loss,
     read_offset,
-    start_of,
+    resolve_end,
+    resolve_start,
 )
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
 from sluicemq.pipeline.source.plan import (
     LEAST_TASK_BYTES,
     NO_LIMIT,
-    admit,
-    between,
+    limit_batch,
     segment_ranges,
-    share,
+    split_by_segment,
+    split_into_tasks,
 )
 from sluicemq.pipeline.source.reading import Reading, Share, log
 from sluicemq.pipeline.source.selection import Selection
@@ -50,9 +50,9 @@ class _Reader:
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
-        self._place = connect(options)
+        self._storage = connect(options)
         self._reading = Reading(
-            self._place, schema, Selection.of(options), options.fail_on_data_loss
+            self._storage, schema, Selection.of(options), options.fail_on_data_loss
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -71,17 +71,17 @@ class BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks. Raises JournalError, ConfigurationError."""
         reading = self._reading
-        journal = SourceJournal(self._place)
-        start = start_of(journal, self._options, EARLIEST)
-        end = end_of(journal, self._options)
+        journal = SourceJournal(self._storage)
+        start = resolve_start(journal, self._options, EARLIEST)
+        end = resolve_end(journal, self._options)
         if 0 < start.explicit < journal.state.earliest:
             reading.report_removed(start.explicit, journal.state.earliest)
-        selection = reading.selection.between(start.sequence, end.sequence)
-        selection = selection.bounded(start.by_destination, end.by_destination)
+        selection = reading.selection.within_range(start.sequence, end.sequence)
+        selection = selection.with_bounds(start.by_destination, end.by_destination)
         weighed = segment_ranges(journal, selection, reading.columns, reading.strict)
         return [
             Share(task, journal.identity, start.by_destination, end.by_destination)
-            for task in share(weighed, self._options.min_partitions) or [[]]
+            for task in split_into_tasks(weighed, self._options.min_partitions) or [[]]
         ]
 
 
@@ -93,24 +93,24 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         self._target: Offset | None = None
-        self._held = False
+        self._has_slot = False
         self._acknowledged = -1
         """Sequence number up to which the slot was moved; -1 = not yet."""
-        self._lag = LagCounter(self._place)
+        self._lag = LagCounter(self._storage)
         self._planned: Offset | None = None
         """End of the latest micro-batch."""
-        self._counted: tuple[int, Offset, int, int] | None = None
+        self._counted_rows: tuple[int, Offset, int, int] | None = None
         """Start and end of the rows that wait for `min_offsets_per_trigger`, their number, and the
         bytes of their records."""
-        self._triggered = -float("inf")
+        self._last_trigger = -float("inf")
         """Time of the latest micro-batch, by the monotonic clock."""
 
     # --- offsets ---------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the position at which a query without a checkpoint starts."""
-        journal = SourceJournal(self._place)
-        start = start_of(journal, self._options, LATEST)
+        journal = SourceJournal(self._storage)
+        start = resolve_start(journal, self._options, LATEST)
         if start.sequence == journal.state.next:
             return replace(_end(journal.state), starts=start.by_destination).as_json()
         return Offset(journal.identity, start.sequence, starts=start.by_destination).as_json()
@@ -135,15 +135,15 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         Raises RecordNotFound if records behind `start` were removed, ConfigurationError if `start`
         is an offset of another journal.
         """
-        journal = SourceJournal(self._place)
+        journal = SourceJournal(self._storage)
         begin = self._planned = read_offset(start, journal.identity)
         self._hold(begin)
         self._acknowledge(begin)
-        begin = self._checked(journal, begin)
+        begin = self._without_removed(journal, begin)
         end = _end(journal.state)
         if self._target is not None and self._target.sequence < end.sequence:
             end = self._target
-        if end.sequence <= begin.sequence or self._waits(journal, begin, end, limit):
+        if end.sequence <= begin.sequence or self._must_wait(journal, begin, end, limit):
             return start
         rows = volume = NO_LIMIT
         if isinstance(limit, ReadMaxBytes):
@@ -152,14 +152,18 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             rows = limit.max_rows
             volume = self._options.max_bytes_per_trigger or NO_LIMIT
         if min(rows, volume) < NO_LIMIT:
-            selection = self._reading.selection.bounded(begin.starts, {})
-            end, _, _ = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
+            selection = self._reading.selection.with_bounds(begin.starts, {})
+            end, _, _ = limit_batch(
+                journal, selection, begin, end, rows, volume, self._reading.strict
+            )
         cuts = self._cuts(journal, begin, end)
         end = replace(end, cuts=cuts, slot=self._options.slot, starts=begin.starts)
         self._planned = end
         return end.as_json()
 
-    def _waits(self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit) -> bool:
+    def _must_wait(
+        self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit
+    ) -> bool:
         """Return True if the micro-batch waits for more rows (`min_offsets_per_trigger`).
 
         The triggers `availableNow` and `once` do not wait, nor does the first micro-batch of a
@@ -170,14 +174,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if not min_rows or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
         now = time.monotonic()
-        if (now - self._triggered) * 1000 < self._options.max_trigger_delay_ms:
+        if (now - self._last_trigger) * 1000 < self._options.max_trigger_delay_ms:
             # rows that have been counted already are not counted again
             counted_to, rows, volume = begin, 0, 0
-            if self._counted is not None and self._counted[0] == begin.sequence:
-                _, counted_to, rows, volume = self._counted
+            if self._counted_rows is not None and self._counted_rows[0] == begin.sequence:
+                _, counted_to, rows, volume = self._counted_rows
             if counted_to.sequence < end.sequence:
-                selection = self._reading.selection.bounded(begin.starts, {})
-                _, more_rows, more_bytes = admit(
+                selection = self._reading.selection.with_bounds(begin.starts, {})
+                _, more_rows, more_bytes = limit_batch(
                     journal,
                     selection,
                     counted_to,
@@ -187,16 +191,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                     self._reading.strict,
                 )
                 rows, volume = rows + more_rows, volume + more_bytes
-            self._counted = (begin.sequence, end, rows, volume)
+            self._counted_rows = (begin.sequence, end, rows, volume)
             if rows < min_rows and volume < max_bytes:
                 return True
-        self._triggered = now
-        self._counted = None
+        self._last_trigger = now
+        self._counted_rows = None
         return False
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query at the journal's present end."""
-        self._target = _end(self._place.state())
+        self._target = _end(self._storage.state())
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the journal's end for the query's progress, with the lag.
@@ -204,7 +208,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         `lag` is what the query will not have read after its current micro-batch; it is absent while
         the records cannot be read.
         """
-        state = self._place.state()
+        state = self._storage.state()
         report = _end(state).as_json()
         if self._planned is not None:
             try:
@@ -213,9 +217,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 log.warning("The lag is unknown: %s", error)
         return report
 
-    def _checked(self, journal: SourceJournal, offset: Offset) -> Offset:
+    def _without_removed(self, journal: SourceJournal, offset: Offset) -> Offset:
         """Return the offset, or the first remaining one if records were removed."""
-        earliest = lost_before(journal, offset)
+        earliest = first_after_loss(journal, offset)
         if not earliest:
             return offset
         self._reading.report_removed(offset.sequence, earliest)
@@ -226,13 +230,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _hold(self, start: Offset) -> None:
         """Create the slot when the query starts."""
         options = self._options
-        if self._held or not options.slot:
+        if self._has_slot or not options.slot:
             return
         position = max(0, start.sequence - 1)
-        slot = self._place.hold(options.slot, position, options.slot_limit_bytes)
+        slot = self._storage.hold(options.slot, position, options.slot_limit_bytes)
         if slot.lost:
             self._report_lost_slot(slot.describe_loss(options.slot))
-        self._held = True
+        self._has_slot = True
 
     def _acknowledge(self, start: Offset) -> None:
         """Move the slot to `start`, unless it is there already.
@@ -244,7 +248,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if not slot or start.sequence <= self._acknowledged:
             return
         try:
-            self._place.advance(slot, start.sequence - 1)
+            self._storage.advance(slot, start.sequence - 1)
         except RecordNotFound:
             self._report_lost_slot("the slot has been dropped")
         except JournalError as error:
@@ -273,22 +277,22 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         is_small = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
         if is_small and start.segment and minimum <= 1:
             return ()
-        selection = self._reading.selection.between(start.sequence, end.sequence)
-        selection = selection.bounded(start.starts, {})
+        selection = self._reading.selection.within_range(start.sequence, end.sequence)
+        selection = selection.with_bounds(start.starts, {})
         weighed = segment_ranges(journal, selection, self._reading.columns, strict=False)
-        return tuple(task[0].low for task in share(weighed, minimum)[1:])
+        return tuple(task[0].low for task in split_into_tasks(weighed, minimum)[1:])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch; they are the same on every call."""
-        journal = SourceJournal(self._place)
+        journal = SourceJournal(self._storage)
         begin = read_offset(start, journal.identity)
         self._hold(begin)
         first = begin.sequence
-        begin = self._checked(journal, begin)
+        begin = self._without_removed(journal, begin)
         stop = read_offset(end, journal.identity)
         bounds = [first, *(cut for cut in stop.cuts if first < cut < stop.sequence), stop.sequence]
         tasks = [
-            between(journal, max(low, begin.sequence), high, begin)
+            split_by_segment(journal, max(low, begin.sequence), high, begin)
             for low, high in pairwise(bounds)
         ]
         return [Share(task, journal.identity, begin.starts, {}) for task in tasks]

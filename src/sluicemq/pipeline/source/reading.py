@@ -21,8 +21,8 @@ from sluicemq.pipeline.source.build import (
     BatchRecords,
     DeadLetterMetas,
     Mask,
+    needed_mask,
     slices,
-    touched,
 )
 from sluicemq.pipeline.source.heads import (
     PLACING,
@@ -92,7 +92,7 @@ class Reading:
     strict  removed and damaged records raise an error
     """
 
-    place: JournalStorage
+    storage: JournalStorage
     schema: pa.Schema
     selection: Selection
     strict: bool
@@ -109,11 +109,11 @@ class Reading:
         lost records are skipped with a warning.
         """
         assert isinstance(share, Share)
-        reading = replace(self, selection=self.selection.bounded(share.lows, share.highs))
-        journal = SourceJournal(self.place, share.identity)
+        reading = replace(self, selection=self.selection.with_bounds(share.lows, share.highs))
+        journal = SourceJournal(self.storage, share.identity)
         for segment_range in share.segment_ranges:
             try:
-                segment = self.place.open(segment_range.first, segment_range.end)
+                segment = self.storage.open(segment_range.first, segment_range.end)
                 yield from _RangeReader(reading, journal, segment, segment_range).read()
             except RecordNotFound as error:
                 self.report_removed(segment_range.low, segment_range.high, str(error))
@@ -159,7 +159,7 @@ class _RangeReader:
         self._journal = journal
         self._segment = segment
         self._range = segment_range
-        self._selection = reading.selection.between(segment_range.low, segment_range.high)
+        self._selection = reading.selection.within_range(segment_range.low, segment_range.high)
         self._columns = reading.columns
         self._names = journal.names(segment)
         self._wants_dead_letters = Event.DEAD_LETTERED in self._selection.events and (
@@ -169,21 +169,21 @@ class _RangeReader:
     def read(self) -> Iterator[pa.RecordBatch]:
         segment, strict = self._segment, self._reading.strict
         last: Heads | None = None
-        for heads, gather in self._stretches():
-            rows, codes = self._choose(heads)
-            records = heads.only(rows)
+        for heads, gather in self._record_blocks():
+            rows, codes = self._select_rows(heads)
+            records = heads.select(rows)
             counts = row_counts(records, codes)
-            is_touched = touched(self._columns, codes, records)
-            sizes = np.where(is_touched, records["size"], 0).astype(np.int64)
+            is_needed = needed_mask(self._columns, codes, records)
+            sizes = np.where(is_needed, records["size"], 0).astype(np.int64)
             # a scan has checked each record
             checked = segment.index is None or (
                 int(sizes.sum()) * FEW > segment.end and bool(segment.is_intact(strict))
             )
             if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
-                last = self._before(self._range.start)
-            for part in _cut(records["offset"], sizes, counts):
+                last = self._record_before(self._range.start)
+            for part in _batch_ranges(records["offset"], sizes, counts):
                 part_heads = records.take(part)
-                data, positions, valid = self._fetch(gather, part_heads, is_touched[part], checked)
+                data, positions, valid = self._fetch(gather, part_heads, is_needed[part], checked)
                 intact_heads = part_heads.take(valid)
                 intact_codes = codes[part][valid]
                 batch = BatchRecords(
@@ -195,12 +195,12 @@ class _RangeReader:
                     self._dead_letters(heads, rows[part][valid], intact_codes, last),
                     self._names,
                     self._journal,
-                    partial(self._failed, intact_heads),
+                    partial(self._report_invalid, intact_heads),
                 )
                 yield batch.record_batch(self._reading.schema)
             last = heads.take(slice(heads.count - 1, None))
 
-    def _stretches(self) -> Iterator[tuple[Heads, Gather]]:
+    def _record_blocks(self) -> Iterator[tuple[Heads, Gather]]:
         """Yield consecutive records, and the function that returns their bytes."""
         index, part = self._segment.index, self._range
         if index is None:
@@ -217,7 +217,7 @@ class _RangeReader:
                 self._segment.gather,
             )
 
-    def _before(self, start: int) -> Heads | None:
+    def _record_before(self, start: int) -> Heads | None:
         """Return the record that ends at `start`: the dead letter of the first event."""
         if not self._wants_dead_letters:
             return None
@@ -237,7 +237,7 @@ class _RangeReader:
         if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return NO_DEAD_LETTERS
         if last is not None:
-            heads, rows = Heads.joined((last, heads), PLACING), rows + 1
+            heads, rows = Heads.concatenate((last, heads), PLACING), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
         before = heads.take(rows[dead] - 1)
         has_meta = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
@@ -248,18 +248,18 @@ class _RangeReader:
         dead, positions, bodies = dead[valid], positions[valid], before["body"][valid]
         return DeadLetterMetas(dead, slices(data, positions + HEADER_BYTES, positions + bodies))
 
-    def _choose(self, heads: Heads) -> tuple[Column, Column]:
+    def _select_rows(self, heads: Heads) -> tuple[Column, Column]:
         if not self._columns.isdisjoint(_NAMED) or self._selection.by_destination:
-            self._journal.complete(self._names, self._segment, heads["destination"])
+            self._journal.add_names(self._names, self._segment, heads["destination"])
         return self._selection.rows(heads, self._names)
 
     def _fetch(
-        self, gather: Gather, heads: Heads, touch: Mask, checked: bool
+        self, gather: Gather, heads: Heads, is_needed: Mask, checked: bool
     ) -> tuple[pa.Buffer, Integers, Mask | slice]:
-        """Fetch the touched records.
+        """Fetch the needed records.
 
         Return their bytes, the position of each record in them, and the mask of intact records."""
-        rows = np.flatnonzero(touch)
+        rows = np.flatnonzero(is_needed)
         offsets = heads["offset"][rows]
         sizes = heads["size"][rows].astype(np.int64)
         data, record_starts = gather(offsets, sizes)
@@ -271,10 +271,10 @@ class _RangeReader:
         for row, intact in zip(rows.tolist(), _intact(data, record_starts, sizes), strict=True):
             if not intact:
                 valid[row] = False
-                self._failed(heads, row, "the record is not intact")
+                self._report_invalid(heads, row, "the record is not intact")
         return data, positions, slice(None) if valid.all() else valid
 
-    def _failed(self, heads: Heads, row: int, what: str) -> None:
+    def _report_invalid(self, heads: Heads, row: int, what: str) -> None:
         sequence = int(heads["sequence"][row])
         offset = int(heads["offset"][row])
         self._reading.report(self._segment.damage(offset, f"{what} (record {sequence})"))
@@ -296,7 +296,7 @@ def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:
     ]
 
 
-def _cut(offsets: Integers, sizes: Column, counts: Integers) -> Iterator[slice]:
+def _batch_ranges(offsets: Integers, sizes: Column, counts: Integers) -> Iterator[slice]:
     """Yield ranges of records that form batches: at least one record each, else within limits."""
     total = len(offsets)
     rows = np.cumsum(counts)

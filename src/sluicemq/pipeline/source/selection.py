@@ -118,11 +118,11 @@ class Selection:
         """Return the selection that the options of a read define."""
         return cls(frozenset(options.events), options.destinations, frozenset(options.subscribe))
 
-    def between(self, low: int, high: int) -> Selection:
+    def within_range(self, low: int, high: int) -> Selection:
         """Return this selection, limited to sequence numbers from `low` on and below `high`."""
         return replace(self, low=max(self.low, low), high=min(self.high, high))
 
-    def bounded(self, lows: Mapping[str, int], highs: Mapping[str, int]) -> Selection:
+    def with_bounds(self, lows: Mapping[str, int], highs: Mapping[str, int]) -> Selection:
         """Return this selection with bounds for single destinations."""
         return replace(self, lows=lows, highs=highs) if lows or highs else self
 
@@ -162,7 +162,7 @@ class Selection:
         if heads.count and (sequences[0] < self.low or sequences[-1] >= self.high):
             mask &= (sequences >= self.low) & (sequences < self.high)
         if self.by_destination:
-            mask &= names.among(heads["destination"], self.allows)
+            mask &= names.allowed_mask(heads["destination"], self.allows)
         if self.lows:
             mask &= sequences >= names.bounds(heads["destination"], self.lows, 0)
         if self.highs:

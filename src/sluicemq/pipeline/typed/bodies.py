@@ -41,9 +41,10 @@ MAX_REASON_VALUE: Final = 100
 """Characters of a value, or of its type, in a reason."""
 
 SAMPLE: Final = 20
-"""Messages whose field names `usual_fields` looks at."""
+"""Messages whose field names `common_field_lists` looks at."""
 MAX_LISTS: Final = 3
-"""Lists of `usual_fields`: each is one more comparison for a body that has another list."""
+"""Lists that `common_field_lists` returns: each is one more comparison for a body that has another
+list."""
 MAX_CHARACTERS: Final = 2_000
 """Characters of the names of a list: they become literals of the query."""
 
@@ -57,7 +58,7 @@ MAY_NEED_JAVA: Final = (
 """Condition that NEED_JAVA implies, and that reads no bodies."""
 
 _NONCE: Final = f"n{secrets.token_hex(8)}"
-"""Name that no message can contain on purpose: see _json."""
+"""Name that no message can contain on purpose: see _parse_json."""
 _CORRUPT: Final = "_corrupt"
 _INTERNAL: Final = (
     *("_text", "_error", "_object", "_keys", _CORRUPT),
@@ -111,27 +112,30 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
 
 
 def parse(
-    frame: DataFrame, format: Format, columns: StructType, usual: Sequence[tuple[str, ...]] = ()
+    frame: DataFrame,
+    format: Format,
+    columns: StructType,
+    field_lists: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
     """Parse `_text` into `columns`.
 
     Adds the columns, `_good` (True if the text is of the format and every value of its type),
     `_reason` (why it is not) and `_unknown` (number of fields that no column has; JSON only), and
-    removes `_text` and `_error`. `usual` are lists of `usual_fields`.
+    removes `_text` and `_error`. `field_lists` is the result of `common_field_lists`.
 
     Reasons cost as much as parsing: Spark leaves them out if nothing that a query returns depends
     on `_reason`.
     """
     parsers: dict[Format, Callable[[DataFrame, StructType], DataFrame]] = {
-        Format.JSON: lambda frame, columns: _json(frame, columns, usual),
-        Format.CSV: _csv,
-        Format.XML: _xml,
-        Format.TEXT: _plain,
+        Format.JSON: lambda frame, columns: _parse_json(frame, columns, field_lists),
+        Format.CSV: _parse_csv,
+        Format.XML: _parse_xml,
+        Format.TEXT: _parse_text,
     }
     return parsers[format](frame, columns).drop(*_INTERNAL)
 
 
-def usual_fields(messages: DataFrame) -> list[tuple[str, ...]]:
+def common_field_lists(messages: DataFrame) -> list[tuple[str, ...]]:
     """Return lists of field names that JSON bodies of these messages have, for `parse`.
 
     Most producers write all bodies with the same fields in the same order. To compare a body's
@@ -139,39 +143,41 @@ def usual_fields(messages: DataFrame) -> list[tuple[str, ...]]:
     has. The result is a sample: a body with other names is parsed alike, at a higher cost.
     """
     sample = messages.limit(SAMPLE).selectExpr("string(body) AS _text")
-    found = [tuple(names) for (names,) in sample.select(f.expr(_FIELDS)).collect() if names]
-    usual = [
+    sampled_lists = [tuple(names) for (names,) in sample.select(f.expr(_FIELDS)).collect() if names]
+    field_lists = [
         names
-        for names in dict.fromkeys(found)
+        for names in dict.fromkeys(sampled_lists)
         if len(set(names)) == len(names) and sum(map(len, names)) <= MAX_CHARACTERS
     ]
-    return usual[:MAX_LISTS]
+    return field_lists[:MAX_LISTS]
 
 
 # --- formats -------------------------------------------------------------------------------------
 
 
-def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]]) -> DataFrame:
+def _parse_json(
+    frame: DataFrame, columns: StructType, field_lists: Sequence[tuple[str, ...]]
+) -> DataFrame:
     """Parse JSON objects.
 
     Spark's parsers do not look at what follows the first value. So the names of the fields are
     read from a text whose last byte, the closing brace, is replaced by one more field, NONCE: it
     is the last name, unless the object ends before the text does.
     """
-    known = (*columns.names, _NONCE)
+    known_names = (*columns.names, _NONCE)
     listed = f.lit(None)
-    for names in reversed(usual):
-        unknown = len(set(names) - set(known))
+    for names in reversed(field_lists):
+        unknown = len(set(names) - set(known_names))
         listed = f.when(f.col("_keys") == _literals(names), f.lit(unknown)).otherwise(listed)
-    others = f.array_size(f.array_except("_keys", _literals(known)))
-    bounded = _bounded(
+    others = f.array_size(f.array_except("_keys", _literals(known_names)))
+    bounded = _without_harmful_numbers(
         columns,
         f.to_json(f.try_parse_json("_text")),  # its numbers are at most DOUBLE
         lambda text, schema: f.from_json(text, schema, _TOKENS),
     )
-    whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
-    exact = f.from_json(bounded, whole, _STRICT)
-    variants = _variants(whole)
+    record_type = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
+    exact = f.from_json(bounded, record_type, _STRICT)
+    variants = _variants(record_type)
     frame = frame.withColumns(
         {
             "_object": f.from_json("_text", variants, _STRICT) if variants else exact,
@@ -179,8 +185,8 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
         }
     )
     if variants:
-        frame = frame.withColumn("_plain", f.struct(*map(_plain_value, whole)))
-        plain = f.expr(_are_plain(whole))
+        frame = frame.withColumn("_plain", f.struct(*map(_plain_value, record_type)))
+        plain = f.expr(_all_plain(record_type))
         frame = frame.withColumn("_object", f.when(plain, f.col("_plain")).otherwise(exact))
     # Each alias may refer to those before it.
     frame = frame.select(
@@ -195,10 +201,10 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
     valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
     good = valid & ~f.col("_twice") & ~_infinite(columns) & _utf8(columns)
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
-    reasons = [_wrong(field, f.col("_raw")[field.name]) for field in columns]
+    reasons = [_type_error(field, f.col("_raw")[field.name]) for field in columns]
     for index, field in enumerate(columns):
         if isinstance(field.dataType, (ArrayType, MapType, StructType)):
-            reasons[index] = _wrong_inside(field, bounded)
+            reasons[index] = _nested_type_error(field, bounded)
     reason = (
         f.when(f.col("_good"), None)
         .when(f.col("_error").isNotNull(), f.col("_error"))
@@ -214,7 +220,7 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
             f.lit("there is text after the JSON object"),
         )
         .when(bounded.isNull(), f.lit(_HARMFUL_REASON))
-        .otherwise(f.coalesce(_joined(reasons), f.lit("the body is not JSON")))
+        .otherwise(f.coalesce(_join_reasons(reasons), f.lit("the body is not JSON")))
     )
     return frame.select(
         "*",
@@ -224,7 +230,7 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
     )
 
 
-def _csv(frame: DataFrame, columns: StructType) -> DataFrame:
+def _parse_csv(frame: DataFrame, columns: StructType) -> DataFrame:
     """Parse bodies of one CSV record each."""
     # before the text is changed, which decodes it
     utf8 = f.when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
@@ -232,7 +238,7 @@ def _csv(frame: DataFrame, columns: StructType) -> DataFrame:
     frame = frame.withColumn("_text", f.rtrim("_text", f.lit("\r\n")))
     lines = "instr(_text, '\"') = 0 AND _text RLIKE '[\\r\\n]'"
     quotes = "(length(_text) - length(replace(_text, '\"', ''))) % 2 = 1"
-    return _strings(
+    return _parse_strings(
         frame,
         columns,
         lambda text, schema: f.from_csv(text, schema.toDDL(), _LENIENT),
@@ -244,9 +250,9 @@ def _csv(frame: DataFrame, columns: StructType) -> DataFrame:
     )
 
 
-def _xml(frame: DataFrame, columns: StructType) -> DataFrame:
+def _parse_xml(frame: DataFrame, columns: StructType) -> DataFrame:
     """Parse bodies of one XML document each."""
-    return _strings(
+    return _parse_strings(
         frame,
         columns,
         lambda text, schema: f.from_xml(text, schema.toDDL(), _XML),
@@ -255,7 +261,7 @@ def _xml(frame: DataFrame, columns: StructType) -> DataFrame:
     )
 
 
-def _plain(frame: DataFrame, columns: StructType) -> DataFrame:
+def _parse_text(frame: DataFrame, columns: StructType) -> DataFrame:
     (column,) = columns
     return frame.select(
         "*",
@@ -271,7 +277,7 @@ def _plain(frame: DataFrame, columns: StructType) -> DataFrame:
     )
 
 
-def _strings(
+def _parse_strings(
     frame: DataFrame,
     columns: StructType,
     parser: Callable[[Column, StructType], Column],
@@ -284,10 +290,10 @@ def _strings(
     conditions  reason for each SQL condition that makes a text invalid
     otherwise   reason for a text that the parser rejects although each value has its type
     """
-    typed = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
-    texts = StructType([StructField(field.name, StringType()) for field in columns])
-    bounded = _bounded(columns, f.col("_text"), parser)
-    frame = frame.withColumn("_parsed", parser(bounded, typed))
+    record_type = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
+    text_type = StructType([StructField(field.name, StringType()) for field in columns])
+    bounded = _without_harmful_numbers(columns, f.col("_text"), parser)
+    frame = frame.withColumn("_parsed", parser(bounded, record_type))
     invalid = f.lit(False)
     for condition in conditions:
         invalid = invalid | f.expr(condition)
@@ -300,7 +306,7 @@ def _strings(
         f.lit(0).alias("_unknown"),
     )
     frame = frame.withColumn("_good", f.col("_good") & ~_infinite(columns))
-    frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(f.col("_text"), texts)))
+    frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(f.col("_text"), text_type)))
     reason = (
         f.when(f.col("_good"), None)
         .when(f.col("_error").isNotNull(), f.col("_error"))
@@ -309,7 +315,7 @@ def _strings(
     for condition, text in conditions.items():
         reason = reason.when(f.expr(condition), f.lit(text))
     reason = reason.when(bounded.isNull(), f.lit(_HARMFUL_REASON))
-    wrong = _joined([_wrong(field, f.col("_raw")[field.name]) for field in columns])
+    wrong = _join_reasons([_type_error(field, f.col("_raw")[field.name]) for field in columns])
     reason = reason.otherwise(f.coalesce(wrong, f.lit(otherwise)))
     return frame.withColumn("_reason", reason)
 
@@ -337,10 +343,10 @@ def _variants(columns: StructType) -> StructType | None:
             for item in columns
         ]
     )
-    return None if variants == columns or _has(variants, (DecimalType,)) else variants
+    return None if variants == columns or _contains_type(variants, (DecimalType,)) else variants
 
 
-def _are_plain(columns: StructType) -> str:
+def _all_plain(columns: StructType) -> str:
     """Return the SQL condition that `_plain` has all values of `_object`, whose DECIMAL are
     variants."""
     condition = "_object IS NOT NULL"
@@ -367,7 +373,7 @@ def _plain_value(field: StructField) -> Column:
     ).alias(field.name, metadata=field.metadata)
 
 
-def _bounded(
+def _without_harmful_numbers(
     columns: StructType, equivalent: Column, parser: Callable[[Column, StructType], Column]
 ) -> Column:
     """Return the text to be parsed; null if a value for DECIMAL is harmful.
@@ -376,11 +382,11 @@ def _bounded(
     parser      returns the columns of a text
     """
     text = f.col("_text")
-    if not _has(columns, (DecimalType,)):
+    if not _contains_type(columns, (DecimalType,)):
         return text
-    texts = StructType.fromJson(json.loads(DECIMAL.sub("string", columns.json())))
-    values = parser(equivalent, texts)
-    harmful = _any_in(values, columns, (DecimalType,), lambda value: value.rlike(_HARMFUL))
+    text_type = StructType.fromJson(json.loads(DECIMAL.sub("string", columns.json())))
+    values = parser(equivalent, text_type)
+    harmful = _any_value(values, columns, (DecimalType,), lambda value: value.rlike(_HARMFUL))
     return f.when(text.rlike(_HARMFUL), f.when(~harmful, equivalent)).otherwise(text)
 
 
@@ -390,8 +396,8 @@ def _infinite(fields: Iterable[StructField]) -> Column:
     types = (DoubleType, FloatType)
     infinite = f.lit(False)
     for field in fields:
-        if _has(field.dataType, types):
-            infinite = infinite | _any_in(
+        if _contains_type(field.dataType, types):
+            infinite = infinite | _any_value(
                 f.col(quoted(field.name)),
                 field.dataType,
                 types,
@@ -400,7 +406,7 @@ def _infinite(fields: Iterable[StructField]) -> Column:
     return infinite
 
 
-def _any_in(
+def _any_value(
     value: Column,
     kind: DataType,
     types: tuple[type[DataType], ...],
@@ -414,28 +420,28 @@ def _any_in(
     if isinstance(kind, StructType):
         result = f.lit(False)
         for part in kind:
-            if _has(part.dataType, types):
+            if _contains_type(part.dataType, types):
                 part_value = value.getField(part.name)
-                result = result | _any_in(part_value, part.dataType, types, condition)
+                result = result | _any_value(part_value, part.dataType, types, condition)
         return result
     if isinstance(kind, MapType):
-        return _any_in(f.map_values(value), ArrayType(kind.valueType), types, condition)
+        return _any_value(f.map_values(value), ArrayType(kind.valueType), types, condition)
     if isinstance(kind, ArrayType):
         element = kind.elementType
-        value = f.exists(value, lambda item: _any_in(item, element, types, condition))
+        value = f.exists(value, lambda item: _any_value(item, element, types, condition))
     else:
         value = condition(value)
     return f.coalesce(value, f.lit(False))
 
 
-def _has(kind: DataType, types: tuple[type[DataType], ...]) -> bool:
+def _contains_type(kind: DataType, types: tuple[type[DataType], ...]) -> bool:
     """Return True if a type, or one within it, is one of the types."""
     if isinstance(kind, StructType):
-        return any(_has(part.dataType, types) for part in kind)
+        return any(_contains_type(part.dataType, types) for part in kind)
     if isinstance(kind, MapType):
-        return _has(kind.valueType, types)
+        return _contains_type(kind.valueType, types)
     if isinstance(kind, ArrayType):
-        return _has(kind.elementType, types)
+        return _contains_type(kind.elementType, types)
     return isinstance(kind, types)
 
 
@@ -454,7 +460,7 @@ def _utf8(columns: StructType) -> Column:
     return ~suspect | f.is_valid_utf8("_text")
 
 
-def _wrong(field: StructField, raw: Column) -> Column:
+def _type_error(field: StructField, raw: Column) -> Column:
     """Return the reason why a value is not of its column's type; null if it is."""
     wrong = (raw.isNotNull() & f.col(quoted(field.name)).isNull()) | _infinite([field])
     if isinstance(field.dataType, StringType):
@@ -466,16 +472,16 @@ def _wrong(field: StructField, raw: Column) -> Column:
     )
 
 
-def _wrong_inside(field: StructField, text: Column) -> Column:
+def _nested_type_error(field: StructField, text: Column) -> Column:
     """Return the reason why a nested JSON value is not of its column's type; null if it is."""
-    alone = StructType([field, StructField(_CORRUPT, StringType())])
+    record_type = StructType([field, StructField(_CORRUPT, StringType())])
     kind = field.dataType.simpleString()[:MAX_REASON_VALUE]
     return f.when(
-        f.from_json(text, alone, _STRICT)[_CORRUPT].isNotNull() | _infinite([field]),
+        f.from_json(text, record_type, _STRICT)[_CORRUPT].isNotNull() | _infinite([field]),
         f.lit(f"{field.name}: the value is not of type {kind}"),
     )
 
 
-def _joined(reasons: list[Column]) -> Column:
+def _join_reasons(reasons: list[Column]) -> Column:
     """Return the reasons that are not null as one text; null if there are none."""
     return f.nullif(f.concat_ws("; ", *reasons), f.lit(""))

@@ -177,11 +177,11 @@ class _GoldWriter:
         tables = {name: lake.table(name) for name in references(gold.sql)}
         self._sources = {name: table for name, table in tables.items() if table.exists(spark)}
         missing = tables.keys() - self._sources
-        self._waits = any(name.startswith("silver.") or name in awaited for name in missing)
+        self._must_wait = any(name.startswith("silver.") or name in awaited for name in missing)
 
     def refresh(self) -> None:
         """Bring the table up to date, by its changed groups or by the query's whole result."""
-        if self._waits:
+        if self._must_wait:
             return
         versions = {name: table.version(self._spark) for name, table in self._sources.items()}
         version_sum = sum(versions.values())
@@ -251,7 +251,7 @@ class _GoldWriter:
                 f"coalesce(groups.{_PRESENT}, false) AS {_PRESENT}",
             )
             table = replace(self._table, schema=current.schema)
-            table.merge(updates, tag=tag, removed=f"NOT new.{_PRESENT}", null_keys=True)
+            table.merge(updates, tag=tag, delete_condition=f"NOT new.{_PRESENT}", null_keys=True)
 
 
 def _number(application: str) -> int:

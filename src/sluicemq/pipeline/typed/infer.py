@@ -99,7 +99,11 @@ def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferre
         )
     if format is None:
         format = next(
-            (each for each in (Format.JSON, Format.XML) if 2 * counts[str(each)] > sampled),
+            (
+                candidate
+                for candidate in (Format.JSON, Format.XML)
+                if 2 * counts[str(candidate)] > sampled
+            ),
             Format.TEXT,
         )
     readable = int(counts[str(format)])
@@ -112,11 +116,11 @@ def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferre
         columns = StructType([StructField("body", StringType())])
     else:
         columns = _sampled_schema(texts.where("_text IS NOT NULL"), format)
-    columns, left_out = _allowed(columns, format)
+    columns, left_out = _allowed_columns(columns, format)
     return Inferred(format, columns, sampled, readable, left_out)
 
 
-def _allowed(columns: StructType, format: Format) -> tuple[StructType, tuple[str, ...]]:
+def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, tuple[str, ...]]:
     """Return the columns as a table can have them, and the names of those that it cannot have."""
     allowed: dict[str, StructField] = {}
     left_out = []
@@ -143,20 +147,22 @@ def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
     jvm = java.sparkSession._jvm
     dataset = getattr(java._jdf, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
     schema = getattr(reader, str(format))(dataset).schema()
-    return StructType.fromJson(json.loads(DECIMAL.sub(_wider, schema.json())))
+    return StructType.fromJson(json.loads(DECIMAL.sub(_widen_decimal, schema.json())))
 
 
-def _wider(decimal: re.Match[str]) -> str:
+def _widen_decimal(decimal: re.Match[str]) -> str:
     """Return a type that holds the values of messages outside the sample, too."""
     precision, scale = int(decimal[1]), int(decimal[2])
-    whole = precision - scale
-    if whole == _INTEGER_DIGITS:  # some values have no fraction, which Spark infers as BIGINT
-        whole = PRECISION - scale - _MORE_DIGITS
-    precision = max(PRECISION, whole + scale + _MORE_DIGITS)
+    integer_digits = precision - scale
+    if (
+        integer_digits == _INTEGER_DIGITS
+    ):  # some values have no fraction, which Spark infers as BIGINT
+        integer_digits = PRECISION - scale - _MORE_DIGITS
+    precision = max(PRECISION, integer_digits + scale + _MORE_DIGITS)
     return f"decimal({min(_MAX_PRECISION, precision)},{scale})"
 
 
-def block(inferred: Inferred, destination: str, name: str) -> str:
+def table_definition(inferred: Inferred, destination: str, name: str) -> str:
     """Return a [[table]] of the definition file with an inferred schema; needs a Spark session."""
     columns = ",\n".join(f"    {StructType([item]).toDDL()}" for item in inferred.columns)
     lines = [
@@ -195,7 +201,9 @@ def infer_missing(events: DataFrame, definition: Definition) -> Path | None:
     if not missing:
         return None
     blocks = [
-        block(infer_schema(events, table.destination, table.format), table.destination, table.name)
+        table_definition(
+            infer_schema(events, table.destination, table.format), table.destination, table.name
+        )
         for table in missing
     ]
     path = Path(definition.path)

@@ -25,7 +25,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 
 from sluicemq.model.access import matcher
 from sluicemq.model.dead_letters import REASON
-from sluicemq.pipeline.delta import configured
+from sluicemq.pipeline.delta import temporary_settings
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.typed.bodies import parse, with_text
 from sluicemq.pipeline.typed.definition import Action, TypedTable
@@ -157,19 +157,19 @@ def typed_rows(
     columns: StructType,
     broker: str,
     java: bool,
-    usual: Sequence[tuple[str, ...]] = (),
+    field_lists: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
     """Return messages (of `published`) as typed rows with their outcomes.
 
-    columns  the table's declared columns
-    java     True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
-    usual    lists of bodies.usual_fields
+    columns      the table's declared columns
+    java         True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
+    field_lists  result of bodies.common_field_lists
     """
     frame = with_text(messages, table.format, java)
     # A declared column may have any name without a leading underscore.
     frame = frame.select(f.lit(broker).alias("_broker"), *map(f.expr, _MESSAGE))
-    frame = parse(frame, table.format, columns, usual)
-    with configured(messages.sparkSession, LENIENT):
+    frame = parse(frame, table.format, columns, field_lists)
+    with temporary_settings(messages.sparkSession, LENIENT):
         return _with_outcome(_with_key_reason(frame, table), table)
 
 

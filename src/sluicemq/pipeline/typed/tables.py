@@ -36,7 +36,7 @@ from sluicemq.pipeline.delta import ANY_VALUES, CHANGES, LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.session import cached
-from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, usual_fields
+from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, common_field_lists
 from sluicemq.pipeline.typed.definition import (
     QUARANTINE,
     TOMBSTONES,
@@ -72,7 +72,7 @@ _OLDER: Final = (
 )
 
 LARGE_BATCH: Final = 20_000
-"""Messages of a batch from which on `usual_fields` costs less than it saves."""
+"""Messages of a batch from which on `common_field_lists` costs less than it saves."""
 
 COUNTS_TABLE: Final = "gold.typed_counts"
 _SUMS: Final = (
@@ -111,10 +111,10 @@ def process(
     """
     summary = overview(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
-    progress = table.reached(spark, application(lake.broker, table))
+    progress = table.tagged_version(spark, application(lake.broker, table))
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
     is_repeated = summary["_first"] is not None and summary["_first"] <= progress
-    earlier_counts = _counted(spark, lake, table) if is_repeated else {}
+    earlier_counts = _last_counted_records(spark, lake, table) if is_repeated else {}
     counts = write_typed(spark, events, definition, lake, summary, earlier_counts)
     if counts:
         last = summary["_last"]
@@ -125,7 +125,7 @@ def process(
     return counts
 
 
-def _counted(spark: SparkSession, lake: Lake, table: LakeTable) -> dict[str, int]:
+def _last_counted_records(spark: SparkSession, lake: Lake, table: LakeTable) -> dict[str, int]:
     """Return the last counted record of each typed table that exists."""
     rows = table.read(spark).where(f.col("broker") == lake.broker)
     ends = rows.groupBy("table").agg(f.max("last_sequence")).collect()
@@ -170,22 +170,22 @@ def write_typed(
     batch: DataFrame,
     definition: Definition,
     lake: Lake,
-    found: Row,
-    counted: Mapping[str, int] = MappingProxyType({}),
+    summary: Row,
+    last_records: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
-    Tables without a message in it are left out. `batch` is as the events of `process`, `found` is
-    its `overview`, and `counted` has the record up to which a table has been written and counted
-    before.
+    Tables without a message in it are left out. `batch` is as the events of `process`, `summary` is
+    its `overview`, and `last_records` has the record up to which a table has been written and
+    counted before.
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
     counts: dict[str, TableCounts] = {}
     for table in definition.tables:
-        end = counted.get(table.name, -1)
-        if found[table.name].messages and found[table.name].last > end:
-            writer = _TableWriter(spark, definition, table, lake, found)
+        end = last_records.get(table.name, -1)
+        if summary[table.name].messages and summary[table.name].last > end:
+            writer = _TableWriter(spark, definition, table, lake, summary)
             messages = published(batch, table)
             if end >= 0:
                 messages = messages.where(f.col("sequence") > end)
@@ -222,14 +222,14 @@ class _TableWriter:
         definition: Definition,
         table: TypedTable,
         lake: Lake,
-        found: Row,
+        summary: Row,
     ) -> None:
         self._spark = spark
         self._table = table
         self._broker = lake.broker
-        self._last: int = found["_last"]
-        self._found = found[table.name]
-        self._usual: Sequence[tuple[str, ...]] = ()
+        self._last: int = summary["_last"]
+        self._summary = summary[table.name]
+        self._field_lists: Sequence[tuple[str, ...]] = ()
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
         columns = StructType([*self._columns, *METADATA])
@@ -242,16 +242,16 @@ class _TableWriter:
         self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
 
     def write(self, messages: DataFrame) -> TableCounts:
-        if self._found.relocated:
-            messages = self._without_repeated(messages)
-        large = self._found.messages >= LARGE_BATCH
-        if large and self._table.format is Format.JSON and not self._found.java:
-            self._usual = usual_fields(messages)
+        if self._summary.relocated:
+            messages = self._drop_repeated(messages)
+        large = self._summary.messages >= LARGE_BATCH
+        if large and self._table.format is Format.JSON and not self._summary.java:
+            self._field_lists = common_field_lists(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 
     def _typed(self, messages: DataFrame) -> DataFrame:
-        columns, broker, java = self._columns, self._broker, bool(self._found.java)
-        return typed_rows(messages, self._table, columns, broker, java, self._usual)
+        columns, broker, java = self._columns, self._broker, bool(self._summary.java)
+        return typed_rows(messages, self._table, columns, broker, java, self._field_lists)
 
     def _append(self, messages: DataFrame) -> TableCounts:
         """Append, and count in the same pass.
@@ -261,13 +261,13 @@ class _TableWriter:
         rows = self._typed(messages)
         end = self._end(self._rows)
         if end >= self._last:
-            counts = self._counted(rows)
+            counts = self._count_outcomes(rows)
         else:
             observation = Observation()
             # Conditions are not moved below an observation, which would parse each body twice.
             observed = rows.observe(observation, *count_columns(self._table))
             observed = observed.where(f.col("_record") > end)
-            size = 0 if self._table.partition_by else self._found.messages
+            size = 0 if self._table.partition_by else self._summary.messages
             rows = good_rows(observed, self._columns)
             self._rows.append(rows, self._tag(self._rows), size=size)
             counts = TableCounts(**observation.get)
@@ -281,7 +281,7 @@ class _TableWriter:
     def _merge(self, messages: DataFrame) -> TableCounts:
         """Merge the newest message of each key. Rows are cached: a merge scans them twice."""
         with cached(self._typed(messages)) as rows:
-            counts = self._counted(rows)
+            counts = self._count_outcomes(rows)
             if counts.written or not self._rows.exists(self._spark):
                 self._merge_newest(rows, bool(counts.deleted))
             if counts.quarantined:
@@ -294,7 +294,9 @@ class _TableWriter:
         if deletes:
             self._tombstones.evolve(self._spark, self._table.name)
             removed = newest.where("_deleted").select(*keys, *_POSITION)
-            self._tombstones.merge(removed, tag=self._tag(self._tombstones), newer=_NEWER)
+            self._tombstones.merge(
+                removed, tag=self._tag(self._tombstones), update_condition=_NEWER
+            )
         if self._table.delete and self._tombstones.exists(self._spark):
             # A tombstone of the same position stays: it is of this batch, written before a crash.
             condition = " AND ".join(f"old.{key} = new.{key}" for key in keys)
@@ -303,7 +305,7 @@ class _TableWriter:
                 tombstones, f.expr(f"{condition} AND {_OLDER}"), "left_anti"
             )
         tag = self._tag(self._rows)
-        self._rows.merge(newest, tag=tag, newer=_NEWER, removed="new._deleted")
+        self._rows.merge(newest, tag=tag, update_condition=_NEWER, delete_condition="new._deleted")
 
     def _write_quarantine(self, rows: DataFrame) -> None:
         end = self._end(self._quarantine)
@@ -316,13 +318,13 @@ class _TableWriter:
 
     def _end(self, table: LakeTable) -> int:
         """Return the last sequence that this broker has written; -1 if there is none."""
-        return table.reached(self._spark, application(self._broker, table))
+        return table.tagged_version(self._spark, application(self._broker, table))
 
-    def _counted(self, rows: DataFrame) -> TableCounts:
+    def _count_outcomes(self, rows: DataFrame) -> TableCounts:
         (values,) = rows.agg(*count_columns(self._table)).collect()
         return TableCounts(**values.asDict())
 
-    def _without_repeated(self, messages: DataFrame) -> DataFrame:
+    def _drop_repeated(self, messages: DataFrame) -> DataFrame:
         """Leave out relocated messages that are in the tables, or published in this batch."""
         first = messages.where(f.col("event") == str(Event.PUBLISHED))
         relocated = messages.where(f.col("event") == str(Event.RELOCATED))

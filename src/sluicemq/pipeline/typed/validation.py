@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from sluicemq.pipeline.delta import configured
+from sluicemq.pipeline.delta import temporary_settings
 from sluicemq.pipeline.typed.definition import (
     INFER,
     QUARANTINE,
@@ -162,7 +162,7 @@ def _condition_faults(
         conditions.append((table.line, "delete", table.delete))
     for line, title, sql in conditions:
         try:
-            with configured(spark, LENIENT):
+            with temporary_settings(spark, LENIENT):
                 (kind,) = rows.where(f"({sql}) IS NOT NULL").selectExpr(f"({sql}) AS c").schema
         except PySparkException as error:
             yield line, title, first_line(error)
