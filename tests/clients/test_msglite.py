@@ -382,7 +382,7 @@ def test_close_raises_an_error_that_no_call_has_raised(
         assert await answer is None
         peer.sendall(end)
         peer.close()
-        while client._connection.lost is None:
+        while client._connection.failure is None:
             await asyncio.sleep(0.001)
         with pytest.raises(error):
             await client.close()
@@ -399,7 +399,7 @@ def test_a_lost_connection_without_unconfirmed_messages_closes(listener: socket.
         peer.sendall(b"*\r\n")
         assert await answer is None
         peer.close()
-        while client._connection.lost is None:
+        while client._connection.failure is None:
             await asyncio.sleep(0.001)
         await client.close()
 

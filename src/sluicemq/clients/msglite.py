@@ -37,7 +37,7 @@ from math import ceil
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport, again, fail
+from sluicemq.clients.transport import AsyncClient, ClientTransport, copy_error, fail
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite.wire import (
@@ -175,12 +175,12 @@ class _Connection(ClientTransport[Frame]):
                 return request
         return None
 
-    def arrived(self, frames: list[Frame]) -> None:
+    def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:
             if frame[0] == ERROR:
-                self.lose(RequestRefused(frame[3].decode("utf-8", "replace")))
+                self.mark_lost(RequestRefused(frame[3].decode("utf-8", "replace")))
             elif not self.requests:
-                self.lose(ConnectionLost("the broker sent an unexpected response"))
+                self.mark_lost(ConnectionLost("the broker sent an unexpected response"))
                 self.abort()
             else:
                 self._answer(MsgliteMessage(frame) if frame[0] == MESSAGE else None)
@@ -198,12 +198,12 @@ class _Connection(ClientTransport[Frame]):
     def release(self, reason: ClientError) -> None:
         for request in self.requests:
             self._raised = self._raised or not request.answer.done()
-            fail(request.begun, again(reason))
-            fail(request.answer, again(reason))
+            fail(request.begun, copy_error(reason))
+            fail(request.answer, copy_error(reason))
         self.requests.clear()
 
-    def leave(self, transport: asyncio.Transport) -> None:
-        if self.lost is not None:
+    def request_close(self, transport: asyncio.Transport) -> None:
+        if self.failure is not None:
             return
         transport.write(QUIT_LINE)
         if transport.can_write_eof():
@@ -212,13 +212,13 @@ class _Connection(ClientTransport[Frame]):
             transport.close()
 
     def check(self) -> None:
-        self._raised = self.lost is not None
+        self._raised = self.failure is not None
         super().check()
 
     async def close(self) -> None:
-        unknown = self.lost is not None and self.sends > self._accepted
+        unknown = self.failure is not None and self.sends > self._accepted
         await super().close()
-        if not self._raised and (unknown or isinstance(self.lost, RequestRefused)):
+        if not self._raised and (unknown or isinstance(self.failure, RequestRefused)):
             self.check()
         self._accepted = self.sends
 

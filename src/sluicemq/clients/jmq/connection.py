@@ -21,7 +21,7 @@ from sluicemq.clients.transport import (
     ALWAYS,
     Backoff,
     ReconnectingClient,
-    again,
+    copy_error,
     fail,
     reason_of,
     time_limit,
@@ -125,7 +125,7 @@ class Requests:
                 reply = self._waiting.get(message.correlation_id)
             except ConnectionLost as lost:
                 for future in self._waiting.values():
-                    fail(future, again(lost))
+                    fail(future, copy_error(lost))
                 return
             except (ClientError, ValueError):
                 continue  # the reply cannot be decoded or acknowledged
@@ -398,7 +398,9 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             name = target.service or ("ssljms" if encrypted else "jms")
             service = choose(await self._ask(host, port), name)
             port, encrypted = service.port, encrypted or service.protocol == "tls"
-        channel = RequestChannel(self._limits, target.timeout, target.flow, self.lost)
+        channel = RequestChannel(
+            self._limits, target.timeout, target.flow, self.handle_lost_connection
+        )
         await channel.dial(host, port, target.path or None, self._tls() if encrypted else None)
         try:
             await self._hello(channel)

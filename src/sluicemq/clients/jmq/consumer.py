@@ -127,7 +127,7 @@ class Consumer(AsyncClient):
         """Return the first buffered message, or None if it has expired."""
         packet = self._inbox.messages.popleft()
         channel = self.channel
-        channel.held(-1)
+        channel.count_buffered(-1)
         if self._paused and len(self._inbox.messages) <= self._size // 2:
             self._resume()
         sysid = packet.sysid
@@ -178,7 +178,7 @@ class Consumer(AsyncClient):
             if self._inbox.end is not None:
                 self._delete()
 
-        await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
+        await channel.request(PacketType.ADD_CONSUMER, properties, on_response=added)
 
     def abandon(self) -> None:
         """Delete the consumer on the broker, now or once it is created: its caller has left."""
@@ -223,7 +223,7 @@ class Consumer(AsyncClient):
     def put(self, packet: Packet) -> None:
         """Buffer a message from the broker."""
         self._inbox.messages.append(packet)
-        self.channel.held(1)
+        self.channel.count_buffered(1)
         if packet.flags & packets.C:
             self._paused = True
         self.go_on()
@@ -246,7 +246,7 @@ class Consumer(AsyncClient):
             self._back.clear()
         buffered = self._inbox.messages
         if buffered:
-            self.channel.held(-len(buffered))
+            self.channel.count_buffered(-len(buffered))
             buffered.clear()
 
     def go_on(self) -> None:

@@ -182,7 +182,7 @@ class Producer(AsyncClient):
             sysid,
         )
         if wait and options.persistent:
-            check(await channel.ask(identity, head + content), TAKEN)
+            check(await channel.send_request(identity, head + content), TAKEN)
         else:
             if options.persistent:
                 session.confirmations.expect(channel, identity)
@@ -249,7 +249,7 @@ class Producer(AsyncClient):
                 **properties_of(destination),
                 "JMQSessionID": Long(self._session.id),
             },
-            then=added,
+            on_response=added,
         )
         return self._routes[destination]
 

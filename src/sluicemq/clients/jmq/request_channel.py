@@ -12,7 +12,13 @@ from typing import Final
 from sluicemq.clients.jmq.messages import properties_of
 from sluicemq.clients.jmq.target import Target
 from sluicemq.clients.requests import Confirmations, RequestTransport
-from sluicemq.clients.transport import ReconnectingClient, again, broken, fail, time_limit
+from sluicemq.clients.transport import (
+    ReconnectingClient,
+    copy_error,
+    fail,
+    protocol_violation,
+    time_limit,
+)
 from sluicemq.model.destination import Address, is_jms_temporary
 from sluicemq.model.errors import (
     ClientError,
@@ -140,10 +146,10 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         limits: Limits,
         timeout: float,
         flow: int,
-        lost: Callable[[RequestChannel, ClientError], None],
+        on_lost: Callable[[RequestChannel, ClientError], None],
     ) -> None:
         """`flow` limits the messages the broker sends before RESUME_FLOW; 0 = no limit."""
-        super().__init__(Decoder(limits), timeout, lost)
+        super().__init__(Decoder(limits), timeout, on_lost)
         self.inboxes: dict[int, Callable[[Packet], None]] = {}
         self.producers: dict[int, Credit] = {}
         self.credit = Credit()
@@ -153,7 +159,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         self.ids = count(1)
         self._challenge: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
         self._flow = flow
-        self._held = 0
+        self._buffered = 0
         self._paused = False
 
     def local(self) -> tuple[str, int]:
@@ -172,22 +178,24 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         *,
         header: bytes = b"",
         accepted: Collection[int] = _OK,
-        then: Callable[[Packet], None] | None = None,
+        on_response: Callable[[Packet], None] | None = None,
     ) -> Packet:
         """Send a request and return the reply. A RETRY reply is retried once (section 3.1).
 
-        Calls `then` with an accepted reply before any later packet is processed, also if the call
-        has been cancelled or has timed out. Raises StatusError, ConnectionLost, RequestTimeout.
+        Calls `on_response` with an accepted reply before any later packet is processed, also if the
+        call has been cancelled or has timed out. Raises StatusError, ConnectionLost, RequestTimeout.
         """
 
         def receive(reply: Packet) -> None:
-            if then is not None and number(reply, "JMQStatus") in accepted:
-                then(reply)
+            if on_response is not None and number(reply, "JMQStatus") in accepted:
+                on_response(reply)
 
         for _ in range(2):
             identity = next(self.ids)
             data = encode_packet(kind, packets.A, identity, properties, header=header, body=body)
-            reply = await self.ask(identity, data, then=receive if then else None)
+            reply = await self.send_request(
+                identity, data, on_response=receive if on_response else None
+            )
             if number(reply, "JMQStatus") != Status.RETRY:
                 break
         return check(reply, accepted)
@@ -216,10 +224,10 @@ class RequestChannel(RequestTransport[Packet, Packet]):
 
     # --- flow
 
-    def held(self, change: int) -> None:
+    def count_buffered(self, change: int) -> None:
         """Adjust the number of buffered messages; resume the flow at half of the limit."""
-        self._held += change
-        if self._paused and self._held <= self._flow // 2 and self.lost is None:
+        self._buffered += change
+        if self._paused and self._buffered <= self._flow // 2 and self.failure is None:
             self._paused = False
             self.notify(PacketType.RESUME_FLOW)
 
@@ -230,7 +238,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         self.heard = True
         super().write(data)
 
-    def arrived(self, frames: list[Packet]) -> None:
+    def handle_frames(self, frames: list[Packet]) -> None:
         """Dispatch received packets; a protocol error ends the connection."""
         self.heard = True
         try:
@@ -240,10 +248,10 @@ class RequestChannel(RequestTransport[Packet, Packet]):
                 if not packet.is_message:
                     packet.properties  # noqa: B018 - decode here, so that an error ends the connection
                 self._take(packet)
-                if self.lost is not None:  # packets after a GOODBYE are ignored
+                if self.failure is not None:  # packets after a GOODBYE are ignored
                     return
         except ProtocolError as error:
-            self.lose(broken(error))
+            self.mark_lost(protocol_violation(error))
             self.abort()
 
     def _take(self, packet: Packet) -> None:
@@ -255,7 +263,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
             if inbox is not None:
                 inbox(packet)
             else:  # its consumer has just been closed
-                self.held(0)
+                self.count_buffered(0)
         elif kind == PacketType.RESUME_FLOW:
             identity = number(packet, "JMQProducerID")
             credit = self.producers.get(identity) if identity else self.credit
@@ -269,28 +277,28 @@ class RequestChannel(RequestTransport[Packet, Packet]):
             if not self._challenge.done():
                 self._challenge.set_result(packet)
         elif kind == PacketType.GOODBYE:
-            self.final = packet.properties.get("JMQExit") is True
+            self.forbids_reconnect = packet.properties.get("JMQExit") is True
             complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
-            self.lose(ConnectionLost(f"the broker ended the connection: {complaint}"))
+            self.mark_lost(ConnectionLost(f"the broker ended the connection: {complaint}"))
             self.abort()  # the broker may wait for the client to close
         else:
-            self.answer(packet.consumer_id, packet)
+            self.deliver_response(packet.consumer_id, packet)
 
     def release(self, reason: ClientError) -> None:
         """Fail all pending requests and wake all waiting senders."""
         for credit in (self.credit, *self.producers.values()):
             credit.grant(-1)  # a waiting sender fails on its next send
-        fail(self._challenge, again(reason))
+        fail(self._challenge, copy_error(reason))
         super().release(reason)
 
     def discard(self) -> None:
         """Close the connection at once."""
         if self._transport is not None:
-            self.leave(self._transport)
+            self.request_close(self._transport)
 
-    def leave(self, transport: asyncio.Transport) -> None:
+    def request_close(self, transport: asyncio.Transport) -> None:
         """Close the connection, as the client does after GOODBYE (section 5.5)."""
-        self.lose(ConnectionLost("the client is closed"))
+        self.mark_lost(ConnectionLost("the client is closed"))
         transport.close()
 
 

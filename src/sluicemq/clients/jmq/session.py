@@ -332,7 +332,7 @@ class Session(SessionState, AsyncClient):
                 header = encode_header(transaction_id=transaction)
                 channel.notify(PacketType.REDELIVER, properties, delivered, header=header)
         finally:
-            if channel.lost is None:
+            if channel.failure is None:
                 channel.notify(PacketType.START, session)
 
     # --- transactions
@@ -399,7 +399,7 @@ class Session(SessionState, AsyncClient):
 
         self._touched = False
         properties = {"JMQSessionID": Long(self.id)}
-        await channel.request(PacketType.START_TRANSACTION, properties, then=started)
+        await channel.request(PacketType.START_TRANSACTION, properties, on_response=started)
 
     # --- lifecycle
 
@@ -441,7 +441,7 @@ class Session(SessionState, AsyncClient):
         channel, was_closed = self._channel, self.closed
         self.closed = True
         try:
-            if channel is not None and channel.lost is None and not was_closed:
+            if channel is not None and channel.failure is None and not was_closed:
                 with suppress(ConnectionLost):
                     await self._end(channel)
             if not self.transacted:

@@ -360,7 +360,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         connection = self._connection
         try:
             await self.confirm()
-            if connection is not None and connection.lost is None:
+            if connection is not None and connection.failure is None:
                 with suppress(RequestTimeout):
                     await connection.pending.wait_for_capacity(1)
         finally:
@@ -390,7 +390,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             self.prefetch,
             target.threshold,
             self._arrived,
-            self.lost,
+            self.handle_lost_connection,
         )
         try:
             await connection.dial(host, port, target.path or None, self._ssl)
@@ -466,7 +466,7 @@ class Subscription(AsyncClient):
         if not inbox.messages:
             await inbox.wait(timeout)
         message = inbox.messages.popleft()
-        message._connection.held(-1)
+        message._connection.count_buffered(-1)
         return message
 
     async def __aiter__(self) -> AsyncGenerator[VibeMQMessage]:
@@ -484,12 +484,12 @@ class Subscription(AsyncClient):
 
     def put(self, connection: ClientConnection, frame: Frame) -> None:
         self._inbox.put(VibeMQMessage(connection, frame))
-        connection.held(1)
+        connection.count_buffered(1)
 
     def forget(self) -> None:
         """Drop the received messages: the broker redelivers them."""
         for message in self._inbox.messages:
-            message._connection.held(-1)
+            message._connection.count_buffered(-1)
         self._inbox.messages.clear()
 
     def finish(self, reason: ClientError) -> None:

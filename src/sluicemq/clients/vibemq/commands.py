@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from sluicemq.clients.transport import broken
+from sluicemq.clients.transport import protocol_violation
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,
@@ -235,14 +235,14 @@ def read_info(answer: Frame) -> QueueInfo | None:
             written,
         )
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        raise broken(f"its queue info cannot be read: {error}") from None
+        raise protocol_violation(f"its queue info cannot be read: {error}") from None
 
 
 def read_names(answer: Frame) -> list[str]:
     """Parse the response to LIST_QUEUES. Raises ConnectionLost."""
     names = _read(answer)
     if names is not None and not isinstance(names, list):
-        raise broken("a list was expected")
+        raise protocol_violation("a list was expected")
     return [str(name) for name in names or ()]
 
 
@@ -289,4 +289,4 @@ def _read(answer: Frame) -> Any:
     try:
         return msgspec.json.decode(answer.payload) if answer.payload else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise broken(f"its answer is not JSON: {error}") from None
+        raise protocol_violation(f"its answer is not JSON: {error}") from None

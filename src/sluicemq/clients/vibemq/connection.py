@@ -117,34 +117,36 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         prefetch: int,
         threshold: int,
         deliver: Callable[[ClientConnection, Frame], None],
-        lost: Callable[[ClientConnection, ClientError], None],
+        on_lost: Callable[[ClientConnection, ClientError], None],
     ) -> None:
-        super().__init__(Decoder(limits), timeout, lost)
+        super().__init__(Decoder(limits), timeout, on_lost)
         self.compression = Compression.NONE
         self._threshold = threshold
         self._prefetch = prefetch
-        self._held = 0
+        self._buffered = 0
         self._deliver = deliver
-        self._complaint = ""
+        self._close_reason = ""
 
     async def log_in(self, frame: Frame, offered: Collection[Compression]) -> None:
         """Send CONNECT and wait for the first response. Raises ClientError."""
-        answer = await self.ask(_GREETING, wire.encode(frame), what="no response to Connect")
+        answer = await self.send_request(
+            _GREETING, wire.encode(frame), timeout_text="no response to Connect"
+        )
         self.compression = commands.agreed(answer, offered)
 
     async def request(self, identity: str, data: bytes) -> Frame:
         """Send, and return the response. Raises CommandRefused, ConnectionLost, RequestTimeout."""
-        return await self.ask(identity, await self._packed(data))
+        return await self.send_request(identity, await self._packed(data))
 
     async def publish(
-        self, identity: str, data: bytes, most: int, confirmations: Confirmations[Frame]
+        self, identity: str, data: bytes, limit: int, confirmations: Confirmations[Frame]
     ) -> None:
-        """Send a message once fewer than `most` requests are pending.
+        """Send a message once fewer than `limit` requests are pending.
 
         Raises as `request`, also for a message sent before; ValueError.
         """
         packed = await self._packed(data)
-        await self.pending.wait_for_capacity(most)
+        await self.pending.wait_for_capacity(limit)
         confirmations.expect(self, identity)
         await self.send(packed)
         confirmations.check()
@@ -164,41 +166,43 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         super().expect(identity, receive)
         self._set_reading()
 
-    def held(self, change: int) -> None:
+    def count_buffered(self, change: int) -> None:
         """Change the number of received messages that the application has not taken."""
-        self._held += change
+        self._buffered += change
         self._set_reading()
 
     def _set_reading(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._held >= self._prefetch and not self.pending:
+        if self._buffered >= self._prefetch and not self.pending:
             transport.pause_reading()
         else:
             transport.resume_reading()
 
-    def arrived(self, frames: list[Frame]) -> None:
+    def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:
             kind = frame.type
             if kind == wire.DELIVER:
                 self._deliver(self, frame)
                 continue
             response = commands.refusal(frame) if kind == wire.ERROR else frame
-            if self.answer(_GREETING, response) or self.answer(frame.id, response):
+            if self.deliver_response(_GREETING, response) or self.deliver_response(
+                frame.id, response
+            ):
                 continue
             if kind == wire.ERROR:
-                self._complaint = str(response)
+                self._close_reason = str(response)
             elif kind == wire.DISCONNECT:
-                self._complaint = frame.headers.get("reason", "Disconnect without a reason")
+                self._close_reason = frame.headers.get("reason", "Disconnect without a reason")
                 self.eof_received()
                 self.abort()
         self._set_reading()
 
     def eof_received(self) -> None:
-        reason = f": {self._complaint}" if self._complaint else ""
-        self.lose(ConnectionLost(f"the broker closed the connection{reason}"))
+        reason = f": {self._close_reason}" if self._close_reason else ""
+        self.mark_lost(ConnectionLost(f"the broker closed the connection{reason}"))
 
-    def leave(self, transport: asyncio.Transport) -> None:
+    def request_close(self, transport: asyncio.Transport) -> None:
         transport.write(wire.encode(Frame(wire.DISCONNECT, "bye")))
-        self.lose(ConnectionLost("the client is closed"))
+        self.mark_lost(ConnectionLost("the client is closed"))
