@@ -68,10 +68,10 @@ def _parse_pairs(text: str) -> Target:
                 "a connection string is Host=…;Port=…;Username=…, or a URL vibemq://…"
             )
         options[name] = value.strip()
-    plain = {urls.plain(name): value for name, value in options.items()}
+    plain = {urls.normalize_name(name): value for name, value in options.items()}
     port = urls.integer("port", plain.pop("port", str(DEFAULT_PORT)))
     host = plain.pop("host", plain.pop("server", "127.0.0.1"))
-    return Target(urls.reachable(parse_hosts(host, port)), **urls.read(plain, _OPTIONS))
+    return Target(urls.check_ports(parse_hosts(host, port)), **urls.read(plain, _OPTIONS))
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
@@ -90,10 +90,10 @@ _OPTIONS: Final[urls.Known] = {
     "pwd": ("password", urls.text),
     "token": ("token", urls.text),
     "authtoken": ("token", urls.text),
-    "tls": ("tls", urls.truth),
-    "usetls": ("tls", urls.truth),
-    "ssl": ("tls", urls.truth),
-    "skipcertificatevalidation": ("insecure", urls.truth),
+    "tls": ("tls", urls.boolean),
+    "usetls": ("tls", urls.boolean),
+    "ssl": ("tls", urls.boolean),
+    "skipcertificatevalidation": ("insecure", urls.boolean),
     "commandtimeout": ("timeout", urls.seconds),
     "keepaliveinterval": ("keep_alive", urls.seconds),
     "compression": ("compression", _algorithms),
@@ -132,7 +132,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         answer = await self.send_request(
             _GREETING, wire.encode(frame), timeout_text="no response to Connect"
         )
-        self.compression = commands.agreed(answer, offered)
+        self.compression = commands.negotiated_compression(answer, offered)
 
     async def request(self, identity: str, data: bytes) -> Frame:
         """Send, and return the response. Raises CommandRefused, ConnectionLost, RequestTimeout."""
@@ -158,8 +158,8 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         """
         compression, threshold = self.compression, self._threshold
         if len(data) <= LARGE or compression is Compression.NONE:
-            return commands.packed(data, compression, threshold)
-        return await asyncio.to_thread(commands.packed, data, compression, threshold)
+            return commands.compress(data, compression, threshold)
+        return await asyncio.to_thread(commands.compress, data, compression, threshold)
 
     def expect(self, identity: Hashable, receive: Receiver[Frame]) -> None:
         """Register a request, and read its response in any case."""
@@ -186,7 +186,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
             if kind == wire.DELIVER:
                 self._deliver(self, frame)
                 continue
-            response = commands.refusal(frame) if kind == wire.ERROR else frame
+            response = commands.refusal_error(frame) if kind == wire.ERROR else frame
             if self.deliver_response(_GREETING, response) or self.deliver_response(
                 frame.id, response
             ):
