@@ -318,7 +318,7 @@ def test_the_reply_to_a_cancelled_query_is_dropped() -> None:
             assert request.reply_to is not None
             await worker.send(request.reply_to, b"late", timeout=LONG)
             assert await client.ready("b", timeout=0) is None
-            assert not client._connection.take_kept((request.reply_to,))
+            assert not client._connection.take_unclaimed((request.reply_to,))
 
     run(scenario)
 
