@@ -324,7 +324,7 @@ class ConsumerCommands:
         redeliver_all = truth(packet, "JMQRedeliverAll")
         durable_name = ""
         if text(packet, "JMQDurableName"):
-            durable_name = self._durable(packet, consumer.pauses.engines)
+            durable_name = self._durable(packet, consumer.pauses.consumers)
         consumer.retire(last, none=redeliver_all)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}

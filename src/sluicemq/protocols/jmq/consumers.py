@@ -482,7 +482,7 @@ class JmsConsumer:
                 entry = (written_count, delivery)
                 existing = unacked_entries.setdefault(sysid, entry)
                 if existing[1] is not delivery:
-                    self.held.add_again(sysid, entry)
+                    self.held.add_duplicate(sysid, entry)
                 elif existing is not entry:
                     unacked_entries[sysid] = entry
             elif delivery.consumer is not None:
@@ -558,7 +558,7 @@ class JmsConsumer:
         """
         entry = (0, delivery)
         if self.held.first.setdefault(sysid, entry) is not entry:
-            self.held.add_again(sysid, entry)
+            self.held.add_duplicate(sysid, entry)
 
     # --- redelivery --------------------------------------------------------------------------
 
@@ -611,7 +611,7 @@ class JmsConsumer:
         pending = {delivery.sequence for delivery in self.pending}
         entries = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(entries, 1)]
-        holders = dict.fromkeys(self.pauses.engines)
+        holders = dict.fromkeys(self.pauses.consumers)
         for _, delivery in entries:
             holder = delivery.consumer
             if holder is not None and holder.sink is self:
@@ -635,7 +635,7 @@ class JmsConsumer:
             self._durables.unshare(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._created)
-        return self.pauses.take()
+        return self.pauses.take_consumers()
 
     def _leave(self, engines: list[Consumer]) -> None:
         """Delete nondurable subscriptions of topics whose last consumer was detached."""
@@ -648,8 +648,8 @@ class JmsConsumer:
     def detached(self, consumer: Consumer) -> None:
         """Drop the held messages of a deleted destination or subscription. Instead of a deleted
         destination, use the next one of that name, unless the broker refuses that."""
-        if consumer in self.pauses.engines:
-            self.pauses.engines.remove(consumer)
+        if consumer in self.pauses.consumers:
+            self.pauses.consumers.remove(consumer)
             self.held.keep(self._holds)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):

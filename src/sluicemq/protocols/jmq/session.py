@@ -286,7 +286,7 @@ class JmqSession:
             return
         self._silent = 0
         packets = self._decoder.feed(data)
-        if channel.held is not None:
+        if channel.held_frames is not None:
             channel.hold(packets, len(data))
         else:
             self._handle(packets, len(data))
@@ -317,7 +317,7 @@ class JmqSession:
         """
         self._at_end = True
         self._channel.access.cancel_login()
-        if self._channel.held is None:
+        if self._channel.held_frames is None:
             self._leave()
 
     def flushed(self) -> None:
@@ -326,12 +326,12 @@ class JmqSession:
 
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
-        self._channel.fall_behind()
+        self._channel.mark_congested()
         self._connection.outbound.measure()
 
     def resume_delivery(self) -> None:
         """Resume deliveries."""
-        self._channel.catch_up()
+        self._channel.clear_congestion()
         self._connection.outbound.measure()
         self._browsing.go_on()
         self._channel.update_reading()
@@ -373,7 +373,7 @@ class JmqSession:
         return [
             engine
             for consumer in self._connection.consumers.values()
-            for engine in consumer.pauses.engines
+            for engine in consumer.pauses.consumers
         ]
 
     # --- packets -----------------------------------------------------------------------------
@@ -407,7 +407,7 @@ class JmqSession:
                 break
             if limited and self._connection.broker.scans.over():
                 self._interrupt((), 0)
-            if channel.held is not None:  # the login takes time, or an interruption
+            if channel.held_frames is not None:  # the login takes time, or an interruption
                 if remaining := packets[index + 1 :]:
                     channel.hold(list(remaining), size)
                 break
@@ -415,7 +415,7 @@ class JmqSession:
         self._consumer_commands.confirm()
         if channel.closed:
             return
-        if channel.held is None:
+        if channel.held_frames is None:
             if channel.ended or self._at_end:
                 self._leave()
             elif self._decoder.error is not None:

@@ -134,11 +134,11 @@ class MaintenanceSession(NoConsumers):
 
     def pause_delivery(self) -> None:
         """Stop refreshing until the terminal has read the last pages."""
-        self._channel.fall_behind()
+        self._channel.mark_congested()
 
     def resume_delivery(self) -> None:
         """Resume refreshing."""
-        self._channel.catch_up()
+        self._channel.clear_congestion()
 
     def closed(self) -> None:
         """Stop refreshing."""

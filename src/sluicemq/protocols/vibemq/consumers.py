@@ -192,7 +192,7 @@ class Subscriber:
 
     def _drop_consumer(self) -> Consumer | None:
         consumer, self.consumer = self.consumer, None
-        self.pauses.engines.clear()
+        self.pauses.consumers.clear()
         self._subscriptions.mine.pop(consumer, None)
         return consumer
 
@@ -269,7 +269,7 @@ class Subscriber:
             if not unsettled:
                 unsent.append((consumer, delivery))
             elif first.setdefault(identity, delivery) is not delivery:
-                subscriptions.by_token.add_again(identity, delivery)
+                subscriptions.by_token.add_duplicate(identity, delivery)
             if copies is not None:
                 copies.append(Copy(identity, delivery, self, delivery.delivered))
         connection.channel.transport.write(chunks)
@@ -293,7 +293,7 @@ class Subscriber:
             except FrameTooLarge:
                 compressed_frame = b""
             if key is not None:
-                connection.large.keep(key, compressed_frame)
+                connection.large.cache(key, compressed_frame)
         return compressed_frame
 
     def _key(self, delivery: Delivery) -> LargeKey:

@@ -170,7 +170,7 @@ class VibemqSession:
         if self._options.rate_limit:
             frames = self._limit(frames)
         size = len(data) + decoder.unpacked
-        if channel.held is not None:
+        if channel.held_frames is not None:
             channel.hold(frames, size)
         else:
             self._handle(frames, size)
@@ -187,7 +187,7 @@ class VibemqSession:
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
         work = partial(read_large, self._decoder, large, limit)
         job = self._offload.submit(work, partial(self._has_read, large), memory)
-        if job.done is not None:
+        if job.callback is not None:
             self._large = job
 
     def _has_read(self, large: Unpacker, result: Frame | Exception | None) -> None:
@@ -213,12 +213,12 @@ class VibemqSession:
     def end_of_input(self) -> None:
         """Process the remaining requests, then close. A login that waits for its password check is
         cancelled: most likely the client has disconnected."""
-        if self._decoder.backlog and self._channel.held is None:
+        if self._decoder.backlog and self._channel.held_frames is None:
             self._input_ended = True
             return
         self._channel.end()
         self._channel.access.cancel_login()
-        if self._channel.held is None:
+        if self._channel.held_frames is None:
             self._leave()
 
     @property
@@ -247,13 +247,13 @@ class VibemqSession:
 
     def pause_delivery(self) -> None:
         """Stop deliveries because the client reads too slowly. Responses are still sent."""
-        self._channel.fall_behind()
+        self._channel.mark_congested()
         for subscriber in self._subscriptions.by_name.values():
             subscriber.pauses.pause(CONGESTED)
 
     def resume_delivery(self) -> None:
         """Resume deliveries and reading."""
-        self._channel.catch_up()
+        self._channel.clear_congestion()
         for subscriber in self._subscriptions.by_name.values():
             subscriber.pauses.resume(CONGESTED)
         self._channel.update_reading()
@@ -309,7 +309,7 @@ class VibemqSession:
                 self._connection.send(Frame(PONG, frame.id))
             elif kind == CONNECT:
                 self._connect(frame)
-                if channel.held is not None:
+                if channel.held_frames is not None:
                     if later_frames := frames[index + 1 :]:
                         channel.hold(later_frames, size)
                     break
@@ -325,7 +325,7 @@ class VibemqSession:
         self._connection.confirm(size)
         if channel.closed:
             return
-        if channel.held is None:
+        if channel.held_frames is None:
             decoder = self._decoder
             if channel.ended or (
                 self._input_ended and not decoder.backlog and decoder.error is None
