@@ -214,7 +214,7 @@ class MsgliteSession:
     @property
     def login(self) -> Login:
         """DONE after the first valid command: the protocol has no logins."""
-        return Login.DONE if self._decoder.commanded else Login.NONE
+        return Login.DONE if self._decoder.has_command else Login.NONE
 
     def discard_input(self) -> None:
         """Drop the unfinished command."""
