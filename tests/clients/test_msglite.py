@@ -318,7 +318,7 @@ def test_the_reply_to_a_cancelled_query_is_dropped() -> None:
             assert request.reply_to is not None
             await worker.send(request.reply_to, b"late", timeout=LONG)
             assert await client.ready("b", timeout=0) is None
-            assert not client._connection.take_kept((request.reply_to,))
+            assert not client._connection.take_unclaimed((request.reply_to,))
 
     run(scenario)
 
@@ -382,7 +382,7 @@ def test_close_raises_an_error_that_no_call_has_raised(
         assert await answer is None
         peer.sendall(end)
         peer.close()
-        while client._connection.lost is None:
+        while client._connection.failure is None:
             await asyncio.sleep(0.001)
         with pytest.raises(error):
             await client.close()
@@ -399,7 +399,7 @@ def test_a_lost_connection_without_unconfirmed_messages_closes(listener: socket.
         peer.sendall(b"*\r\n")
         assert await answer is None
         peer.close()
-        while client._connection.lost is None:
+        while client._connection.failure is None:
             await asyncio.sleep(0.001)
         await client.close()
 

@@ -47,7 +47,13 @@ from sluicemq.cli.console import (
     show,
 )
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
-from sluicemq.clients.http import HttpClient, HttpRefusal, HttpTarget, request_of, stranger
+from sluicemq.clients.http import (
+    HttpClient,
+    HttpRefusal,
+    HttpTarget,
+    invalid_response_error,
+    request_of,
+)
 from sluicemq.management.operation import AnswerT, ApiOperation, Page, PageQuery, ParametersT
 from sluicemq.model.errors import (
     AccessDenied,
@@ -113,7 +119,7 @@ class Api(HttpClient, OperationCaller):
                 for line in self.receive_lines():
                     yield msgspec.json.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                raise stranger(self.target) from None
+                raise invalid_response_error(self.target) from None
 
     @contextmanager
     def _advice(self) -> Iterator[None]:

@@ -51,10 +51,10 @@ PATIENCE: Final = 60.0
 TIMEOUT: Final = 60.0
 """Default timeout in seconds for the next bytes of a response."""
 
-_OPTIONS: Final[urls.Known] = {"ca": ("ca", urls.text), "insecure": ("insecure", urls.truth)}
+_OPTIONS: Final[urls.Known] = {"ca": ("ca", urls.text), "insecure": ("insecure", urls.boolean)}
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
-_PASSING: Final = frozenset({408, 502, 503, 504})
+_TRANSIENT: Final = frozenset({408, 502, 503, 504})
 _FAULTS: Final = (OSError, http.client.HTTPException)
 _MOST_REASON: Final = 500
 """Maximum number of characters of an unstructured response in an error message."""
@@ -216,17 +216,17 @@ class HttpClient:
         self._pending = (method, path, body, {**(headers or {}), **standard_headers})
         if self._connection is not None and _has_input(self._connection):
             self.close()
-        self._idle = self._connection is not None
+        self._was_idle = self._connection is not None
         self._transmit()
 
     def _transmit(self) -> None:
-        self._broken: Exception | None = None
+        self._send_error: Exception | None = None
         try:
             if self._connection is None:
                 self._connection = self._connect()
             self._connection.request(*self._pending)
         except _FAULTS as fault:
-            self._broken = fault
+            self._send_error = fault
 
     def receive(self) -> HttpResponse:
         """Return the response to the last `send`; raises as `request`."""
@@ -239,21 +239,21 @@ class HttpClient:
                 content = HttpResponse(answer.status, dict(answer.headers), answer.read())
                 if content.status < 300:
                     return content
-                if content.status not in _PASSING or time.monotonic() + pause > deadline:
-                    raise refused(self.target, content)
+                if content.status not in _TRANSIENT or time.monotonic() + pause > deadline:
+                    raise refusal_error(self.target, content)
                 fault = http.client.HTTPException(f"it answers {content.status}")
             except _FAULTS as broken:
                 fault = broken
             self.close()
-            stale = self._idle and self._pending[0] == "GET"
+            stale = self._was_idle and self._pending[0] == "GET"
             if not stale or isinstance(fault, TimeoutError):
                 untrusted = isinstance(fault, ssl.SSLCertVerificationError)
                 if untrusted or time.monotonic() + pause > deadline:
-                    raise lost(self.target, fault, self._patience) from fault
+                    raise connection_error(self.target, fault, self._patience) from fault
                 # jitter, so that tasks do not retry at the same moment
                 time.sleep(pause * random.uniform(0.75, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE)
-            self._idle = False
+            self._was_idle = False
             self._transmit()
 
     def receive_lines(self) -> Iterator[bytes]:
@@ -263,14 +263,14 @@ class HttpClient:
             response = self._answer()
             if response.status >= 300:
                 content = HttpResponse(response.status, dict(response.headers), response.read())
-                raise refused(self.target, content)
+                raise refusal_error(self.target, content)
             yield from response
         except _FAULTS as fault:
-            raise lost(self.target, fault, None) from fault
+            raise connection_error(self.target, fault, None) from fault
 
     def _answer(self) -> http.client.HTTPResponse:
-        if self._broken is not None:
-            raise self._broken
+        if self._send_error is not None:
+            raise self._send_error
         assert self._connection is not None
         return self._connection.getresponse()
 
@@ -292,7 +292,9 @@ class HttpClient:
             return _UnixConnection(target.path, self._timeout)
         if not target.secure:
             return http.client.HTTPConnection(target.host, target.port, timeout=self._timeout)
-        context = urls.TlsOptions(ca=target.ca, insecure=target.insecure).context(named=True)
+        context = urls.TlsOptions(ca=target.ca, insecure=target.insecure).context(
+            verify_host_name=True
+        )
         return http.client.HTTPSConnection(
             target.host, target.port, timeout=self._timeout, context=context
         )
@@ -363,21 +365,23 @@ def answer_in(
     """Decode a response. Raises ConnectionLost if it is not that of a broker."""
     if operation.answer in (bytes, NoneType):
         if operation.answer is NoneType and response.status != operation.status:
-            raise stranger(target)
+            raise invalid_response_error(target)
         content: Any = response.body if operation.answer is bytes else None
         return content  # type: ignore[no-any-return]
     try:
         return msgspec.json.decode(response.body, type=operation.answer)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise stranger(target) from None
+        raise invalid_response_error(target) from None
 
 
-def stranger(target: HttpTarget) -> ConnectionLost:
+def invalid_response_error(target: HttpTarget) -> ConnectionLost:
     """Return the error for a response that no broker sends."""
     return ConnectionLost(f"what answers at {target} is not a broker's API")
 
 
-def lost(target: HttpTarget, fault: Exception, patience: float | None) -> ConnectionLost:
+def connection_error(
+    target: HttpTarget, fault: Exception, patience: float | None
+) -> ConnectionLost:
     """Return the error for a connection that cannot be made or breaks, after requests have been
     repeated for `patience` seconds; None = not repeated."""
     if isinstance(fault, ssl.SSLCertVerificationError):
@@ -398,7 +402,7 @@ def lost(target: HttpTarget, fault: Exception, patience: float | None) -> Connec
     return ConnectionLost(f"no broker answers at {target}: {reason}")
 
 
-def refused(target: HttpTarget, response: HttpResponse) -> SluiceError:
+def refusal_error(target: HttpTarget, response: HttpResponse) -> SluiceError:
     """Return the error for an error response, or for a redirection: brokers send none."""
     code, message = error_in(response)
     if response.status < 400:
@@ -411,7 +415,7 @@ def refused(target: HttpTarget, response: HttpResponse) -> SluiceError:
     if response.status == 403:
         return AccessDenied(text)
     if not code:
-        return ConnectionLost(f"{stranger(target)}: {message}")
+        return ConnectionLost(f"{invalid_response_error(target)}: {message}")
     return HttpRefusal(text, response.status, code, response.body)
 
 

@@ -37,7 +37,7 @@ from math import ceil
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport, again, fail
+from sluicemq.clients.transport import AsyncClient, ClientTransport, copy_error, fail
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite.wire import (
@@ -105,18 +105,18 @@ def _seconds(timeout: int) -> int:
 class _Request:
     """Pending command. `names` are the addresses of a `ready`; () for a query.
 
-    sends   number of messages sent before the command
-    begun   time of the event loop at which the broker started the command: it has answered all
-            commands before
-    answer  message or None; done while the command is pending if no call waits for it. Another call
-            with the same addresses may take over such a `ready` instead of sending its own, which
-            would wait behind it
+    sends    number of messages sent before the command
+    started  time of the event loop at which the broker started the command: it has answered all
+             commands before
+    answer   message or None; done while the command is pending if no call waits for it. Another
+             call with the same addresses may take over such a `ready` instead of sending its own,
+             which would wait behind it
     """
 
     def __init__(self, names: tuple[str, ...], sends: int) -> None:
         self.names = names
         self.sends = sends
-        self.begun: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.started: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self.expect_answer()
 
     def expect_answer(self) -> None:
@@ -132,13 +132,13 @@ class _Connection(ClientTransport[Frame]):
     def __init__(self, limits: Limits, timeout: float) -> None:
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
         self.requests: deque[_Request] = deque()
-        self.kept: list[MsgliteMessage] = []
+        self.unclaimed: list[MsgliteMessage] = []
         """Messages that arrived for an abandoned `ready`."""
         self.sends = 0
         """Number of sent messages."""
         self._accepted = 0
         """Number of those that the broker is known to have accepted."""
-        self._raised = False
+        self._is_error_raised = False
         """A call has raised the error that ended the connection."""
 
     def data_received(self, data: bytes) -> None:
@@ -155,32 +155,32 @@ class _Connection(ClientTransport[Frame]):
         request = _Request(names, self.sends)
         self.requests.append(request)
         if len(self.requests) == 1:
-            self._begin_first()
+            self._start_first()
         return request
 
-    def _begin_first(self) -> None:
-        self.requests[0].begun.set_result(asyncio.get_running_loop().time())
+    def _start_first(self) -> None:
+        self.requests[0].started.set_result(asyncio.get_running_loop().time())
 
-    def take_kept(self, names: tuple[str, ...]) -> MsgliteMessage | None:
-        """Remove and return the first kept message for these addresses."""
-        for index, message in enumerate(self.kept):
+    def take_unclaimed(self, names: tuple[str, ...]) -> MsgliteMessage | None:
+        """Remove and return the first unclaimed message for these addresses."""
+        for index, message in enumerate(self.unclaimed):
             if message.address in names:
-                return self.kept.pop(index)
+                return self.unclaimed.pop(index)
         return None
 
-    def abandoned(self, names: tuple[str, ...]) -> _Request | None:
+    def find_abandoned(self, names: tuple[str, ...]) -> _Request | None:
         """Return an abandoned `ready` for these addresses, or None."""
         for request in self.requests:
             if request.answer.done() and request.names == names:
                 return request
         return None
 
-    def arrived(self, frames: list[Frame]) -> None:
+    def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:
             if frame[0] == ERROR:
-                self.lose(RequestRefused(frame[3].decode("utf-8", "replace")))
+                self.mark_lost(RequestRefused(frame[3].decode("utf-8", "replace")))
             elif not self.requests:
-                self.lose(ConnectionLost("the broker sent an unexpected response"))
+                self.mark_lost(ConnectionLost("the broker sent an unexpected response"))
                 self.abort()
             else:
                 self._answer(MsgliteMessage(frame) if frame[0] == MESSAGE else None)
@@ -191,19 +191,19 @@ class _Connection(ClientTransport[Frame]):
         if not request.answer.done():
             request.answer.set_result(message)
         elif message is not None and request.names:
-            self.kept.append(message)
+            self.unclaimed.append(message)
         if self.requests:
-            self._begin_first()
+            self._start_first()
 
     def release(self, reason: ClientError) -> None:
         for request in self.requests:
-            self._raised = self._raised or not request.answer.done()
-            fail(request.begun, again(reason))
-            fail(request.answer, again(reason))
+            self._is_error_raised = self._is_error_raised or not request.answer.done()
+            fail(request.started, copy_error(reason))
+            fail(request.answer, copy_error(reason))
         self.requests.clear()
 
-    def leave(self, transport: asyncio.Transport) -> None:
-        if self.lost is not None:
+    def request_close(self, transport: asyncio.Transport) -> None:
+        if self.failure is not None:
             return
         transport.write(QUIT_LINE)
         if transport.can_write_eof():
@@ -212,13 +212,13 @@ class _Connection(ClientTransport[Frame]):
             transport.close()
 
     def check(self) -> None:
-        self._raised = self.lost is not None
+        self._is_error_raised = self.failure is not None
         super().check()
 
     async def close(self) -> None:
-        unknown = self.lost is not None and self.sends > self._accepted
+        unknown = self.failure is not None and self.sends > self._accepted
         await super().close()
-        if not self._raised and (unknown or isinstance(self.lost, RequestRefused)):
+        if not self._is_error_raised and (unknown or isinstance(self.failure, RequestRefused)):
             self.check()
         self._accepted = self.sends
 
@@ -231,7 +231,7 @@ class MsgliteClient(AsyncClient):
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._free_at = 0.0
+        self._answered_by = 0.0
         """Latest time at which the broker will have answered all pending commands."""
 
     @classmethod
@@ -285,10 +285,10 @@ class MsgliteClient(AsyncClient):
         raw = _addresses(addresses)
         command = encode_ready(_seconds(timeout), raw)
         connection = self._connection
-        message = connection.take_kept(addresses)
+        message = connection.take_unclaimed(addresses)
         if message is not None:
             return message
-        request = connection.abandoned(addresses)
+        request = connection.find_abandoned(addresses)
         if request is not None:
             # take over the waiting command of a cancelled call
             deadline = time.monotonic() + timeout
@@ -336,28 +336,28 @@ class MsgliteClient(AsyncClient):
         self, command: bytes, timeout: int, names: tuple[str, ...]
     ) -> MsgliteMessage | None:
         request = self._connection.ask(command, names)
-        self._free_at = max(self._free_at, time.monotonic()) + timeout
+        self._answered_by = max(self._answered_by, time.monotonic()) + timeout
         return await self._wait(request)
 
     async def _wait(self, request: _Request, timeout: float | None = None) -> MsgliteMessage | None:
         """Return the answer. With `timeout`, None if there is none so many seconds after the broker
         started the command, which it continues: another call may take it over.
         """
-        patience = max(0.0, self._free_at - time.monotonic()) + self._connection.timeout
+        patience = max(0.0, self._answered_by - time.monotonic()) + self._connection.timeout
         loop = asyncio.get_running_loop()
         end = loop.time() + patience
         answer = request.answer
         try:
             async with asyncio.timeout_at(end) as limit:
                 if timeout is not None:
-                    start = await asyncio.shield(request.begun)
+                    start = await asyncio.shield(request.started)
                     # a command that has just started may still return a message that was ready
                     limit.reschedule(min(end, max(loop.time() + timeout, start + _ON_ITS_WAY)))
                 return await answer
         except TimeoutError:
             if answer.done() and not answer.cancelled():  # it arrived in the last moment
                 return answer.result()
-            if timeout is None or time.monotonic() > self._free_at + self._connection.timeout:
+            if timeout is None or time.monotonic() > self._answered_by + self._connection.timeout:
                 raise RequestTimeout(f"no answer in {patience:.0f} s") from None
             return None
         except asyncio.CancelledError:
@@ -365,7 +365,7 @@ class MsgliteClient(AsyncClient):
             if answer.done() and not answer.cancelled() and request.names:
                 message = None if answer.exception() else answer.result()
                 if message is not None:
-                    self._connection.kept.append(message)
+                    self._connection.unclaimed.append(message)
             raise
         finally:
             answer.cancel()

@@ -128,7 +128,7 @@ class _Connection(ClientTransport[Frame]):
         self.queue = b""
         self.inbox = Inbox[Frame]()
 
-    def arrived(self, frames: list[Frame]) -> None:
+    def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:
             if frame[1] == self.queue:  # else sent before the last `subscribe` was read
                 self.inbox.put(frame)
@@ -136,8 +136,8 @@ class _Connection(ClientTransport[Frame]):
     def release(self, reason: ClientError) -> None:
         self.inbox.finish(reason)
 
-    def leave(self, transport: asyncio.Transport) -> None:
-        self.lose(ConnectionLost("the client is closed"))
+    def request_close(self, transport: asyncio.Transport) -> None:
+        self.mark_lost(ConnectionLost("the client is closed"))
         if transport.can_write_eof():
             self.end_output(transport)
         else:  # TLS: close flushes queued data and notifies the peer

@@ -12,7 +12,14 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-from sluicemq.clients.transport import ClientTransport, Decoder, FrameT, again, fail, time_limit
+from sluicemq.clients.transport import (
+    ClientTransport,
+    Decoder,
+    FrameT,
+    copy_error,
+    fail,
+    time_limit,
+)
 from sluicemq.model.errors import ClientError
 
 ResponseT = TypeVar("ResponseT")
@@ -32,12 +39,12 @@ class Pending(dict[Hashable, HolderT]):
         self.changed = asyncio.Event()
         self._timeout = timeout
 
-    async def wait_for_capacity(self, most: int) -> None:
-        """Wait until fewer than `most` requests are pending.
+    async def wait_for_capacity(self, limit: int) -> None:
+        """Wait until fewer than `limit` requests are pending.
 
         Raises RequestTimeout if no response arrives in time.
         """
-        while len(self) >= most:
+        while len(self) >= limit:
             self.changed.clear()
             async with time_limit(self._timeout, f"no answer in {self._timeout} s"):
                 await self.changed.wait()
@@ -53,12 +60,12 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         self,
         decoder: Decoder[FrameT],
         timeout: float,
-        lost: Callable[[Any, ClientError], None],
+        on_lost: Callable[[Any, ClientError], None],
     ) -> None:
-        """`lost` is called with the connection and the reason when it is lost. It may be called
+        """`on_lost` is called with the connection and the reason when it is lost. It may be called
         more than once."""
         super().__init__(decoder, timeout)
-        self._lost = lost
+        self._on_lost = on_lost
         self.pending: Pending[Receiver[ResponseT]] = Pending(timeout)
 
     def expect(self, identity: Hashable, receive: Receiver[ResponseT]) -> None:
@@ -74,7 +81,7 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
             del self.pending[identity]
             self.pending.changed.set()
 
-    def answer(self, identity: Hashable, response: ResponseT | ClientError) -> bool:
+    def deliver_response(self, identity: Hashable, response: ResponseT | ClientError) -> bool:
         """Pass a response on to the receiver of its request. Return False if there is none."""
         receive = self.pending.pop(identity, None)
         if receive is None:
@@ -83,25 +90,25 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         self.pending.changed.set()
         return True
 
-    async def ask(
+    async def send_request(
         self,
         identity: Hashable,
         data: bytes,
         *,
-        then: Callable[[ResponseT], None] | None = None,
-        what: str = "no answer",
+        on_response: Callable[[ResponseT], None] | None = None,
+        timeout_text: str = "no answer",
     ) -> ResponseT:
         """Send a request and return the response.
 
-        Calls `then` with the response before any later frame is processed, also if the call has
-        been cancelled or has timed out. Raises as `send`, the error that is the response, and
-        RequestTimeout, which begins with `what`.
+        Calls `on_response` with the response before any later frame is processed, also if the call
+        has been cancelled or has timed out. Raises as `send`, the error that is the response, and
+        RequestTimeout, which begins with `timeout_text`.
         """
         future: asyncio.Future[ResponseT] = asyncio.get_running_loop().create_future()
 
         def receive(_: Hashable, response: ResponseT | ClientError) -> None:
-            if then is not None and not isinstance(response, ClientError):
-                then(response)
+            if on_response is not None and not isinstance(response, ClientError):
+                on_response(response)
             if isinstance(response, ClientError):
                 fail(future, response)
             elif not future.done():
@@ -110,10 +117,10 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         self.expect(identity, receive)
         try:
             await self.send(data)
-            async with time_limit(self.timeout, f"{what} in {self.timeout} s"):
+            async with time_limit(self.timeout, f"{timeout_text} in {self.timeout} s"):
                 return await future
         finally:
-            if then is None:
+            if on_response is None:
                 self.forget(identity, receive)
 
     def failure_of(self, response: ResponseT) -> ClientError | None:
@@ -123,8 +130,8 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
     def release(self, reason: ClientError) -> None:
         """Fail all pending requests."""
         for identity in [*self.pending]:
-            self.answer(identity, again(reason))
-        self._lost(self, reason)
+            self.deliver_response(identity, copy_error(reason))
+        self._on_lost(self, reason)
 
 
 class Confirmations(Generic[ResponseT]):

@@ -47,19 +47,19 @@ class Decoder(Protocol[FrameT]):
 
 
 @asynccontextmanager
-async def time_limit(seconds: float | None, what: str) -> AsyncIterator[None]:
+async def time_limit(seconds: float | None, error_text: str) -> AsyncIterator[None]:
     """Limit the time of the statements in the context; None = no limit.
 
-    Raises RequestTimeout with the text `what`.
+    Raises RequestTimeout with the text `error_text`.
     """
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise RequestTimeout(what) from None
+        raise RequestTimeout(error_text) from None
 
 
-def again(error: ClientError) -> ClientError:
+def copy_error(error: ClientError) -> ClientError:
     """Return a new error like one that other callers have raised, without their traceback."""
     return type(error)(str(error))
 
@@ -72,9 +72,9 @@ def fail(future: asyncio.Future[Any], error: ClientError) -> None:
         future.exception()
 
 
-def broken(how: object) -> ConnectionLost:
+def protocol_violation(description: object) -> ConnectionLost:
     """Return the error for a broker that violates the protocol."""
-    return ConnectionLost(f"the broker broke the protocol: {how}")
+    return ConnectionLost(f"the broker broke the protocol: {description}")
 
 
 class Backoff(NamedTuple):
@@ -101,15 +101,15 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
     def __init__(self, decoder: Decoder[FrameT], timeout: float) -> None:
         """`timeout` > 0 bounds `dial`, the wait in `send`, and `close`."""
         self.timeout = timeout
-        self.lost: ClientError | None = None
+        self.failure: ClientError | None = None
         """Error that ended the connection; None while it is usable."""
-        self.final = False
+        self.forbids_reconnect = False
         """True if the broker will accept no other connection."""
         self._decoder = decoder
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._leaving = False
+        self._is_closing = False
         self._ended = asyncio.Event()
 
     async def dial(
@@ -140,13 +140,13 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
 
     def check(self) -> None:
         """Raise the error that ended the connection, if it has ended."""
-        if self.lost is not None:
-            raise again(self.lost)
+        if self.failure is not None:
+            raise copy_error(self.failure)
 
     def write(self, data: bytes) -> None:
         """Queue bytes, without waiting. Raises as `check`; ConnectionLost after `close`."""
         self.check()
-        if self._leaving:
+        if self._is_closing:
             raise ConnectionLost("the client is closed")
         assert self._transport is not None
         self._transport.write(data)
@@ -166,8 +166,8 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         transport = self._transport
         if transport is None or self._ended.is_set():
             return
-        self._leaving = True
-        self.leave(transport)
+        self._is_closing = True
+        self.request_close(transport)
         try:
             async with time_limit(self.timeout, "the broker did not close the connection"):
                 await self._ended.wait()
@@ -180,14 +180,14 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         if self._transport is not None:
             self._transport.abort()
 
-    def lose(self, reason: ClientError) -> None:
+    def mark_lost(self, reason: ClientError) -> None:
         """Mark the connection as unusable. The first reason is kept."""
-        if self.lost is None:
-            self.lost = reason
+        if self.failure is None:
+            self.failure = reason
         self.release(reason)
 
     @abstractmethod
-    def arrived(self, frames: list[FrameT]) -> None:
+    def handle_frames(self, frames: list[FrameT]) -> None:
         """Handle frames from the broker, in order."""
 
     @abstractmethod
@@ -195,7 +195,7 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         """Fail all pending requests. May be called more than once."""
 
     @abstractmethod
-    def leave(self, transport: asyncio.Transport) -> None:
+    def request_close(self, transport: asyncio.Transport) -> None:
         """Signal that the client sends no more, so that the broker closes after reading."""
 
     def end_output(self, transport: asyncio.Transport) -> None:
@@ -209,17 +209,17 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self.arrived(self._decoder.feed(data))
+        self.handle_frames(self._decoder.feed(data))
         if self._decoder.error is not None:
-            self.lose(broken(self._decoder.error))
+            self.mark_lost(protocol_violation(self._decoder.error))
             self.abort()
 
     def eof_received(self) -> None:
-        self.lose(ConnectionLost("the broker closed the connection"))
+        self.mark_lost(ConnectionLost("the broker closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = reason_of(exc) if isinstance(exc, OSError) else str(exc or "")
-        self.lose(ConnectionLost(reason or "the connection is closed"))
+        self.mark_lost(ConnectionLost(reason or "the connection is closed"))
         self._ended.set()
         self._writable.set()
 
@@ -237,21 +237,21 @@ class Inbox(Generic[FrameT]):
         self.messages: deque[FrameT] = deque()
         self.end: ClientError | None = None
         """Error that `wait` raises once there are no more messages; None until then."""
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def put(self, message: FrameT) -> None:
         """Add a message and wake the receiver."""
         self.messages.append(message)
-        self._news.set()
+        self._changed.set()
 
     def wake(self) -> None:
         """Let the receiver check again whether there are messages."""
-        self._news.set()
+        self._changed.set()
 
     def finish(self, reason: ClientError) -> None:
         """End the inbox: no message will follow. The first reason is kept."""
         self.end = self.end or reason
-        self._news.set()
+        self._changed.set()
 
     async def wait(self, timeout: float | None, ready: Callable[[], object] | None = None) -> None:
         """Wait for a message, or until `ready` is true; up to `timeout` seconds, None = for ever.
@@ -261,9 +261,9 @@ class Inbox(Generic[FrameT]):
         async with time_limit(timeout, f"no message in {timeout} s"):
             while not (self.messages if ready is None else ready()):
                 if self.end is not None:
-                    raise again(self.end)
-                self._news.clear()
-                await self._news.wait()
+                    raise copy_error(self.end)
+                self._changed.clear()
+                await self._changed.wait()
 
 
 class AsyncClient(ABC):
@@ -286,7 +286,7 @@ class AsyncClient(ABC):
 
 class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
     """Client that tries its hosts in turn. A protocol's subclass opens the connections, restores
-    its state on them, and passes `lost` to them.
+    its state on them, and passes `handle_lost_connection` to them.
 
     target       address and login
     outstanding  maximum number of unconfirmed messages
@@ -312,7 +312,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         self._connection: ConnectionT | None = None
         self._established = False
         """True once there has been a connection."""
-        self._up = asyncio.Event()
+        self._connected = asyncio.Event()
         self._end: ClientError | None = None
         self._failure = ""
         """Text of the error of the lost connection, or of the latest attempt to connect again."""
@@ -320,12 +320,12 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
 
     async def ready(self) -> ConnectionT:
         """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
-        if not self._up.is_set():
+        if not self._connected.is_set():
             description = f"no connection in {self.timeout} s: {self._failure}"
             async with time_limit(self.timeout, description):
-                await self._up.wait()
+                await self._connected.wait()
         if self._end is not None:
-            raise again(self._end)
+            raise copy_error(self._end)
         assert self._connection is not None
         return self._connection
 
@@ -337,16 +337,16 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         self._adopt(connection)
         return self
 
-    def lost(self, connection: ConnectionT, reason: ClientError) -> None:
+    def handle_lost_connection(self, connection: ConnectionT, reason: ClientError) -> None:
         """Reconnect after a connection has broken."""
         if connection is not self._connection or self._end is not None:
             return
         self._connection = None
         self._forget()
-        if self._backoff is None or connection.final:
+        if self._backoff is None or connection.forbids_reconnect:
             self._finish(reason)
             return
-        self._up.clear()
+        self._connected.clear()
         self._failure = str(reason)
         self._run(self._reconnect(self._backoff))
 
@@ -371,7 +371,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         for task in self._tasks:
             task.cancel()
         self._ended(self._end)
-        self._up.set()
+        self._connected.set()
 
     def _run(self, coroutine: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -390,10 +390,10 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
     def _adopt(self, connection: ConnectionT) -> None:
         self._connection = connection
         self._established = True
-        if connection.lost is not None:  # it broke before this call
-            self.lost(connection, connection.lost)
+        if connection.failure is not None:  # it broke before this call
+            self.handle_lost_connection(connection, connection.failure)
         else:
-            self._up.set()
+            self._connected.set()
 
     async def _reconnect(self, backoff: Backoff) -> None:
         """Connect again; end the client after the last attempt."""
@@ -419,7 +419,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
             try:
                 await self._ping(connection)
             except RequestTimeout as error:
-                connection.lose(ConnectionLost(f"the broker does not answer: {error}"))
+                connection.mark_lost(ConnectionLost(f"the broker does not answer: {error}"))
                 connection.abort()
             except ClientError:
                 continue

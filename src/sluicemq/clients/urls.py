@@ -40,16 +40,16 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     password_file: str = ""
 
-    def context(self, *, named: bool) -> ssl.SSLContext:
-        """Return the TLS context. `named`: the broker's certificate must have the host name.
-        Raises ConfigurationError."""
+    def context(self, *, verify_host_name: bool) -> ssl.SSLContext:
+        """Return the TLS context. `verify_host_name`: the broker's certificate must have the
+        host name. Raises ConfigurationError."""
         if self.insecure and self.ca:
             raise ConfigurationError("with insecure=true nothing is verified; leave out ca")
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
         except OSError as error:
             raise ConfigurationError(f"ca: {self.ca} cannot be used: {error}") from None
-        context.check_hostname = named and not self.insecure
+        context.check_hostname = verify_host_name and not self.insecure
         if self.insecure:
             context.verify_mode = ssl.CERT_NONE
         if self.certificate:
@@ -84,7 +84,7 @@ class Target(TlsOptions, frozen=True):
 
     def tls_context(self) -> ssl.SSLContext:
         """Return the TLS context for the broker's certificate. Raises ConfigurationError."""
-        return self.context(named=not self.path)
+        return self.context(verify_host_name=not self.path)
 
 
 _TLS: Final = TlsOptions.__struct_fields__
@@ -107,7 +107,7 @@ def parse(text: str, scheme: str, known: Known, *, tls_optional: bool = False) -
             raise ConfigurationError(f"{name} requires TLS ({scheme}+tls)")
     if url.user:
         fields |= {"username": url.user, "password": url.password}
-    hosts = () if url.path else reachable((address.host, address.port) for address in urls)
+    hosts = () if url.path else check_ports((address.host, address.port) for address in urls)
     return {**fields, "hosts": hosts}
 
 
@@ -121,13 +121,13 @@ def parse_single(url: str, scheme: str, known: Known) -> dict[str, Any]:
         raise ConfigurationError(f"{scheme} has one host, and no user")
     options = TlsOptions(**{name: fields.pop(name) for name in _TLS if name in fields})
     if fields.pop("tls"):
-        fields["ssl_context"] = options.context(named=not fields["path"])
+        fields["ssl_context"] = options.context(verify_host_name=not fields["path"])
     for host, number in fields.pop("hosts"):
         fields |= {"host": host, "port": number}
     return {**fields, "path": fields["path"] or None}
 
 
-def reachable(hosts: Iterable[tuple[str, int]]) -> Hosts:
+def check_ports(hosts: Iterable[tuple[str, int]]) -> Hosts:
     """Return the hosts. Raises ConfigurationError if a client cannot connect to a port."""
     addresses = tuple(hosts)
     for _, port in addresses:
@@ -136,7 +136,7 @@ def reachable(hosts: Iterable[tuple[str, int]]) -> Hosts:
     return addresses
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return the normalized name of an option: lower case without separators."""
     return name.lower().translate(str.maketrans("", "", " _-"))
 
@@ -145,7 +145,7 @@ def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
     """Return the fields that the options set. `timeout` must be longer than 0."""
     values: dict[str, Any] = {}
     for name, value in options.items():
-        field, reader = known.get(plain(name), ("", text))
+        field, reader = known.get(normalize_name(name), ("", text))
         if not field:
             names = dict.fromkeys(field for field, _ in known.values())
             raise ConfigurationError(f"unknown option {name}; {suggestion(name, names)}")
@@ -158,33 +158,33 @@ def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
 def reader_of(kind: Any, description: str) -> Callable[[str, str], Any]:
     """Return the reader of options whose values have a type."""
 
-    def read_value(name: str, given: str) -> Any:
+    def read_value(name: str, value: str) -> Any:
         try:
-            return msgspec.convert(given, kind, strict=False)
+            return msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError:
-            raise ConfigurationError(f"{name} is {description}, not {given!r}") from None
+            raise ConfigurationError(f"{name} is {description}, not {value!r}") from None
 
     return read_value
 
 
 number: Final = reader_of(Annotated[float, msgspec.Meta(ge=0, lt=1e9)], "a number")
 integer: Final = reader_of(Annotated[int, msgspec.Meta(ge=0, lt=10**9)], "a whole number")
-truth: Final = reader_of(bool, "true or false")
+boolean: Final = reader_of(bool, "true or false")
 text: Final = reader_of(str, "text")
 
 
-def seconds(name: str, given: str) -> float:
+def seconds(name: str, value: str) -> float:
     """Read seconds: a number, or hh:mm:ss."""
-    span = _SPAN.match(given)
+    span = _SPAN.match(value)
     if span is None:
-        return float(number(name, given))
+        return float(number(name, value))
     hours, minutes, rest = span.groups()
     return int(hours) * 3600 + int(minutes) * 60 + float(rest)
 
 
 COMMON: Final[Known] = {
     "ca": ("ca", text),
-    "insecure": ("insecure", truth),
+    "insecure": ("insecure", boolean),
     "certificate": ("certificate", text),
     "key": ("key", text),
     "passwordfile": ("password_file", text),

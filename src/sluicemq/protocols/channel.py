@@ -77,7 +77,7 @@ class Channel(Generic[Frame]):
     congested    the client reads too slowly: no deliveries
     ended        further input is ignored
     closed       nothing more is sent
-    held         frames that wait behind one that takes time; None if none does
+    held_frames  frames that wait behind one that takes time; None if none does
     held_bytes   their size as input, in bytes
     paused       reading is paused
     unconfirmed  bytes received whose confirmations are pending
@@ -91,8 +91,8 @@ class Channel(Generic[Frame]):
         "closed",
         "congested",
         "ended",
-        "held",
         "held_bytes",
+        "held_frames",
         "identity",
         "paused",
         "traffic",
@@ -120,7 +120,7 @@ class Channel(Generic[Frame]):
         self.congested = False
         self.ended = False
         self.closed = False
-        self.held: list[Frame] | None = None
+        self.held_frames: list[Frame] | None = None
         self.held_bytes = 0
         self.paused = False
         self.unconfirmed = 0
@@ -131,23 +131,23 @@ class Channel(Generic[Frame]):
         """Raise AccessDenied and write to the audit log unless the user may do this."""
         demand(self.access, self.transport.peer, self.identity, operation, name)
 
-    def deny(self, what: str) -> None:
-        """Write to the audit log that the user may not do `what`."""
-        self.access.log_denied(self.transport.peer, self.identity, what)
+    def deny(self, action: str) -> None:
+        """Write to the audit log that the user may not do `action`."""
+        self.access.log_denied(self.transport.peer, self.identity, action)
 
     # --- input -------------------------------------------------------------------------------
 
     def hold(self, frames: list[Frame], size: int) -> None:
         """Let frames of `size` bytes wait, behind those that wait already."""
-        if self.held is None:
-            self.held = frames
+        if self.held_frames is None:
+            self.held_frames = frames
         else:
-            self.held += frames
+            self.held_frames += frames
         self.held_bytes += size
 
     def release(self) -> list[Frame]:
         """Return the frames that have waited; further ones are processed at once."""
-        frames, self.held = self.held, None
+        frames, self.held_frames = self.held_frames, None
         self.held_bytes = 0
         return frames or []
 
@@ -156,7 +156,7 @@ class Channel(Generic[Frame]):
         if self.closed:
             return
         wait = (
-            self.held is not None
+            self.held_frames is not None
             or self.unconfirmed > MOST_UNCONFIRMED
             or self.unread > MOST_UNREAD
         )
@@ -186,11 +186,11 @@ class Channel(Generic[Frame]):
 
     # --- output ------------------------------------------------------------------------------
 
-    def fall_behind(self) -> None:
+    def mark_congested(self) -> None:
         """Handle that the client reads too slowly."""
         self.congested = True
 
-    def catch_up(self) -> None:
+    def clear_congestion(self) -> None:
         """Handle that the client has read all output."""
         self.congested = False
         self.unread = 0
@@ -256,7 +256,7 @@ class LoginCheck(Generic[Frame]):
     def _checked(self, result: Identity | AccessError) -> None:
         request, self._request = self._request, None
         channel = self._channel
-        was_holding = channel.held is not None
+        was_holding = channel.held_frames is not None
         frames = channel.release()
         session = self._session
         if request is None or session is None or channel.closed:
@@ -388,7 +388,9 @@ class Publisher(Generic[Request]):
         if destination.settings.overflow is _BLOCK and (
             self._session is not None and self._session.may_park(destination)
         ):
-            if not self._engine.publish(destination, message, partial(self._unparked, message)):
+            if not self._engine.publish(
+                destination, message, partial(self._finish_parked, message)
+            ):
                 self._park(destination, message, request)
                 return False
         else:
@@ -425,9 +427,9 @@ class Publisher(Generic[Request]):
         self._parked[message] = Parked(destination, request, deadline)
         self.parked_bytes += len(message.body)
         if deadline and self._alarm.timer is None:
-            self._alarm.set(self._patience / 1000, self._give_up)
+            self._alarm.set(self._patience / 1000, self._refuse_overdue)
 
-    def _unparked(self, message: Message) -> None:
+    def _finish_parked(self, message: Message) -> None:
         """Handle that a parked message was accepted, or that its destination was deleted."""
         parked = self._parked.pop(message, None)
         if parked is None:
@@ -445,12 +447,12 @@ class Publisher(Generic[Request]):
         session.finish_parked(parked.request, error)
         self.release()
 
-    def _give_up(self) -> None:
+    def _refuse_overdue(self) -> None:
         """Refuse the messages whose time to wait for capacity is over."""
         now = self._broker.clock.steady
         for message, parked in list(self._parked.items()):
             if parked.deadline > now:
-                self._alarm.set((parked.deadline - now) / 1000, self._give_up)
+                self._alarm.set((parked.deadline - now) / 1000, self._refuse_overdue)
                 return
             self._withdraw(message)
             reason = f"{parked.destination.name} has been full for {self._patience / 1000:g} s"
@@ -462,11 +464,11 @@ class Publisher(Generic[Request]):
         self.parked_bytes -= len(message.body)
         self._engine.withdraw(parked.destination, message)
 
-    def end(self, stays: Callable[[Request], bool] | None = None) -> None:
-        """Withdraw the messages that wait for capacity, except those that `stay`."""
+    def end(self, is_kept: Callable[[Request], bool] | None = None) -> None:
+        """Withdraw the messages that wait for capacity, except those that `is_kept` accepts."""
         self._alarm.cancel()
         for message, parked in list(self._parked.items()):
-            if stays is None or not stays(parked.request):
+            if is_kept is None or not is_kept(parked.request):
                 self._withdraw(message)
 
     def release(self) -> None:
@@ -488,7 +490,7 @@ class Unacked(Generic[Token, Entry]):
     trimmed. Several entries may have the same token, as a message that was published twice.
 
     first  oldest entry of each token. The caller adds an entry with `setdefault` and, if its token
-           has another one already, with `add_again`
+           has another one already, with `add_duplicate`
     """
 
     __slots__ = ("_later", "_trim_at", "first")
@@ -499,7 +501,7 @@ class Unacked(Generic[Token, Entry]):
         """Further entries of a token, oldest first."""
         self._trim_at = _SPARE
 
-    def add_again(self, token: Token, entry: Entry) -> None:
+    def add_duplicate(self, token: Token, entry: Entry) -> None:
         """Add a further entry of a token that is in `first`."""
         self._later.setdefault(token, []).append(entry)
 
@@ -521,18 +523,18 @@ class Unacked(Generic[Token, Entry]):
             for entry in entries:
                 yield token, entry
 
-    def trim(self, is_held: Callable[[Entry], bool]) -> None:
-        """Keep only the entries that are held, if there are many more than last time."""
+    def trim(self, is_unacked: Callable[[Entry], bool]) -> None:
+        """Keep only the entries that are unacked, if there are many more than last time."""
         if len(self.first) > self._trim_at:
-            self.keep(is_held)
+            self.keep(is_unacked)
 
-    def keep(self, is_held: Callable[[Entry], bool]) -> None:
-        """Keep only the entries that are held."""
-        entries = [item for item in self.entries() if is_held(item[1])]
+    def keep(self, is_unacked: Callable[[Entry], bool]) -> None:
+        """Keep only the entries that are unacked."""
+        entries = [item for item in self.entries() if is_unacked(item[1])]
         self.clear()
         for token, entry in entries:
             if self.first.setdefault(token, entry) is not entry:
-                self.add_again(token, entry)
+                self.add_duplicate(token, entry)
         self._trim_at = 2 * len(self.first) + _SPARE
 
     def clear(self) -> None:
@@ -544,33 +546,33 @@ class Unacked(Generic[Token, Entry]):
 class DeliveryPauses:
     """Reasons for which the broker delivers nothing to a client's consumer.
 
-    reasons  bit mask, 0 = it delivers
-    engines  the broker's consumers that the reasons concern
+    reasons    bit mask, 0 = it delivers
+    consumers  the broker's consumers that the reasons concern
     """
 
-    __slots__ = ("_broker", "engines", "reasons")
+    __slots__ = ("_broker", "consumers", "reasons")
 
     def __init__(self, broker: Broker, reasons: int = 0) -> None:
         self._broker = broker
         self.reasons = reasons
-        self.engines: list[Consumer] = []
+        self.consumers: list[Consumer] = []
 
-    def add(self, engine: Consumer) -> None:
+    def add(self, consumer: Consumer) -> None:
         """Apply the reasons to another consumer of the broker."""
-        self.engines.append(engine)
+        self.consumers.append(consumer)
         if self.reasons:
-            self._broker.suspend(engine)
+            self._broker.suspend(consumer)
 
-    def take(self) -> list[Consumer]:
+    def take_consumers(self) -> list[Consumer]:
         """Remove and return the consumers, which are about to be detached."""
-        engines, self.engines = self.engines, []
-        return engines
+        consumers, self.consumers = self.consumers, []
+        return consumers
 
     def pause(self, reason: int) -> None:
         """Add a reason."""
         if not self.reasons:
-            for engine in self.engines:
-                self._broker.suspend(engine)
+            for consumer in self.consumers:
+                self._broker.suspend(consumer)
         self.reasons |= reason
 
     def resume(self, reason: int) -> None:
@@ -578,8 +580,8 @@ class DeliveryPauses:
         if self.reasons:
             self.reasons &= ~reason
             if not self.reasons:
-                for engine in self.engines:
-                    self._broker.resume(engine)
+                for consumer in self.consumers:
+                    self._broker.resume(consumer)
 
 
 class SentDeliveries:

@@ -160,13 +160,13 @@ _WITH_METHOD: Final = 0x03
 class _Class:
     """Class of the closed set.
 
-    tail    bytes after its name in a stream: uid, flags, fields, end, null without a superclass
-    parent  superclass, whose description follows; or None
-    data    layout of an object's fields
-    made    Python type of its values
+    tail         bytes after its name in a stream: uid, flags, fields, end; null without a parent
+    parent       superclass, whose description follows; or None
+    data         layout of an object's fields
+    python_type  Python type of its values
     """
 
-    __slots__ = ("data", "made", "name", "parent", "tail")
+    __slots__ = ("data", "name", "parent", "python_type", "tail")
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Class:
         fields: Mapping[str, str],
         parent: _Class | None,
         data: Struct,
-        made: type,
+        python_type: type,
     ) -> None:
         self.name = name.encode()
         descriptions = [
@@ -187,12 +187,14 @@ class _Class:
         self.tail = b"".join((pack(">QBH", uid, flags, len(fields)), *descriptions, end))
         self.parent = parent
         self.data = data
-        self.made = made
+        self.python_type = python_type
 
 
-def _boxed(name: str, uid: int, code: str, layout: str, made: type, *, number: bool) -> _Class:
+def _boxed(
+    name: str, uid: int, code: str, layout: str, python_type: type, *, number: bool
+) -> _Class:
     parent = _NUMBER if number else None
-    return _Class(name, uid, _SERIALIZABLE, {"value": code}, parent, Struct(layout), made)
+    return _Class(name, uid, _SERIALIZABLE, {"value": code}, parent, Struct(layout), python_type)
 
 
 _NUMBER: Final = _Class(
@@ -217,7 +219,7 @@ _HASHTABLE: Final = _Class(
     "java.util.Hashtable", 0x13BB0F25214AE4B8, _WITH_METHOD, _MAP_FIELDS, None, _map_fields, dict
 )
 _CLASSES: Final = {known.name: known for known in (*_BOXES, _NUMBER, _BYTES, _HASHMAP, _HASHTABLE)}
-_BOX_OF: Final = {known.made: known for known in _BOXES}
+_BOX_OF: Final = {known.python_type: known for known in _BOXES}
 _INTEGER: Final = _BOX_OF[int]
 _LONG: Final = _BOX_OF[Long]
 
@@ -228,7 +230,7 @@ _LONG: Final = _BOX_OF[Long]
 def loads(stream: bytes) -> Value:
     """Return the first value of a stream. The rest is not read. Raises SerialError."""
     reader = _Reader(stream)
-    reader.more()
+    reader.has_more()
     return reader.value(_DEPTH)
 
 
@@ -244,7 +246,7 @@ def loads_stream(stream: bytes) -> list[Value]:
     """Return the values of a StreamMessage's body; maps are invalid. Raises SerialError."""
     reader = _Reader(stream)
     values: list[Value] = []
-    while reader.more():
+    while reader.has_more():
         values.append(reader.value(0))
     return values
 
@@ -256,7 +258,7 @@ class _Reader:
     because a reference to it would be a cycle.
     """
 
-    __slots__ = ("_data", "_entries", "_handles", "_position", "_volume")
+    __slots__ = ("_bytes_left", "_data", "_entries_left", "_handles", "_position")
 
     def __init__(self, stream: bytes) -> None:
         if not stream.startswith(STREAM_HEADER):
@@ -264,10 +266,10 @@ class _Reader:
         self._data = stream
         self._position = len(STREAM_HEADER)
         self._handles: list[object] = []
-        self._entries = MAX_ENTRIES
-        self._volume = MAX_SIZE
+        self._entries_left = MAX_ENTRIES
+        self._bytes_left = MAX_SIZE
 
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """Skip resets and return whether there is another content."""
         while self._position < len(self._data):
             if self._data[self._position] != _RESET:
@@ -289,25 +291,25 @@ class _Reader:
         code = self._data[self._position]
         self._position += 1
         if code in _STRINGS:
-            return self._keep(decode_utf(self._bytes(self._take(_STRINGS[code]))))
+            return self._add_handle(decode_utf(self._bytes(self._read_number(_STRINGS[code]))))
         if code == _OBJECT:
             return self._object(depth)
         if code == _REFERENCE:
-            return self._again(depth)
+            return self._referenced_value(depth)
         if code == _NULL:
             return None
         if code == _ARRAY:
             if self._class() is not _BYTES:
                 raise SerialError("a stream has an array other than byte[]")
-            return self._keep(self._bytes(self._take(_i32)))
+            return self._add_handle(self._bytes(self._read_number(_i32)))
         raise SerialError(f"there is {code:#x} where a value should begin")
 
     def _count(self) -> None:
-        self._entries -= 1
-        if self._entries < 0:
+        self._entries_left -= 1
+        if self._entries_left < 0:
             raise SerialError("a stream has too many values")
 
-    def _take(self, code: Struct) -> Any:
+    def _read_number(self, code: Struct) -> Any:
         (number,) = code.unpack_from(self._data, self._position)
         self._position += code.size
         return number
@@ -316,68 +318,71 @@ class _Reader:
         start = self._position
         if not 0 <= length <= len(self._data) - start:
             raise SerialError(f"a stream announces {length} bytes and ends before")
-        self._weigh(length)
+        self._count_bytes(length)
         self._position = start + length
         return self._data[start : self._position]
 
-    def _weigh(self, size: int) -> None:
-        self._volume -= size
-        if self._volume < 0:
+    def _count_bytes(self, size: int) -> None:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
             raise SerialError("a stream's values are too large")
 
-    def _keep(self, value: Kept) -> Kept:
+    def _add_handle(self, value: Kept) -> Kept:
         """Assign the next handle to a value and return the value."""
         if len(self._handles) >= MAX_HANDLES:
             raise SerialError("a stream has too many objects")
         self._handles.append(value)
         return value
 
-    def _referred(self) -> object:
-        index = self._take(_u32) - _FIRST_HANDLE
+    def _read_reference(self) -> object:
+        index = self._read_number(_u32) - _FIRST_HANDLE
         if not 0 <= index < len(self._handles) or self._handles[index] is None:
             raise SerialError("a stream refers to an object that does not exist")
         return self._handles[index]
 
-    def _again(self, depth: int) -> Value:
-        value = self._referred()
+    def _referenced_value(self, depth: int) -> Value:
+        value = self._read_reference()
         if not isinstance(value, (bool, int, float, str, bytes, dict)):
             raise SerialError("a stream refers to a class where a value should be")
-        self._charge(value, depth)
+        self._count_referenced(value, depth)
         return value
 
-    def _charge(self, value: Value, depth: int) -> None:
+    def _count_referenced(self, value: Value, depth: int) -> None:
         """Count a referenced value against the limits as if it were written out."""
         if isinstance(value, (str, bytes)):
-            self._weigh(len(value))
+            self._count_bytes(len(value))
         elif isinstance(value, dict):
             if depth == 0:
                 raise SerialError("a stream has a map in an invalid place")
             for name, inner in value.items():
                 self._count()
-                self._weigh(len(name))
-                self._charge(inner, depth - 1)
+                self._count_bytes(len(name))
+                self._count_referenced(inner, depth - 1)
 
-    def _class(self, inner: bool = False) -> _Class:
-        """Read a class of the closed set and assign its handle. `inner`: it is a superclass."""
+    def _class(self, is_superclass: bool = False) -> _Class:
+        """Read a class of the closed set and assign its handle.
+
+        `is_superclass`: it is the superclass of the last one read.
+        """
         code = self._data[self._position]
         self._position += 1
         if code == _REFERENCE:
-            value = self._referred()
+            value = self._read_reference()
             if not isinstance(value, _Class):
                 raise SerialError("a stream refers to a value where a class should be")
             return value
         if code != _CLASS:
             raise SerialError(f"there is {code:#x} where a class should begin")
-        name = self._bytes(self._take(_u16))
+        name = self._bytes(self._read_number(_u16))
         java_class = _CLASSES.get(name)
-        if java_class is None or (inner and java_class.parent is not None):
+        if java_class is None or (is_superclass and java_class.parent is not None):
             text = name[:64].decode("utf-8", "replace")
             raise SerialError(f"objects of the class {text!r} are not read")
         index = len(self._handles)
-        self._keep(None)
+        self._add_handle(None)
         as_java = self._bytes(len(java_class.tail)) == java_class.tail
         if as_java and java_class.parent is not None:
-            as_java = self._class(inner=True) is java_class.parent
+            as_java = self._class(is_superclass=True) is java_class.parent
         if not as_java:
             raise SerialError(
                 f"a stream describes {java_class.name.decode()} differently from Java"
@@ -387,29 +392,29 @@ class _Reader:
 
     def _object(self, depth: int) -> Value:
         java_class = self._class()
-        if java_class.made is dict:
+        if java_class.python_type is dict:
             if depth == 0:
                 raise SerialError("a stream has a map in an invalid place")
             index = len(self._handles)
-            self._keep(None)
+            self._add_handle(None)
             entries = self._map(depth - 1)
             self._handles[index] = entries
             return entries
         if java_class not in _BOXES:
             raise SerialError(f"a stream has an object of the class {java_class.name.decode()}")
-        raw = self._take(java_class.data)
-        if java_class.made is Char:
+        raw = self._read_number(java_class.data)
+        if java_class.python_type is Char:
             raw = _UNKNOWN if 0xD800 <= raw <= 0xDFFF else chr(raw)
-        value: Value = java_class.made(raw)
-        return self._keep(value)
+        value: Value = java_class.python_type(raw)
+        return self._add_handle(value)
 
     def _map(self, depth: int) -> dict[str, Value]:
         self._position += _map_fields.size
-        length = _BLOCKS.get(self._take(_u8))
-        if length is None or self._take(length) != _map_size.size:
+        length = _BLOCKS.get(self._read_number(_u8))
+        if length is None or self._read_number(length) != _map_size.size:
             raise SerialError("a stream describes a map differently from Java")
         self._position += _i32.size  # the number of hash buckets
-        size = self._take(_i32)
+        size = self._read_number(_i32)
         if size < 0:
             raise SerialError(f"a map announces {size} entries")
         entries: dict[str, Value] = {}
@@ -418,7 +423,7 @@ class _Reader:
             if not isinstance(name, str) or isinstance(name, Char):
                 raise SerialError("a map's key is not a String")
             entries[name] = self._value(depth)
-        if self._take(_u8) != _END:
+        if self._read_number(_u8) != _END:
             raise SerialError("a map has more than its entries")
         return entries
 

@@ -36,8 +36,8 @@ class Job(Protocol):
 class Background(Protocol):
     """Worker threads, for work that would block the event loop."""
 
-    def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Job:
-        """Call `work`, which must not raise, in a thread, then `done` on the event loop."""
+    def submit(self, work: Callable[[], Result], callback: Callable[[Result], None]) -> Job:
+        """Call `work`, which must not raise, in a thread, then `callback` on the event loop."""
 
 
 class Process(Protocol):
@@ -115,9 +115,9 @@ class Alarm:
     def set(self, delay: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay` seconds (>= 0), instead of an earlier callback."""
         self.cancel()
-        self.timer = self._transport.call_later(delay, partial(self._ring, callback))
+        self.timer = self._transport.call_later(delay, partial(self._expire, callback))
 
-    def _ring(self, callback: Callable[[], None]) -> None:
+    def _expire(self, callback: Callable[[], None]) -> None:
         self.timer = None
         callback()
 

@@ -121,15 +121,15 @@ class BackgroundThread:
         self._executor = ThreadPoolExecutor(threads, "background")
 
     def submit(
-        self, work: Callable[[], Result], done: Callable[[Result], None]
+        self, work: Callable[[], Result], callback: Callable[[Result], None]
     ) -> asyncio.Future[Result]:
-        """Run `work` in a thread, then call `done` with its result on the event loop.
+        """Run `work` in a thread, then call `callback` with its result on the event loop.
 
-        A cancelled job does not call `done`."""
+        A cancelled job does not call `callback`."""
 
         def finished(future: asyncio.Future[Result]) -> None:
             if not future.cancelled():
-                done(future.result())
+                callback(future.result())
 
         future = self._loop.run_in_executor(self._executor, work)
         future.add_done_callback(finished)

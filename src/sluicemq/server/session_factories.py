@@ -39,7 +39,7 @@ from sluicemq.protocols.transport import Background, Login, Session, Transport
 from sluicemq.protocols.vibemq.compression import SUPPORTED
 from sluicemq.protocols.vibemq.connection import SessionOptions as VibemqOptions
 from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
-from sluicemq.protocols.vibemq.queues import Mode, Strategy, WrittenOptions, spelled
+from sluicemq.protocols.vibemq.queues import Mode, Strategy, WrittenOptions, protocol_name
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
@@ -49,8 +49,8 @@ from sluicemq.server.limits import SessionFactory
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import JmqSettings, Listener
 
-_MODES: Final = {spelled(mode): mode for mode in Mode}
-_STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
+_MODES: Final = {protocol_name(mode): mode for mode in Mode}
+_STRATEGIES: Final = {protocol_name(strategy): strategy for strategy in Strategy}
 
 
 class SessionFactories:

@@ -11,7 +11,7 @@ import trustme
 
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
-from sluicemq.clients.jmq.connection import choose
+from sluicemq.clients.jmq.connection import choose_service
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.jmq.wire import Service, read_services
 from tests.clients.jmq.script import Script
@@ -33,12 +33,12 @@ jms tcp NORMAL 1
 def test_services() -> None:
     services = read_services(ANSWER)
     assert len(services) == 6
-    assert choose(services, "jms") == Service("jms", "tcp", "NORMAL", 43973)
-    assert choose(services, "ssljms") == Service("ssljms", "tls", "NORMAL", 43974)
+    assert choose_service(services, "jms") == Service("jms", "tcp", "NORMAL", 43973)
+    assert choose_service(services, "ssljms") == Service("ssljms", "tls", "NORMAL", 43974)
     with pytest.raises(ConnectionLost, match="no service admin; it has jms, ssljms, paused"):
-        choose(services, "admin")
+        choose_service(services, "admin")
     with pytest.raises(ConnectionLost, match="paused"):
-        choose(services, "paused")
+        choose_service(services, "paused")
     assert [len(read_services(ANSWER[:size])) for size in (3, 14, 40, 60)] == [0, 0, 0, 1]
     for answer in (b"", b"HTTP/1.1 200 OK\r\n\r\n", b"102 broker 301\n.\n", b"\x1b\xff\xe3\xc2"):
         with pytest.raises(ConnectionLost, match="not one of a port mapper"):

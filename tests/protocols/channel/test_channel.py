@@ -134,10 +134,10 @@ def test_reading_pauses_while_too_much_is_unconfirmed_or_unread_or_frames_are_he
     channel.unconfirmed = 0
     channel.update_reading()
     assert not transport.paused
-    channel.fall_behind()
+    channel.mark_congested()
     channel.write([bytes(MOST_UNREAD + 1)])
     assert transport.paused
-    channel.catch_up()
+    channel.clear_congestion()
     channel.update_reading()
     assert not transport.paused
     channel.hold([b"frame"], 5)
@@ -159,8 +159,8 @@ def test_closed_channel_sends_nothing() -> None:
 def test_oldest_delivery_of_a_token_is_taken_first() -> None:
     unacked: Unacked[str, int] = Unacked()
     unacked.first["t"] = 1
-    unacked.add_again("t", 2)
-    unacked.add_again("t", 3)
+    unacked.add_duplicate("t", 2)
+    unacked.add_duplicate("t", 3)
     unacked.first["u"] = 4
     assert list(unacked.entries()) == [("t", 1), ("u", 4), ("t", 2), ("t", 3)]
     unacked.keep(lambda entry: entry != 1)

@@ -25,9 +25,9 @@ def long_selector() -> str:
 
 
 class RecordedJob:
-    def __init__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def __init__(self, work: Callable[[], Any], callback: Callable[[Any], None]) -> None:
         self.work = work
-        self.done = done
+        self.callback = callback
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -40,8 +40,8 @@ class RecordedThread:
     def __init__(self) -> None:
         self.jobs: list[RecordedJob] = []
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> RecordedJob:
-        self.jobs.append(RecordedJob(work, done))
+    def submit(self, work: Callable[[], Any], callback: Callable[[Any], None]) -> RecordedJob:
+        self.jobs.append(RecordedJob(work, callback))
         return self.jobs[-1]
 
     def finish(self) -> None:
@@ -49,7 +49,7 @@ class RecordedThread:
         jobs, self.jobs = self.jobs, []
         for job in jobs:
             if not job.cancelled:
-                job.done(job.work())
+                job.callback(job.work())
 
 
 class ThreadHarness(Harness):
@@ -200,11 +200,11 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
     peer.session.closed()
     assert job.cancelled
     # the thread had begun: its result is not used
-    job.done(job.work())
+    job.callback(job.work())
     harness.run_event_loop()
     assert harness.queue("q").consumers == 0
     assert isinstance(peer.session, JmqSession)
-    assert peer.session._connection.channel.held is None
+    assert peer.session._connection.channel.held_frames is None
     assert peer.session._compilation is None
 
 

@@ -24,8 +24,8 @@ class ManualBackground:
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
-    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> Any:
-        self.jobs.append((work, done))
+    def submit(self, work: Callable[[], Any], callback: Callable[[Any], None]) -> Any:
+        self.jobs.append((work, callback))
 
     def run(self) -> int:
         """Do all work there is. Returns how many jobs that were."""

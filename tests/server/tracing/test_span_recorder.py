@@ -12,7 +12,7 @@ from sluicemq.broker import Broker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
-from sluicemq.protocols.phpmq.session import came_with_ttl, to_message
+from sluicemq.protocols.phpmq.session import has_ttl_packet, to_message
 from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing import NATIVES, begin, span_recorder
 from sluicemq.server.tracing import export as exporting
@@ -143,7 +143,7 @@ def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace()
     message = to_message(queue.address, b"a", -1, Durability.SYNC, fixture.clock.wall)
     fixture.broker.publish(queue, message)
     assert "traceparent" in (message.properties or {})
-    assert not came_with_ttl(message)
+    assert not has_ttl_packet(message)
 
 
 def test_the_ratio_is_of_those_that_belong_to_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

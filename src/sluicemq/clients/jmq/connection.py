@@ -21,7 +21,7 @@ from sluicemq.clients.transport import (
     ALWAYS,
     Backoff,
     ReconnectingClient,
-    again,
+    copy_error,
     fail,
     reason_of,
     time_limit,
@@ -52,7 +52,7 @@ _ROUNDS: Final = 8
 """Maximum number of AUTHENTICATE_REQUESTs accepted from a broker."""
 
 
-def choose(services: list[Service], name: str) -> Service:
+def choose_service(services: list[Service], name: str) -> Service:
     """Return the service of this name. Raises ConnectionLost if there is none."""
     for service in services:
         if service.name == name and service.type == "NORMAL":
@@ -125,7 +125,7 @@ class Requests:
                 reply = self._waiting.get(message.correlation_id)
             except ConnectionLost as lost:
                 for future in self._waiting.values():
-                    fail(future, again(lost))
+                    fail(future, copy_error(lost))
                 return
             except (ClientError, ValueError):
                 continue  # the reply cannot be decoded or acknowledged
@@ -155,14 +155,14 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         self._encrypted = target.tls or ssl_context is not None
         """The service must use TLS."""
         if target.tls or target.ca or target.certificate:
-            self._tls()
+            self._tls_context()
         self._level = Level.HIGHEST
-        self._old = 0
+        self._replaced_id = 0
         """Id of the connection that the next one replaces."""
         self._started = True
         self._sessions: list[Session] = []
         self._requests: Requests | None = None
-        self._requesting = asyncio.Lock()
+        self._requests_lock = asyncio.Lock()
 
     @classmethod
     async def connect(
@@ -226,7 +226,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
     @classmethod
     async def open(
         cls,
-        where: str,
+        url: str,
         *,
         ssl_context: ssl.SSLContext | None = None,
         reconnect: Backoff | None = ALWAYS,
@@ -237,7 +237,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
 
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
-        target = Target.parse(where)
+        target = Target.parse(url)
         client = cls(target, ssl_context, reconnect, outstanding, prefetch, Limits())
         return await client._start()
 
@@ -257,7 +257,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         """
         session = Session(self, ack_mode, transacted)
         channel = await self.ready()
-        await session.begin(channel)
+        await session.create_on_broker(channel)
         channel.check()  # reconnects recreate only registered sessions
         self._sessions = [*(other for other in self._sessions if not other.closed), session]
         return session
@@ -283,7 +283,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
 
         Raises as `Producer.send`; RequestTimeout if no reply arrives.
         """
-        async with self._requesting:
+        async with self._requests_lock:
             if self._requests is None:
                 session = await self.session()
                 try:
@@ -358,50 +358,58 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             session.forget()
 
     async def _ping(self, connection: RequestChannel) -> None:
-        if not connection.heard:
+        if not connection.was_active:
             await connection.request(PacketType.PING)
-        connection.heard = False
+        connection.was_active = False
 
     async def _open(self, host: str, port: int) -> RequestChannel:
         """Connect and recreate the sessions."""
         level = self._level
         try:
-            channel = await self._attempt(host, port)
+            channel = await self._connect_to(host, port)
         except StatusError:
             if self._level == level:
                 raise
-            channel = await self._attempt(host, port)  # at the level that the broker requires
-        self._old = channel.id
+            channel = await self._connect_to(host, port)  # at the level that the broker requires
+        self._replaced_id = channel.id
         return channel
 
     async def _restore(self, channel: RequestChannel) -> None:
         """Recreate the sessions on a new connection, in the order of section 11."""
-        for begin in (Session.begin, Session.begin_temporaries, Session.begin_parts):
+        for recreate in (
+            Session.create_on_broker,
+            Session.recreate_temporaries,
+            Session.recreate_endpoints,
+        ):
             for session in self._sessions:
                 if not session.closed:
-                    await begin(session, channel)
+                    await recreate(session, channel)
         if self._started:
             channel.notify(PacketType.START)
 
     # --- connection establishment
 
-    def _tls(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
             self._context = self.target.tls_context()
         return self._context
 
-    async def _attempt(self, host: str, port: int) -> RequestChannel:
+    async def _connect_to(self, host: str, port: int) -> RequestChannel:
         """Connect to the host, log in and recreate the sessions."""
         target = self.target
         encrypted = self._encrypted
         if not target.direct:
             name = target.service or ("ssljms" if encrypted else "jms")
-            service = choose(await self._ask(host, port), name)
+            service = choose_service(await self._query_port_mapper(host, port), name)
             port, encrypted = service.port, encrypted or service.protocol == "tls"
-        channel = RequestChannel(self._limits, target.timeout, target.flow, self.lost)
-        await channel.dial(host, port, target.path or None, self._tls() if encrypted else None)
+        channel = RequestChannel(
+            self._limits, target.timeout, target.flow, self.handle_lost_connection
+        )
+        await channel.dial(
+            host, port, target.path or None, self._tls_context() if encrypted else None
+        )
         try:
-            await self._hello(channel)
+            await self._send_hello(channel)
             await self._authenticate(channel)
             if target.client_id:
                 await channel.request(
@@ -418,14 +426,14 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             raise
         return channel
 
-    async def _ask(self, host: str, port: int) -> list[Service]:
+    async def _query_port_mapper(self, host: str, port: int) -> list[Service]:
         """Return the services listed by the port mapper."""
         timeout = self.target.timeout
         answer = bytearray()
         try:
             async with time_limit(timeout, f"the port mapper of {host}:{port} says nothing"):
                 reader, writer = await asyncio.open_connection(
-                    host, port, ssl=self._tls() if self.target.tls else None
+                    host, port, ssl=self._tls_context() if self.target.tls else None
                 )
                 try:
                     writer.write(b"%d\n" % PORT_MAPPER_VERSION)
@@ -440,7 +448,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             raise ConnectionLost(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
         return read_services(bytes(answer))
 
-    async def _hello(self, channel: RequestChannel) -> None:
+    async def _send_hello(self, channel: RequestChannel) -> None:
         properties: dict[str, object] = {
             "JMQProtocolLevel": self._level,
             "JMQVersion": __version__,
@@ -448,8 +456,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             "JMQRBufferSize": self.target.flow,
             "JMQReconnectable": self._backoff is not None,
         }
-        if self._old:
-            properties["JMQConnectionID"] = Long(self._old)
+        if self._replaced_id:
+            properties["JMQConnectionID"] = Long(self._replaced_id)
         reply = await channel.request(
             PacketType.HELLO, properties, accepted=(Status.OK, Status.BAD_VERSION)
         )
@@ -462,7 +470,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         channel.credit.grant(number(reply, "JMQSize", -1) or -1)
 
     async def _authenticate(self, channel: RequestChannel) -> None:
-        request = await channel.challenged()
+        request = await channel.authentication_request()
         for _ in range(_ROUNDS):
             reply = await channel.request(
                 PacketType.AUTHENTICATE,

@@ -62,14 +62,14 @@ class Consumer(AsyncClient):
         properties: Mapping[str, object],
         prefetch: int,
         reliable: bool,
-        leave: Callable[[Consumer], None],
+        unregister: Callable[[Consumer], None],
     ) -> None:
-        """Set up a consumer that `begin` creates.
+        """Set up a consumer that `create_on_broker` creates.
 
         properties  of its ADD_CONSUMER packet, without ids
         prefetch    messages buffered in the client
         reliable    the broker confirms the acknowledgements of non-persistent messages, too
-        leave       removes the consumer from its session
+        unregister  removes the consumer from its session
         """
         self.id = 0
         self.channel: RequestChannel
@@ -78,13 +78,13 @@ class Consumer(AsyncClient):
         self._properties = properties
         self._prefetch = prefetch
         self._reliable = reliable
-        self._leave = leave
+        self._unregister = unregister
         self._size = prefetch
         self._inbox = Inbox[Packet]()
-        self._back: deque[JmqMessage] = deque()
+        self._undelivered: deque[JmqMessage] = deque()
         """Acknowledged messages whose delivery to the caller was interrupted."""
         self._paused = False
-        self._last = b""
+        self._last_delivered = b""
         """SysMessageID of the last delivered message."""
 
     async def receive(self, timeout: float | None = None) -> JmqMessage:
@@ -103,17 +103,17 @@ class Consumer(AsyncClient):
             if session.transaction:
                 await session.confirmations.pending.wait_for_capacity(session.client.outstanding)
             await self._inbox.wait(timeout, self._is_ready)
-            if self._back:
-                return self._back.popleft()
-            session.touch()
+            if self._undelivered:
+                return self._undelivered.popleft()
+            session.mark_transaction_used()
             message = self._take()
             if message is not None:
                 break
         reliable = self._reliable or message.persistent
         try:
-            await session.handed(self.channel, message.block, reliable=reliable)
+            await session.acknowledge_delivered(self.channel, message.block, reliable=reliable)
         except (asyncio.CancelledError, RequestTimeout):
-            self._back.append(message)
+            self._undelivered.append(message)
             raise
         except ConnectionLost:
             # the broker may have the acknowledgement, and would then never redeliver the message
@@ -121,22 +121,22 @@ class Consumer(AsyncClient):
         return message
 
     def _is_ready(self) -> bool:
-        return not self._session.halted and bool(self._inbox.messages or self._back)
+        return not self._session.halted and bool(self._inbox.messages or self._undelivered)
 
     def _take(self) -> JmqMessage | None:
         """Return the first buffered message, or None if it has expired."""
         packet = self._inbox.messages.popleft()
         channel = self.channel
-        channel.held(-1)
+        channel.count_buffered(-1)
         if self._paused and len(self._inbox.messages) <= self._size // 2:
             self._resume()
         sysid = packet.sysid
         block = encode_blocks([(self.id, sysid)])
         if 0 < packet.expiration <= now_ms() and self._destination.name != DEAD_MESSAGES:
             with suppress(ConnectionLost):
-                self._session.expired(channel, block)
+                self._session.acknowledge_expired(channel, block)
             return None
-        self._last = sysid
+        self._last_delivered = sysid
         return JmqMessage(packet, self._session, channel, block)
 
     def _resume(self) -> None:
@@ -156,12 +156,12 @@ class Consumer(AsyncClient):
         can still be acknowledged. Raises StatusError, RequestTimeout."""
         if self._inbox.end is not None:
             return
-        self._leave(self)
+        self._unregister(self)
         self.finish(ConnectionLost("the consumer is closed"))
         with suppress(ConnectionLost):  # a lost connection has closed the consumer
-            await self.end(await self._session.ready())
+            await self.delete_on_broker(await self._session.ready())
 
-    async def begin(self, channel: RequestChannel) -> None:
+    async def create_on_broker(self, channel: RequestChannel) -> None:
         """Create the consumer on the broker, again after a reconnect. Raises ClientError."""
         await declare(channel, self._destination)
         properties = {**self._properties, "JMQSessionID": Long(self._session.id)}
@@ -178,7 +178,7 @@ class Consumer(AsyncClient):
             if self._inbox.end is not None:
                 self._delete()
 
-        await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
+        await channel.request(PacketType.ADD_CONSUMER, properties, on_response=added)
 
     def abandon(self) -> None:
         """Delete the consumer on the broker, now or once it is created: its caller has left."""
@@ -199,14 +199,14 @@ class Consumer(AsyncClient):
                 },
             )
 
-    async def end(self, channel: RequestChannel) -> None:
+    async def delete_on_broker(self, channel: RequestChannel) -> None:
         """Delete the consumer on the broker, naming the last delivered message.
 
         Raises ClientError.
         """
         channel.inboxes.pop(self.id, None)
         properties: dict[str, object] = {"JMQConsumerID": Long(self.id), "JMQBlock": True}
-        if self._last:
+        if self._last_delivered:
             properties["JMQBodyType"] = BodyType.SYSMESSAGEID
             if self._session.transacted:
                 properties["JMQLastDeliveredIDInTransaction"] = True
@@ -216,40 +216,40 @@ class Consumer(AsyncClient):
         await channel.request(
             PacketType.DELETE_CONSUMER,
             properties,
-            self._last,
+            self._last_delivered,
             accepted=(Status.OK, Status.NOT_FOUND),
         )
 
     def put(self, packet: Packet) -> None:
         """Buffer a message from the broker."""
         self._inbox.messages.append(packet)
-        self.channel.held(1)
+        self.channel.count_buffered(1)
         if packet.flags & packets.C:
             self._paused = True
-        self.go_on()
+        self.wake_receiver()
 
-    def give_back(self) -> bytes:
+    def drop_buffered(self) -> bytes:
         """Drop the buffered messages and return their ack blocks, for redelivery."""
         blocks = encode_blocks([(self.id, packet.sysid) for packet in self._inbox.messages])
         self._clear()
-        self._last = b""
+        self._last_delivered = b""
         return blocks
 
     def forget(self) -> None:
         """Drop the buffered messages: the broker redelivers them on the next connection."""
         self._clear()
         self._paused = False
-        self._last = b""
+        self._last_delivered = b""
 
     def _clear(self) -> None:
         if self._session.ack_mode != AckMode.AUTO:
-            self._back.clear()
+            self._undelivered.clear()
         buffered = self._inbox.messages
         if buffered:
-            self.channel.held(-len(buffered))
+            self.channel.count_buffered(-len(buffered))
             buffered.clear()
 
-    def go_on(self) -> None:
+    def wake_receiver(self) -> None:
         """Wake the receiver, and resume the flow if the buffer is empty."""
         if self._paused and not self._inbox.messages and not self._session.halted:
             self._resume()
@@ -258,7 +258,7 @@ class Consumer(AsyncClient):
     def finish(self, reason: ClientError) -> None:
         """Mark the consumer closed; `receive` raises `reason`."""
         self._clear()
-        self.go_on()
+        self.wake_receiver()
         self._inbox.finish(reason)
 
 

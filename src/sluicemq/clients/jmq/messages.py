@@ -57,7 +57,7 @@ Topic: Final = partial(Address, Kind.TOPIC)
 `*`, `**` and `>`."""
 
 
-def named(name: str | Address) -> Address:
+def to_address(name: str | Address) -> Address:
     """Return the destination; a plain name becomes a queue."""
     return Queue(name) if isinstance(name, str) else name
 
@@ -150,7 +150,7 @@ class SendOptions(NamedTuple):
     ttl: float = 0.0
     delay: float = 0.0
 
-    def changed(
+    def with_overrides(
         self,
         persistent: bool | None,
         priority: int | None,

@@ -14,9 +14,9 @@ from sluicemq.clients.jmq.messages import (
     MessageFormatError,
     SendOptions,
     encode_content,
-    named,
     now_ms,
     properties_of,
+    to_address,
 )
 from sluicemq.clients.jmq.request_channel import (
     TAKEN,
@@ -99,13 +99,13 @@ class Producer(AsyncClient):
         session: SessionState,
         destination: Address | None,
         options: SendOptions,
-        leave: Callable[[Producer], None],
+        unregister: Callable[[Producer], None],
     ) -> None:
-        """`leave` removes the producer from its session."""
+        """`unregister` removes the producer from its session."""
         self.destination = destination
         self._session = session
         self._options = options
-        self._leave = leave
+        self._unregister = unregister
         self._routes: dict[Address, _Route] = {}
         self._closed = False
 
@@ -143,7 +143,7 @@ class Producer(AsyncClient):
             correlation_id = correlation_id or body.correlation_id or None
             reply_to = reply_to or body.reply_to
             type = type or body.type or None
-        options = self._options.changed(persistent, priority, ttl, delay)
+        options = self._options.with_overrides(persistent, priority, ttl, delay)
         compress = compress or bool(properties and properties.get(COMPRESS) is True)
         kind, content, block = encode_content(body, properties, compress)
         session = self._session
@@ -158,12 +158,12 @@ class Producer(AsyncClient):
         header = route.header(
             session.transaction,
             correlation_id or None,
-            named(reply_to) if reply_to else None,
+            to_address(reply_to) if reply_to else None,
             type or None,
             now + round(options.delay * 1000) if options.delay else 0,
         )
-        session.touch()
-        flags = (packets.Z if compress else 0) | _last(route.credit, channel.credit)
+        session.mark_transaction_used()
+        flags = (packets.Z if compress else 0) | _spend_credit(route.credit, channel.credit)
         if route.destination.kind is Kind.QUEUE:
             flags |= packets.Q
         if options.persistent:
@@ -182,7 +182,7 @@ class Producer(AsyncClient):
             sysid,
         )
         if wait and options.persistent:
-            check(await channel.ask(identity, head + content), TAKEN)
+            check(await channel.send_request(identity, head + content), TAKEN)
         else:
             if options.persistent:
                 session.confirmations.expect(channel, identity)
@@ -212,15 +212,15 @@ class Producer(AsyncClient):
         if self._closed:
             return
         self._closed = True
-        self._leave(self)
+        self._unregister(self)
         try:
             await self.confirm()
         finally:
             with suppress(ConnectionLost):  # a lost connection has closed the producer
                 channel = await self._session.ready()
-                await self.end(channel)
+                await self.delete_on_broker(channel)
 
-    async def end(self, channel: RequestChannel) -> None:
+    async def delete_on_broker(self, channel: RequestChannel) -> None:
         """Delete the producer on the broker. Raises ClientError."""
         for route in self._routes.values():
             channel.producers.pop(route.id, None)
@@ -231,7 +231,7 @@ class Producer(AsyncClient):
             )
         self._routes.clear()
 
-    async def begin(self, channel: RequestChannel) -> None:
+    async def create_on_broker(self, channel: RequestChannel) -> None:
         """Create the producer on the broker, again after a reconnect. Raises ClientError."""
         destinations = [*self._routes] or ([self.destination] if self.destination else [])
         for destination in destinations:
@@ -249,7 +249,7 @@ class Producer(AsyncClient):
                 **properties_of(destination),
                 "JMQSessionID": Long(self._session.id),
             },
-            then=added,
+            on_response=added,
         )
         return self._routes[destination]
 
@@ -262,12 +262,12 @@ class Producer(AsyncClient):
                 if to is None
                 else f"this producer sends to {self.destination} only"
             )
-        destination = self.destination if to is None else named(to)
+        destination = self.destination if to is None else to_address(to)
         assert destination is not None
         return self._routes.get(destination) or await self._add(channel, destination)
 
 
-def _last(producer: Credit, connection: Credit) -> int:
+def _spend_credit(producer: Credit, connection: Credit) -> int:
     """Spend one credit of each and return the flags for an exhausted credit."""
     flags = packets.C if producer.spend() else 0
     return flags | packets.F if connection.spend() else flags

@@ -12,7 +12,13 @@ from typing import Final
 from sluicemq.clients.jmq.messages import properties_of
 from sluicemq.clients.jmq.target import Target
 from sluicemq.clients.requests import Confirmations, RequestTransport
-from sluicemq.clients.transport import ReconnectingClient, again, broken, fail, time_limit
+from sluicemq.clients.transport import (
+    ReconnectingClient,
+    copy_error,
+    fail,
+    protocol_violation,
+    time_limit,
+)
 from sluicemq.model.destination import Address, is_jms_temporary
 from sluicemq.model.errors import (
     ClientError,
@@ -44,10 +50,10 @@ class StatusError(RequestRefused):
     reason  the broker's reason text, or ""
     """
 
-    def __init__(self, what: str, status: int, reason: str = "") -> None:
+    def __init__(self, operation: str, status: int, reason: str = "") -> None:
         words = packets.Status(status).name if status in set(packets.Status) else ""
         super().__init__(
-            f"{what}: {status}{f' {words}' if words else ''}{f' ({reason})' if reason else ''}"
+            f"{operation}: {status}{f' {words}' if words else ''}{f' ({reason})' if reason else ''}"
         )
         self.status = status
         self.reason = reason
@@ -88,7 +94,7 @@ class Credit:
     limit.
     """
 
-    __slots__ = ("_left", "_open")
+    __slots__ = ("_open", "_remaining")
 
     def __init__(self, granted: int = -1) -> None:
         self._open = asyncio.Event()
@@ -96,7 +102,7 @@ class Credit:
 
     def grant(self, granted: int) -> None:
         """Set the number of messages that may be sent; negative = no limit."""
-        self._left = None if granted < 0 else granted
+        self._remaining = None if granted < 0 else granted
         if granted:
             self._open.set()
         else:
@@ -104,10 +110,10 @@ class Credit:
 
     def spend(self) -> bool:
         """Count one sent message; return True if the credit is now exhausted."""
-        if self._left is None:
+        if self._remaining is None:
             return False
-        self._left -= 1
-        if self._left > 0:
+        self._remaining -= 1
+        if self._remaining > 0:
             return False
         self._open.clear()
         return True
@@ -125,14 +131,15 @@ class Credit:
 class RequestChannel(RequestTransport[Packet, Packet]):
     """Client side of one JMQ connection.
 
-    inboxes    receivers of messages by consumer id: of consumers and browsers. They do not raise
-    producers  credit by producer id
-    credit     credit of the whole connection
-    ids        ids for requests
-    level      negotiated JMQProtocolLevel
-    id         JMQConnectionID
-    final      True if the broker asked the client not to reconnect
-    heard      True if data was received or sent since it was last set to False
+    inboxes            receivers of messages by consumer id: of consumers and browsers. They do not
+                       raise
+    producers          credit by producer id
+    credit             credit of the whole connection
+    ids                ids for requests
+    level              negotiated JMQProtocolLevel
+    id                 JMQConnectionID
+    forbids_reconnect  True if the broker asked the client not to reconnect
+    was_active         True if data was received or sent since it was last set to False
     """
 
     def __init__(
@@ -140,20 +147,20 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         limits: Limits,
         timeout: float,
         flow: int,
-        lost: Callable[[RequestChannel, ClientError], None],
+        on_lost: Callable[[RequestChannel, ClientError], None],
     ) -> None:
         """`flow` limits the messages the broker sends before RESUME_FLOW; 0 = no limit."""
-        super().__init__(Decoder(limits), timeout, lost)
+        super().__init__(Decoder(limits), timeout, on_lost)
         self.inboxes: dict[int, Callable[[Packet], None]] = {}
         self.producers: dict[int, Credit] = {}
         self.credit = Credit()
         self.level = 0
         self.id = 0
-        self.heard = False
+        self.was_active = False
         self.ids = count(1)
         self._challenge: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
         self._flow = flow
-        self._held = 0
+        self._buffered = 0
         self._paused = False
 
     def local(self) -> tuple[str, int]:
@@ -172,27 +179,31 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         *,
         header: bytes = b"",
         accepted: Collection[int] = _OK,
-        then: Callable[[Packet], None] | None = None,
+        on_response: Callable[[Packet], None] | None = None,
     ) -> Packet:
         """Send a request and return the reply. A RETRY reply is retried once (section 3.1).
 
-        Calls `then` with an accepted reply before any later packet is processed, also if the call
-        has been cancelled or has timed out. Raises StatusError, ConnectionLost, RequestTimeout.
+        Calls `on_response` with an accepted reply before any later packet is processed, also if the
+        call has been cancelled or has timed out.
+
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
 
         def receive(reply: Packet) -> None:
-            if then is not None and number(reply, "JMQStatus") in accepted:
-                then(reply)
+            if on_response is not None and number(reply, "JMQStatus") in accepted:
+                on_response(reply)
 
         for _ in range(2):
             identity = next(self.ids)
             data = encode_packet(kind, packets.A, identity, properties, header=header, body=body)
-            reply = await self.ask(identity, data, then=receive if then else None)
+            reply = await self.send_request(
+                identity, data, on_response=receive if on_response else None
+            )
             if number(reply, "JMQStatus") != Status.RETRY:
                 break
         return check(reply, accepted)
 
-    async def challenged(self) -> Packet:
+    async def authentication_request(self) -> Packet:
         """Return the broker's first AUTHENTICATE_REQUEST. Raises ConnectionLost, RequestTimeout."""
         async with time_limit(
             self.timeout, f"the broker does not ask who this is since {self.timeout} s"
@@ -216,10 +227,10 @@ class RequestChannel(RequestTransport[Packet, Packet]):
 
     # --- flow
 
-    def held(self, change: int) -> None:
+    def count_buffered(self, change: int) -> None:
         """Adjust the number of buffered messages; resume the flow at half of the limit."""
-        self._held += change
-        if self._paused and self._held <= self._flow // 2 and self.lost is None:
+        self._buffered += change
+        if self._paused and self._buffered <= self._flow // 2 and self.failure is None:
             self._paused = False
             self.notify(PacketType.RESUME_FLOW)
 
@@ -227,12 +238,12 @@ class RequestChannel(RequestTransport[Packet, Packet]):
 
     def write(self, data: bytes) -> None:
         """Send bytes. Raises as Connection.write."""
-        self.heard = True
+        self.was_active = True
         super().write(data)
 
-    def arrived(self, frames: list[Packet]) -> None:
+    def handle_frames(self, frames: list[Packet]) -> None:
         """Dispatch received packets; a protocol error ends the connection."""
-        self.heard = True
+        self.was_active = True
         try:
             for packet in frames:
                 if isinstance(packet, Oversized):
@@ -240,10 +251,10 @@ class RequestChannel(RequestTransport[Packet, Packet]):
                 if not packet.is_message:
                     packet.properties  # noqa: B018 - decode here, so that an error ends the connection
                 self._take(packet)
-                if self.lost is not None:  # packets after a GOODBYE are ignored
+                if self.failure is not None:  # packets after a GOODBYE are ignored
                     return
         except ProtocolError as error:
-            self.lose(broken(error))
+            self.mark_lost(protocol_violation(error))
             self.abort()
 
     def _take(self, packet: Packet) -> None:
@@ -255,7 +266,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
             if inbox is not None:
                 inbox(packet)
             else:  # its consumer has just been closed
-                self.held(0)
+                self.count_buffered(0)
         elif kind == PacketType.RESUME_FLOW:
             identity = number(packet, "JMQProducerID")
             credit = self.producers.get(identity) if identity else self.credit
@@ -269,28 +280,28 @@ class RequestChannel(RequestTransport[Packet, Packet]):
             if not self._challenge.done():
                 self._challenge.set_result(packet)
         elif kind == PacketType.GOODBYE:
-            self.final = packet.properties.get("JMQExit") is True
+            self.forbids_reconnect = packet.properties.get("JMQExit") is True
             complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
-            self.lose(ConnectionLost(f"the broker ended the connection: {complaint}"))
+            self.mark_lost(ConnectionLost(f"the broker ended the connection: {complaint}"))
             self.abort()  # the broker may wait for the client to close
         else:
-            self.answer(packet.consumer_id, packet)
+            self.deliver_response(packet.consumer_id, packet)
 
     def release(self, reason: ClientError) -> None:
         """Fail all pending requests and wake all waiting senders."""
         for credit in (self.credit, *self.producers.values()):
             credit.grant(-1)  # a waiting sender fails on its next send
-        fail(self._challenge, again(reason))
+        fail(self._challenge, copy_error(reason))
         super().release(reason)
 
     def discard(self) -> None:
         """Close the connection at once."""
         if self._transport is not None:
-            self.leave(self._transport)
+            self.request_close(self._transport)
 
-    def leave(self, transport: asyncio.Transport) -> None:
+    def request_close(self, transport: asyncio.Transport) -> None:
         """Close the connection, as the client does after GOODBYE (section 5.5)."""
-        self.lose(ConnectionLost("the client is closed"))
+        self.mark_lost(ConnectionLost("the client is closed"))
         transport.close()
 
 
@@ -345,11 +356,11 @@ class SessionState:
         self.confirmations = Confirmations[Packet](client.timeout)
         self.halted = False
         self.closed = False
-        self._unsettled: dict[bytes, None] = {}
+        self._unacked: dict[bytes, None] = {}
         """Ack blocks of delivered messages that are not yet acknowledged or committed."""
-        self._lazy: list[bytes] = []
+        self._delayed_acks: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._touched = False
+        self._transaction_used = False
         self._lost_work = False
 
     async def ready(self) -> RequestChannel:
@@ -370,14 +381,16 @@ class SessionState:
         channel.check()
         if self.transaction:
             return  # acknowledged within the transaction
-        requested = [block] if only else [*self._unsettled]
-        blocks = [block for block in requested if block in self._unsettled]
+        requested = [block] if only else [*self._unacked]
+        blocks = [block for block in requested if block in self._unacked]
         if blocks:
             await channel.request(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
             for block in blocks:
-                self._unsettled.pop(block, None)
+                self._unacked.pop(block, None)
 
-    async def handed(self, channel: RequestChannel, block: bytes, *, reliable: bool) -> None:
+    async def acknowledge_delivered(
+        self, channel: RequestChannel, block: bytes, *, reliable: bool
+    ) -> None:
         """Acknowledge a message delivered to the application, depending on the session's mode.
 
         `reliable`: the broker confirms the acknowledgement of an AUTO session.
@@ -386,7 +399,7 @@ class SessionState:
         """
         if self.transaction:
             if self.transacted:
-                self._unsettled[block] = None
+                self._unacked[block] = None
             header = encode_header(transaction_id=self.transaction)
             identity = next(channel.ids)
             self.confirmations.expect(channel, identity)
@@ -396,10 +409,10 @@ class SessionState:
                 )
             )
         elif self.ack_mode == AckMode.CLIENT:
-            self._unsettled[block] = None
+            self._unacked[block] = None
         elif self.ack_mode == AckMode.DUPS_OK:
-            self._lazy.append(block)
-            if len(self._lazy) >= LAZY_BLOCKS:
+            self._delayed_acks.append(block)
+            if len(self._delayed_acks) >= LAZY_BLOCKS:
                 self._flush(channel)
             elif self._timer is None:
                 loop = asyncio.get_running_loop()
@@ -410,7 +423,7 @@ class SessionState:
             else:
                 channel.notify(PacketType.ACKNOWLEDGE, body=block)
 
-    def expired(self, channel: RequestChannel, block: bytes) -> None:
+    def acknowledge_expired(self, channel: RequestChannel, block: bytes) -> None:
         """Acknowledge a message that expired before delivery as dead. Raises ConnectionLost."""
         header = encode_header(transaction_id=self.transaction)
         channel.notify(
@@ -422,38 +435,38 @@ class SessionState:
 
     def _flush(self, channel: RequestChannel) -> None:
         """Send the delayed acknowledgements of a DUPS_OK session."""
-        blocks = self._take_lazy()
+        blocks = self._take_delayed_acks()
         if blocks:
             with suppress(ConnectionLost):  # the broker redelivers; DUPS_OK allows duplicates
                 channel.notify(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
 
-    def _take_lazy(self) -> list[bytes]:
+    def _take_delayed_acks(self) -> list[bytes]:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        blocks, self._lazy = self._lazy, []
+        blocks, self._delayed_acks = self._delayed_acks, []
         return blocks
 
     # --- transactions
 
-    def touch(self) -> None:
+    def mark_transaction_used(self) -> None:
         """Mark the transaction as used. Raises TransactionLost if a part of it is lost."""
         if self._lost_work:
             raise TransactionLost("the connection broke within the transaction: roll back")
         if self.transaction:
-            self._touched = True
+            self._transaction_used = True
 
-    def enter(self, transaction: int) -> None:
+    def join_transaction(self, transaction: int) -> None:
         """Add the following sends and acknowledgements to a global transaction; 0 = none."""
         self.transaction = transaction
-        self._touched = False
+        self._transaction_used = False
         self._lost_work = False
 
     def forget(self) -> None:
         """Reset the state that belonged to the lost connection."""
-        self._lost_work = self._lost_work or self._touched
-        self._touched = False
-        self._unsettled.clear()
-        self._take_lazy()
+        self._lost_work = self._lost_work or self._transaction_used
+        self._transaction_used = False
+        self._unacked.clear()
+        self._take_delayed_acks()
         if not self.transacted:
             self.transaction = 0

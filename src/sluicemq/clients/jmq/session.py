@@ -19,9 +19,9 @@ from typing import Final
 from sluicemq.clients.jmq.consumer import Browser, Consumer, JmqMessage
 from sluicemq.clients.jmq.messages import (
     SendOptions,
-    named,
     properties_of,
     temporary_name,
+    to_address,
 )
 from sluicemq.clients.jmq.producer import Producer
 from sluicemq.clients.jmq.request_channel import (
@@ -67,7 +67,7 @@ class XaResource:
             raise ValueError("a transaction has been started and not ended")
         reply = await self._ask(PacketType.START_TRANSACTION, xid, {"JMQXAFlags": flags})
         self._started[xid] = number(reply, "JMQTransactionID")
-        session.enter(self._started[xid])
+        session.join_transaction(self._started[xid])
 
     async def end(self, xid: Xid, flags: int = XaFlag.SUCCESS) -> None:
         """End the session's association with `xid`. Flags: SUSPEND, FAIL.
@@ -80,7 +80,7 @@ class XaResource:
             await session.confirmations.wait_for_all()
         finally:
             if session.transaction == self._started.get(xid, 0):
-                session.enter(0)
+                session.join_transaction(0)
         await self._ask(PacketType.END_TRANSACTION, xid, {"JMQXAFlags": flags})
 
     async def prepare(self, xid: Xid) -> None:
@@ -142,7 +142,7 @@ class Session(SessionState, AsyncClient):
         super().__init__(client, ack_mode, transacted)
         self.xa = XaResource(self)
         """Global transactions; not available in transacted sessions, which use local ones."""
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._channel: RequestChannel | None = None
         self._consumers: list[Consumer] = []
         self._producers: list[Producer] = []
@@ -167,11 +167,11 @@ class Session(SessionState, AsyncClient):
 
         Raises StatusError (status 403, 404, …), ConnectionLost, RequestTimeout.
         """
-        options = ANY.changed(persistent, priority, ttl, delay)
-        address = None if destination is None else named(destination)
+        options = ANY.with_overrides(persistent, priority, ttl, delay)
+        address = None if destination is None else to_address(destination)
         producer = Producer(self, address, options, self._producers.remove)
         channel = await self.ready()
-        await producer.begin(channel)
+        await producer.create_on_broker(channel)
         channel.check()  # reconnects recreate only registered producers
         self._producers.append(producer)
         return producer
@@ -199,7 +199,7 @@ class Session(SessionState, AsyncClient):
         Raises StatusError (400 for a wrong selector, 403, 404, 409, …), ConnectionLost,
         RequestTimeout, ValueError.
         """
-        address = named(destination)
+        address = to_address(destination)
         if bool(name) != (durable or shared):
             raise ValueError("a subscription with a name is durable, shared, or both")
         if name and address.kind is not Kind.TOPIC:
@@ -226,7 +226,7 @@ class Session(SessionState, AsyncClient):
         consumer = Consumer(self, address, properties, size, reliable, self._consumers.remove)
         channel = await self.ready()
         try:
-            await consumer.begin(channel)
+            await consumer.create_on_broker(channel)
             channel.check()
         except BaseException:
             consumer.abandon()
@@ -236,15 +236,15 @@ class Session(SessionState, AsyncClient):
 
     def browser(self, queue: str | Address, selector: str = "") -> Browser:
         """Create a browser, which reads the messages of a queue without consuming them."""
-        return Browser(self, named(queue), selector)
+        return Browser(self, to_address(queue), selector)
 
     async def temporary_queue(self) -> Address:
         """Create a queue that only this connection can receive from; it is deleted with it."""
-        return await self._temporary(Kind.QUEUE)
+        return await self._create_temporary(Kind.QUEUE)
 
     async def temporary_topic(self) -> Address:
         """Create a topic that only this connection can receive from; it is deleted with it."""
-        return await self._temporary(Kind.TOPIC)
+        return await self._create_temporary(Kind.TOPIC)
 
     async def delete(self, temporary: Address) -> None:
         """Delete a temporary destination of this session. It must not have consumers.
@@ -298,13 +298,13 @@ class Session(SessionState, AsyncClient):
         """
         if self.transacted:
             raise ValueError("a transacted session rolls back")
-        async with self._turning() as channel:
-            await self._give_back(channel, 0)
+        async with self._halted_delivery() as channel:
+            await self._request_redelivery(channel, 0)
 
     @asynccontextmanager
-    async def _turning(self) -> AsyncIterator[RequestChannel]:
+    async def _halted_delivery(self) -> AsyncIterator[RequestChannel]:
         """Halt delivery while the session returns messages to the broker."""
-        async with self._turn:
+        async with self._lock:
             channel = await self.ready()
             self._flush(channel)
             self.halted = True
@@ -313,16 +313,16 @@ class Session(SessionState, AsyncClient):
             finally:
                 self.halted = False
                 for consumer in self._consumers:
-                    consumer.go_on()
+                    consumer.wake_receiver()
 
-    async def _give_back(self, channel: RequestChannel, transaction: int) -> None:
+    async def _request_redelivery(self, channel: RequestChannel, transaction: int) -> None:
         """Send REDELIVER for the undelivered messages, then for the delivered (section 7.4)."""
         session: dict[str, object] = {"JMQSessionID": Long(self.id)}
         try:
             await channel.request(PacketType.STOP, session)
-            undelivered = b"".join(consumer.give_back() for consumer in self._consumers)
-            delivered = b"".join(self._unsettled)
-            self._unsettled.clear()
+            undelivered = b"".join(consumer.drop_buffered() for consumer in self._consumers)
+            delivered = b"".join(self._unacked)
+            self._unacked.clear()
             if undelivered:
                 channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, undelivered)
             if delivered:
@@ -332,7 +332,7 @@ class Session(SessionState, AsyncClient):
                 header = encode_header(transaction_id=transaction)
                 channel.notify(PacketType.REDELIVER, properties, delivered, header=header)
         finally:
-            if channel.lost is None:
+            if channel.failure is None:
                 channel.notify(PacketType.START, session)
 
     # --- transactions
@@ -346,11 +346,11 @@ class Session(SessionState, AsyncClient):
         transacted.
         """
         self._check_transacted()
-        async with self._turn:
+        async with self._lock:
             channel = await self.ready()
             if self._lost_work:
                 self._lost_work = False
-                self._touched = False
+                self._transaction_used = False
                 with suppress(ClientError):  # of the lost sends
                     self.confirmations.check()
                 raise TransactionLost("the connection broke within the transaction")
@@ -359,8 +359,8 @@ class Session(SessionState, AsyncClient):
             if channel.level >= Level.MQ_4_5:
                 properties["JMQStartNextTransaction"] = True
             reply = await channel.request(PacketType.COMMIT_TRANSACTION, properties)
-            self._unsettled.clear()
-            self._touched = False
+            self._unacked.clear()
+            self._transaction_used = False
             if transaction := number(reply, "JMQNextTransactionID"):
                 self.transaction = transaction
             else:
@@ -374,13 +374,13 @@ class Session(SessionState, AsyncClient):
         transacted.
         """
         self._check_transacted()
-        async with self._turning() as channel:
+        async with self._halted_delivery() as channel:
             self._lost_work = False
             with suppress(ClientError):
                 await self.confirmations.wait_for_all()
             channel.check()
             transaction = self.transaction
-            await self._give_back(channel, transaction)
+            await self._request_redelivery(channel, transaction)
             channel.notify(PacketType.ROLLBACK_TRANSACTION, {"JMQTransactionID": Long(transaction)})
             await self._start(channel)
 
@@ -397,13 +397,13 @@ class Session(SessionState, AsyncClient):
         def started(reply: Packet) -> None:
             self.transaction = number(reply, "JMQTransactionID")
 
-        self._touched = False
+        self._transaction_used = False
         properties = {"JMQSessionID": Long(self.id)}
-        await channel.request(PacketType.START_TRANSACTION, properties, then=started)
+        await channel.request(PacketType.START_TRANSACTION, properties, on_response=started)
 
     # --- lifecycle
 
-    async def begin(self, channel: RequestChannel) -> None:
+    async def create_on_broker(self, channel: RequestChannel) -> None:
         """Create the session on the broker. Raises ClientError."""
         self._channel = channel
         properties = None if self.transacted else {"JMQAckMode": self.ack_mode}
@@ -419,17 +419,17 @@ class Session(SessionState, AsyncClient):
             consumer.forget()
         self.xa.forget()
 
-    async def begin_temporaries(self, channel: RequestChannel) -> None:
+    async def recreate_temporaries(self, channel: RequestChannel) -> None:
         """Recreate the temporary destinations on a new connection. Raises ClientError."""
         for temporary in self._temporaries:
             await create(channel, temporary)
 
-    async def begin_parts(self, channel: RequestChannel) -> None:
+    async def recreate_endpoints(self, channel: RequestChannel) -> None:
         """Recreate the consumers and producers on a new connection. Raises ClientError."""
-        for part in self._parts():
-            await part.begin(channel)
+        for part in self._endpoints():
+            await part.create_on_broker(channel)
 
-    def _parts(self) -> list[Consumer | Producer]:
+    def _endpoints(self) -> list[Consumer | Producer]:
         return [*self._consumers, *self._producers]
 
     async def close(self) -> None:
@@ -441,7 +441,7 @@ class Session(SessionState, AsyncClient):
         channel, was_closed = self._channel, self.closed
         self.closed = True
         try:
-            if channel is not None and channel.lost is None and not was_closed:
+            if channel is not None and channel.failure is None and not was_closed:
                 with suppress(ConnectionLost):
                     await self._end(channel)
             if not self.transacted:
@@ -459,8 +459,8 @@ class Session(SessionState, AsyncClient):
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )
-            for part in self._parts():
-                await part.end(channel)
+            for part in self._endpoints():
+                await part.delete_on_broker(channel)
             await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def finish(self, reason: ClientError) -> None:
@@ -470,7 +470,7 @@ class Session(SessionState, AsyncClient):
         for consumer in self._consumers:
             consumer.finish(reason)
 
-    async def _temporary(self, kind: Kind) -> Address:
+    async def _create_temporary(self, kind: Kind) -> Address:
         channel = await self.ready()
         address, port = channel.local()
         origin = self.client.target.client_id or address or "unix"

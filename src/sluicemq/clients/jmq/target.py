@@ -82,7 +82,7 @@ def _parse_addresses(text: str) -> Target:
         scheme = scheme.lower()
         targets.append(
             Target(
-                urls.reachable(parse_hosts(host, DEFAULT_PORT)),
+                urls.check_ports(parse_hosts(host, DEFAULT_PORT)),
                 service=service or "",
                 direct=scheme in ("mqtcp", "mqssl"),
                 tls=scheme in ("mqssl", "mq+ssl"),
@@ -99,9 +99,9 @@ def _parse_addresses(text: str) -> Target:
 _OPTIONS: Final[urls.Known] = {
     **urls.RECONNECTING,
     "clientid": ("client_id", urls.text),
-    "shareclientid": ("share_client_id", urls.truth),
+    "shareclientid": ("share_client_id", urls.boolean),
     "service": ("service", urls.text),
-    "direct": ("direct", urls.truth),
+    "direct": ("direct", urls.boolean),
     "pinginterval": ("keep_alive", urls.seconds),
     "flow": ("flow", urls.integer),
 }

@@ -128,7 +128,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         self._limits = limits
         self._prefix = token_hex(8)
         self._numbers = count(1)
-        self._posted = Confirmations[Frame](self.timeout)
+        self._post_confirmations = Confirmations[Frame](self.timeout)
         self._subscriptions: dict[str, Subscription] = {}
 
     @classmethod
@@ -188,7 +188,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
     @classmethod
     async def open(
         cls,
-        where: str,
+        url: str,
         *,
         ssl_context: ssl.SSLContext | None = None,
         reconnect: Backoff | None = ALWAYS,
@@ -200,7 +200,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
 
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
-        target = Target.parse(where)
+        target = Target.parse(url)
         if target.tls:
             ssl_context = ssl_context or target.tls_context()
         client = cls(target, ssl_context, queues, reconnect, outstanding, prefetch, Limits())
@@ -264,12 +264,12 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         identity = self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self.ready()
-        await connection.publish(identity, data, self.outstanding, self._posted)
+        await connection.publish(identity, data, self.outstanding, self._post_confirmations)
         return identity
 
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
-        await self._posted.wait_for_all()
+        await self._post_confirmations.wait_for_all()
 
     async def subscribe(self, queue: str) -> Subscription:
         """Subscribe to a queue and return the subscription, from which to receive the messages.
@@ -295,7 +295,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             raise
         return subscription
 
-    async def end(self, subscription: Subscription) -> None:
+    async def end_subscription(self, subscription: Subscription) -> None:
         """End a subscription, for `Subscription.unsubscribe`."""
         if self._subscriptions.get(subscription.queue) is subscription:
             del self._subscriptions[subscription.queue]
@@ -360,7 +360,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         connection = self._connection
         try:
             await self.confirm()
-            if connection is not None and connection.lost is None:
+            if connection is not None and connection.failure is None:
                 with suppress(RequestTimeout):
                     await connection.pending.wait_for_capacity(1)
         finally:
@@ -389,8 +389,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             target.timeout,
             self.prefetch,
             target.threshold,
-            self._arrived,
-            self.lost,
+            self._put_message,
+            self.handle_lost_connection,
         )
         try:
             await connection.dial(host, port, target.path or None, self._ssl)
@@ -413,7 +413,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             raise
         return connection
 
-    def _arrived(self, connection: ClientConnection, frame: Frame) -> None:
+    def _put_message(self, connection: ClientConnection, frame: Frame) -> None:
         subscription = self._subscriptions.get(frame.queue)
         if subscription is not None:
             subscription.put(connection, frame)
@@ -466,7 +466,7 @@ class Subscription(AsyncClient):
         if not inbox.messages:
             await inbox.wait(timeout)
         message = inbox.messages.popleft()
-        message._connection.held(-1)
+        message._connection.count_buffered(-1)
         return message
 
     async def __aiter__(self) -> AsyncGenerator[VibeMQMessage]:
@@ -475,7 +475,7 @@ class Subscription(AsyncClient):
 
     async def unsubscribe(self) -> None:
         """Unsubscribe; the broker requeues unacked messages. Raises ClientError."""
-        await self._client.end(self)
+        await self._client.end_subscription(self)
 
     async def close(self) -> None:
         """Unsubscribe, unless the subscription has ended. Raises ClientError."""
@@ -484,12 +484,12 @@ class Subscription(AsyncClient):
 
     def put(self, connection: ClientConnection, frame: Frame) -> None:
         self._inbox.put(VibeMQMessage(connection, frame))
-        connection.held(1)
+        connection.count_buffered(1)
 
     def forget(self) -> None:
         """Drop the received messages: the broker redelivers them."""
         for message in self._inbox.messages:
-            message._connection.held(-1)
+            message._connection.count_buffered(-1)
         self._inbox.messages.clear()
 
     def finish(self, reason: ClientError) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from sluicemq.clients.transport import broken
+from sluicemq.clients.transport import protocol_violation
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,
@@ -105,7 +105,7 @@ def connect(
     )
 
 
-def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
+def negotiated_compression(answer: Frame, offered: Collection[Compression]) -> Compression:
     """Return the negotiated compression. `answer` is no error frame. Raises ConnectionLost."""
     if answer.type != wire.CONNECT_ACK:
         reason = answer.headers.get("reason", "") if answer.type == wire.DISCONNECT else ""
@@ -113,7 +113,7 @@ def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
     return negotiate(answer.headers.get("negotiated-compression", ""), offered)
 
 
-def refusal(answer: Frame) -> CommandRefused:
+def refusal_error(answer: Frame) -> CommandRefused:
     """Return the exception for an error frame."""
     code, message = answer.error_code, answer.error_message
     return CommandRefused(": ".join(filter(None, (code, message))) or "no reason given", code)
@@ -171,7 +171,7 @@ def encode_publish(
 
 
 def encode(frame: Frame) -> bytes:
-    """Encode a frame without compression, see `packed`.
+    """Encode a frame without compression, see `compress`.
 
     Raises ValueError for values that the protocol cannot represent.
     """
@@ -184,13 +184,13 @@ def encode(frame: Frame) -> bytes:
         raise ValueError(str(error)) from None
 
 
-def packed(data: bytes, how: Compression, threshold: int) -> bytes:
+def compress(data: bytes, compression: Compression, threshold: int) -> bytes:
     """Compress an encoded frame as negotiated, in a higher level if it would be too long.
 
     Raises ValueError if it is too long even then.
     """
     try:
-        return wire.compressed(data, how, threshold)
+        return wire.compressed(data, compression, threshold)
     except ProtocolError as error:
         raise ValueError(str(error)) from None
 
@@ -235,18 +235,18 @@ def read_info(answer: Frame) -> QueueInfo | None:
             written,
         )
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        raise broken(f"its queue info cannot be read: {error}") from None
+        raise protocol_violation(f"its queue info cannot be read: {error}") from None
 
 
 def read_names(answer: Frame) -> list[str]:
     """Parse the response to LIST_QUEUES. Raises ConnectionLost."""
     names = _read(answer)
     if names is not None and not isinstance(names, list):
-        raise broken("a list was expected")
+        raise protocol_violation("a list was expected")
     return [str(name) for name in names or ()]
 
 
-def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
+def conflicts(declared: WrittenOptions, existing: WrittenOptions) -> list[str]:
     """Return the conflicts of an existing queue with its declaration, as texts.
 
     The rules are those of the .NET client: the declaration must not lose messages that the
@@ -256,28 +256,35 @@ def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
     with which messages live longer may differ.
     """
     differences = []
-    if declared.mode != found.mode:
-        differences.append(f"its mode is {mode_name(found.mode)}, not {mode_name(declared.mode)}")
+    if declared.mode != existing.mode:
+        differences.append(
+            f"its mode is {mode_name(existing.mode)}, not {mode_name(declared.mode)}"
+        )
     if declared.ttl_ticks is not None and (
-        found.ttl_ticks is None or declared.ttl_ticks < found.ttl_ticks
+        existing.ttl_ticks is None or declared.ttl_ticks < existing.ttl_ticks
     ):
-        lifetime = "for ever" if found.ttl_ticks is None else f"for {format_span(found.ttl_ticks)}"
+        lifetime = (
+            "for ever" if existing.ttl_ticks is None else f"for {format_span(existing.ttl_ticks)}"
+        )
         differences.append(f"its messages live {lifetime}, not {format_span(declared.ttl_ticks)}")
-    if found.dead_letter and not declared.dead_letter:
+    if existing.dead_letter and not declared.dead_letter:
         differences.append("it keeps dead letters, which the declaration does not")
-    elif found.dead_letter and declared.dead_letter_queue != found.dead_letter_queue:
-        differences.append(f"its dead-letter queue is {found.dead_letter_queue or 'not named'}")
-    if declared.overflow == Strategy.REDIRECT_TO_DLQ != found.overflow and not found.dead_letter:
+    elif existing.dead_letter and declared.dead_letter_queue != existing.dead_letter_queue:
+        differences.append(f"its dead-letter queue is {existing.dead_letter_queue or 'not named'}")
+    if (
+        declared.overflow == Strategy.REDIRECT_TO_DLQ != existing.overflow
+        and not existing.dead_letter
+    ):
         differences.append("it keeps no dead letters, to which the overflow is to go")
     return differences
 
 
-def must_replace(declared: Declaration, found: QueueInfo) -> bool:
+def must_replace(declared: Declaration, existing: QueueInfo) -> bool:
     """Return whether the queue must be deleted and created again.
 
     Raises ClientError if it conflicts with the declaration and must be kept.
     """
-    differences = conflicts(declared.options.written, found.written)
+    differences = conflicts(declared.options.written, existing.written)
     if not differences or declared.conflict is Conflict.IGNORE:
         return False
     if declared.conflict is Conflict.FAIL:
@@ -289,4 +296,4 @@ def _read(answer: Frame) -> Any:
     try:
         return msgspec.json.decode(answer.payload) if answer.payload else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise broken(f"its answer is not JSON: {error}") from None
+        raise protocol_violation(f"its answer is not JSON: {error}") from None

@@ -68,10 +68,10 @@ def _parse_pairs(text: str) -> Target:
                 "a connection string is Host=…;Port=…;Username=…, or a URL vibemq://…"
             )
         options[name] = value.strip()
-    plain = {urls.plain(name): value for name, value in options.items()}
+    plain = {urls.normalize_name(name): value for name, value in options.items()}
     port = urls.integer("port", plain.pop("port", str(DEFAULT_PORT)))
     host = plain.pop("host", plain.pop("server", "127.0.0.1"))
-    return Target(urls.reachable(parse_hosts(host, port)), **urls.read(plain, _OPTIONS))
+    return Target(urls.check_ports(parse_hosts(host, port)), **urls.read(plain, _OPTIONS))
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
@@ -90,10 +90,10 @@ _OPTIONS: Final[urls.Known] = {
     "pwd": ("password", urls.text),
     "token": ("token", urls.text),
     "authtoken": ("token", urls.text),
-    "tls": ("tls", urls.truth),
-    "usetls": ("tls", urls.truth),
-    "ssl": ("tls", urls.truth),
-    "skipcertificatevalidation": ("insecure", urls.truth),
+    "tls": ("tls", urls.boolean),
+    "usetls": ("tls", urls.boolean),
+    "ssl": ("tls", urls.boolean),
+    "skipcertificatevalidation": ("insecure", urls.boolean),
     "commandtimeout": ("timeout", urls.seconds),
     "keepaliveinterval": ("keep_alive", urls.seconds),
     "compression": ("compression", _algorithms),
@@ -117,34 +117,36 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         prefetch: int,
         threshold: int,
         deliver: Callable[[ClientConnection, Frame], None],
-        lost: Callable[[ClientConnection, ClientError], None],
+        on_lost: Callable[[ClientConnection, ClientError], None],
     ) -> None:
-        super().__init__(Decoder(limits), timeout, lost)
+        super().__init__(Decoder(limits), timeout, on_lost)
         self.compression = Compression.NONE
         self._threshold = threshold
         self._prefetch = prefetch
-        self._held = 0
+        self._buffered = 0
         self._deliver = deliver
-        self._complaint = ""
+        self._close_reason = ""
 
     async def log_in(self, frame: Frame, offered: Collection[Compression]) -> None:
         """Send CONNECT and wait for the first response. Raises ClientError."""
-        answer = await self.ask(_GREETING, wire.encode(frame), what="no response to Connect")
-        self.compression = commands.agreed(answer, offered)
+        answer = await self.send_request(
+            _GREETING, wire.encode(frame), timeout_text="no response to Connect"
+        )
+        self.compression = commands.negotiated_compression(answer, offered)
 
     async def request(self, identity: str, data: bytes) -> Frame:
         """Send, and return the response. Raises CommandRefused, ConnectionLost, RequestTimeout."""
-        return await self.ask(identity, await self._packed(data))
+        return await self.send_request(identity, await self._packed(data))
 
     async def publish(
-        self, identity: str, data: bytes, most: int, confirmations: Confirmations[Frame]
+        self, identity: str, data: bytes, limit: int, confirmations: Confirmations[Frame]
     ) -> None:
-        """Send a message once fewer than `most` requests are pending.
+        """Send a message once fewer than `limit` requests are pending.
 
         Raises as `request`, also for a message sent before; ValueError.
         """
         packed = await self._packed(data)
-        await self.pending.wait_for_capacity(most)
+        await self.pending.wait_for_capacity(limit)
         confirmations.expect(self, identity)
         await self.send(packed)
         confirmations.check()
@@ -156,49 +158,51 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         """
         compression, threshold = self.compression, self._threshold
         if len(data) <= LARGE or compression is Compression.NONE:
-            return commands.packed(data, compression, threshold)
-        return await asyncio.to_thread(commands.packed, data, compression, threshold)
+            return commands.compress(data, compression, threshold)
+        return await asyncio.to_thread(commands.compress, data, compression, threshold)
 
     def expect(self, identity: Hashable, receive: Receiver[Frame]) -> None:
         """Register a request, and read its response in any case."""
         super().expect(identity, receive)
         self._set_reading()
 
-    def held(self, change: int) -> None:
+    def count_buffered(self, change: int) -> None:
         """Change the number of received messages that the application has not taken."""
-        self._held += change
+        self._buffered += change
         self._set_reading()
 
     def _set_reading(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._held >= self._prefetch and not self.pending:
+        if self._buffered >= self._prefetch and not self.pending:
             transport.pause_reading()
         else:
             transport.resume_reading()
 
-    def arrived(self, frames: list[Frame]) -> None:
+    def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:
             kind = frame.type
             if kind == wire.DELIVER:
                 self._deliver(self, frame)
                 continue
-            response = commands.refusal(frame) if kind == wire.ERROR else frame
-            if self.answer(_GREETING, response) or self.answer(frame.id, response):
+            response = commands.refusal_error(frame) if kind == wire.ERROR else frame
+            if self.deliver_response(_GREETING, response) or self.deliver_response(
+                frame.id, response
+            ):
                 continue
             if kind == wire.ERROR:
-                self._complaint = str(response)
+                self._close_reason = str(response)
             elif kind == wire.DISCONNECT:
-                self._complaint = frame.headers.get("reason", "Disconnect without a reason")
+                self._close_reason = frame.headers.get("reason", "Disconnect without a reason")
                 self.eof_received()
                 self.abort()
         self._set_reading()
 
     def eof_received(self) -> None:
-        reason = f": {self._complaint}" if self._complaint else ""
-        self.lose(ConnectionLost(f"the broker closed the connection{reason}"))
+        reason = f": {self._close_reason}" if self._close_reason else ""
+        self.mark_lost(ConnectionLost(f"the broker closed the connection{reason}"))
 
-    def leave(self, transport: asyncio.Transport) -> None:
+    def request_close(self, transport: asyncio.Transport) -> None:
         transport.write(wire.encode(Frame(wire.DISCONNECT, "bye")))
-        self.lose(ConnectionLost("the client is closed"))
+        self.mark_lost(ConnectionLost("the client is closed"))

@@ -59,7 +59,7 @@ from sluicemq.migrate.source_files import (
 from sluicemq.migrate.vibemq.store import read_store
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.protocols.vibemq.commands import OPERATIONS
-from sluicemq.protocols.vibemq.queues import Mode, spelled
+from sluicemq.protocols.vibemq.queues import Mode, protocol_name
 from sluicemq.protocols.vibemq.wire import NO_LIMIT
 from sluicemq.security.passwords import COSTS, bcrypt_cost
 from sluicemq.security.records import TokenRecord, UserRecord
@@ -293,9 +293,9 @@ _ALGORITHMS: Final = {"gzip": "gzip", "1": "gzip", "brotli": "Brotli", "2": "Bro
 _TLS_VERSIONS: Final = {"tls12": "1.2", "3072": "1.2", "tls13": "1.3", "12288": "1.3"}
 _SYSTEMS_CHOICE: Final = frozenset({"none", "0", ""})
 _MODES: Final = {
-    spelling: spelled(mode)
+    spelling: protocol_name(mode)
     for mode in Mode
-    for spelling in (spelled(mode).lower(), str(mode.value))
+    for spelling in (protocol_name(mode).lower(), str(mode.value))
 }
 
 

@@ -326,7 +326,7 @@ class ConsumerCommands:
         redeliver_all = boolean(packet, "JMQRedeliverAll")
         durable_name = ""
         if text(packet, "JMQDurableName"):
-            durable_name = self._durable_to_remove(packet, consumer.pauses.engines)
+            durable_name = self._durable_to_remove(packet, consumer.pauses.consumers)
         consumer.close(last, none_received=redeliver_all)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}

@@ -487,7 +487,7 @@ class JmsConsumer:
                 entry = (written_count, delivery)
                 existing = unacked_entries.setdefault(sysid, entry)
                 if existing[1] is not delivery:
-                    self.unacked.add_again(sysid, entry)
+                    self.unacked.add_duplicate(sysid, entry)
                 elif existing is not entry:
                     unacked_entries[sysid] = entry
             elif delivery.consumer is not None:
@@ -563,7 +563,7 @@ class JmsConsumer:
         """
         entry = (0, delivery)
         if self.unacked.first.setdefault(sysid, entry) is not entry:
-            self.unacked.add_again(sysid, entry)
+            self.unacked.add_duplicate(sysid, entry)
 
     # --- redelivery --------------------------------------------------------------------------
 
@@ -618,7 +618,7 @@ class JmsConsumer:
         pending = {delivery.sequence for delivery in self.pending}
         entries = sorted((entry for _, entry in self.unacked.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(entries, 1)]
-        holders = dict.fromkeys(self.pauses.engines)
+        holders = dict.fromkeys(self.pauses.consumers)
         for _, delivery in entries:
             holder = delivery.consumer
             if holder is not None and holder.sink is self:
@@ -642,7 +642,7 @@ class JmsConsumer:
             self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._attach_to_new_topic)
-        return self.pauses.take()
+        return self.pauses.take_consumers()
 
     def _delete_unused_subscriptions(self, engines: list[Consumer]) -> None:
         """Delete nondurable subscriptions of topics whose last consumer was detached."""
@@ -655,8 +655,8 @@ class JmsConsumer:
     def detached(self, consumer: Consumer) -> None:
         """Drop the held messages of a deleted destination or subscription. Instead of a deleted
         destination, use the next one of that name, unless the broker refuses that."""
-        if consumer in self.pauses.engines:
-            self.pauses.engines.remove(consumer)
+        if consumer in self.pauses.consumers:
+            self.pauses.consumers.remove(consumer)
             self.unacked.keep(self._is_entry_unacked)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):

@@ -291,7 +291,7 @@ class JmqSession:
             return
         self._idle_checks = 0
         packets = self._decoder.feed(data)
-        if channel.held is not None:
+        if channel.held_frames is not None:
             channel.hold(packets, len(data))
         else:
             self._handle(packets, len(data))
@@ -322,7 +322,7 @@ class JmqSession:
         """
         self._reached_eof = True
         self._channel.access.cancel_login()
-        if self._channel.held is None:
+        if self._channel.held_frames is None:
             self._close_when_answered()
 
     def flushed(self) -> None:
@@ -331,12 +331,12 @@ class JmqSession:
 
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
-        self._channel.fall_behind()
+        self._channel.mark_congested()
         self._connection.outbound.update_capacity()
 
     def resume_delivery(self) -> None:
         """Resume deliveries."""
-        self._channel.catch_up()
+        self._channel.clear_congestion()
         self._connection.outbound.update_capacity()
         self._browsing.resume()
         self._channel.update_reading()
@@ -378,7 +378,7 @@ class JmqSession:
         return [
             engine
             for consumer in self._connection.consumers.values()
-            for engine in consumer.pauses.engines
+            for engine in consumer.pauses.consumers
         ]
 
     # --- packets -----------------------------------------------------------------------------
@@ -412,7 +412,7 @@ class JmqSession:
                 break
             if limited and self._connection.broker.scans.is_time_up():
                 self._continue_later((), 0)
-            if channel.held is not None:  # the login takes time, or an interruption
+            if channel.held_frames is not None:  # the login takes time, or an interruption
                 if remaining := packets[index + 1 :]:
                     channel.hold(list(remaining), size)
                 break
@@ -420,7 +420,7 @@ class JmqSession:
         self._consumer_commands.confirm()
         if channel.closed:
             return
-        if channel.held is None:
+        if channel.held_frames is None:
             if channel.ended or self._reached_eof:
                 self._close_when_answered()
             elif self._decoder.error is not None:

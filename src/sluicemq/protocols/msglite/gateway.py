@@ -100,7 +100,7 @@ class GatewaySession:
         """Message that waits for room in the queue of the requests."""
         self._sent = SentDeliveries(broker, refill=True)
         self._alarm = Alarm(transport)
-        self._put_off()
+        self._restart_timeout()
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class GatewaySession:
     def flushed(self) -> None:
         """Acknowledge the sent messages, which makes room for more deliveries."""
         if self._sent.acknowledge() and self._state is not _State.CLOSED:
-            self._put_off()
+            self._restart_timeout()
 
     def pause_delivery(self) -> None:
         """Do nothing: the window limits unsent output."""
@@ -215,10 +215,10 @@ class GatewaySession:
         head = self._message(target, msgspec.json.encode(announcement), encode_name(reply.name))
         head.kind = BodyKind.JSON
         self._state = _State.WAITING
-        self._put_off()
+        self._restart_timeout()
         broker.attach(reply.queue, self, Window(_WINDOW, True), owner=self)
         broker.publish(content, self._message(content, request.body))
-        if not broker.publish(target, head, _nothing):
+        if not broker.publish(target, head, _ignore_acceptance):
             self._parked = target, head
         self._channel.traffic.published += 2
         self._reader.discard()
@@ -268,10 +268,10 @@ class GatewaySession:
 
     # --- time and the end --------------------------------------------------------------------
 
-    def _put_off(self) -> None:
-        self._alarm.set(TIMEOUT, self._give_up)
+    def _restart_timeout(self) -> None:
+        self._alarm.set(TIMEOUT, self._time_out)
 
-    def _give_up(self) -> None:
+    def _time_out(self) -> None:
         if self._state is _State.READING:
             self._fail(f"the request was not complete in {TIMEOUT} s")
         else:
@@ -290,5 +290,5 @@ class GatewaySession:
         self._transport.close(reason)
 
 
-def _nothing() -> None:
+def _ignore_acceptance() -> None:
     """Do nothing when the request is accepted late: the reply timeout runs anyway."""

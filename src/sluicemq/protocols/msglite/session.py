@@ -127,16 +127,16 @@ class MsgliteSession:
         "_destinations",
         "_durability",
         "_held_bytes",
-        "_holds",
+        "_old_consumers",
         "_pending",
         "_publisher",
         "_query",
         "_replies",
-        "_retired",
         "_sent",
-        "_spent",
         "_transport",
         "_unsent",
+        "_used_replies",
+        "_wait_reasons",
         "_window",
     )
 
@@ -161,7 +161,7 @@ class MsgliteSession:
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
         self._pending: deque[Frame] = deque()
-        self._holds = 0
+        self._wait_reasons = 0
         self._held_bytes = 0
         self._destinations: dict[bytes, Destination] = {}
         """Destinations that this connection may publish to, by address."""
@@ -175,22 +175,22 @@ class MsgliteSession:
         self._alarm_at = 0
         self._unsent = 0
         self._sent = SentDeliveries(broker, refill=False)
-        self._retired: list[Consumer] = []
+        self._old_consumers: list[Consumer] = []
         """Consumers of earlier addresses with deliveries that are not sent yet."""
-        self._spent: list[Destination] = []
+        self._used_replies: list[Destination] = []
         """Reply addresses whose message is not sent yet."""
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the client. An invalid command is answered after those before it."""
-        if self._holds & CLOSED:
+        if self._wait_reasons & CLOSED:
             return
         decoder = self._decoder
         self._pending.extend(decoder.feed(data))
-        if not self._holds:
+        if not self._wait_reasons:
             self._run()
-        if not self._holds:
+        if not self._wait_reasons:
             if not self._unsent:
                 # no response is about to acknowledge the received data, and a client with Nagle's
                 # algorithm on sends nothing more until it is acknowledged
@@ -214,7 +214,7 @@ class MsgliteSession:
     @property
     def login(self) -> Login:
         """DONE after the first valid command: the protocol has no logins."""
-        return Login.DONE if self._decoder.commanded else Login.NONE
+        return Login.DONE if self._decoder.has_command else Login.NONE
 
     def discard_input(self) -> None:
         """Drop the unfinished command."""
@@ -223,22 +223,22 @@ class MsgliteSession:
     def end_of_input(self) -> None:
         """Cancel the waiting command, process the remaining ones, then close."""
         self._channel.end()
-        if self._holds & WAITING:
-            self._give_up()
+        if self._wait_reasons & WAITING:
+            self._time_out()
         self._run()
 
     def flushed(self) -> None:
         """Acknowledge the sent deliveries and process the commands that waited for them."""
         self._unsent = 0
-        self._holds &= ~FULL
+        self._wait_reasons &= ~FULL
         self._sent.acknowledge()
-        if self._retired:
-            for consumer in self._retired:
+        if self._old_consumers:
+            for consumer in self._old_consumers:
                 self._broker.detach(consumer)
-            self._retired.clear()
-        if self._spent:
-            self._remove_spent()
-        if not self._holds and (self._held_bytes or self._channel.ended):
+            self._old_consumers.clear()
+        if self._used_replies:
+            self._remove_used_replies()
+        if not self._wait_reasons and (self._held_bytes or self._channel.ended):
             # this iteration's flush has already run, and pending commands may publish
             self._broker.schedule_flush()
             self._run()
@@ -254,12 +254,12 @@ class MsgliteSession:
         self._channel.close()
         self._alarm.cancel()
         self._sent.unsent.clear()
-        for consumer in (*self._retired, *self._window.consumers):
+        for consumer in (*self._old_consumers, *self._window.consumers):
             self._broker.detach(consumer)
-        self._retired.clear()
+        self._old_consumers.clear()
         self._cancel_waiting()
-        self._remove_spent()
-        self._holds &= ~(WAITING | FULL)
+        self._remove_used_replies()
+        self._wait_reasons &= ~(WAITING | FULL)
         self._run()
         self._publisher.release()
 
@@ -269,7 +269,7 @@ class MsgliteSession:
             self._refuse(reason)
         else:
             has_messages = any(frame[0] in (MESSAGE, QUERY) for frame in self._pending)
-            self._close(reason, lost=has_messages or self._holds & PARKED != 0)
+            self._close(reason, lost=has_messages or self._wait_reasons & PARKED != 0)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""
@@ -290,27 +290,27 @@ class MsgliteSession:
         """Process pending commands, up to one that has to wait."""
         pending = self._pending
         try:
-            while pending and not self._holds:
+            while pending and not self._wait_reasons:
                 kind, timeout, addresses, body = pending.popleft()
                 if kind == MESSAGE:
                     self._send(timeout, body, *addresses)
                 elif self._channel.closed:
                     continue
-                elif not self._publisher.last_sync or self._on_disk(
+                elif not self._publisher.last_sync or self._check_durable(
                     (kind, timeout, addresses, body)
                 ):
                     if kind == READY:
                         self._ready(timeout, addresses)
                     elif kind == QUERY:
-                        self._ask(timeout, addresses[0], body)
+                        self._publish_query(timeout, addresses[0], body)
                     else:
                         self._close("")
         except (BrokerError, AccessDenied) as error:
             self._refuse(str(error))
-        if not self._holds and not self._channel.closed:
-            self._run_dry()
+        if not self._wait_reasons and not self._channel.closed:
+            self._resume_or_close()
 
-    def _run_dry(self) -> None:
+    def _resume_or_close(self) -> None:
         """Resume reading, or close after the end of input, once no command is pending."""
         self._held_bytes = 0
         decoder = self._decoder
@@ -319,7 +319,7 @@ class MsgliteSession:
         elif self._channel.ended:
             if decoder.incomplete:
                 self._refuse("the input ends within a command")
-            elif self._on_disk(None):
+            elif self._check_durable(None):
                 self._close("")
         else:
             self._channel.pause_reading(False)
@@ -358,7 +358,7 @@ class MsgliteSession:
             message.correlation_id = correlation
         self._channel.traffic.published += 1
         if not self._publisher.publish(destination, message, None):
-            self._holds |= PARKED
+            self._wait_reasons |= PARKED
         if not timeout:
             self._broker.dispatch(queue)
 
@@ -366,36 +366,36 @@ class MsgliteSession:
         """Process `<`: deliver one message from the first address that has one."""
         if addresses != self._addresses:
             self._attach_all(addresses, create=timeout > 0)
-        self._holds |= WAITING
+        self._wait_reasons |= WAITING
         self._broker.grant(self._window, 1)
-        if self._holds & WAITING:
+        if self._wait_reasons & WAITING:
             self._wait(timeout)
 
-    def _ask(self, timeout: int, to: bytes, body: bytes) -> None:
+    def _publish_query(self, timeout: int, to: bytes, body: bytes) -> None:
         """Process `?`: publish with a new reply address, then wait for a message there."""
         broker = self._broker
         self._query = reply = self._replies.create(broker, self, self._channel.identity.creator)
         broker.attach(reply.queue, self, Window(1, False), owner=self)
-        self._holds |= WAITING
+        self._wait_reasons |= WAITING
         self._send(timeout, body, to, encode_name(reply.name))
         self._wait(timeout)
 
     def _wait(self, timeout: int) -> None:
         """Wait up to `timeout` seconds for the message of the current command."""
         if not timeout or self._channel.ended:
-            self._give_up()
+            self._time_out()
             return
         self._deadline = self._broker.clock.steady + timeout * 1000
         if self._alarm.timer is None or self._alarm_at > self._deadline:
             self._set_alarm()
 
-    def _give_up(self) -> None:
+    def _time_out(self) -> None:
         """End the waiting ready or query with a timeout."""
         self._cancel_waiting()
-        self._holds &= ~WAITING
+        self._wait_reasons &= ~WAITING
         self._unsent += len(TIMEOUT_LINE)
         if self._unsent > _MOST_UNSENT:
-            self._holds |= FULL
+            self._wait_reasons |= FULL
         self._transport.write((TIMEOUT_LINE,))
 
     def _cancel_waiting(self) -> None:
@@ -417,7 +417,7 @@ class MsgliteSession:
                 self._channel.demand(Operation.CONSUME, name)
         for consumer in list(self._window.consumers):
             if consumer.unacked:
-                self._retired.append(consumer)
+                self._old_consumers.append(consumer)
             else:
                 broker.detach(consumer)
         self._addresses = ()
@@ -470,11 +470,11 @@ class MsgliteSession:
             self._unsent += len(to) + len(reply) + length
         self._channel.traffic.delivered += len(deliveries)
         if self._query is not None:
-            self._spent.append(self._query)
+            self._used_replies.append(self._query)
             self._query = None
-        self._holds &= ~WAITING
+        self._wait_reasons &= ~WAITING
         if self._unsent > _MOST_UNSENT:
-            self._holds |= FULL
+            self._wait_reasons |= FULL
 
     def detached(self, consumer: Consumer) -> None:
         """Attach to the new queue of the same name when a queue is deleted.
@@ -491,11 +491,11 @@ class MsgliteSession:
         except BrokerError as error:
             self._refuse(str(error))
 
-    def _remove_spent(self) -> None:
-        for destination in self._spent:
+    def _remove_used_replies(self) -> None:
+        for destination in self._used_replies:
             if not destination.removed:
                 self._broker.remove(destination, force=True)
-        self._spent.clear()
+        self._used_replies.clear()
 
     def encode_confirms(self, batch: list[None]) -> list[bytes]:
         """Return nothing: the protocol confirms nothing."""
@@ -507,13 +507,13 @@ class MsgliteSession:
 
     def finish_parked(self, request: None, error: BrokerError | None) -> None:
         """Continue after the message that waited for room is accepted; close if it is refused."""
-        self._holds &= ~PARKED
+        self._wait_reasons &= ~PARKED
         if error is None:
             self._run()
         else:
             self._refuse(str(error))
 
-    def _on_disk(self, frame: Frame | None) -> bool:
+    def _check_durable(self, frame: Frame | None) -> bool:
         """Return whether all published messages are durable; if not, `frame` waits for that.
 
         Otherwise a client could miss the message that it has just published. Closing waits as well:
@@ -524,12 +524,12 @@ class MsgliteSession:
             return True
         if frame is not None:
             self._pending.appendleft(frame)
-        self._holds |= SYNCING
-        self._broker.when_durable(published, self._durable)
+        self._wait_reasons |= SYNCING
+        self._broker.when_durable(published, self._on_durable)
         return False
 
-    def _durable(self) -> None:
-        self._holds &= ~SYNCING
+    def _on_durable(self) -> None:
+        self._wait_reasons &= ~SYNCING
         self._run()
 
     # --- time --------------------------------------------------------------------------------
@@ -541,12 +541,12 @@ class MsgliteSession:
         self._alarm.set(delay, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        if not self._holds & WAITING:
+        if not self._wait_reasons & WAITING:
             return
         if self._broker.clock.steady < self._deadline:
             self._set_alarm()
         else:
-            self._give_up()
+            self._time_out()
             self._run()
 
     # --- the end -----------------------------------------------------------------------------
@@ -558,9 +558,9 @@ class MsgliteSession:
 
     def _close(self, reason: str, *, lost: bool = False) -> None:
         """Drop the pending commands and close. `lost`: messages are among them."""
-        if self._holds & CLOSED:
+        if self._wait_reasons & CLOSED:
             return
-        self._holds = CLOSED
+        self._wait_reasons = CLOSED
         self._pending.clear()
         self._publisher.end()
         self._alarm.cancel()

@@ -94,7 +94,7 @@ _NAMES: Final = {
 class Decoder(FrameDecoder[Frame]):
     """Decodes the bytes of one direction of one connection into frames.
 
-    `commanded` is True after the first valid command line.
+    `has_command` is True after the first valid command line.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class Decoder(FrameDecoder[Frame]):
         "_kinds",
         "_line_limit",
         "_lines",
-        "commanded",
+        "has_command",
     )
 
     def __init__(
@@ -111,7 +111,7 @@ class Decoder(FrameDecoder[Frame]):
     ) -> None:
         """`kinds` are the commands that the peer may send: FROM_CLIENT or FROM_SERVER."""
         super().__init__()
-        self.commanded = False
+        self.has_command = False
         self._kinds = kinds
         self._line_limit = limits.line
         self._body_limit = limits.body
@@ -215,7 +215,7 @@ class Decoder(FrameDecoder[Frame]):
             frame = (kind, 0, (), line.strip(_BLANKS)[1:].strip(_BLANKS))
         else:  # arguments of "." and "*" are ignored, as in the original
             frame = (kind, 0, (), b"")
-        self.commanded = True
+        self.has_command = True
         head = length, frame
         # lines with a reply address are not cached: each reply address is different
         if len(line) <= _LONGEST_KEPT and (count != 4 or kind != MESSAGE):

@@ -134,11 +134,11 @@ class MaintenanceSession(NoConsumers):
 
     def pause_delivery(self) -> None:
         """Stop refreshing until the terminal has read the last pages."""
-        self._channel.fall_behind()
+        self._channel.mark_congested()
 
     def resume_delivery(self) -> None:
         """Resume refreshing."""
-        self._channel.catch_up()
+        self._channel.clear_congestion()
 
     def closed(self) -> None:
         """Stop refreshing."""
@@ -186,13 +186,13 @@ class MaintenanceSession(NoConsumers):
         argument = words[1].strip(" \t'\"") if len(words) > 1 else ""
         self._timer.cancel()
         try:
-            response = self._carry_out(words[0], argument, line)
+            response = self._execute(words[0], argument, line)
         except AccessDenied as error:
             response = screen.error(f"Not permitted: {error}")
         if response:
             self._write(response + screen.PROMPT)
 
-    def _carry_out(self, command: str, argument: str, line: str) -> str:
+    def _execute(self, command: str, argument: str, line: str) -> str:
         """Carry out a command.
 
         Return its response; "" if that is a page, or is written later. Raises AccessDenied.
@@ -246,10 +246,10 @@ class MaintenanceSession(NoConsumers):
         self._channel.demand(operation, argument if destination is None else destination.name)
         return destination
 
-    def _search(self, pattern: str) -> list[screen.QueueFigures]:
+    def _search(self, pattern: str) -> list[screen.QueueSummary]:
         parts = [part for part in pattern.casefold().split("*") if part]
         return sorted(
-            _figures(queue) for queue in self._queues() if _matches(queue.name.casefold(), parts)
+            _summarize(queue) for queue in self._queues() if _matches(queue.name.casefold(), parts)
         )
 
     # --- pages -------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class MaintenanceSession(NoConsumers):
         self._timer.set(REFRESH_SECONDS, partial(self._refresh, page))
 
     def _monitor(self) -> str:
-        queues = [_figures(destination) for destination in self._queues()]
+        queues = [_summarize(destination) for destination in self._queues()]
         longest = nlargest(screen.MONITOR_ROWS, queues, key=lambda queue: queue.messages)
         vitals = self._vitals
         return screen.monitor(
@@ -278,9 +278,9 @@ class MaintenanceSession(NoConsumers):
         version = self._vitals.version
         clients = self._vitals.clients()
         if destination is None:
-            return screen.detail(version, screen.QueueFigures(name, 0, 0), 0, clients, ())
+            return screen.detail(version, screen.QueueSummary(name, 0, 0), 0, clients, ())
         rows = [
-            screen.MessageFigures(
+            screen.MessageSummary(
                 self._ids.encode(delivery.sequence).decode(),
                 delivery.taken,
                 delivery.size,
@@ -288,7 +288,7 @@ class MaintenanceSession(NoConsumers):
             )
             for delivery in islice(destination.queue.browse(), screen.DETAIL_ROWS)
         ]
-        return screen.detail(version, _figures(destination), destination.consumers, clients, rows)
+        return screen.detail(version, _summarize(destination), destination.consumers, clients, rows)
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ def _matches(name: str, parts: Iterable[str]) -> bool:
     return True
 
 
-def _figures(destination: Destination) -> screen.QueueFigures:
-    return screen.QueueFigures(
+def _summarize(destination: Destination) -> screen.QueueSummary:
+    return screen.QueueSummary(
         destination.name, destination.waiting + destination.unacked, destination.bytes
     )

@@ -23,7 +23,7 @@ _NAME_COLUMNS: Final = 32
 _BAR_COLUMNS: Final = 20
 
 
-class QueueFigures(NamedTuple):
+class QueueSummary(NamedTuple):
     """Queue as listed; dispatched messages are included, size in body bytes."""
 
     name: str
@@ -31,7 +31,7 @@ class QueueFigures(NamedTuple):
     size: int
 
 
-class MessageFigures(NamedTuple):
+class MessageSummary(NamedTuple):
     """Message of a queue; `created` in wall ms, or 0 if it would have to be read from disk."""
 
     message_id: str
@@ -136,7 +136,7 @@ def error(text: str) -> str:
     return f"\x1b[31m{text}\x1b[39m\n\n"
 
 
-def search_result(pattern: str, queues: Sequence[QueueFigures]) -> str:
+def search_result(pattern: str, queues: Sequence[QueueSummary]) -> str:
     """Return the response to `search`."""
     text = printable(pattern)
     if not queues:
@@ -154,7 +154,7 @@ def monitor(
     uptime: float,
     clients: int,
     queues: int,
-    longest: Sequence[QueueFigures],
+    longest: Sequence[QueueSummary],
 ) -> str:
     """Return the page with the number of queues and the longest of them, longest first.
 
@@ -178,10 +178,10 @@ def monitor(
 
 def detail(
     version: str,
-    queue: QueueFigures,
+    queue: QueueSummary,
     consumers: int,
     clients: int,
-    messages: Iterable[MessageFigures],
+    messages: Iterable[MessageSummary],
 ) -> str:
     """Return the page of a queue and its first messages. `clients` counts all connections."""
     lines = [

@@ -113,9 +113,9 @@ class PhpmqSession:
         "_count",
         "_decoder",
         "_destinations",
+        "_dispatch_version",
         "_durability",
         "_encoder",
-        "_form",
         "_ids",
         "_pauses",
         "_publisher",
@@ -146,7 +146,7 @@ class PhpmqSession:
         self._broker = broker
         self._channel: Channel[Frame] = Channel(transport, broker, access, "phpmq", access.guest)
         self._publisher = Publisher(self._channel, self)
-        self._form = 0 if dispatch_version == "auto" else dispatch_version
+        self._dispatch_version = 0 if dispatch_version == "auto" else dispatch_version
         """Version of all dispatches; 0 = version of each message."""
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
@@ -175,7 +175,7 @@ class PhpmqSession:
         if channel.closed:
             return
         frames = self._decoder.feed(data)
-        if channel.held is not None:
+        if channel.held_frames is not None:
             channel.hold(frames, _size(frames))
         else:
             self._handle(frames)
@@ -208,7 +208,7 @@ class PhpmqSession:
         """
         self._channel.end()
         self._unsubscribe()
-        if self._channel.held is None and not self._waiting:
+        if self._channel.held_frames is None and not self._waiting:
             self._close_when_durable()
 
     def flushed(self) -> None:
@@ -234,7 +234,7 @@ class PhpmqSession:
         """
         self._channel.close()
         self._unsubscribe()
-        self._forget_waiting()
+        self._drop_waiting()
         self._publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -262,8 +262,8 @@ class PhpmqSession:
         try:
             for index, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
-                    if not self._form:
-                        self._form = 1 if number < 0 else 2
+                    if not self._dispatch_version:
+                        self._dispatch_version = 1 if number < 0 else 2
                     destination = destinations.get(queue)
                     correlation = ""
                     if destination is None or destination.removed:
@@ -301,7 +301,7 @@ class PhpmqSession:
                 elif kind == CONSUME:
                     self._subscribe(queue, number)
                 else:
-                    self._return(kind, queue, message_id, number)
+                    self._requeue_or_dead_letter(kind, queue, message_id, number)
         except (BrokerError, AccessDenied) as error:
             self._close(str(error))
             return True
@@ -343,10 +343,10 @@ class PhpmqSession:
         consumer = self._consumer
         if consumer is not None:
             self._consumer = None
-            self._pauses.engines.clear()
+            self._pauses.consumers.clear()
             self._broker.detach(consumer)
 
-    def _return(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
+    def _requeue_or_dead_letter(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
         """Process REQUEUE or DEAD_LETTER of a message, whichever consumer holds it."""
         broker = self._broker
         subscription = self._find(queue)
@@ -411,7 +411,8 @@ class PhpmqSession:
         """
         if not self._channel.closed:
             chunks: list[bytes] = []
-            ttl = -1 if self._form == 1 else 0  # the send of the probe has set the form
+            # the send of the probe has set the version
+            ttl = -1 if self._dispatch_version == 1 else 0
             encoder = DispatchEncoder(queue, self._decoder.newline)
             encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), ttl)
             self._transport.write(chunks)
@@ -439,11 +440,11 @@ class PhpmqSession:
         """Continue after the send that waited for room is accepted; close if it is refused."""
         frames = self._channel.release()
         if error is None:
-            self._go_on(frames)
+            self._resume_processing(frames)
         else:
             self._close(str(error))
 
-    def _go_on(self, frames: list[Frame]) -> None:
+    def _resume_processing(self, frames: list[Frame]) -> None:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
         if not self._send_waiting():
             if self._publisher.parked:
@@ -461,7 +462,7 @@ class PhpmqSession:
         if self._channel.closed:
             return
         if not self._waiting:
-            self._broker.publisher.when_space(self, self._space_returned)
+            self._broker.publisher.when_space(self, self._on_space_available)
         self._waiting.append((destination, message))
         self._count_waiting(len(message.body))
 
@@ -470,9 +471,9 @@ class PhpmqSession:
         if self._waiting_bytes > MOST_WAITING:
             self._pause_reading()
 
-    def _space_returned(self) -> None:
+    def _on_space_available(self) -> None:
         """Continue once the journal has space again."""
-        self._go_on([])
+        self._resume_processing([])
 
     def _send_waiting(self) -> bool:
         """Publish the sends that waited for disk space. Return False if one must wait again."""
@@ -482,7 +483,7 @@ class PhpmqSession:
             try:
                 accepted = self._publisher.publish(destination, message, None)
             except LowDiskSpace:
-                self._broker.publisher.when_space(self, self._space_returned)
+                self._broker.publisher.when_space(self, self._on_space_available)
                 return False
             except BrokerError as error:
                 self._close(str(error))
@@ -498,7 +499,7 @@ class PhpmqSession:
             self._answer_probe(probe)
         return True
 
-    def _forget_waiting(self) -> None:
+    def _drop_waiting(self) -> None:
         if self._waiting:
             self._broker.publisher.forget_waiter(self)
             self._waiting.clear()
@@ -513,7 +514,7 @@ class PhpmqSession:
             self._unsubscribe()
             if self._waiting or self._publisher.parked:
                 # an orderly close would confirm that all messages are stored
-                self._forget_waiting()
+                self._drop_waiting()
                 self._publisher.end()
                 self._transport.abort(reason or "sends that wait are not stored")
             else:
@@ -528,7 +529,7 @@ class PhpmqSession:
         self._unsent = True
         chunks: list[bytes] = []
         add = encoder.add
-        form = self._form
+        version = self._dispatch_version
         prefix = self._ids.prefix
         now = self._broker.clock.steady
         for delivery in deliveries:
@@ -536,7 +537,7 @@ class PhpmqSession:
             assert message is not None  # unacked
             expires = delivery.expires
             ttl = seconds_left(expires, now) if expires else 0
-            if form != 2 and (form == 1 or not came_with_ttl(message)):
+            if version != 2 and (version == 1 or not has_ttl_packet(message)):
                 ttl = -1
             add(chunks, to_content(message), b"%b%016x" % (prefix, delivery.sequence), ttl)
         self._channel.traffic.delivered += len(deliveries)
@@ -551,7 +552,7 @@ class PhpmqSession:
         broker forgets a consumer that it detaches.
         """
         self._consumer = None
-        self._pauses.engines.clear()
+        self._pauses.consumers.clear()
         try:
             self._subscribe(self._queue, self._count)
         except BrokerError as error:
@@ -581,7 +582,7 @@ def to_message(
     return message
 
 
-def came_with_ttl(message: Message) -> bool:
+def has_ttl_packet(message: Message) -> bool:
     """Return whether the publisher sent a TTL packet (dispatch version 2)."""
     return message.origin is _PHPMQ and not message.native
 

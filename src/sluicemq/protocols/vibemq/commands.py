@@ -93,7 +93,7 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
     existing = queues.find(broker, name)
     if existing is not None and connection.options.strict_create:
         raise DestinationConflict(f"the queue {name} exists already")
-    if existing is None or _takes_options(broker, existing, options):
+    if existing is None or _can_change_options(broker, existing, options):
         dlq = options.dead_letter_queue
         # else a user who may create one queue could fill any other, by letting messages expire
         if dlq:
@@ -103,7 +103,7 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
             created = existing.created
             broker.remove(existing)
         creation.declare(name, written, channel.identity.creator, created)
-    elif ignored := queues.ignored(existing, written):
+    elif ignored := queues.ignored_options(existing, written):
         connection.options.notify(
             f"CreateQueue of {name} by {channel.transport.peer} changed nothing, because the "
             f"queue exists with other options: {ignored}"
@@ -111,7 +111,7 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
     connection.send(Frame(CREATE_QUEUE, frame.id, name))
 
 
-def _takes_options(broker: Broker, existing: Destination, options: QueueOptions) -> bool:
+def _can_change_options(broker: Broker, existing: Destination, options: QueueOptions) -> bool:
     """Return whether CreateQueue may change the options of an existing queue.
 
     Only if VibeMQ use created the queue, and the change neither drops a message nor changes the
@@ -136,14 +136,14 @@ def delete_queue(connection: VibemqConnection, frame: Frame) -> None:
     broker = connection.broker
     destination = queues.find(broker, frame.queue)
     if destination is not None:
-        reason = _foreign(broker, destination, connection.channel.identity)
+        reason = _deletion_refusal(broker, destination, connection.channel.identity)
         if reason and not connection.options.foreign_delete:
             raise RejectedRequest("FORBIDDEN", reason)
         broker.remove(destination, force=True)
     connection.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
 
-def _foreign(broker: Broker, destination: Destination, identity: Identity) -> str:
+def _deletion_refusal(broker: Broker, destination: Destination, identity: Identity) -> str:
     """Return why VibeMQ clients may not delete a queue; "" if they may.
 
     The text names another queue only if the user may see it.
@@ -250,42 +250,42 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
             }
             for name, account in sorted(database.users.items())
         ]
-        _answer(connection, frame, accounts)
+        _send_json(connection, frame, accounts)
         return
     request = _read_request(frame)
     name, pattern = request.username or "", request.queue_pattern or ""
     response: dict[str, object] = {"username": name}
-    done = partial(_changed, connection, frame, response)
+    callback = partial(_changed, connection, frame, response)
     if not identity.superuser and name != identity.name:
         raise _denied(connection, kind, _OWN[kind])
     if kind == GET_USER_PERMISSIONS:
-        _answer(
+        _send_json(
             connection, frame, [_permission(permission) for permission in database.rights(name)]
         )
     elif kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
         if len(name) <= MAX_USER and is_queue_name(name):
             new_user = UserRequest(password=request.password or "")
-            access.change(prepare_user(name, new_user, users.hash, users.now(), new=True), done)
+            access.change(prepare_user(name, new_user, users.hash, users.now(), new=True), callback)
         else:
-            done(AccessError(_USER_NAME))
+            callback(AccessError(_USER_NAME))
     elif kind == DELETE_USER:
         account = database.users.get(name)
         if account is not None and account.superuser:
-            done(AccessDenied(_SUPERUSER_STAYS))
+            callback(AccessDenied(_SUPERUSER_STAYS))
         else:
-            access.change(without_preparation(records.remove_user, name), done)
+            access.change(without_preparation(records.remove_user, name), callback)
     elif kind == CHANGE_PASSWORD:
         change = UserRequest(password=request.new_password or "")
-        access.change(prepare_user(name, change, users.hash, users.now(), new=False), done)
+        access.change(prepare_user(name, change, users.hash, users.now(), new=False), callback)
     elif kind == GRANT_PERMISSION:
-        _grant(request, access, users, response, done)
+        _grant(request, access, users, response, callback)
     else:
         response["queuePattern"] = pattern
         # succeeds for an unknown user
         access.change(
             without_preparation(records.revoke, name, pattern, users.now()),
-            lambda error: done(None if isinstance(error, UserNotFound) else error),
+            lambda error: callback(None if isinstance(error, UserNotFound) else error),
         )
 
 
@@ -330,7 +330,7 @@ def _grant(
     access: Access,
     users: UserDirectory,
     response: dict[str, object],
-    done: ChangeCallback,
+    callback: ChangeCallback,
 ) -> None:
     name, pattern = request.username or "", request.queue_pattern or ""
     # unknown operations are skipped, as long as a known one is left
@@ -339,16 +339,16 @@ def _grant(
         dict.fromkeys(operation for operation in parsed_operations if operation is not None)
     )
     if not operations and name not in users.database.users:
-        done(UserNotFound(name))
+        callback(UserNotFound(name))
     elif not operations:
-        done(AccessError("No valid operations specified."))
+        callback(AccessError("No valid operations specified."))
     elif not is_pattern(pattern):
-        done(AccessError("a pattern can have up to 256 characters"))
+        callback(AccessError("a pattern can have up to 256 characters"))
     else:
         response |= {"queuePattern": pattern, "operations": operations}
         granted = frozenset(OPERATIONS[operation] for operation in operations)
         permission = Permission(pattern, granted, ignore_case=True)
-        access.change(without_preparation(records.grant, name, permission, users.now()), done)
+        access.change(without_preparation(records.grant, name, permission, users.now()), callback)
 
 
 def _changed(
@@ -360,7 +360,7 @@ def _changed(
     """Answer with `response`, or with the user directory's error."""
     name = response["username"]
     if error is None:
-        _answer(connection, frame, response)
+        _send_json(connection, frame, response)
     elif isinstance(error, UserExists):
         connection.refuse(frame.id, "USER_EXISTS", f"User '{name}' already exists.")
     elif isinstance(error, UserNotFound):
@@ -371,7 +371,7 @@ def _changed(
         connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
 
 
-def _answer(connection: VibemqConnection, frame: Frame, value: object) -> None:
+def _send_json(connection: VibemqConnection, frame: Frame, value: object) -> None:
     connection.send(Frame(frame.type, frame.id, payload=msgspec.json.encode(value)))
 
 

@@ -201,9 +201,9 @@ class VibemqConnection:
             data = compressed(data, self.compression, self.options.threshold)
         self.channel.write([data])
 
-    def refuse(self, identity: str, code: str, why: str) -> None:
-        """Answer the request of that id with an Error. Clients show users only `why`."""
-        text = why.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
+    def refuse(self, identity: str, code: str, reason: str) -> None:
+        """Answer the request of that id with an Error. Clients show users only `reason`."""
+        text = reason.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
         self.send(Frame(ERROR, identity, error_code=code, error_message=text))
 
     def fail(self, identity: str, error: SluiceError) -> None:

@@ -93,17 +93,17 @@ class Subscriber:
     """
 
     __slots__ = (
-        "_awaited",
-        "_behind",
+        "_blocked",
         "_broker",
-        "_bytes",
         "_connection",
-        "_passed",
+        "_latest_acked",
+        "_needs_acks",
         "_queue",
+        "_requested_key",
         "_subscriptions",
         "_timer",
         "_topic",
-        "_unsettled",
+        "_unacked_bytes",
         "consumer",
         "name",
         "pauses",
@@ -117,13 +117,13 @@ class Subscriber:
         self._subscriptions = subscriptions
         self._connection = subscriptions.connection
         self._broker = self._connection.broker
-        self._behind: list[Delivery] = []
+        self._blocked: list[Delivery] = []
         """Deliveries from one whose large frame is being encoded onwards."""
-        self._awaited: LargeKey | None = None
+        self._requested_key: LargeKey | None = None
         """The large frame that is requested."""
         self._timer = Alarm(self._connection.channel.transport)
         """Scheduled sending of that frame."""
-        self._passed = (0, 0, 0)
+        self._latest_acked = (0, 0, 0)
         """Position of the latest acknowledged delivery, as of `_position`."""
 
     # --- beginning and end -------------------------------------------------------------------
@@ -138,21 +138,21 @@ class Subscriber:
         if self._topic:
             member = settings.retain_without_subscriptions and not settings.auto_ack
             subscription = broker.subscribe(destination, connection.name, member=member)
-        self._unsettled = not settings.auto_ack
+        self._needs_acks = not settings.auto_ack
         """Deliveries stay unacked until the client acknowledges them."""
         self.timeout = 0
-        if self._unsettled:
+        if self._needs_acks:
             self.timeout = settings.ack_timeout or connection.options.ack_timeout
         window = Window(0, True)
         consumer = broker.attach(subscription, self, window, ack_timeout=0)
         self.consumer = consumer
         self._subscriptions.mine[consumer] = self
-        self._bytes = 0
+        self._unacked_bytes = 0
         self.pauses = DeliveryPauses(broker, CONGESTED if connection.channel.congested else 0)
         self.pauses.add(consumer)
         if answer is not None:
             answer()
-        broker.grant(window, connection.options.window if self._unsettled else _UNSENT)
+        broker.grant(window, connection.options.window if self._needs_acks else _UNSENT)
 
     def _created(self, destination: Destination) -> None:
         try:
@@ -161,7 +161,10 @@ class Subscriber:
             self.consumer = None  # the queue has reached its limit of consumers
 
     def end(self, begun: set[int]) -> None:
-        """Requeue all unacked deliveries and detach. `begun` as of `Subscriptions.begun`."""
+        """Requeue all unacked deliveries and detach.
+
+        `begun` as of `Subscriptions.begun_sequences`.
+        """
         broker = self._broker
         unsent = self._stop_sending()
         broker.destinations.cancel_wait(self.name, self._created)
@@ -192,37 +195,37 @@ class Subscriber:
 
     def _drop_consumer(self) -> Consumer | None:
         consumer, self.consumer = self.consumer, None
-        self.pauses.engines.clear()
+        self.pauses.consumers.clear()
         self._subscriptions.mine.pop(consumer, None)
         return consumer
 
     # --- deliveries --------------------------------------------------------------------------
 
-    def measure(self) -> None:
+    def update_unacked_bytes(self) -> None:
         """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume.
 
         The subscription has a queue.
         """
         consumer = self.consumer
         assert consumer is not None
-        self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
-        if self._bytes >= self._connection.options.window_bytes:
+        self._unacked_bytes = sum(delivery.size for delivery in consumer.unacked.values())
+        if self._unacked_bytes >= self._connection.options.window_bytes:
             self.pauses.pause(_FULL)
         else:
             self.pauses.resume(_FULL)
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Send deliveries. Only writes, because it runs within the dispatch of a queue."""
-        if self._behind:
-            self._behind += deliveries
+        if self._blocked:
+            self._blocked += deliveries
         else:
             self._send(consumer, deliveries)
         for delivery in deliveries:
-            self._bytes += delivery.size
-        if self._bytes >= self._connection.options.window_bytes:
+            self._unacked_bytes += delivery.size
+        if self._unacked_bytes >= self._connection.options.window_bytes:
             self.pauses.pause(_FULL)
         if self.timeout:
-            self._subscriptions.expect(self._broker.clock.steady + self.timeout)
+            self._subscriptions.schedule_timeout(self._broker.clock.steady + self.timeout)
 
     def _send(
         self, consumer: Consumer, deliveries: list[Delivery], first_frame: bytes | None = None
@@ -237,7 +240,7 @@ class Subscriber:
         detect_json = connection.options.detect_json
         queue = self._queue
         first = subscriptions.by_token.first
-        unsettled = self._unsettled
+        needs_acks = self._needs_acks
         prefix = self._broker.identity
         unsent = subscriptions.sent.unsent
         chunks: list[bytes] = []
@@ -253,7 +256,7 @@ class Subscriber:
                 if large is None:
                     large = self._find_large(delivery, raw)
                 if large is None:
-                    self._behind = deliveries[index:]
+                    self._blocked = deliveries[index:]
                     self.pauses.pause(_ENCODING)
                     break
                 frame = large
@@ -266,10 +269,10 @@ class Subscriber:
                 too_long.append(delivery.sequence)
                 continue
             chunks.append(frame)
-            if not unsettled:
+            if not needs_acks:
                 unsent.append((consumer, delivery))
             elif first.setdefault(identity, delivery) is not delivery:
-                subscriptions.by_token.add_again(identity, delivery)
+                subscriptions.by_token.add_duplicate(identity, delivery)
             if copies is not None:
                 copies.append(Copy(identity, delivery, self, delivery.delivered))
         connection.channel.transport.write(chunks)
@@ -293,7 +296,7 @@ class Subscriber:
             except FrameTooLarge:
                 compressed_frame = b""
             if key is not None:
-                connection.large.keep(key, compressed_frame)
+                connection.large.cache(key, compressed_frame)
         return compressed_frame
 
     def _key(self, delivery: Delivery) -> LargeKey:
@@ -325,38 +328,38 @@ class Subscriber:
             and (message.origin is Origin.VIBEMQ or delivery.size > MAX_BODY)
         ):
             return b"" if delivery.size > MAX_BODY else encode()
-        self._awaited = key
-        connection.large.request(key, encode, len(message.body), self._has_made)
+        self._requested_key = key
+        connection.large.request(key, encode, len(message.body), self._on_large_encoded)
         return None
 
-    def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
-        if key == self._awaited:
-            self._awaited = None
+    def _on_large_encoded(self, key: LargeKey, frame: bytes | Exception) -> None:
+        if key == self._requested_key:
+            self._requested_key = None
             # in an event loop callback of this connection, so that an error ends only it
-            self._timer.set(0, partial(self._go_on, key, frame))
+            self._timer.set(0, partial(self._send_blocked, key, frame))
 
-    def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
+    def _send_blocked(self, key: LargeKey, frame: bytes | Exception) -> None:
         """Send the large frame and the deliveries behind it."""
         if isinstance(frame, Exception):
             raise frame
         consumer = self.consumer
         assert consumer is not None  # its end cancels the timer
         unacked = consumer.unacked
-        deliveries, self._behind = self._behind, []
+        deliveries, self._blocked = self._blocked, []
         remaining = [
             delivery for delivery in deliveries if unacked.get(delivery.sequence) is delivery
         ]
         self._send(
             consumer, remaining, frame if remaining and self._key(remaining[0]) == key else None
         )
-        if not self._behind:
+        if not self._blocked:
             self.pauses.resume(_ENCODING)
 
     def _stop_sending(self) -> list[int]:
         """Drop the deliveries that are not sent yet and return their sequences."""
-        self._awaited = None
+        self._requested_key = None
         self._timer.cancel()
-        deliveries, self._behind = self._behind, []
+        deliveries, self._blocked = self._blocked, []
         return [delivery.sequence for delivery in deliveries]
 
     def _decline(self, consumer: Consumer, compression: Compression, sequences: list[int]) -> None:
@@ -365,7 +368,7 @@ class Subscriber:
             name = compression.name.lower() if compression else "no compression"
             kind = f"VibeMQ with {name}"
             self._broker.decline(consumer, sequences, kind, "TooLargeForVibeMQ")
-            self.measure()
+            self.update_unacked_bytes()
 
     def acknowledge(self, consumer: Consumer, delivery: Delivery) -> bool:
         """Acknowledge a delivery of `consumer`, this subscription's; False if it has ended."""
@@ -373,24 +376,27 @@ class Subscriber:
             return False
         subscriptions = self._subscriptions
         if subscriptions.copies is None:
-            subscriptions.heard = self._broker.clock.steady
+            subscriptions.last_activity = self._broker.clock.steady
             position = _position(delivery)
-            if position > self._passed:
-                self._passed = position
-            if delivery.delivered > subscriptions.passed:
-                subscriptions.passed = delivery.delivered
-        self._bytes -= delivery.size
+            if position > self._latest_acked:
+                self._latest_acked = position
+            if delivery.delivered > subscriptions.latest_acked_send:
+                subscriptions.latest_acked_send = delivery.delivered
+        self._unacked_bytes -= delivery.size
         if self.pauses.reasons & _FULL and (
-            self._bytes < self._connection.options.window_bytes or not consumer.unacked
+            self._unacked_bytes < self._connection.options.window_bytes or not consumer.unacked
         ):
-            self.measure()
+            self.update_unacked_bytes()
         return True
 
     # --- time --------------------------------------------------------------------------------
 
-    def has_passed(self, delivery: Delivery) -> bool:
+    def is_passed(self, delivery: Delivery) -> bool:
         """Return whether a later delivery of the same send time was acknowledged."""
-        return delivery.delivered == self._passed[0] and _position(delivery) <= self._passed
+        return (
+            delivery.delivered == self._latest_acked[0]
+            and _position(delivery) <= self._latest_acked
+        )
 
     def time_out(self, sequences: list[int]) -> None:
         """Redeliver messages whose acknowledgement timeout has expired, counting an attempt.
@@ -402,18 +408,18 @@ class Subscriber:
             return
         broker = self._broker
         delay = consumer.subscription.destination.settings.retry_delay
-        if delay or self._connection.channel.congested or self._has_rivals(consumer):
+        if delay or self._connection.channel.congested or self._has_other_consumers(consumer):
             broker.time_out(consumer, sequences)
         else:
             deliveries = broker.start_next_attempt(consumer, sequences, attempted=True)
             unacked = {delivery.sequence for delivery in deliveries}
-            self._subscriptions.give_up(
+            self._subscriptions.stop_tracking(
                 sequence for sequence in sequences if sequence not in unacked
             )
             if deliveries:
                 self.deliver(consumer, deliveries)
 
-    def narrow(self) -> None:
+    def reduce_window(self) -> None:
         """Reduce a silent client's window to one message.
 
         Deliveries that the client has not begun go to other consumers, if there are any.
@@ -424,32 +430,32 @@ class Subscriber:
         broker = self._broker
         window = consumer.window
         broker.revoke(window)
-        if self._has_rivals(consumer):
+        if self._has_other_consumers(consumer):
             broker.release(consumer, attempted=False)
             broker.revoke(window)
         if not consumer.unacked:
             broker.grant(window, 1)
 
-    def widen(self, taken_back: int) -> None:
+    def restore_window(self, requeued: int) -> None:
         """Restore the whole window of a client that is no longer silent.
 
-        It is reduced by `taken_back`, the copies that were requeued but that the client still has.
+        It is reduced by `requeued`, the copies that were requeued but that the client still has.
         """
         consumer = self.consumer
         if consumer is None or not self.timeout:
             return
-        credit = self._connection.options.window - taken_back
+        credit = self._connection.options.window - requeued
         credit -= len(consumer.unacked) + consumer.window.credit
         if credit > 0:
             self._broker.grant(consumer.window, credit)
 
-    def _has_rivals(self, consumer: Consumer) -> bool:
+    def _has_other_consumers(self, consumer: Consumer) -> bool:
         """Return whether another consumer could receive what this one requeues."""
         return any(
             peer is not consumer
             and peer.active
             and not peer.suspended
-            and not (isinstance(peer.sink, Subscriber) and peer.sink._subscriptions.silent)
+            and not (isinstance(peer.sink, Subscriber) and peer.sink._subscriptions.is_silent)
             for peer in consumer.subscription.consumers
         )
 
@@ -466,15 +472,15 @@ class Copy:
 
     identity    id in the client's acknowledgement
     subscriber  subscription for which it was sent
-    at          send time, in steady ms
-    passed      the client has begun it (see the module)
+    sent_at     send time, in steady ms
+    is_passed   the client has begun it (see the module)
     """
 
     identity: str
     delivery: Delivery
     subscriber: Subscriber
-    at: int
-    passed: bool = False
+    sent_at: int
+    is_passed: bool = False
 
     @property
     def unacked(self) -> bool:
@@ -487,15 +493,16 @@ class Copy:
 class Subscriptions:
     """Subscriptions of one connection, with their unacked deliveries and acknowledgement timeouts.
 
-    by_name   subscriptions by queue name
-    mine      the same by their broker consumers; the subscriptions maintain it
-    by_token  deliveries by the id that the client acknowledges; the subscriptions add them, and
-              call `trim` after a batch
-    sent      deliveries of queues without acknowledgements
-    copies    tracked copies, in the order in which they were sent; None = tracking is not needed
-    heard     steady ms of the last acknowledgement or the last expired timeout
-    passed    latest send time of the acknowledged deliveries, in steady ms
-    silent    the current delivery's timeout has expired without an acknowledgement since
+    by_name            subscriptions by queue name
+    mine               the same by their broker consumers; the subscriptions maintain it
+    by_token           deliveries by the id that the client acknowledges; the subscriptions add
+                       them, and call `trim` after a batch
+    sent               deliveries of queues without acknowledgements
+    copies             tracked copies, in the order in which they were sent; None = no tracking is
+                       needed
+    last_activity      steady ms of the last acknowledgement or the last expired timeout
+    latest_acked_send  latest send time of the acknowledged deliveries, in steady ms
+    is_silent          the current delivery's timeout has expired without an acknowledgement since
     """
 
     __slots__ = (
@@ -505,11 +512,11 @@ class Subscriptions:
         "by_token",
         "connection",
         "copies",
-        "heard",
+        "is_silent",
+        "last_activity",
+        "latest_acked_send",
         "mine",
-        "passed",
         "sent",
-        "silent",
     )
 
     def __init__(self, connection: VibemqConnection) -> None:
@@ -519,15 +526,15 @@ class Subscriptions:
         self.by_token: Unacked[str, Delivery] = Unacked()
         self.sent = SentDeliveries(connection.broker, refill=True)
         self.copies: list[Copy] | None = None
-        self.heard = 0
-        self.passed = 0
-        self.silent = False
+        self.last_activity = 0
+        self.latest_acked_send = 0
+        self.is_silent = False
         self._alarm = Alarm(connection.channel.transport)
         self._due = 0
 
     def end(self) -> None:
         """End all subscriptions."""
-        begun = self.begun() if self.by_name else set()
+        begun = self.begun_sequences() if self.by_name else set()
         for subscriber in self.by_name.values():
             subscriber.end(begun)
         self.by_name.clear()
@@ -540,13 +547,13 @@ class Subscriptions:
         for consumer in {consumer for consumer, _ in deliveries}:
             subscriber = self.mine.get(consumer)
             if subscriber is not None:
-                subscriber.measure()
+                subscriber.update_unacked_bytes()
 
     def trim(self) -> None:
         """Remove ended deliveries if there are many."""
-        self.by_token.trim(self._is_mine)
+        self.by_token.trim(self._is_unacked)
 
-    def _is_mine(self, delivery: Delivery) -> bool:
+    def _is_unacked(self, delivery: Delivery) -> bool:
         consumer = delivery.consumer
         return (
             consumer is not None
@@ -569,21 +576,21 @@ class Subscriptions:
                 if self.copies is None:
                     return
                 break
-        self.heard = self.connection.broker.clock.steady
+        self.last_activity = self.connection.broker.clock.steady
         if self.copies is None:
             return
-        subscribers = self._answer(self.copies, identity)
-        if self.silent:
-            self.silent = False
+        subscribers = self._remove_handled(self.copies, identity)
+        if self.is_silent:
+            self.is_silent = False
             subscribers.update(self.mine.values())
         requeued_counts = Counter(copy.subscriber for copy in self.copies if not copy.unacked)
         sequences = {copy.delivery.sequence for copy in self.copies}
         if not requeued_counts and len(sequences) == len(self.copies):
             self.copies = None
         for subscriber in subscribers:
-            subscriber.widen(requeued_counts[subscriber])
+            subscriber.restore_window(requeued_counts[subscriber])
 
-    def _answer(self, copies: list[Copy], identity: str) -> set[Subscriber]:
+    def _remove_handled(self, copies: list[Copy], identity: str) -> set[Subscriber]:
         """Remove the copies that the client has handled. Returns their subscribers."""
         subscribers: set[Subscriber] = set()
         index = next(
@@ -606,14 +613,14 @@ class Subscriptions:
                 and copy.unacked
                 and copy.delivery.sequence not in later_sequences
             ):
-                copy.passed = True
+                copy.is_passed = True
                 remaining.append(copy)
             else:
                 subscribers.add(copy.subscriber)
         copies[:] = remaining + later_copies
         return subscribers
 
-    def give_up(self, sequences: Iterable[int]) -> None:
+    def stop_tracking(self, sequences: Iterable[int]) -> None:
         """Stop tracking messages that have ended after their last attempt."""
         if self.copies is not None:
             ended_sequences = set(sequences)
@@ -621,16 +628,16 @@ class Subscriptions:
                 copy for copy in self.copies if copy.delivery.sequence not in ended_sequences
             ]
 
-    def begun(self) -> set[int]:
+    def begun_sequences(self) -> set[int]:
         """Return the sequences of unacked messages that the client may have begun."""
-        copies = self._sent()
+        copies = self._pending_copies()
         current = _current(copies)
-        begun_copies = (copy for copy in copies if copy.passed or copy is current)
+        begun_copies = (copy for copy in copies if copy.is_passed or copy is current)
         return {copy.delivery.sequence for copy in begun_copies if copy.unacked}
 
     # --- timeouts ----------------------------------------------------------------------------
 
-    def _sent(self) -> list[Copy]:
+    def _pending_copies(self) -> list[Copy]:
         """Return the copies that are not acknowledged, in the order in which they were sent."""
         if self.copies is not None:
             return self.copies
@@ -645,11 +652,11 @@ class Subscriptions:
             subscriber = by_subscription.get(delivery.subscription)
             if subscriber is not None:
                 delivered_at = delivery.delivered
-                passed = delivered_at < self.passed or subscriber.has_passed(delivery)
+                passed = delivered_at < self.latest_acked_send or subscriber.is_passed(delivery)
                 copies.append(Copy(identity, delivery, subscriber, delivered_at, passed))
         return copies
 
-    def expect(self, due: int) -> None:
+    def schedule_timeout(self, due: int) -> None:
         """Set the timer for a delivery that must be acknowledged by `due`, in steady ms."""
         if self._alarm.timer is not None and self._due <= due:
             return
@@ -660,15 +667,15 @@ class Subscriptions:
     def _deadline(self, copy: Copy, current: Copy | None) -> int:
         """Return the steady ms at which a copy times out; 0 = never."""
         timeout = copy.subscriber.timeout
-        if timeout and copy.passed:
-            return copy.at + timeout if copy.unacked else 0
-        return max(copy.at, self.heard) + timeout if timeout and copy is current else 0
+        if timeout and copy.is_passed:
+            return copy.sent_at + timeout if copy.unacked else 0
+        return max(copy.sent_at, self.last_activity) + timeout if timeout and copy is current else 0
 
     def _on_alarm(self) -> None:
         """Handle expired timeouts and set the timer for the next one."""
         now = self.connection.broker.clock.steady
         expired: dict[Subscriber, list[int]] = {}
-        copies = self._sent()
+        copies = self._pending_copies()
         current = _current(copies)
         remaining: list[Copy] = []
         silent = False
@@ -680,26 +687,26 @@ class Subscriptions:
                 if copy is not current:
                     continue
                 silent = True
-                copy.passed = not unacked  # kept, because the client may still acknowledge it
+                copy.is_passed = not unacked  # kept, because the client may still acknowledge it
             remaining.append(copy)
         if expired or silent:
             self.copies = remaining[-MOST_COPIES:]
-            self.heard = now if silent else self.heard
+            self.last_activity = now if silent else self.last_activity
             for subscriber, sequences in expired.items():
                 subscriber.time_out(sequences)
         if silent:
-            self.silent = True
+            self.is_silent = True
             for subscriber in list(self.mine.values()):
-                subscriber.narrow()
+                subscriber.reduce_window()
         for subscriber in list(self.mine.values()):
-            subscriber.measure()
-        copies = self._sent()
+            subscriber.update_unacked_bytes()
+        copies = self._pending_copies()
         current = _current(copies)
         deadlines = [self._deadline(copy, current) for copy in copies]
         if any(deadlines):
-            self.expect(min(filter(None, deadlines)))
+            self.schedule_timeout(min(filter(None, deadlines)))
 
 
 def _current(copies: list[Copy]) -> Copy | None:
     """Return the first copy that the client has not passed."""
-    return next((copy for copy in copies if not copy.passed), None)
+    return next((copy for copy in copies if not copy.is_passed), None)

@@ -61,18 +61,18 @@ class Memory(Protocol):
 class OffloadedJob:
     """Submitted job. Created by `Offload.submit`.
 
-    work  function to call in another thread; None once the job has ended
-    done  function to call with the result; None once the job has ended or is cancelled
-    size  bytes of memory that it needs at most
+    work      function to call in another thread; None once the job has ended
+    callback  function to call with the result; None once the job has ended or is cancelled
+    size      bytes of memory that it needs at most
     """
 
     work: Callable[[], Any] | None
-    done: Callable[[Any], None] | None
+    callback: Callable[[Any], None] | None
     size: int
 
     def cancel(self) -> None:
         """Do not report the result, and do not start the job if it has not started."""
-        self.work = self.done = None
+        self.work = self.callback = None
 
     def run(self) -> object:
         """Return the result or the exception of the work. Called in another thread."""
@@ -99,15 +99,15 @@ class Offload:
     def submit(
         self,
         work: Callable[[], Result],
-        done: Callable[[Result | Exception], None],
+        callback: Callable[[Result | Exception], None],
         size: int,
     ) -> OffloadedJob:
-        """Call `work` in another thread, then `done` on the event loop.
+        """Call `work` in another thread, then `callback` on the event loop.
 
-        `done` gets the result, or the exception that `work` raised. `size`: bytes of memory that it
-        needs at most.
+        `callback` gets the result, or the exception that `work` raised. `size`: bytes of memory
+        that it needs at most.
         """
-        job = OffloadedJob(work, done, size)
+        job = OffloadedJob(work, callback, size)
         self._waiting.append(job)
         self._begin()
         return job
@@ -129,11 +129,11 @@ class Offload:
 
     def _end(self, job: OffloadedJob, result: object) -> None:
         self._running -= 1
-        done = job.done
+        callback = job.callback
         job.cancel()
         try:
-            if done is not None:
-                done(result)
+            if callback is not None:
+                callback(result)
         finally:
             if self._memory is not None:
                 self._memory.unreserve(job.size)
@@ -195,7 +195,7 @@ def encode_large(message: Message, identity: bytes, key: LargeKey, threshold: in
         return plain if len(plain) <= MAX_BODY + HEADER_SIZE else b""
 
 
-Built = Callable[[LargeKey, bytes | Exception], None]
+EncodedCallback = Callable[[LargeKey, bytes | Exception], None]
 
 
 class LargeDeliveries:
@@ -204,44 +204,46 @@ class LargeDeliveries:
     offload  worker threads of all VibeMQ connections
     """
 
-    __slots__ = ("_kept", "_kept_bytes", "_requests", "offload")
+    __slots__ = ("_cache", "_cached_bytes", "_requests", "offload")
 
     def __init__(self, offload: Offload) -> None:
         self.offload = offload
-        self._kept: OrderedDict[LargeKey, bytes] = OrderedDict()
-        self._kept_bytes = 0
-        self._requests: dict[LargeKey, list[Built]] = {}
+        self._cache: OrderedDict[LargeKey, bytes] = OrderedDict()
+        self._cached_bytes = 0
+        self._requests: dict[LargeKey, list[EncodedCallback]] = {}
 
     def find(self, key: LargeKey) -> bytes | None:
         """Return a cached frame; None if it is not cached.
 
         The frame is b"" if no client could read it.
         """
-        frame = self._kept.get(key)
+        frame = self._cache.get(key)
         if frame is not None:
-            self._kept.move_to_end(key)
+            self._cache.move_to_end(key)
         return frame
 
-    def keep(self, key: LargeKey, frame: bytes) -> None:
+    def cache(self, key: LargeKey, frame: bytes) -> None:
         """Add a frame to the cache, which does not have it."""
-        self._kept_bytes += _ENTRY + len(frame)
-        self._kept[key] = frame
-        while self._kept_bytes > KEPT_BYTES:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= _ENTRY + len(oldest)
+        self._cached_bytes += _ENTRY + len(frame)
+        self._cache[key] = frame
+        while self._cached_bytes > KEPT_BYTES:
+            _, oldest = self._cache.popitem(last=False)
+            self._cached_bytes -= _ENTRY + len(oldest)
 
-    def request(self, key: LargeKey, encode: Callable[[], bytes], size: int, built: Built) -> None:
-        """Call `built` with the key and the frame, or the exception of `encode`.
+    def request(
+        self, key: LargeKey, encode: Callable[[], bytes], size: int, on_encoded: EncodedCallback
+    ) -> None:
+        """Call `on_encoded` with the key and the frame, or the exception of `encode`.
 
         `size` is that of the message's body. The call may happen before this returns.
         """
         requests = self._requests.setdefault(key, [])
-        requests.append(built)
+        requests.append(on_encoded)
         if len(requests) == 1:
             self.offload.submit(encode, partial(self._end, key), 2 * size + MAX_BODY)
 
     def _end(self, key: LargeKey, frame: bytes | Exception) -> None:
         if isinstance(frame, bytes):
-            self.keep(key, frame)
+            self.cache(key, frame)
         for callback in self._requests.pop(key):
             callback(key, frame)

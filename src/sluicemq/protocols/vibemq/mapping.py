@@ -252,12 +252,12 @@ def _encoded(body: bytes) -> bytes:
     return b'"%b"' % b64encode(body)
 
 
-def with_headers(message: Message, added: Mapping[str, str]) -> bytes:
-    """Return the headers of a VibeMQ message in wire form, with `added` ones replacing others.
+def with_headers(message: Message, additions: Mapping[str, str]) -> bytes:
+    """Return the headers of a VibeMQ message in wire form, with `additions` replacing others.
 
     Raises ProtocolError as `encode_headers`.
     """
-    return encode_headers({**decode_headers(message.native), **added})
+    return encode_headers({**decode_headers(message.native), **additions})
 
 
 # --- broker to client --------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def wire_headers(message: Message, encoded: bool) -> dict[str, str]:
             name = from_identifier(key) if from_jms else key
             if name in _OURS or (name == ATTEMPTS_HEADER and not dead):
                 continue
-            text = _spelled(value)
+            text = _property_text(value)
             if is_encodable(name) and is_encodable(text):
                 headers[name] = text
         reason = headers.get(REASON)
@@ -372,7 +372,7 @@ def _dead_letter_headers(message: Message) -> bytes:
     `DEAD_LETTER_HEADERS`."""
     properties = message.properties or {}
     broker_headers = {
-        name: _spelled(properties[name]) for name in DEAD_LETTER_HEADERS if name in properties
+        name: _property_text(properties[name]) for name in DEAD_LETTER_HEADERS if name in properties
     }
     broker_headers[REASON] = _REASONS.get(broker_headers[REASON], broker_headers[REASON])
     headers = decode_headers(message.native)
@@ -382,7 +382,7 @@ def _dead_letter_headers(message: Message) -> bytes:
     return encode_headers(publisher_headers | broker_headers)
 
 
-def _spelled(value: Property) -> str:
+def _property_text(value: Property) -> str:
     """Return a property as text, numbers and booleans as in JSON; "" for None."""
     if isinstance(value, str):
         return value

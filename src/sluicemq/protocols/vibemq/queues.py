@@ -286,7 +286,7 @@ def _number(value: object) -> int | None:
 
 def _choice(choices: type[IntEnum], value: object) -> int | None:
     """Return the number of a choice given by number or name. Unknown numbers are accepted."""
-    by_name = {spelled(choice).lower(): choice.value for choice in choices}
+    by_name = {protocol_name(choice).lower(): choice.value for choice in choices}
     number = by_name.get(value.strip().lower()) if isinstance(value, str) else None
     return _number(value) if number is None else number
 
@@ -297,7 +297,7 @@ def _truth(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _odd_name(value: object) -> str | None:
+def _limited_name(value: object) -> str | None:
     return value if isinstance(value, str) and len(value) <= MOST_ODD_NAME else None
 
 
@@ -367,7 +367,7 @@ OPTIONS: Final = {
         "deadLetterQueueName",
         "dead_letter_queue",
         "dead_letter_queue",
-        _odd_name,
+        _limited_name,
         lambda name: name if can_be_queue(name) else "",
     ),
     "overflow": _Option(
@@ -602,10 +602,10 @@ def read_creation(text: str) -> tuple[int, int] | None:
 
 def mode_name(mode: int | None) -> str:
     """Return the name of a mode, or the number of an unknown one."""
-    return spelled(Mode(mode)) if mode in _MODE_NUMBERS else str(mode)
+    return protocol_name(Mode(mode)) if mode in _MODE_NUMBERS else str(mode)
 
 
-def ignored(existing: Destination, written: WrittenOptions) -> str:
+def ignored_options(existing: Destination, written: WrittenOptions) -> str:
     """Return the written options that differ from those of an existing queue, as text for a log.
 
     Example: "mode='1' instead of '0'"; "" if there are none.
@@ -618,7 +618,7 @@ def ignored(existing: Destination, written: WrittenOptions) -> str:
     )
 
 
-def spelled(choice: IntEnum) -> str:
+def protocol_name(choice: IntEnum) -> str:
     """Return the name as the protocol writes it: RoundRobin."""
     return "".join(word.capitalize() for word in choice.name.split("_"))
 

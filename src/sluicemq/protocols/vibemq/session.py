@@ -170,7 +170,7 @@ class VibemqSession:
         if self._options.rate_limit:
             frames = self._limit(frames)
         size = len(data) + decoder.unpacked
-        if channel.held is not None:
+        if channel.held_frames is not None:
             channel.hold(frames, size)
         else:
             self._handle(frames, size)
@@ -186,20 +186,20 @@ class VibemqSession:
 
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
         work = partial(read_large, self._decoder, large, limit)
-        job = self._offload.submit(work, partial(self._has_read, large), memory)
-        if job.done is not None:
+        job = self._offload.submit(work, partial(self._on_large_read, large), memory)
+        if job.callback is not None:
             self._large = job
 
-    def _has_read(self, large: Unpacker, result: Frame | Exception | None) -> None:
+    def _on_large_read(self, large: Unpacker, result: Frame | Exception | None) -> None:
         """Process the result of reading the large frame; None = it needs more memory."""
         self._large = None
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
             # in a callback of this connection, so that an error ends only this connection
-            self._unpacking.set(0, partial(self._carry_out_large, result))
+            self._unpacking.set(0, partial(self._execute_large, result))
 
-    def _carry_out_large(self, result: Frame | Exception) -> None:
+    def _execute_large(self, result: Frame | Exception) -> None:
         if isinstance(result, Exception):
             if not isinstance(result, ProtocolError):
                 raise result
@@ -213,13 +213,13 @@ class VibemqSession:
     def end_of_input(self) -> None:
         """Process the remaining requests, then close. A login that waits for its password check is
         cancelled: most likely the client has disconnected."""
-        if self._decoder.backlog and self._channel.held is None:
+        if self._decoder.backlog and self._channel.held_frames is None:
             self._input_ended = True
             return
         self._channel.end()
         self._channel.access.cancel_login()
-        if self._channel.held is None:
-            self._leave()
+        if self._channel.held_frames is None:
+            self._close_when_durable()
 
     @property
     def buffered(self) -> int:
@@ -247,13 +247,13 @@ class VibemqSession:
 
     def pause_delivery(self) -> None:
         """Stop deliveries because the client reads too slowly. Responses are still sent."""
-        self._channel.fall_behind()
+        self._channel.mark_congested()
         for subscriber in self._subscriptions.by_name.values():
             subscriber.pauses.pause(CONGESTED)
 
     def resume_delivery(self) -> None:
         """Resume deliveries and reading."""
-        self._channel.catch_up()
+        self._channel.clear_congestion()
         for subscriber in self._subscriptions.by_name.values():
             subscriber.pauses.resume(CONGESTED)
         self._channel.update_reading()
@@ -309,7 +309,7 @@ class VibemqSession:
                 self._connection.send(Frame(PONG, frame.id))
             elif kind == CONNECT:
                 self._connect(frame)
-                if channel.held is not None:
+                if channel.held_frames is not None:
                     if later_frames := frames[index + 1 :]:
                         channel.hold(later_frames, size)
                     break
@@ -319,23 +319,23 @@ class VibemqSession:
             elif kind == REFUSED:
                 self._connection.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
-                self._carry_out(frame)
+                self._execute(frame)
             if self._channel.closed:
                 break
         self._connection.confirm(size)
         if channel.closed:
             return
-        if channel.held is None:
+        if channel.held_frames is None:
             decoder = self._decoder
             if channel.ended or (
                 self._input_ended and not decoder.backlog and decoder.error is None
             ):
-                self._leave()
+                self._close_when_durable()
             elif decoder.error is not None:
                 self._answer_malformed(decoder.error)
         self._channel.update_reading()
 
-    def _carry_out(self, frame: Frame) -> None:
+    def _execute(self, frame: Frame) -> None:
         """Process an infrequent request."""
         command = COMMANDS.get(frame.type)
         try:
@@ -355,7 +355,7 @@ class VibemqSession:
         """Answer a malformed frame, and close once everything before it is answered."""
         identity = self._decoder.error_id or secrets.token_hex(16)
         self._connection.refuse(identity, "INVALID_MESSAGE", str(error))
-        self._leave(str(error))
+        self._close_when_durable(str(error))
 
     def _limit(self, frames: list[Frame]) -> list[Frame]:
         """Refuse the frames above the rate limit and return the others."""
@@ -458,7 +458,7 @@ class VibemqSession:
         check_queue_name(frame)
         subscriber = self._subscriptions.by_name.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end(self._subscriptions.begun())
+            subscriber.end(self._subscriptions.begun_sequences())
         headers = {"queueName": frame.queue}
         self._connection.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
@@ -472,7 +472,7 @@ class VibemqSession:
             self._unpacking.set(0, self._process_backlog)
         return True
 
-    def _leave(self, reason: str = "") -> None:
+    def _close_when_durable(self, reason: str = "") -> None:
         """Stop processing input, and close once all publishes are answered."""
         self._channel.end()
         self._end_subscriptions()

@@ -300,7 +300,7 @@ class AckTemplate:
         )
 
 
-def compressed(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
+def compressed(frame: bytes, algorithm: Compression, threshold: int = THRESHOLD) -> bytes:
     """Return an encoded frame with its body compressed; unchanged if that saves nothing.
 
     Bodies shorter than `threshold` bytes stay plain if they may. Raises FrameTooLarge if the body
@@ -309,13 +309,13 @@ def compressed(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> by
     size = len(frame) - HEADER_SIZE
     if size > MAX_UNPACKED:
         raise FrameTooLarge(f"the frame's body has {size} bytes, the limit is {MAX_UNPACKED}")
-    if how is not Compression.NONE and (size >= threshold or size > MAX_BODY):
-        body = compress(frame[HEADER_SIZE:], how, MAX_BODY)
+    if algorithm is not Compression.NONE and (size >= threshold or size > MAX_BODY):
+        body = compress(frame[HEADER_SIZE:], algorithm, MAX_BODY)
         if body is not None:
-            return _prefix.pack(len(body), how) + body
+            return _prefix.pack(len(body), algorithm) + body
     if size <= MAX_BODY:
         return frame
-    if how is Compression.NONE:
+    if algorithm is Compression.NONE:
         raise FrameTooLarge(
             f"the frame's body has {size} bytes, the limit is {MAX_BODY}, and compression has not "
             "been agreed upon"
@@ -508,10 +508,10 @@ class Decoder(FrameDecoder[Frame]):
         if position:
             self._first = False
         if position < size:
-            position = self._slowly(data, position, frames)
+            position = self._parse_general(data, position, frames)
         return position
 
-    def _slowly(self, data: bytes, position: int, frames: list[Frame]) -> int:
+    def _parse_general(self, data: bytes, position: int, frames: list[Frame]) -> int:
         """Decode frames of any form: compressed, incomplete or invalid."""
         size = len(data)
         limits = self._limits
