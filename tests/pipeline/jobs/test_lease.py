@@ -63,7 +63,7 @@ def test_lease_of_a_killed_writer_ends(
     with pytest.raises(JournalError, match="killed"):
         use(storage)
     lease_end = time.time_ns() // 1_000_000 + run.LEASE_MS
-    monkeypatch.setattr("sluicemq.journal.slots.wall", lambda: lease_end)
+    monkeypatch.setattr("sluicemq.journal.slots.now_ms", lambda: lease_end)
     use(storage)
 
 
