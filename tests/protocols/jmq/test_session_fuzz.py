@@ -493,6 +493,7 @@ def test_a_client_that_says_anything(
     assert message.consumer_id == reader
     other.acknowledge(message)
     peer.drop()
+    harness.run_event_loop(SessionOptions().detached_timeout)  # transactions without a session
     assert harness.broker.transactions.open == {}
     assert all(not d.temporary for d in harness.broker.destinations.values())
     for destination in harness.broker.destinations.values():

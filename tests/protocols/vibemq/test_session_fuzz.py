@@ -34,6 +34,8 @@ class Model(RuleBasedStateMachine):
         self.peers = [self.connect() for _ in range(3)]
         self.held: list[dict[str, str]] = [{}, {}, {}]
         """By connection: the queue of each message it holds."""
+        self.timed_out: list[set[str]] = [set(), set(), set()]
+        """By connection: messages that it may acknowledge late, although others may hold them."""
         self.subscribed: list[set[str]] = [set(), set(), set()]
         self.alive: dict[str, list[str]] = {queue: [] for queue in QUEUES}
         self.due: list[list[str]] = [[], [], []]
@@ -130,7 +132,7 @@ class Model(RuleBasedStateMachine):
     @rule(peer=peers, number=st.integers(0, 30))
     def acknowledge_what_one_does_not_hold(self, peer: int, number: int) -> None:
         identity = f"m{number}"
-        if identity not in self.held[peer]:
+        if identity not in self.held[peer] and identity not in self.timed_out[peer]:
             self.peers[peer].put(wire.encode(Frame(wire.ACK, identity)))
             self.collect()
 
@@ -147,6 +149,7 @@ class Model(RuleBasedStateMachine):
             session.receive(wire.encode(Frame(wire.DISCONNECT, "d")))
         self.peers[peer].drop()
         self.held[peer].clear()
+        self.timed_out[peer].clear()
         self.subscribed[peer].clear()
         self.due[peer].clear()
         self.peers[peer] = self.connect()
@@ -175,6 +178,7 @@ class Model(RuleBasedStateMachine):
             timed_out = [i for i, q in self.held[number].items() if not self.holds(number, q, i)]
             for identity in timed_out:
                 del self.held[number][identity]
+            self.timed_out[number].update(timed_out)
 
     def holds(self, number: int, queue: str, identity: str) -> bool:
         session = self.peers[number].session
