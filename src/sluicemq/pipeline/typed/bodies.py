@@ -15,6 +15,8 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -23,8 +25,6 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     DecimalType,
-    DoubleType,
-    FloatType,
     MapType,
     StringType,
     StructField,
@@ -186,7 +186,7 @@ def _parse_json(
     )
     if variants:
         frame = frame.withColumn("_plain", f.struct(*map(_plain_value, record_type)))
-        plain = f.expr(_all_plain(record_type))
+        plain = _all_plain(record_type)
         frame = frame.withColumn("_object", f.when(plain, f.col("_plain")).otherwise(exact))
     # Each alias may refer to those before it.
     frame = frame.select(
@@ -343,20 +343,18 @@ def _variants(columns: StructType) -> StructType | None:
             for item in columns
         ]
     )
-    return None if variants == columns or _contains_type(variants, (DecimalType,)) else variants
+    return None if variants == columns or DECIMAL.search(variants.json()) else variants
 
 
-def _all_plain(columns: StructType) -> str:
-    """Return the SQL condition that `_plain` has all values of `_object`, whose DECIMAL are
+def _all_plain(columns: StructType) -> Column:
+    """Return the condition that `_plain` has all values of `_object`, whose DECIMAL are
     variants."""
-    condition = "_object IS NOT NULL"
-    for item in columns:
-        if isinstance(item.dataType, DecimalType):
-            name = quoted(item.name)
-            variant = f"_object.{name}"
-            condition += f" AND ({variant} IS NULL OR is_variant_null({variant})"
-            condition += f" OR _plain.{name} IS NOT NULL)"
-    return condition
+    names = [quoted(item.name) for item in columns if isinstance(item.dataType, DecimalType)]
+    plain = (
+        f"(_object.{name} IS NULL OR is_variant_null(_object.{name}) OR _plain.{name} IS NOT NULL)"
+        for name in names
+    )
+    return f.expr(" AND ".join(["_object IS NOT NULL", *plain]))
 
 
 def _plain_value(field: StructField) -> Column:
@@ -382,48 +380,39 @@ def _without_harmful_numbers(
     parser      returns the columns of a text
     """
     text = f.col("_text")
-    if not _contains_type(columns, (DecimalType,)):
-        return text
     text_type = StructType.fromJson(json.loads(DECIMAL.sub("string", columns.json())))
+    if text_type == columns:
+        return text
     values = parser(equivalent, text_type)
-    harmful = _any_value(values, columns, (DecimalType,), lambda value: value.rlike(_HARMFUL))
+    harmful = _any_value(values, columns, "decimal", lambda value: value.rlike(_HARMFUL))
     return f.when(text.rlike(_HARMFUL), f.when(~harmful, equivalent)).otherwise(text)
 
 
 def _infinite(fields: Iterable[StructField]) -> Column:
     """Return the condition that a number is beyond the range of its type, or NaN, which is greater
     than any number."""
-    types = (DoubleType, FloatType)
-    infinite = f.lit(False)
-    for field in fields:
-        if _contains_type(field.dataType, types):
-            infinite = infinite | _any_value(
-                f.col(quoted(field.name)),
-                field.dataType,
-                types,
-                lambda value: f.abs(value) >= f.lit(float("inf")),
-            )
-    return infinite
+    columns = StructType([*fields])
+    values = f.struct(*map(quoted, columns.names))
+    infinity = f.lit(float("inf"))
+    return _any_value(values, columns, "double|float", lambda value: f.abs(value) >= infinity)
 
 
 def _any_value(
-    value: Column,
-    kind: DataType,
-    types: tuple[type[DataType], ...],
-    condition: Callable[[Column], Column],
+    value: Column, kind: DataType, types: str, condition: Callable[[Column], Column]
 ) -> Column:
     """Return the condition that a value, or any value within it, is of one of the types and fulfils
     a condition.
 
+    types      regular expression that matches the names of the types
     condition  returns the condition for a value; null counts as false
     """
+    if not re.search(types, kind.simpleString()):
+        return f.lit(False)
     if isinstance(kind, StructType):
-        result = f.lit(False)
-        for part in kind:
-            if _contains_type(part.dataType, types):
-                part_value = value.getField(part.name)
-                result = result | _any_value(part_value, part.dataType, types, condition)
-        return result
+        parts = [
+            _any_value(value.getField(part.name), part.dataType, types, condition) for part in kind
+        ]
+        return reduce(or_, parts)
     if isinstance(kind, MapType):
         return _any_value(f.map_values(value), ArrayType(kind.valueType), types, condition)
     if isinstance(kind, ArrayType):
@@ -432,17 +421,6 @@ def _any_value(
     else:
         value = condition(value)
     return f.coalesce(value, f.lit(False))
-
-
-def _contains_type(kind: DataType, types: tuple[type[DataType], ...]) -> bool:
-    """Return True if a type, or one within it, is one of the types."""
-    if isinstance(kind, StructType):
-        return any(_contains_type(part.dataType, types) for part in kind)
-    if isinstance(kind, MapType):
-        return _contains_type(kind.valueType, types)
-    if isinstance(kind, ArrayType):
-        return _contains_type(kind.elementType, types)
-    return isinstance(kind, types)
 
 
 def _utf8(columns: StructType) -> Column:
