@@ -56,8 +56,7 @@ def decode(
             for number in batch.column(0).to_pylist():
                 yield from decode_file(files[number], decode_options)
 
-    numbers = spark.range(0, len(files), 1, len(files))
-    return numbers.mapInArrow(frames, from_arrow_schema(FRAMES))
+    return spark.range(0, len(files), 1, len(files)).mapInArrow(frames, from_arrow_schema(FRAMES))
 
 
 class Summary(NamedTuple):

@@ -263,11 +263,10 @@ class Flow:
 
     def emit(self, time: int, offset: int | None, length: int | None, columns: Row) -> None:
         """Add a row."""
-        timestamp = None if time == NO_TIME else time
         self._rows.add(
             {
                 **self._shared_columns,
-                "time": timestamp,
+                "time": None if time == NO_TIME else time,
                 "offset": offset,
                 "length": length,
                 **columns,
@@ -362,8 +361,7 @@ class Flow:
             suffix = f", and {self._gaps} more gaps" if self._gaps else ""
             text = f"{self._reason}{suffix}; {size} bytes from {self._begin} on are not decoded"
             time = self._latest if self._sync_lost_at == NO_TIME else self._sync_lost_at
-            error = None if self._reason is None else text
-            self.emit(time, self._begin, size, {"error": error})
+            self.emit(time, self._begin, size, {"error": None if self._reason is None else text})
         self._gaps = 0
 
 

@@ -105,8 +105,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Write one partition in a task."""
         context = TaskContext.get()
         assert context is not None
-        partition = context.partitionId()
-        return self._deliver(self._write_id, self._options.batch, partition, iterator)
+        return self._deliver(self._write_id, self._options.batch, context.partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the result once all partitions are stored."""

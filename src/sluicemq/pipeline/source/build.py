@@ -368,8 +368,7 @@ class BatchRecords:
     def _headers(self) -> Headers:
         """Fields of the records that have them, followed by those of the dead letters."""
         rows = self._header_rows
-        starts = np.full(len(rows), HEADER_BYTES)
-        metas = self._slices(rows, starts, self.heads["body"][rows])
+        metas = self._slices(rows, np.full(len(rows), HEADER_BYTES), self.heads["body"][rows])
 
         rows = np.concatenate((rows, self.dead_letters.rows))
         if len(self.dead_letters.rows):

@@ -210,9 +210,11 @@ def _intact_starts(view: memoryview) -> list[int]:
         size = words[position >> 2]
         stop = position + size
         padded = stop + 7 & -8
-        if size < HEADER_BYTES or padded > end:
-            break
-        if crc32(view[position + 8 : stop]) != words[(position >> 2) + 1]:
+        if (
+            size < HEADER_BYTES
+            or padded > end
+            or crc32(view[position + 8 : stop]) != words[(position >> 2) + 1]
+        ):
             break
         starts.append(position)
         position = padded

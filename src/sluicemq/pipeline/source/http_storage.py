@@ -199,14 +199,14 @@ class HttpStorage(JournalStorage):
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         requested = sorted(numbers)
-        addresses = {}
+        addresses: dict[int, Address] = {}
         for start in range(0, len(requested), NUMBERS):
             batch = ",".join(map(str, requested[start : start + NUMBERS]))
             names = self._call(LIST_JOURNAL_DESTINATIONS, DestinationNamesQuery(batch))
-            for number, kind, name in names.destinations:
-                addresses[int(number)] = Address(
-                    Kind(int(kind)), decode_name(base64.b64decode(str(name)))
-                )
+            addresses |= {
+                int(number): Address(Kind(int(kind)), decode_name(base64.b64decode(str(name))))
+                for number, kind, name in names.destinations
+            }
         return addresses
 
     # --- slots ---------------------------------------------------------

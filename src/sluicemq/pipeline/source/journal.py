@@ -216,9 +216,7 @@ class SourceJournal:
         return times[back], origins[back], is_known[back]
 
     def _table(self, segment: StoredSegment) -> Heads:
-        if segment.index is None:
-            return self.tail(segment).messages
-        return index_heads(segment.index)
+        return self.tail(segment).messages if segment.index is None else index_heads(segment.index)
 
     def _relocated_messages(self, place: int) -> Heads | None:
         """Return the messages moved to a segment, ordered by their original sequence numbers."""

@@ -115,8 +115,7 @@ def split_into_tasks(weighed: list[WeighedRange], minimum: int) -> list[list[Seg
         low = item.segment_range.low
         for number in np.unique(numbers).tolist():
             stop = int(np.searchsorted(numbers, number, side="right"))
-            is_last = stop == len(numbers)
-            high = item.segment_range.high if is_last else int(item.sequences[stop])
+            high = item.segment_range.high if stop == len(numbers) else int(item.sequences[stop])
             tasks[number].append(item.segment_range._replace(low=low, high=high))
             low = high
         weight_before += int(item.weights.sum())

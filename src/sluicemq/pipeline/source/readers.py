@@ -76,8 +76,9 @@ class BatchReader(_Reader, DataSourceReader):
         end = resolve_end(journal, self._options)
         if 0 < start.explicit < journal.state.earliest:
             reading.report_removed(start.explicit, journal.state.earliest)
-        selection = reading.selection.within_range(start.sequence, end.sequence)
-        selection = selection.with_bounds(start.by_destination, end.by_destination)
+        selection = reading.selection.within_range(start.sequence, end.sequence).with_bounds(
+            start.by_destination, end.by_destination
+        )
         weighed = segment_ranges(journal, selection, reading.columns, reading.strict)
         return [
             Share(task, journal.identity, start.by_destination, end.by_destination)
@@ -156,10 +157,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             end, _, _ = limit_batch(
                 journal, selection, begin, end, rows, volume, self._reading.strict
             )
-        cuts = self._cuts(journal, begin, end)
-        end = replace(end, cuts=cuts, slot=self._options.slot, starts=begin.starts)
-        self._planned = end
-        return end.as_json()
+        self._planned = replace(
+            end, cuts=self._cuts(journal, begin, end), slot=self._options.slot, starts=begin.starts
+        )
+        return self._planned.as_json()
 
     def _must_wait(
         self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit
@@ -277,8 +278,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         is_small = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
         if is_small and start.segment and minimum <= 1:
             return ()
-        selection = self._reading.selection.within_range(start.sequence, end.sequence)
-        selection = selection.with_bounds(start.starts, {})
+        selection = self._reading.selection.within_range(start.sequence, end.sequence).with_bounds(
+            start.starts, {}
+        )
         weighed = segment_ranges(journal, selection, self._reading.columns, strict=False)
         return tuple(task[0].low for task in split_into_tasks(weighed, minimum)[1:])
 

@@ -147,12 +147,15 @@ class Selection:
 
     def may_be_in(self, summary: Summary) -> bool:
         """Return False if the index summary shows that a segment has no selected record."""
-        if not summary.records:
+        if (
+            not summary.records
+            or summary.last_sequence < self.low
+            or summary.first_sequence >= self.high
+        ):
             return False
-        if summary.last_sequence < self.low or summary.first_sequence >= self.high:
-            return False
-        types = (_TYPE_OF.get(event, RecordType.COMPLETED) for event in self.events)
-        return any(type in summary.types for type in types)
+        return any(
+            _TYPE_OF.get(event, RecordType.COMPLETED) in summary.types for event in self.events
+        )
 
     def rows(self, heads: Heads, names: Names) -> tuple[Column, Column]:
         """Return the indexes of the selected records, and the event code of each."""
