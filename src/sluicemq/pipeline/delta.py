@@ -183,9 +183,13 @@ class LakeTable:
         """Return the rows before and after each change of these versions (change data feed).
 
         With `inserts_only`, only the new rows."""
-        reader = spark.read.format("delta").option("readChangeFeed", "true")
-        reader = reader.option("startingVersion", first).option("endingVersion", last)
-        rows = reader.load(self.location)
+        rows = (
+            spark.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", first)
+            .option("endingVersion", last)
+            .load(self.location)
+        )
         return (rows.where("_change_type = 'insert'") if inserts_only else rows).drop(
             *_FEED_COLUMNS
         )

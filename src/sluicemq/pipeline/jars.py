@@ -159,8 +159,11 @@ def _resolve(requested: str) -> list[Path]:
             f"{spark_home() / 'conf' / 'spark-defaults.conf'}"
         )
     present = {_artifact(jar.name) for jar in (spark_home() / "jars").glob("*.jar")}
-    paths = [Path(line) for line in process.stdout.split()]
-    return [jar for jar in paths if _artifact(jar.name.partition("_")[2]) not in present]
+    return [
+        jar
+        for jar in map(Path, process.stdout.split())
+        if _artifact(jar.name.partition("_")[2]) not in present
+    ]
 
 
 def _artifact(file: str) -> str:

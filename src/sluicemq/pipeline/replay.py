@@ -207,8 +207,12 @@ def _ordered_batches(messages: DataFrame) -> Iterator[pa.RecordBatch]:
     Spark transfers rows to the driver one by one; here each row is a whole batch, as bytes.
     """
     # the schedule's window function leaves one partition, which the driver would fetch as a whole
-    parts = messages.repartitionByRange(_ORDER).sortWithinPartitions(_ORDER, _WINDOW)
-    packed = parts.drop(_ORDER).mapInArrow(_pack, _PACKED)
+    packed = (
+        messages.repartitionByRange(_ORDER)
+        .sortWithinPartitions(_ORDER, _WINDOW)
+        .drop(_ORDER)
+        .mapInArrow(_pack, _PACKED)
+    )
     for row in packed.toLocalIterator(prefetchPartitions=True):
         yield from pa.ipc.open_stream(row[0])
 

@@ -50,21 +50,25 @@ def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.ma
         frames.append(stuck_queues(gold, silver, newest))
     if span >= _WEEK - timedelta(hours=1):
         frames.append(latency_regressions(gold))
-    combined = reduce(DataFrame.unionByName, frames).join(f.broadcast(newest), "broker", "left")
-    frame = combined.withColumn("detected", f.coalesce("newest", "minute")).withColumn(
-        "id",
-        f.sha2(
-            f.concat_ws(
-                "\n",
-                "kind",
-                *_PLACE,
-                f.unix_micros("minute"),
-                f.coalesce("message_sequence", f.lit(0)),
+    return (
+        reduce(DataFrame.unionByName, frames)
+        .join(f.broadcast(newest), "broker", "left")
+        .withColumn("detected", f.coalesce("newest", "minute"))
+        .withColumn(
+            "id",
+            f.sha2(
+                f.concat_ws(
+                    "\n",
+                    "kind",
+                    *_PLACE,
+                    f.unix_micros("minute"),
+                    f.coalesce("message_sequence", f.lit(0)),
+                ),
+                224,
             ),
-            224,
-        ),
+        )
+        .select(*ANOMALIES.names)
     )
-    return frame.select(*ANOMALIES.names)
 
 
 def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataFrame:
@@ -121,8 +125,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
         "%d consumers are attached",
         *(figures[name] for name in list(figures)[:5]),
     )
-    critical = (last > first) | (consumers == 0)
-    return _rows(frame, "stuck-queue", critical, evidence, figures)
+    return _rows(frame, "stuck-queue", (last > first) | (consumers == 0), evidence, figures)
 
 
 def poison_messages(silver: DataFrame) -> DataFrame:
@@ -156,11 +159,10 @@ def poison_messages(silver: DataFrame) -> DataFrame:
 
 def latency_regressions(gold: DataFrame) -> DataFrame:
     """Return hours with a higher latency than the same hour of the week before."""
-    counts = gold.select(
-        *_PLACE, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end")
-    )
-    counts = counts.groupBy(*_PLACE, "hour", f.col("key").alias("bucket")).agg(
-        f.sum("value").alias("now")
+    counts = (
+        gold.select(*_PLACE, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end"))
+        .groupBy(*_PLACE, "hour", f.col("key").alias("bucket"))
+        .agg(f.sum("value").alias("now"))
     )
     previous = counts.select(
         *_PLACE,
@@ -177,14 +179,16 @@ def latency_regressions(gold: DataFrame) -> DataFrame:
         *(f.sum(period).over(cumulative).alias(f"{period}_upto") for period in ("now", "then")),
     ).where((f.col("now_all") >= COMPARED_SAMPLES) & (f.col("then_all") >= COMPARED_SAMPLES))
     gap = f.abs(f.col("now_upto") / f.col("now_all") - f.col("then_upto") / f.col("then_all"))
-    frame = shares.groupBy(*_PLACE, f.col("hour").alias("minute")).agg(
-        f.max(gap).alias("distance"),
-        f.first("now_all").alias("samples"),
-        f.first("then_all").alias("samples_before"),
-        *(_histogram(period).alias(period) for period in ("now", "then")),
-    )
-    frame = frame.withColumn("p95", f.expr(percentile_sql("now", 0.95))).withColumn(
-        "p95_before", f.expr(percentile_sql("then", 0.95))
+    frame = (
+        shares.groupBy(*_PLACE, f.col("hour").alias("minute"))
+        .agg(
+            f.max(gap).alias("distance"),
+            f.first("now_all").alias("samples"),
+            f.first("then_all").alias("samples_before"),
+            *(_histogram(period).alias(period) for period in ("now", "then")),
+        )
+        .withColumn("p95", f.expr(percentile_sql("now", 0.95)))
+        .withColumn("p95_before", f.expr(percentile_sql("then", 0.95)))
     )
     n, m = f.col("samples"), f.col("samples_before")
     by_chance = _CHANCE * f.sqrt((n + m) / (n * m))
@@ -210,20 +214,18 @@ def latency_regressions(gold: DataFrame) -> DataFrame:
 
 
 def _histogram(name: str) -> Column:
-    entries = f.collect_list(f.when(f.col(name) > 0, f.struct("bucket", name)))
-    return f.map_from_entries(entries)
+    return f.map_from_entries(f.collect_list(f.when(f.col(name) > 0, f.struct("bucket", name))))
 
 
 def _rows(
     frame: DataFrame, kind: str, critical: Column, evidence: Column, figures: dict[str, Column]
 ) -> DataFrame:
-    message = figures.get("message_sequence", f.lit(None).cast("long"))
     return frame.select(
         f.lit(kind).alias("kind"),
         f.when(critical, "critical").otherwise("warning").alias("severity"),
         *_PLACE,
         "minute",
-        message.alias("message_sequence"),
+        figures.get("message_sequence", f.lit(None).cast("long")).alias("message_sequence"),
         evidence.alias("evidence"),
         f.to_json(f.struct(*(value.alias(name) for name, value in figures.items()))).alias(
             "details"

@@ -106,10 +106,11 @@ class LakeWriter:
                 # a condition is added only if needed: Spark compiles each new condition again
                 rows, start = events.where(f.col("sequence") > f.lit(end)), end + 1
             if layer == "silver":
-                if observation is not None and observed_from <= start:
-                    facts = observation.get
-                else:
-                    facts = rows.agg(*_facts(rows)).collect()[0].asDict()
+                facts = (
+                    observation.get
+                    if observation is not None and observed_from <= start
+                    else rows.agg(*_facts(rows)).collect()[0].asDict()
+                )
                 self._silver(rows, result, facts)
             else:
                 if observation is None:
@@ -210,8 +211,7 @@ class LakeWriter:
             # needs neither a search in the table's log nor a condition that changes
             rows = table.changes(spark, *changed, inserts_only=True)
         else:
-            condition = f.col("sequence").between(self.ends["silver"] + 1, last)
-            rows = table.read(spark).where(condition)
+            rows = table.read(spark).where(f.col("sequence").between(self.ends["silver"] + 1, last))
         rows = rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
         return self._with_task_limit(rows)
 
@@ -221,8 +221,11 @@ class LakeWriter:
 
 def bronze(events: DataFrame, broker: str) -> DataFrame:
     """Return `events` (columns of schema.EVENTS) as rows of BRONZE: unchanged, with partitions."""
-    frame = events.withColumn("broker", f.lit(broker)).withColumn("day", f.to_date("time"))
-    return frame.select(*BRONZE.names)
+    return (
+        events.withColumn("broker", f.lit(broker))
+        .withColumn("day", f.to_date("time"))
+        .select(*BRONZE.names)
+    )
 
 
 def _time(microseconds: int) -> datetime:

@@ -166,5 +166,4 @@ def _sum(facts: DataFrame) -> DataFrame:
     totals = parts.groupBy(*GOLD_KEYS).agg(
         *(f.expr(f"{expression} AS {name}") for name, expression in columns.items())
     )
-    depths = (f"depth.{name} AS {name}" for name in _DEPTHS)
-    return totals.selectExpr("*", *depths).drop("depth")
+    return totals.selectExpr("*", *(f"depth.{name} AS {name}" for name in _DEPTHS)).drop("depth")

@@ -143,8 +143,7 @@ class Lake:
             for layer in LAYERS
             for name in sorted(files.names(f"{self.location}/{layer}"))
         )
-        tables = map(self.table, names)
-        return {table.name: table for table in tables if table.exists(spark)}
+        return {table.name: table for table in map(self.table, names) if table.exists(spark)}
 
     def register(self, spark: SparkSession) -> None:
         """Register the existing tables in the catalog, if there is one.

@@ -270,10 +270,15 @@ class Supervisor:
                 query.fault = error
                 raise
 
-        source = self._spark.readStream.format("sluicemq").options(**self._options(query))
-        stream = source.option("startingOffsets", start).load().writeStream.foreachBatch(write)
-        stream = stream.option("checkpointLocation", checkpoint.location)
-        stream = stream.queryName(f"{lake.broker}.{query.name.partition('-')[0]}")
+        stream = (
+            self._spark.readStream.format("sluicemq")
+            .options(**self._options(query))
+            .option("startingOffsets", start)
+            .load()
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", checkpoint.location)
+            .queryName(f"{lake.broker}.{query.name.partition('-')[0]}")
+        )
         if interval is None:
             query.handle = stream.trigger(availableNow=True).start()
         else:

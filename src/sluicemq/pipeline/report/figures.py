@@ -333,8 +333,7 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
     report.latency = percentiles(latency.sum(axis=0))
     latencies = _sums((rank[owner][entry], bucket), count, (visible_count + 1, histogram.LAST + 1))
     arrivals = _sums((rank[owner], row_bins), values["published"], (visible_count + 1, bins.count))
-    period = (report.since, report.until)
-    report.timeline = _timeline(period, gold, bins, row_bins, latency, depths)
+    report.timeline = _timeline((report.since, report.until), gold, bins, row_bins, latency, depths)
 
     def destination(members: list[int], row: int, names: list[str]) -> DestinationFigures:
         backlogs = [latest[index] for index in members if index in latest]
@@ -371,12 +370,11 @@ def _timeline(
     protocol = np.asarray(indices.fill_null(len(PROTOCOLS) - 1))  # the last one is "other"
     arrivals = _sums((protocol, at), np.asarray(gold["published"]), (len(PROTOCOLS), bins.count))
     edges = bins.start + bins.width * np.arange(bins.count + 1)
-    covered = np.diff(edges.clip(*period))
     return Timeline(
         bins=bins,
         arrivals={name: line for name, line in zip(PROTOCOLS, arrivals, strict=True) if line.any()},
         latency=latency,
-        seconds=covered.astype(np.float64) * MINUTE,
+        seconds=np.diff(edges.clip(*period)).astype(np.float64) * MINUTE,
         counts={name: _sums(at, np.asarray(gold[name]), bins.count) for name in COUNTED} | depths,
     )
 
@@ -388,14 +386,21 @@ def _depths(
 
     A destination keeps the value of its latest depth; before its first one, it has the same
     value."""
-    rows = pd.DataFrame({"owner": owner, "bin": at, "minute": minute})
-    rows = rows.assign(**{name: gold[name].to_pandas() for name in DEPTHS})
-    rows = rows.dropna(subset=["backlog"]).fillna(0).sort_values("minute", kind="stable")
+    rows = (
+        pd.DataFrame({"owner": owner, "bin": at, "minute": minute})
+        .assign(**{name: gold[name].to_pandas() for name in DEPTHS})
+        .dropna(subset=["backlog"])
+        .fillna(0)
+        .sort_values("minute", kind="stable")
+    )
     if rows.empty:
         return {}, {}
     rows = pd.concat([rows.drop_duplicates("owner").assign(bin=0), rows])
-    latest = rows.pivot_table(index="bin", columns="owner", values=[*DEPTHS], aggfunc="last")
-    latest = latest.reindex(range(bins)).ffill()
+    latest = (
+        rows.pivot_table(index="bin", columns="owner", values=[*DEPTHS], aggfunc="last")
+        .reindex(range(bins))
+        .ffill()
+    )
     lines = {name: latest[name].sum(axis=1).to_numpy(np.int64) for name in DEPTHS}
     return lines, latest["backlog"].iloc[-1].astype(int).to_dict()
 

@@ -126,10 +126,13 @@ def _examples(dead_letters: DataFrame) -> DataFrame:
     counts = dead_letters.groupBy(reason.alias("frequent")).count()
     frequent = counts.orderBy(f.desc("count"), "frequent").limit(MAX_REASONS)
     newest = Window.partitionBy(reason).orderBy(f.desc("dead_lettered"), f.desc("message_sequence"))
-    examples = dead_letters.selectExpr(*EXAMPLE_COLUMNS)
-    ranked = examples.withColumn("rank", f.row_number().over(newest))
-    frequent_examples = ranked.join(f.broadcast(frequent), reason == f.col("frequent"), "left_semi")
-    return frequent_examples.where(f.col("rank") <= MAX_EXAMPLES).drop("rank")
+    return (
+        dead_letters.selectExpr(*EXAMPLE_COLUMNS)
+        .withColumn("rank", f.row_number().over(newest))
+        .join(f.broadcast(frequent), reason == f.col("frequent"), "left_semi")
+        .where(f.col("rank") <= MAX_EXAMPLES)
+        .drop("rank")
+    )
 
 
 def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> LakeState:

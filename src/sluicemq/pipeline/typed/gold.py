@@ -82,9 +82,8 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
         except PySparkException as error:
             if not error.getCondition():
                 raise  # a conflict with another commit, after which the batch is repeated
-            location = definition.place(gold.line)
             raise ConfigurationError(
-                f"{location}: gold table {gold.name!r}: {first_line(error)}"
+                f"{definition.place(gold.line)}: gold table {gold.name!r}: {first_line(error)}"
             ) from error
 
 

@@ -74,8 +74,9 @@ def infer_schema(
     Raises ConfigurationError if there are no messages, or none of the format.
     """
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
-    texts = with_text(published(events, probe).limit(sample), probe.format, java=True)
-    texts = texts.selectExpr("if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text")
+    texts = with_text(published(events, probe).limit(sample), probe.format, java=True).selectExpr(
+        "if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text"
+    )
     with cached(texts):
         return _infer(texts, destination, format)
 
@@ -112,10 +113,11 @@ def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferre
             f"none of the {sampled:,} messages of {destination!r} that were read is {format}: "
             "name another --format"
         )
-    if format is Format.TEXT:
-        columns = StructType([StructField("body", StringType())])
-    else:
-        columns = _sampled_schema(texts.where("_text IS NOT NULL"), format)
+    columns = (
+        StructType([StructField("body", StringType())])
+        if format is Format.TEXT
+        else _sampled_schema(texts.where("_text IS NOT NULL"), format)
+    )
     columns, left_out = _allowed_columns(columns, format)
     return Inferred(format, columns, sampled, readable, left_out)
 
@@ -215,6 +217,10 @@ def infer_missing(events: DataFrame, definition: Definition) -> Path | None:
 def read_published(spark: SparkSession, source: dict[str, str], destination: str) -> DataFrame:
     """Return the published messages of a journal's destinations; `source` has the options that
     locate it."""
-    reader = spark.read.format("sluicemq").options(**source)
-    reader = reader.option("subscribePattern", subscription([destination]))
-    return reader.option("includeHeaders", "true").load()
+    return (
+        spark.read.format("sluicemq")
+        .options(**source)
+        .option("subscribePattern", subscription([destination]))
+        .option("includeHeaders", "true")
+        .load()
+    )

@@ -123,9 +123,8 @@ class _Converter:
         if kind == "array":
             return self._array(schema, place, depth)
         if kind == "string":
-            if schema.get("contentEncoding") == "base64":
-                return "BINARY"
-            return _FORMATS.get(str(schema.get("format")), "STRING")
+            is_binary = schema.get("contentEncoding") == "base64"
+            return "BINARY" if is_binary else _FORMATS.get(str(schema.get("format")), "STRING")
         if kind in ("number", "integer") and isinstance(step, float) and step in _SCALES:
             return f"DECIMAL({_PRECISION}, {_SCALES[step]})"
         if kind in _SCALARS:

@@ -121,8 +121,7 @@ def subscription(destinations: Iterable[str]) -> str:
     """Return the source's option subscribePattern for patterns of typed tables.
 
     Its option destinations is a list, but a pattern may have commas and blanks."""
-    patterns = (f"(?s:{matcher(pattern).pattern})" for pattern in destinations)
-    return "|".join(patterns) or "(?!)"
+    return "|".join(f"(?s:{matcher(pattern).pattern})" for pattern in destinations) or "(?!)"
 
 
 def published(events: DataFrame, table: TypedTable) -> DataFrame:
@@ -202,14 +201,13 @@ def _with_outcome(frame: DataFrame, table: TypedTable) -> DataFrame:
         .otherwise(f.lit(str(Outcome.WRITTEN)))
     )
     # Each alias may refer to those before it.
-    frame = frame.select(
+    return frame.select(
         "*",
         f.expr(deleted).alias("_deleted"),
         *(check.alias(f"_failed_{index}") for index, check in enumerate(checks)),
         f.array_compact(f.array(*names)).cast(ArrayType(StringType())).alias("_failed"),
         outcome.alias("_outcome"),
-    )
-    return frame.selectExpr(
+    ).selectExpr(
         "* EXCEPT (_reason, _bytes)",
         "NOT _good AS _unparsed",
         f"if({_QUARANTINED}, coalesce(_reason, "
@@ -263,8 +261,9 @@ def count_columns(table: TypedTable) -> list[Column]:
 
 def good_rows(rows: DataFrame, columns: StructType) -> DataFrame:
     """Return the rows to write: declared columns and METADATA."""
-    written_rows = rows.where(_WRITTEN)
-    return written_rows.select(*(f.col(quoted(item.name)) for item in (*columns, *METADATA)))
+    return rows.where(_WRITTEN).select(
+        *(f.col(quoted(item.name)) for item in (*columns, *METADATA))
+    )
 
 
 def quarantined_rows(rows: DataFrame) -> DataFrame:
@@ -285,12 +284,15 @@ def newest_rows(rows: DataFrame, table: TypedTable, columns: StructType) -> Data
     """Return the newest written message of each key, with `_deleted`.
 
     All rows are of one broker, so the highest sequence number is the newest."""
-    written_rows = rows.where(_WRITTEN)
     names = [item.name for item in (*columns, *METADATA)]
     row = f.struct(*(f.col(quoted(name)) for name in names), f.col("_deleted"))
     keys = [f.col(quoted(name)) for name in table.key]
-    newest = written_rows.groupBy(*keys).agg(f.max_by(row, f.col("_sequence")).alias("_newest"))
-    return newest.select(
-        *(f.col("_newest")[name].alias(name) for name in names),
-        f.col("_newest")["_deleted"].alias("_deleted"),
+    return (
+        rows.where(_WRITTEN)
+        .groupBy(*keys)
+        .agg(f.max_by(row, f.col("_sequence")).alias("_newest"))
+        .select(
+            *(f.col("_newest")[name].alias(name) for name in names),
+            f.col("_newest")["_deleted"].alias("_deleted"),
+        )
     )

@@ -268,8 +268,7 @@ class _TableWriter:
             observed = rows.observe(observation, *count_columns(self._table))
             observed = observed.where(f.col("_record") > end)
             size = 0 if self._table.partition_by else self._summary.messages
-            rows = good_rows(observed, self._columns)
-            self._rows.append(rows, self._tag(self._rows), size=size)
+            self._rows.append(good_rows(observed, self._columns), self._tag(self._rows), size=size)
             counts = TableCounts(**observation.get)
         if counts.quarantined:
             condition = f.expr(
