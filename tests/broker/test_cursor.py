@@ -59,6 +59,7 @@ steps = st.lists(
         st.tuples(st.just("take"), st.integers(1, 9), st.booleans()),
         st.tuples(st.just("give back"), st.integers(0, 9)),
         st.tuples(st.just("withdraw"), st.integers(0, 40)),
+        st.tuples(st.just("pin"), st.integers(0, 40)),
         st.tuples(st.just("take out"), st.integers(0, 40), st.integers(1, 9)),
         st.tuples(st.just("compact")),
     ),
@@ -95,12 +96,13 @@ def line_of(
             for reader in (reader_of_any, reader_of_red):
                 unacked = list(reader.consumer.unacked)
                 fixture.broker.release(reader.consumer, unacked[arguments[0] :])
-        elif action == "withdraw":
+        elif action in ("withdraw", "pin"):
             waiting = ready_in(queue)
             if waiting:
                 delivery = waiting[arguments[0] % len(waiting)]
                 queue.queue.all_ready.pin_unpacked(delivery)
-                withdraw(delivery)
+                if action == "withdraw":
+                    withdraw(delivery)
         elif action == "take out":
             for delivery in ready_in(queue)[arguments[0] : arguments[0] + arguments[1]]:
                 remove_waiting(delivery)
@@ -184,6 +186,17 @@ def test_a_packed_backlog_is_skipped_chunk_by_chunk() -> None:
     # 18 chunks, the newest deliveries, however many deliveries the chunks hold
     assert cursor.skip(1950, 18 * CHUNK_COST + 200) == 1950
     assert len(cursor.step(100)) == 50
+
+
+def test_the_last_delivery_of_a_packed_chunk_is_skipped_only_if_it_counts() -> None:
+    fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=2))
+    queue = fixture.queue()
+    sent = [fixture.send(queue, body, durability=Durability.LAZY)[0] for body in "abcdefgh"]
+    line = queue.queue.all_ready
+    line.pin_unpacked(ready_in(queue)[1])  # the last one of the first chunk
+    cursor = Cursor(line, NO_END)
+    assert cursor.skip(3, PLENTY) == 3
+    assert sequences(list(cursor)) == sent[3:]
 
 
 def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None:

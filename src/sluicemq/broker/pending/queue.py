@@ -180,7 +180,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         chunk = backlog.packed_after(order) if backlog is not None else None
         if chunk is not None and requeued is not None:
             candidates = requeued.after(order, 1)
-            if candidates and candidates[0].order < chunk.last:
+            if candidates and candidates[0].order <= chunk.last:
                 return None
         return chunk
 
