@@ -14,7 +14,7 @@ from sluicemq.model.errors import AccessDenied, AuthenticationFailed, Connection
 
 
 class Stand(ThreadingHTTPServer):
-    """Answers as it is told, in order; what it was asked is in `asked`.
+    """Server that sends prepared answers in order; `asked` has the requests.
 
     An answer is a status and a body; None breaks the connection off instead.
     """
@@ -135,7 +135,7 @@ def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exc
 
 
 def test_another_server(stand: Stand) -> None:
-    """An answer that is not a broker's is told as it is, in part."""
+    """The error includes the beginning of an answer that is not a broker's."""
     stand.answers = [(404, b"<html>" + b"x" * 10_000)]
     with (
         HttpClient(stand.target, patience=PATIENCE) as remote,

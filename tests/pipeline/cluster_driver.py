@@ -31,7 +31,7 @@ EXECUTORS = 2
 
 
 def report_process(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Which executor a task runs in: the parent of the process that starts Python workers."""
+    """Yield the executor of a task: the parent of the process that starts Python workers."""
     for _ in batches:
         pass
     stat = Path(f"/proc/{os.getppid()}/stat").read_text()

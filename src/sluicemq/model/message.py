@@ -16,7 +16,6 @@ COMPRESS: Final = "JMS_SUN_COMPRESS"
 COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
 UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 
-
 PROPERTY_OVERHEAD: Final = 100
 """Bytes in memory of a property besides its name and value."""
 

@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -49,6 +49,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.security.passwords import COSTS, TOKEN_PREFIX, UNKNOWN, bcrypt_cost, digest_form
 
+ItemT = TypeVar("ItemT")
 P = ParamSpec("P")
 
 VERSION: Final = 1
@@ -342,14 +343,7 @@ def remove_user(database: Database, name: str, force: bool = False) -> Database:
         )
     if user.superuser and _superusers(database) == 1 and not force:
         raise AccessDenied(f"{name} is the last superuser and cannot be removed")
-    return replace(
-        database,
-        users={
-            other_name: other_user
-            for other_name, other_user in database.users.items()
-            if other_name != name
-        },
-    )
+    return replace(database, users=_without(database.users, name))
 
 
 def change_user(
@@ -426,14 +420,7 @@ def remove_role(database: Database, role: str) -> Database:
         raise AccessError(
             f"the role {role} is assigned to {', '.join(holders[:5])}; withdraw it first"
         )
-    return replace(
-        database,
-        roles={
-            other_role: permissions
-            for other_role, permissions in database.roles.items()
-            if other_role != role
-        },
-    )
+    return replace(database, roles=_without(database.roles, role))
 
 
 def grant_role(database: Database, role: str, permission: Permission) -> Database:
@@ -487,6 +474,10 @@ def remove_token(database: Database, name: str, token_id: str, now: int) -> Data
 def _with(database: Database, name: str, now: int, **fields: object) -> Database:
     user = replace(database.user(name), updated=now, **fields)
     return replace(database, users={**database.users, name: user})
+
+
+def _without(items: Mapping[str, ItemT], name: str) -> dict[str, ItemT]:
+    return {other: item for other, item in items.items() if other != name}
 
 
 def _superusers(database: Database) -> int:

@@ -28,7 +28,7 @@ _ZERO: Final = {pa.int64(): 0, pa.float64(): 0.0, pa.string(): ""}
 
 
 def table(schema: pa.Schema, rows: list[dict[str, Any]]) -> pa.Table:
-    """What a row leaves out is null, or nothing of its kind if it must not be null."""
+    """Return the rows as a table. A missing value is null, or empty if it must not be null."""
     full = []
     for row in rows:
         complete = {}

@@ -70,7 +70,7 @@ def oklab(rgb: Rgb) -> Rgb:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG 2 counts it."""
+    """Return the contrast ratio of two colours, as WCAG 2 defines it."""
     dark, light = sorted(
         float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)
     )

@@ -37,7 +37,7 @@ NAME = decode_name(b"round \xff\xfe trip")
 
 
 def messages() -> list[Any]:
-    """Of every kind of body, some of which lie about it; with properties of every type."""
+    """Return messages of every kind of body, some invalid, with properties of every type."""
     bodies = [
         (BodyKind.NONE, b""),
         (BodyKind.TEXT, "é".encode()),

@@ -35,7 +35,7 @@ def write(frame: DataFrame, url: str, **options: str) -> None:
 
 
 def numbers(messages: list[Message]) -> list[int]:
-    """Those that the bodies are."""
+    """Return the bodies as numbers."""
     return [int(message.body) for message in messages]
 
 

@@ -49,7 +49,7 @@ ORDERS = Address(Kind.QUEUE, "orders")
 
 
 def message(body: bytes = b"hello", address: Address = ORDERS, **fields: object) -> Message:
-    """One that came by PHPMQ; `fields` set the others."""
+    """Return a message of PHPMQ; `fields` set its other attributes."""
     result = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, T0, 0, 4)
     for name, value in fields.items():
         setattr(result, name, value)
@@ -116,14 +116,14 @@ def depth(journal: FileJournal, waiting: int, address: Address = ORDERS) -> int:
 
 
 def options_of(place: Path | str, **given: str) -> SourceOptions:
-    """Everything there is to read, unless told otherwise; names as Spark hands them over."""
+    """Return options, by default to read everything, with lower-case names as Spark passes them."""
     location = {"url": place} if isinstance(place, str) else {"path": str(place)}
     texts = {"events": "*", "includeheaders": "true", **location, **given}
     return parse_options({name: text for name, text in texts.items() if text})
 
 
 def reader_of(place: Path | str, **given: str) -> BatchReader:
-    """What Spark is given for `spark.read`."""
+    """Return the reader that Spark uses for `spark.read`."""
     options = options_of(place, **given)
     return BatchReader(options, arrow_columns(requested_columns(options)))
 

@@ -53,7 +53,7 @@ ALL = ReadAllAvailable()
 
 
 def stream_of(directory: Path | str, **given: str) -> StreamReader:
-    """What Spark is given for `spark.readStream`; from the start of the journal by default."""
+    """Return the reader that Spark uses for `spark.readStream`, by default from the start."""
     options = options_of(directory, **{"startingoffsets": "earliest", **given})
     return StreamReader(options, arrow_columns(requested_columns(options)))
 
@@ -81,7 +81,7 @@ def batches(
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[FileJournal]:
-    """Of several segments, with lists; the last one is being written."""
+    """Journal of several segments with indexes; the last one is being written."""
     with journal_in(tmp_path) as journal:
         fill(journal)
         yield journal

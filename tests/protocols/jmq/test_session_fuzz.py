@@ -267,20 +267,23 @@ class Model(RuleBasedStateMachine):
                 selected.append((reader, message))
         return selected
 
-    @rule(index=peers, places=numbers)
-    def acknowledge(self, index: int, places: list[int]) -> None:
-        client = self.clients[index]
+    def take(self, client: Client, places: list[int]) -> list[tuple[Reader, Message]]:
+        """Remove and return the messages of `choose`."""
         selected = self.choose(client, places)
         for reader, message in selected:
             reader.unacked.remove(message)
+        return selected
+
+    @rule(index=peers, places=numbers)
+    def acknowledge(self, index: int, places: list[int]) -> None:
+        client = self.clients[index]
+        selected = self.take(client, places)
         self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
 
     @rule(index=peers, places=numbers)
     def acknowledge_in_transaction(self, index: int, places: list[int]) -> None:
         client = self.clients[index]
-        selected = self.choose(client, places)
-        for reader, message in selected:
-            reader.unacked.remove(message)
+        selected = self.take(client, places)
         client.acked += selected
         header = encode_header(transaction_id=client.transaction)
         self.put(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(selected)))

@@ -156,9 +156,8 @@ def _widen_decimal(decimal: re.Match[str]) -> str:
     """Return a type that holds the values of messages outside the sample, too."""
     precision, scale = int(decimal[1]), int(decimal[2])
     integer_digits = precision - scale
-    if (
-        integer_digits == _INTEGER_DIGITS
-    ):  # some values have no fraction, which Spark infers as BIGINT
+    # some values have no fraction, which Spark infers as BIGINT
+    if integer_digits == _INTEGER_DIGITS:
         integer_digits = PRECISION - scale - _MORE_DIGITS
     precision = max(PRECISION, integer_digits + scale + _MORE_DIGITS)
     return f"decimal({min(_MAX_PRECISION, precision)},{scale})"
