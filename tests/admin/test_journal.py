@@ -159,9 +159,8 @@ def test_slow_readers_use_little_memory(start: Start) -> None:
     with Client(broker.port("http")) as client:
         [segment] = client.journal()["segments"]
         assert segment["size"] > 40_000_000
-        client.segment(
-            segment["first_sequence"], "0-9999999"
-        )  # so that memory allocated once is counted
+        # so that memory allocated once is counted
+        client.segment(segment["first_sequence"], "0-9999999")
         before = broker.status()["resident_memory_bytes"]
         request = b"GET /api/v1/journal/segments/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
         readers = []

@@ -142,10 +142,8 @@ async def test_history_of_the_broker_and_of_one_destination(api_fixture: ApiFixt
     assert history["loop_lag_ms"] == history["fdatasync_ms"] == []
     assert history["publish_rate"][0] > 0
     assert (await get(anna, "/history?name_base64=am9icw"))["ready"] == history["ready"]
-    for name in (
-        "secret",
-        "nothing",
-    ):  # without permission the response does not depend on existence
+    # without permission the response does not depend on existence
+    for name in ("secret", "nothing"):
         answer = await anna.ask("GET", f"/history?destination={name}")
         assert (answer.status, answer.code) == (403, "forbidden")
     answer = await anna.ask("GET", "/history?destination=jobs&kind=topic")

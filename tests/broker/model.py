@@ -267,9 +267,8 @@ class Model:
         for subscription in destination.every():
             self.close(subscription)
         self.forget(destination.address)
-        for model_message in (
-            destination.parked
-        ):  # blocked producers publish to the present destination of that name
+        # blocked producers publish to the present destination of that name
+        for model_message in destination.parked:
             self.accept(self.resolve(destination.address), model_message)
 
     def forget(self, address: Address) -> None:

@@ -263,10 +263,8 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     fixture.broker.flush()
     assert [message.body for message in fixture.dead_letters()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
-    created_types = (
-        RecordType.DESTINATION_CREATED,
-        RecordType.DESTINATION_SETTINGS,
-    )  # of the dead-letter queue, before it
+    # records of the dead-letter queue, which precede the unit
+    created_types = (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_SETTINGS)
     unit = [r for r in read_from(fixture.journal, start) if r.type not in created_types]
     assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH_PART]
 

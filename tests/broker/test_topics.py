@@ -82,9 +82,8 @@ def test_no_local_leaves_out_the_messages_of_one_sender() -> None:
 def test_no_local_and_a_selector_must_both_agree() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
-    fixture.broker.subscribe(
-        topic, "plain", selector=OfType("red")
-    )  # its result does not apply to other messages
+    # a selector without no-local, whose result does not apply to the other one
+    fixture.broker.subscribe(topic, "plain", selector=OfType("red"))
     reader = fixture.read(
         fixture.broker.subscribe(topic, "s", exclude="me", selector=OfType("red"))
     )

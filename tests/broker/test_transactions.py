@@ -210,9 +210,8 @@ def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
     transactions.commit(transactions.prepared[b"xid"])
     fixture.broker.flush()
     assert (orders.unacked, bodies(answers)) == (0, ["answer"])
-    assert (
-        fixture.journal.stats().live == 1
-    )  # the answer: neither the order nor the PREPARED record
+    # the answer: neither the order nor the PREPARED record
+    assert fixture.journal.stats().live == 1
 
 
 def test_a_prepared_transaction_rolls_back_to_the_queue() -> None:

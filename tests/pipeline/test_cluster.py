@@ -276,7 +276,7 @@ def test_the_commands_of_the_lake(
     dag = load_dag(EXAMPLES / "airflow" / "sluicemq_lake.py", values)
     tasks = {task.task_id: task.application_args for task in dag.tasks}
     libraries = str(jars(DELTA)[0].parent / "*.jar")  # as in the DAG
-    options = ("--definition", str(definition), "--max-rows", "1000")
+    options = ("--definition", str(definition), "--max-rows", "500")
 
     process = cluster.submit(cli.__file__, *tasks["backfill"], *options, libraries=libraries)
     wait_inside_batch(Path(lake.checkpoint("tables")), 1, process, cluster.driver_log)

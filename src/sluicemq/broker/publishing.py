@@ -116,7 +116,8 @@ class Publisher:
         """Raise LimitExceeded if the memory for messages that are not journaled is used up."""
         if self._core.memory > self._core.settings.memory_limit:
             raise LimitExceeded(
-                "the broker's memory for messages that are not journaled is used up"
+                "messages in memory have reached the limit (broker.memory_limit): only messages "
+                "that are journaled are accepted; consume messages, or publish persistent ones"
             )
 
     def accept(

@@ -353,9 +353,8 @@ class FileJournal(Appender):
         # confirm before the next commit, so that publishers send their next messages earlier
         self._on_written(sequence)
         if self._commit_requested_at == self._next:
-            self.commit(
-                self._sync_requested
-            )  # the current event loop iteration has appended nothing
+            # the current event loop iteration has appended nothing
+            self.commit(self._sync_requested)
         self._move_records()
 
     def _move_records(self) -> None:

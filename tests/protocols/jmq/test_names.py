@@ -43,9 +43,8 @@ def test_every_name_survives_a_header(name: str, kind: Kind, prefix: str) -> Non
     wire_name = format_name(address.name)
     raw = encode_header(wire_name, reply_to=wire_name, reply_to_class=class_of(address))
     header = decode_header(raw)
-    if not any(
-        "\ud800" <= character <= "\udfff" for character in wire_name
-    ):  # no Java string has those
+    is_java_string = not any("\ud800" <= character <= "\udfff" for character in wire_name)
+    if is_java_string:
         assert header.queue == (Kind.QUEUE, address.name)
         assert header.topic == (Kind.TOPIC, address.name)
         assert header.reply_address(kind is Kind.TOPIC) == (address if address.name else None)
