@@ -229,6 +229,16 @@ def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
     assert bodies(queue) == ["e", "f"]
 
 
+def test_memory_limit_refuses_messages_for_the_dead_letter_queue_that_are_not_journaled() -> None:
+    fixture = BrokerFixture(EngineSettings(memory_limit=10_000))
+    queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    fixture.send(queue, "a", "b" * 5000, "c" * 5000, durability=Durability.NONE)
+    with pytest.raises(LimitExceeded, match="memory"):
+        fixture.send(queue, "d", durability=Durability.NONE)
+    assert queue.statistics.dead_lettered == len(fixture.dead_letters()) == 2
+    fixture.send(queue, "e", durability=Durability.LAZY)
+
+
 @pytest.mark.parametrize("native", [b"", b"n" * 50])
 def test_memory_includes_headers(native: bytes) -> None:
     fixture = BrokerFixture()

@@ -74,6 +74,8 @@ class Publisher:
             )
         if not message.durability:
             self.record_transient(destination, message)
+            if not message.durability:
+                self.expect_memory()
         if destination.limited or destination.parked:
             admission = self.admit(destination, message, unblocked)
             if admission is None:
@@ -83,8 +85,6 @@ class Publisher:
                 self.accept(target, admitted_message)
                 message.sequence = admitted_message.sequence
                 return True
-        if not message.durability:
-            self.expect_memory()
         self.accept(destination, message)
         return True
 
