@@ -332,6 +332,23 @@ def test_messages_taken_through_a_selector_leave_the_queue() -> None:
     assert objects(queue) < 300
 
 
+def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    waiting_count = 2 * ENOUGH_READY
+    fixture.send(queue, *["x"] * waiting_count, type="red", durability=Durability.LAZY)
+    fixture.read(queue, 0, selector=OfType("red"))
+    for _ in range(5):
+        fixture.wait(10)
+    reader = fixture.read(queue, 1)
+    for _ in range(4000):
+        fixture.send(queue, "a", type="red", durability=Durability.LAZY)
+        reader.settle()
+    assert queue.queue.rescan is not None
+    assert queue.waiting + queue.unacked == waiting_count
+    assert objects(queue) < waiting_count + 3000
+
+
 @pytest.mark.parametrize("chosen", [None, OfType("red")], ids=["all", "some"])
 def test_a_packed_backlog_is_moved_in_order(chosen: OfType | None) -> None:
     fixture = packing()

@@ -37,6 +37,8 @@ MAX_ELAPSED_MS: Final = 10
 """Longest pause that one slice makes up for, in ms."""
 BYTES_PER_COST: Final = 1 << 13
 """Bytes of a body that cost as much as another delivery."""
+MIN_DEFERRED: Final = 1024
+"""Number of deliveries kept back before those that are no longer READY are removed."""
 
 
 class SelectorRescan:
@@ -45,6 +47,7 @@ class SelectorRescan:
     __slots__ = (
         "_cursor",
         "_deferred",
+        "_deferred_limit",
         "_is_scheduled",
         "_iterations",
         "_last_slice",
@@ -62,8 +65,10 @@ class SelectorRescan:
         """Routes to the pending queues of the present pass."""
         self._next_queues: dict[Pending, None] = {}
         """Pending queues that wait for the next pass."""
-        self._deferred: list[tuple[Pending, Delivery]] = []
-        """Matching deliveries that arrived since the pass began."""
+        self._deferred: dict[tuple[Pending, Delivery], None] = {}
+        """Matching deliveries that arrived since the pass began, in order of arrival."""
+        self._deferred_limit = MIN_DEFERRED
+        """Number of them above which those that are no longer READY are removed."""
         self._is_scheduled = False
         self._last_slice = 0
         """Steady ms of the last slice."""
@@ -118,8 +123,15 @@ class SelectorRescan:
         if delivery.order <= cursor.until:
             return cursor.is_before(delivery)
         self._subscription.all_ready.pin(delivery)
-        self._deferred.append((pending_queue, delivery))
+        self._deferred[pending_queue, delivery] = None
+        if len(self._deferred) > self._deferred_limit:
+            self._remove_taken()
         return True
+
+    def _remove_taken(self) -> None:
+        """Remove deliveries that other consumers have taken; a requeued one is kept back again."""
+        self._deferred = {entry: None for entry in self._deferred if entry[1].state == READY}
+        self._deferred_limit = 2 * len(self._deferred) + MIN_DEFERRED
 
     def resume(self) -> None:
         """Resume a paused pass after deliveries were taken from the pending queues."""
@@ -198,10 +210,10 @@ class SelectorRescan:
 
     def _push_deferred(self, priority: int) -> None:
         """Publish the deliveries kept back for priorities that the pass has completed."""
-        entries, self._deferred = self._deferred, []
+        entries, self._deferred = self._deferred, {}
         for pending_queue, delivery in entries:
             if delivery.priority <= priority:
-                self._deferred.append((pending_queue, delivery))
+                self._deferred[pending_queue, delivery] = None
             elif delivery.state == READY:
                 pending_queue.push(delivery)
 
