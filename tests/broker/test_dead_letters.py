@@ -10,7 +10,7 @@ from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability, Message, Origin
-from tests.support.broker import BrokerFixture
+from tests.support.broker import BrokerFixture, bodies
 from tests.support.journal import RecordingJournal, read_from
 
 
@@ -240,3 +240,17 @@ def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
     [dead_letter] = fixture.dead_letters()
     assert dead_letter.body == b"kept"
     assert (dead_letter.properties or {})["noted"] == f"q overflow 0 {fixture.clock.wall}"
+
+
+@pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
+def test_a_full_queue_that_is_its_own_dead_letter_queue_drops_one_message(
+    overflow: Overflow,
+) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(
+        max_messages=500, overflow=overflow, dead_letter=True, dead_letter_queue="q"
+    )
+    numbers = [str(number) for number in range(501)]
+    fixture.send(queue, *numbers, durability=Durability.LAZY)
+    assert bodies(queue) == numbers[1:]
+    assert (queue.statistics.dropped, queue.statistics.dead_lettered) == (1, 0)

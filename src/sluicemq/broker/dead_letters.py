@@ -86,7 +86,10 @@ class DeadLetters:
         if is_dead_letter(message) or not self.becomes_dead_letter(message, source, by_default):
             return False
         queue = self._destinations.dead_letter_queue(source)
-        if queue is not source and not queue.accepts_dead_letter(delivery.size):
+        if queue is source:
+            if reason == "overflow":
+                return False  # its dead letter would displace another message
+        elif not queue.accepts_dead_letter(delivery.size):
             return False if reason == "overflow" else None
         dead_letter = self.make_dead_letter(
             message, source, reason, delivery.attempts, delivery.subscription.name
