@@ -60,6 +60,20 @@ def test_exhausted_messages_stay_until_the_dead_letter_queue_has_capacity(
     assert queue.bytes == 0
 
 
+def test_a_queue_that_becomes_a_dead_letter_queue_accepts_its_blocked_messages() -> None:
+    blocking = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
+    fixture = BrokerFixture(EngineSettings(default_destination=blocking))
+    dead_letter_queue = fixture.broker.destinations.queue("q.dlq")
+    fixture.send(dead_letter_queue, "a")
+    message = fixture.message(dead_letter_queue, "b")
+    unblocked: list[str] = []
+    assert not fixture.broker.publish(dead_letter_queue, message, lambda: unblocked.append("b"))
+    exhaust(fixture, fixture.queue(dead_letter=True, max_attempts=1), "c")
+    fixture.broker.flush()
+    assert unblocked == ["b"]
+    assert sorted(dead(fixture)) == ["a", "b", "c"]
+
+
 def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_others() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)

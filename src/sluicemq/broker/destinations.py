@@ -176,6 +176,8 @@ class Destinations:
             if queue.settings != settings:
                 queue.provenance = queue.provenance._replace(explicit=frozenset(), as_written=())
                 queue.apply(settings)
+                if queue.parked:
+                    self._core.unblocking[queue] = None
                 if queue.number:
                     self.journal_settings(queue)
         return queue

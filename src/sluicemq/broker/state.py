@@ -544,8 +544,8 @@ class Destination:
 
     def accepts_dead_letter(self, size: int) -> bool:
         """Return whether its limits allow another dead letter with a body of `size` bytes."""
-        if self.drops_when_full or not (self.limited or self.parked):
-            return True
+        if self.drops_when_full or not self.limited:
+            return True  # without limits, the parked messages are about to be accepted
         limit = self.settings.max_message_bytes
         return not (self.parked or self.would_exceed_limits(size) or (limit and size > limit))
 
