@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import compile_selector
+from sluicemq.broker import EngineSettings, compile_selector
+from sluicemq.model.destination import Overflow
+from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType, bodies, purge
 
 
@@ -107,6 +109,19 @@ def test_a_message_requeued_through_a_selector_exists_once() -> None:
     assert bodies(queue) == ["a"]
     assert purge(fixture.broker, queue) == 1
     assert (queue.waiting, queue.bytes) == (0, 0)
+
+
+def test_messages_displaced_while_the_queue_is_paused_leave_the_pending_queues() -> None:
+    fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
+    queue = fixture.queue(max_messages=20, overflow=Overflow.DROP_OLDEST)
+    reader = fixture.read(queue, selector=OfType("red"))
+    fixture.broker.destinations.set_paused(queue, True)
+    for _ in range(50):
+        fixture.send(queue, *"abcdefghij", type="red", durability=Durability.LAZY)
+    assert reader.consumer.pending_queue.length < 150
+    fixture.broker.destinations.set_paused(queue, False)
+    fixture.broker.flush()
+    assert reader.got() == list("abcdefghij" * 2)
 
 
 def test_an_iteration_of_large_bodies_ends_for_selectors_too() -> None:

@@ -183,6 +183,7 @@ def dispatch(subscription: Subscription) -> None:
     So the pending queue that is served first comes last the next time.
     """
     if subscription.destination.paused or subscription.core.halted:
+        compact_pending_queues(subscription)  # arrivals may have displaced others
         return
     if len(subscription.pending_queues) == 1:
         _dispatch_queue(subscription, subscription.all_ready, ITERATION_DELIVERIES)
