@@ -154,6 +154,22 @@ def test_destinations_with_messages_or_consumers_are_not_deleted() -> None:
     assert set(fixture.broker.destinations.values()) == {filled_queue, read_queue}
 
 
+def test_the_idle_timeout_begins_after_the_last_message() -> None:
+    fixture = BrokerFixture(EngineSettings(destination_idle_timeout=2000))
+    queue = fixture.broker.destinations.queue("q")
+    fixture.send(queue, "a", expiration=fixture.clock.wall + 5000)
+    for _ in range(5):
+        fixture.sample_stats()
+        fixture.wait(1000)
+    fixture.wait(100)
+    assert (queue.waiting, queue.statistics.expired) == (0, 1)
+    fixture.sample_stats()
+    assert not queue.removed
+    fixture.clock.advance(2000)
+    fixture.sample_stats()
+    assert queue.removed
+
+
 def test_a_consumed_destination_is_not_deleted_by_mistake() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()

@@ -607,11 +607,11 @@ class Destination:
         self.idle_since = self.core.clock.steady
 
     def busy(self) -> bool:
-        """Return whether it is in use, or has been published to since the last call."""
-        if self.statistics.published != self.last_published:
-            self.last_published = self.statistics.published
-            self.restart_idle_time()
-        return bool(
+        """Return whether it is in use.
+
+        Restart the idle time if it is, or has been published to since the last call.
+        """
+        is_in_use = bool(
             self.consumers
             or self.waiting
             or self.unacked
@@ -620,6 +620,10 @@ class Destination:
             or self.subscriptions
             or self.paused
         )
+        if is_in_use or self.statistics.published != self.last_published:
+            self.last_published = self.statistics.published
+            self.restart_idle_time()
+        return is_in_use
 
     # --- routing -----------------------------------------------------------------------------
 
