@@ -113,6 +113,41 @@ def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None
     assert answers == ["a"]
 
 
+def test_an_acknowledgement_of_a_retained_message_is_answered_when_it_is_written() -> None:
+    fixture = LazyFixture()
+    topic = fixture.topic(retain_without_subscriptions=True)
+    reader = fixture.read(fixture.broker.subscribe(topic, "s"))
+    fixture.send(topic, "a")
+    fixture.broker.flush()
+    assert reader.got() == ["a"]
+    answers: list[str] = []
+    fixture.disk.busy = True
+    fixture.broker.when_completed(lambda: answers.append("a"))
+    reader.settle("a")
+    assert answers == []
+    fixture.disk.busy = False
+    fixture.broker.flush()
+    assert answers == ["a"]
+
+
+def test_an_acknowledgement_of_a_requeued_message_is_answered_when_it_is_written() -> None:
+    fixture = LazyFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1, refill=False)
+    [sequence] = fixture.send(queue, "a")
+    fixture.broker.flush()
+    reader.release()
+    answers: list[str] = []
+    fixture.disk.busy = True
+    fixture.broker.when_completed(lambda: answers.append("a"))
+    assert fixture.broker.acknowledge_any(queue.queue, sequence)
+    fixture.broker.flush()
+    assert answers == []
+    fixture.disk.busy = False
+    fixture.broker.flush()
+    assert answers == ["a"]
+
+
 def test_a_commit_with_a_waiting_client_is_synced() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()

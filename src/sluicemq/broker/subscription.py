@@ -187,7 +187,7 @@ def journal_completion(
     the journal unit.
     """
     core = subscription.core
-    return core.journal.append_completed(
+    record = core.journal.append_completed(
         subscription.number,
         subscription.destination.number,
         cause,
@@ -195,6 +195,9 @@ def journal_completion(
         core.clock.wall,
         last,
     )
+    if cause is Cause.ACKNOWLEDGED:
+        core.last_ack_record = record
+    return record
 
 
 def _remove_requeued(subscription: Subscription, sequence: int) -> Delivery | None:
