@@ -130,6 +130,25 @@ def test_an_acknowledgement_of_a_retained_message_is_answered_when_it_is_written
     assert answers == ["a"]
 
 
+def test_a_commit_of_the_acknowledgement_of_a_retained_message_waits_for_the_disk() -> None:
+    fixture = LazyFixture()
+    topic = fixture.topic(retain_without_subscriptions=True)
+    [sequence] = fixture.send(topic, "a")
+    reader = fixture.read(fixture.broker.subscribe(topic, "s", durable=True))
+    fixture.broker.flush()
+    assert reader.got() == ["a"]
+    transaction = fixture.broker.transactions.begin()
+    assert fixture.broker.transactions.acknowledge(transaction, reader.consumer, sequence)
+    answers: list[str] = []
+    fixture.disk.busy = True
+    fixture.broker.transactions.commit(transaction, lambda: answers.append("a"))
+    fixture.broker.flush()
+    assert answers == []
+    fixture.disk.busy = False
+    fixture.broker.flush()
+    assert answers == ["a"]
+
+
 def test_an_acknowledgement_of_a_requeued_message_is_answered_when_it_is_written() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()

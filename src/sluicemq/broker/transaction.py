@@ -492,12 +492,15 @@ class Transactions:
         if record:
             sequence = self.resolve(transaction, record, True)
         self._publisher.make_unit_visible()
+        last_ack_record = self._core.last_ack_record
         for delivery in deliveries:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
             end_unjournaled(delivery, Cause.ACKNOWLEDGED)
+        if self._core.last_ack_record != last_ack_record:
+            sequence = self._core.last_ack_record  # of SHARED deliveries, outside the unit
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
