@@ -387,7 +387,9 @@ class Model:
             if group == [destination.queue] and not destination.grouped:
                 # a later subscription may match it
                 matching = [
-                    s for s in destination.subscriptions.values() if s.accepts(model_message)
+                    s
+                    for s in destination.subscriptions.values()
+                    if s.accepts(model_message) and s not in targets
                 ]
                 group = matching or group
         is_alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)

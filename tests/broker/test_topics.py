@@ -172,3 +172,20 @@ def test_a_held_undurable_message_reaches_later_subscriptions() -> None:
     fixture.broker.flush()
     assert reader.got() == ["a"]
     assert bodies(topic) == []
+
+
+def test_a_held_message_reaches_a_subscription_once_if_another_ended_before_it_was_durable() -> None:
+    fixture = BrokerFixture()
+    topic = fixture.topic(retain_without_subscriptions=True)
+    durable_reader = fixture.read(fixture.broker.subscribe(topic, "durable", durable=True))
+    ended_subscription = fixture.broker.subscribe(topic, "ended")
+    fixture.broker.publish(topic, fixture.message(topic, "a"))
+    fixture.broker.unsubscribe(ended_subscription)
+    fixture.broker.flush()
+    assert durable_reader.got() == ["a"]
+    durable_reader.settle()
+    assert (topic.waiting, topic.unacked) == (1, 0)
+    next_reader = fixture.read(fixture.broker.subscribe(topic, "next"))
+    assert next_reader.got() == ["a"]
+    next_reader.settle()
+    assert fixture.journal.stats().live == 0

@@ -112,20 +112,23 @@ def fan_out(
         if references:  # before the group, where an expired message is completed at once
             topic.core.journal.retain(message.sequence, references)
     if for_group:
-        _add_to_group(topic, message, group)
+        _add_to_group(topic, message, group, targets)
     for target in targets:
         add(target, message, target.journaling_mode(message))
 
 
-def _add_to_group(topic: Destination, message: Message, group: list[Subscription]) -> None:
+def _add_to_group(
+    topic: Destination, message: Message, group: list[Subscription], others: list[Subscription]
+) -> None:
     """Add a message to the members it was published to that still exist, or else to the present
-    ones.
+    ones; `others` are its subscriptions outside the group.
     """
     if not group:
         group = list(topic.members) or [topic.queue]
     if group[0] is topic.queue and not topic.grouped:
-        # no subscription matched at publication; one may match now that the message is visible
-        group = topic.routes.targets(message) or group
+        # no subscription of the group is left; a new one may match now that the message is visible
+        targets = topic.routes.targets(message)
+        group = [target for target in targets if target not in others] or group
     journaled = UNJOURNALED
     if message.durability:
         journaled = RECORDED
