@@ -508,6 +508,22 @@ def test_permissions(harness: Harness) -> None:
     assert access.refusals == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
 
 
+@pytest.mark.parametrize(("right", "pattern"), [("a.*", "a.>"), ("*.*", "*.>")])
+def test_a_wildcard_matches_only_what_its_permission_covers(
+    harness: Harness, right: str, pattern: str
+) -> None:
+    owner = harness.connect()
+    subscribe(owner, "a")
+    peer = harness.connect(access=RecordedAccess(f"{right}: consume produce"))
+    assert add_consumer(peer, "a") == Status.FORBIDDEN
+    subscribe(peer, pattern)
+    publish(owner, "a", "1")
+    publish(owner, "a.b", "2")
+    publish(peer, pattern, "3")
+    assert owner.texts() == ["1"]
+    assert peer.texts() == ["2", "3"]
+
+
 def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     for topic in (False, True):

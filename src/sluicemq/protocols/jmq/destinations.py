@@ -16,7 +16,8 @@ reply.
 A name consists of elements joined by `.`. In a wildcard `*` matches one element and `**` one or
 more. `>` after the last element, without a dot, matches further elements: zero or more after a
 name, one or more after `*` and `**`. A single `>` matches every name. Open MQ (4.2 and later)
-refuses a dot before `>`; this broker accepts it.
+refuses a dot before `>`; this broker accepts it as `**`, so that a permission for `a.*` covers all
+names that `a.>` matches.
 
 Metrics topics `mq.metrics.…` for JMS monitors (JMQ, section 9.3).
 
@@ -87,9 +88,9 @@ class Pattern:
                 raise ValueError(
                     f"{text[:80]!r} is not a valid wildcard: {element!r} is not a valid element"
                 )
-        if text.endswith("*>"):
+        if text.endswith(("*>", ".>")):
             elements += ("*", ">")
-        elif open_ended and elements[-1:] != [">"]:  # `**.>` is `**`; `matches` expects one `>`
+        elif open_ended:
             elements.append(">")
         # States of `matches`, in the bits of a number: bit n stands for the first n elements.
         self._end = 1 << len(elements)
