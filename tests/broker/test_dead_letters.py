@@ -178,6 +178,9 @@ class Note:
         dead_letter.properties["noted"] = f"{origin} {reason} {attempts} {wall}"
         return dead_letter
 
+    def prepare_redrive(self, message: Message) -> None:
+        pass
+
 
 @pytest.mark.parametrize("kept", [None, True, False])
 @pytest.mark.parametrize("setting", [True, False])

@@ -25,6 +25,9 @@ class DeadLetterPolicy(Protocol):
     ) -> Message:
         """Return the dead letter of a message, based on `dead_letter_of`."""
 
+    def prepare_redrive(self, message: Message) -> None:
+        """Adapt the copy of a dead letter that returns to its original destination."""
+
 
 class DeadLetters:
     """Moves undeliverable messages to the dead-letter queues of their destinations.
@@ -66,6 +69,12 @@ class DeadLetters:
         if source.topic:
             note_topic(dead_letter, subscription)
         return dead_letter
+
+    def prepare_redrive(self, message: Message) -> None:
+        """Let the policy of its protocol adapt the redriven copy of a dead letter."""
+        policy = self.policies.get(message.origin)
+        if policy is not None:
+            policy.prepare_redrive(message)
 
     def has_capacity(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""

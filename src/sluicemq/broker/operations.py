@@ -222,6 +222,7 @@ class Operations:
         properties = without_dead_letter_properties(message)
         copy = message.copy(target.address, 0, properties)
         copy.properties = properties or None
+        self._core.dead_letters.prepare_redrive(copy)
         return self._replace(delivery, target, copy, subscription)
 
     def copy(self, delivery: Delivery, target: Destination) -> int:

@@ -696,6 +696,9 @@ class DeadLetterMover(Protocol):
     ) -> Message:
         """Return the dead letter of a message that was in `source`, in its `subscription`."""
 
+    def prepare_redrive(self, message: Message) -> None:
+        """Let the policy of its protocol adapt the redriven copy of a dead letter."""
+
     def has_capacity(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.broker import EngineSettings
+from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
@@ -330,6 +331,40 @@ def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> N
     [dead_letter] = peer.delivered()
     assert dead_letter.body == b""
     assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
+
+
+def test_a_redriven_message_has_not_expired_and_is_as_long_as_it_says(
+    harness: Harness, peer: Peer
+) -> None:
+    expiration = harness.clock.wall + 1000
+    properties = {"JMS_SUN_TRUNCATE_MSG_BODY": True}
+    peer.send("q", "whole", expiration=expiration)
+    peer.send("q", "cut", expiration=expiration, properties=properties)
+    harness.run_event_loop(3000)
+    dead_messages = harness.queue("mq.sys.dmq").queue
+    for dead_letter in list(dead_messages.cursor()):
+        origin = origin_of(harness.broker.read(dead_letter))
+        assert origin is not None
+        harness.broker.operations.redrive(dead_letter, origin)
+    harness.run_event_loop()
+    peer.consume("q", peer.create_session())
+    messages = peer.delivered()
+    assert [(message.body, message.expiration) for message in messages] == [(b"whole", 0), (b"", 0)]
+    assert messages[1].properties == properties
+
+
+def test_clients_reject_no_dead_letter_as_expired(harness: Harness, peer: Peer) -> None:
+    """The Java client rejects expired messages of all destinations but mq.sys.dmq."""
+    settings = DestinationSettings(dead_letter=True)
+    harness.broker.destinations.declare(Address(Kind.QUEUE, "q"), settings)
+    expiration = harness.clock.wall + 1000
+    peer.send("q", "a", expiration=expiration)
+    peer.send("p", "b", expiration=expiration)
+    harness.run_event_loop(3000)
+    peer.consume("q.dlq", peer.create_session())
+    peer.consume("mq.sys.dmq", peer.create_session())
+    messages = peer.delivered()
+    assert [(m.body, m.expiration) for m in messages] == [(b"a", 0), (b"b", expiration)]
 
 
 def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:

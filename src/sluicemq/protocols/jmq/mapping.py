@@ -57,6 +57,7 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
 from sluicemq.protocols.java import STREAM_HEADER, Long, dumps, dumps_map, dumps_stream, encode_utf
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
 from sluicemq.protocols.jmq.fields import (
     DELIVERY_COUNT,
     MAX_STRING,
@@ -336,7 +337,11 @@ def _dead_letter_properties(properties: Mapping[str, Property]) -> dict[str, Pro
 
 def _dead_letter(message: Message) -> bytes:
     """Return the head of a dead letter of a JMQ message: that of its sender, with the properties of
-    a dead letter and with flag Q. The expiration stays, without effect."""
+    a dead letter and with flag Q.
+
+    In the dead message queue the expiration stays, without effect. In other queues clients would
+    reject an expired message, so there it is removed.
+    """
     sender_properties = decode_properties(_block(message.native))
     properties = message.properties or {}
     # NaN is unchanged, although it differs from itself
@@ -349,7 +354,14 @@ def _dead_letter(message: Message) -> bytes:
         message, {**_dead_letter_properties(properties), **transcoded_properties(new_properties)}
     )
     flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q))
+    if message.destination != DEAD_MESSAGES:
+        native = _without_expiration(native)
     return b"".join((native[:_FLAGS_AT], flags, native[_FLAGS_AT + 2 :]))
+
+
+def _without_expiration(native: bytes) -> bytes:
+    """Return a head whose message does not expire."""
+    return native[:12] + bytes(8) + native[20:]
 
 
 def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:
@@ -416,3 +428,10 @@ class JmqDeadLetterPolicy:
                 (native[:_FLAGS_AT], flags.to_bytes(2, "big"), native[_FLAGS_AT + 2 :])
             )
         return dead_letter
+
+    def prepare_redrive(self, message: Message) -> None:
+        """Remove the expiration, and adapt the size of the packet to a truncated body."""
+        native = message.native
+        if native:
+            size = _i32.pack(len(native) + len(message.body))
+            message.native = _without_expiration(native[:8] + size + native[12:])
