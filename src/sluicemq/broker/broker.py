@@ -307,13 +307,18 @@ class Broker:
     def _check_subscriptions(self, name: str, creator: str | None) -> None:
         """Raise QuotaExceeded unless the user may have one more durable subscription.
 
-        Subscriptions of the same name count once: a wildcard has one for each topic.
+        Subscriptions of the same name count once: a wildcard, which follows a space, has one for
+        each topic.
         """
         limit = self.settings.max_subscriptions_per_user
         if creator is None or not limit or len(self.durable_subscriptions) < limit:
             return
-        names = {s.name for s in self.durable_subscriptions.values() if s.owner == creator}
-        if name not in names and len(names) >= limit:
+        names = {
+            subscription.name.partition(" ")[0]
+            for subscription in self.durable_subscriptions.values()
+            if subscription.owner == creator
+        }
+        if name.partition(" ")[0] not in names and len(names) >= limit:
             raise QuotaExceeded(
                 f"{creator_text(creator)} has {limit} durable subscriptions, the limit of a user "
                 "(broker.max_subscriptions_per_user); unsubscribe from some first"

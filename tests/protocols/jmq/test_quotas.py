@@ -95,5 +95,12 @@ def test_user_has_so_many_durable_subscriptions(harness: Harness) -> None:
     second = harness.connect(client_id="two", access=user("ann"))
     assert subscribe(second, "c", "t") == Status.RESOURCE_FULL
     assert subscribe(harness.connect(client_id="3", access=user("bob")), "a", "t") == Status.OK
+    first.drop()
+    first = harness.connect(client_id="one", access=user("ann"))
+    for topic in ("u", "t.*", "t.x", "u"):  # one subscription replaces the other
+        first.send("t.x", "x", topic=True)
+        assert subscribe(first, "a", topic) == Status.OK
+        first.drop()
+        first = harness.connect(client_id="one", access=user("ann"))
     root = harness.connect(client_id="4", access=user("root", superuser=True))
     assert [subscribe(root, name, "t") for name in "abc"] == [Status.OK] * 3

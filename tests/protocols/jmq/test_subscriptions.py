@@ -209,6 +209,35 @@ def test_other_terms_make_another_subscription(harness: Harness) -> None:
     assert len(harness.topic("u").subscriptions) == 1
 
 
+@pytest.mark.parametrize("topic", ["full", "full.*", "x.full.*"])
+def test_a_refused_subscription_replaces_none(harness: Harness, topic: str) -> None:
+    """`x.full.*` matches a topic that accepts the subscription before one that does not."""
+    name = topic.replace(".*", ".b")
+    peer = harness.connect(client_id="me")
+    if topic.startswith("x"):
+        publish(peer, "x.full.a", "1")
+    harness.broker.destinations.declare(
+        Address(Kind.TOPIC, name), DestinationSettings(max_subscriptions=1)
+    )
+    subscribe(harness.connect(), name)
+    peer.close_consumer(subscribe(peer, "t", JMQDurableName="d"))
+    publish(peer, "t", "2")
+    assert add_consumer(peer, topic, JMQDurableName="d") == Status.RESOURCE_FULL
+    publish(peer, name.replace(".b", ".c"), "3")
+    subscribe(peer, "t", JMQDurableName="d")
+    assert peer.texts() == ["2"]
+    names = [list(t.subscriptions) for t in harness.broker.destinations.values() if t.name != "t"]
+    assert "durable:me/d" not in str(names)
+
+
+def test_a_wildcard_that_matched_nothing_is_replaced(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    peer.close_consumer(subscribe(peer, "a.*", JMQDurableName="d"))
+    subscribe(peer, "t", JMQDurableName="d")
+    publish(peer, "a.x", "1")
+    assert harness.topic("a.x").subscriptions == {}
+
+
 def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     peer = harness.connect()
     assert add_consumer(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED

@@ -69,6 +69,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     OF_QUEUE,
     SHARED,
     Durables,
+    DurableState,
     Terms,
     engine_name,
     matches_topic,
@@ -295,27 +296,32 @@ class JmsConsumer:
     def attach(self) -> None:
         """Attach the consumer. Nothing is delivered before `update_flow`. Raises BrokerError."""
         terms = self.terms
+        name = self._address.name
         pattern = self._pattern
+        state: DurableState = ([], None)
         if terms.durable:
-            self._durables.delete_replaced(
-                terms, self._address.name, self._outbound.channel.identity
-            )
+            identity = self._outbound.channel.identity
+            state = self._durables.expect_replaceable(terms, name, identity)
         elif terms.sort == SHARED:
-            self._durables.add_shared_consumer(terms.name, self._address.name)
+            self._durables.add_shared_consumer(terms.name, name)
         self._outbound.consumers[self] = None
         if pattern is not None:
             self._broker.destinations.creations.append(self._attach_to_new_topic)
         try:
             if pattern is None:
                 self._attach_to_address()
-                return
-            if terms.durable:
-                self._durables.add_wildcard(terms, pattern)
-            for topic in matching_topics(self._broker, pattern):
-                self._attach_to(topic)
+            else:
+                if terms.durable:
+                    self._durables.add_wildcard(terms, pattern)
+                for topic in matching_topics(self._broker, pattern):
+                    self._attach_to(topic)
         except BrokerError:
             self.end()
+            if terms.durable:
+                self._durables.restore(terms.name, state)
             raise
+        if terms.durable:
+            self._durables.delete_replaced(terms.name, name)
 
     def _attach_to_address(self) -> None:
         creator = self._outbound.channel.identity.creator

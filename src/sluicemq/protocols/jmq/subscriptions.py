@@ -143,6 +143,10 @@ def matches_topic(pattern: Pattern, topic: Destination) -> bool:
     return pattern.matches(topic.name)
 
 
+DurableState = tuple[list[Subscription], tuple[Terms, Pattern] | None]
+"""Subscriptions of a durable name, and its wildcard."""
+
+
 class Durables:
     """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
     subscription, even if the engine has one for each topic that a wildcard matches."""
@@ -281,12 +285,11 @@ class Durables:
 
     # --- replacing and removing --------------------------------------------------------------
 
-    def delete_replaced(self, terms: Terms, topic: str, identity: Identity) -> None:
-        """Delete the subscription of that name if it has another topic (JMS 1.1 section 6.11.1);
-        the engine replaces one with other terms.
+    def expect_replaceable(self, terms: Terms, topic: str, identity: Identity) -> DurableState:
+        """Return the state of the name of a new subscription, for `restore`.
 
-        Raises SubscriptionInUse if it has consumers, differs in sharing, or belongs to another
-        user.
+        Raises SubscriptionInUse if the subscription of that name belongs to another user, differs
+        in sharing, or has another topic and consumers.
         """
         if not self.may_use(terms.name, identity):
             raise not_owner_error(terms.name)
@@ -295,12 +298,37 @@ class Durables:
             raise SubscriptionInUse(
                 f"{suffix} exists as a subscription with another kind of sharing"
             )
-        existing = [
+        check_unused(terms.name, self._replaced(terms.name, topic))
+        return self.find(terms.name), self._wildcards.get(terms.name)
+
+    def delete_replaced(self, name: str, topic: str) -> None:
+        """Delete the subscription of that name with another topic (JMS 1.1 section 6.11.1), once
+        the new one exists; the engine replaces one with other terms."""
+        for subscription in self._replaced(name, topic):
+            self._broker.unsubscribe(subscription)
+        wildcard = self._wildcards.get(name)
+        if wildcard is not None and wildcard[1].text != topic:
+            del self._wildcards[name]
+
+    def restore(self, name: str, state: DurableState) -> None:
+        """Delete what was created since `state` was returned, because the request is refused."""
+        subscriptions, wildcard = state
+        for subscription in self.find(name):
+            if subscription not in subscriptions:
+                self._broker.unsubscribe(subscription)
+        if wildcard is None:
+            self._wildcards.pop(name, None)
+        else:
+            self._wildcards[name] = wildcard
+        self.find(name)  # removes the name if it is no longer in use
+
+    def _replaced(self, name: str, topic: str) -> list[Subscription]:
+        """Return the subscriptions of that name to other topics or wildcards."""
+        return [
             subscription
-            for subscription in self.find(terms.name)
+            for subscription in self.find(name)
             if (wildcard_of(subscription) or subscription.destination.name) != topic
         ]
-        self._drop(terms.name, existing)
 
     def is_known(self, name: str) -> bool:
         """Return whether there is a subscription of that name, or a wildcard without topics."""
@@ -308,16 +336,8 @@ class Durables:
 
     def remove(self, name: str) -> None:
         """Delete the subscriptions of a name. Raises SubscriptionInUse."""
-        self._drop(name, self.find(name))
-        self._wildcards.pop(name, None)
-        self.find(name)  # removes the name, which is no longer in use
-
-    def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
-        check_unused(name, subscriptions)
-        for subscription in subscriptions:
-            self._broker.unsubscribe(subscription)
-        if subscriptions:
-            self._wildcards.pop(name, None)
+        check_unused(name, self.find(name))
+        self.restore(name, ([], None))
 
 
 def check_unused(
