@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -227,6 +228,58 @@ def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: 
     peer.acknowledge(message, transaction=transaction)
     [following] = peer.delivered()
     assert following.body == b"2"
+
+
+def close_first(peer: Peer, session: int, consumer: int) -> None:
+    peer.close_consumer(consumer)
+
+
+def destroy_session(peer: Peer, session: int, consumer: int) -> None:
+    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+
+
+def unsubscribe(peer: Peer, session: int, consumer: int) -> None:
+    [subscription] = peer.harness.topic("t").subscriptions.values()
+    peer.harness.broker.unsubscribe(subscription)
+    peer.harness.run_event_loop()
+
+
+@pytest.mark.parametrize("end", [close_first, destroy_session, unsubscribe])
+def test_safe_mode_goes_on_after_the_end_of_a_consumer(
+    harness: Harness, end: Callable[[Peer, int, int], None]
+) -> None:
+    peer = harness.connect(JMQSafeMode=True)
+    session = peer.create_session()
+    consumer = peer.consume("t", session, topic=True)
+    other = peer.consume("q", peer.create_session())
+    peer.send("t", "1", topic=True)
+    peer.send("q", "2")
+    assert peer.texts() == ["1"]
+    end(peer, session, consumer)
+    [message] = peer.delivered()
+    assert (message.consumer_id, message.body) == (other, b"2")
+    peer.send("q", "3")
+    assert peer.delivered() == []
+    peer.acknowledge(message)
+    assert peer.texts() == ["3"]
+
+
+def test_safe_mode_goes_on_after_a_recover_of_a_message_that_ended(harness: Harness) -> None:
+    peer = harness.connect(JMQSafeMode=True)
+    peer.consume("q", peer.create_session())
+    peer.send("q", "1")
+    [message] = peer.delivered()
+    purge(harness.broker, harness.queue("q"), unacked=True)
+    peer.redeliver(message, attempted=True)
+    peer.send("q", "2")
+    assert peer.texts() == ["2"]
+
+
+def test_safe_mode_goes_on_without_acknowledgements(harness: Harness) -> None:
+    peer = harness.connect(JMQSafeMode=True)
+    peer.consume("q", peer.create_session(AckMode.NO_ACK))
+    peer.send("q", "1", "2", "3")
+    assert peer.texts() == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("group", [1, 100, 250])

@@ -176,7 +176,7 @@ class Outbound:
             self.credit -= count
         self.byte_credit.remaining -= size
         if self.safe:
-            self.outstanding = True
+            self.outstanding = consumer.requires_ack
         if self.limit or self.safe or size:
             self.update_capacity()
 
@@ -186,7 +186,7 @@ class Outbound:
         self.update_capacity()
 
     def acknowledged(self) -> None:
-        """Continue in safe mode after an acknowledgement: no message is outstanding."""
+        """Continue in safe mode after the acknowledgement or return of the outstanding message."""
         self.outstanding = False
         self.update_capacity()
 
@@ -575,6 +575,7 @@ class JmsConsumer:
 
     def redeliver(self, sysids: Iterable[bytes], attempted: bool) -> None:
         """Handle REDELIVER; `attempted` if the application has received the messages."""
+        had_unacked = bool(self.unacked.first)
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
             entry = self.unacked.take(sysid)
@@ -590,8 +591,7 @@ class JmsConsumer:
                 self._add_pending(
                     self._broker.start_next_attempt(holder, sequences, attempted=attempted)
                 )
-        if requested and self._outbound.safe:
-            self._outbound.acknowledged()
+        self._continue_safe_mode(had_unacked)
         self.update_flow()
 
     # --- the end -----------------------------------------------------------------------------
@@ -602,6 +602,7 @@ class JmsConsumer:
         `last_received` is the message that the application has received last; with `none_received`
         it has received none. Without either it may have received all messages.
         """
+        had_unacked = bool(self.unacked.first)
         boundary = self.last_acked_index
         if last_received is not None and last_received in self.unacked.first:
             boundary = self.unacked.first[last_received][0]
@@ -618,6 +619,7 @@ class JmsConsumer:
         for engine in engines:
             self._broker.retire(engine, sequences[engine])
         self._delete_unused_subscriptions(engines)
+        self._continue_safe_mode(had_unacked)
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
@@ -639,6 +641,12 @@ class JmsConsumer:
         self.pending.clear()
         if not self.closed:
             self._delete_unused_subscriptions(self._stop_delivery())
+        self._continue_safe_mode(bool(entries))
+
+    def _continue_safe_mode(self, had_unacked: bool) -> None:
+        """Continue in safe mode if the outstanding message was this consumer's and is no longer."""
+        if self._outbound.safe and had_unacked and not self.unacked.first:
+            self._outbound.acknowledged()
 
     def _stop_delivery(self) -> list[Consumer]:
         """End the deliveries and return the consumers of the engine."""
@@ -663,10 +671,12 @@ class JmsConsumer:
         destination, use the next one of that name, unless the broker refuses that."""
         if consumer in self.pauses.consumers:
             self.pauses.consumers.remove(consumer)
+            had_unacked = bool(self.unacked.first)
             self.unacked.keep(self._is_entry_unacked)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):
                     self._attach_to_address()
+            self._continue_safe_mode(had_unacked)
 
 
 @dataclass(slots=True, eq=False)
