@@ -12,7 +12,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import encode_blocks
-from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, R, Status
+from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 from tests.support.broker import purge
 
@@ -365,6 +365,18 @@ def test_clients_reject_no_dead_letter_as_expired(harness: Harness, peer: Peer) 
     peer.consume("mq.sys.dmq", peer.create_session())
     messages = peer.delivered()
     assert [(m.body, m.expiration) for m in messages] == [(b"a", 0), (b"b", expiration)]
+
+
+@pytest.mark.parametrize("topic", [False, True])
+def test_a_dead_letter_that_a_client_publishes_again(
+    harness: Harness, peer: Peer, topic: bool
+) -> None:
+    peer.consume("x", peer.create_session(), topic=topic)
+    expiration = harness.clock.wall + 1000
+    properties = {"deadLetterReason": "expired"}
+    peer.send("x", "a", topic=topic, properties=properties, expiration=expiration)
+    [message] = peer.delivered()
+    assert (message.flags & Q == 0, message.expiration) == (topic, expiration)
 
 
 def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:

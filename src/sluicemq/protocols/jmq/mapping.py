@@ -340,7 +340,8 @@ def _dead_letter(message: Message) -> bytes:
     a dead letter and with flag Q.
 
     In the dead message queue the expiration stays, without effect. In other queues clients would
-    reject an expired message, so there it is removed.
+    reject an expired message, so there it is removed. A client may have published the dead letter
+    again, also to a topic and with an expiration.
     """
     sender_properties = decode_properties(_block(message.native))
     properties = message.properties or {}
@@ -353,8 +354,9 @@ def _dead_letter(message: Message) -> bytes:
     native = with_properties(
         message, {**_dead_letter_properties(properties), **transcoded_properties(new_properties)}
     )
-    flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q))
-    if message.destination != DEAD_MESSAGES:
+    is_queue = message.destination.kind is Kind.QUEUE
+    flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | (Q if is_queue else 0)))
+    if message.destination != DEAD_MESSAGES and not message.expiration:
         native = _without_expiration(native)
     return b"".join((native[:_FLAGS_AT], flags, native[_FLAGS_AT + 2 :]))
 
