@@ -9,10 +9,10 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import Durability
-from sluicemq.protocols.java import Long
+from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
-from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.wire import Limits, Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
 from tests.support.broker import purge
 from tests.support.sessions import RecordedAccess
@@ -421,6 +421,24 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     other.acknowledge(*messages)
     peer.send("x.*", "unreceived", topic=True)
     assert harness.broker.destinations.find(Address(Kind.TOPIC, "x.*")) is None
+
+
+def test_a_large_message_of_an_old_client_reaches_a_wildcard(harness: Harness, peer: Peer) -> None:
+    """Its properties are within the limit, but not in the present encoding."""
+    peer.decoder.allow(Limits(properties=2 << 20))
+    peer.consume("a.b", peer.create_session(), topic=True)
+    names = [f"p{number:02}" for number in range(20)]
+    table = dumps_map({"p": "x" * 60_000, **dict.fromkeys(names, "same")}, hashtable=True)
+    # references to the third object of the stream, after the map and its first key
+    table = table.replace(b"t\0\4same", b"\x71\0\x7e\0\3")
+    message = bytearray(peer.message("a.*", table + b"body", True, A))
+    message[4:6] = (200).to_bytes(2, "big")
+    message[56:60] = len(table).to_bytes(4, "big")
+    peer.put(bytes(message))
+    [answer, delivery] = sorted(peer.receive(), key=lambda packet: -packet.type)
+    assert status(answer) == Status.OK
+    assert delivery.body == b"body"
+    assert delivery.properties["p19"] == "x" * 60_000
 
 
 def test_messages_to_wildcards_leave_time_for_other_clients(harness: Harness, peer: Peer) -> None:

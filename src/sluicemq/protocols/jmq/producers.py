@@ -55,6 +55,7 @@ from sluicemq.protocols.jmq.subscriptions import matching_topics
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
     Decoder,
+    Limits,
     Packet,
     encode_head,
     encode_packet,
@@ -76,6 +77,9 @@ _WINDOW: Final = 10_000
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
 _LARGEST_SEQUENCE: Final = (1 << 62) - 1
+_ANY_SIZE: Final = Limits(1 << 31, 1 << 31, 1 << 31)
+"""Limits of copies, whose originals are within those of the listener. The properties of an old
+packet may be larger in the present encoding."""
 
 
 class Producers:
@@ -277,7 +281,7 @@ class Producers:
             packet.expiration,
             make_sysid(self._broker.identity, number, packet.timestamp),
         )
-        [copy] = Decoder().feed(head + packet.body)
+        [copy] = Decoder(_ANY_SIZE).feed(head + packet.body)
         return copy
 
     def _was_published(self, packet: Packet, destination: Destination, message: Message) -> bool:
