@@ -14,6 +14,7 @@ from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.destinations import Metrics
 from sluicemq.protocols.jmq.mapping import encode_delivery
+from sluicemq.protocols.jmq.fields import read_name
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Packet
 from tests.support.broker import purge
@@ -186,6 +187,22 @@ def test_the_list_of_destinations(fixture: MetricsFixture) -> None:
             "isTemporary": True,
         },
     }
+
+
+def test_names_of_other_protocols_are_those_that_java_clients_accept(
+    fixture: MetricsFixture,
+) -> None:
+    fixture.send("orders-eu", b"1234")
+    monitor = Monitor(fixture, "mq.metrics.destination_list")
+    fixture.seconds(1)
+    [(topic, values)] = monitor.values().items()
+    assert topic == "mq.metrics.destination.queue.orders_HYPHEN_eu"
+    assert values["name"] == "orders_HYPHEN_eu"
+    monitor = Monitor(fixture, read_name(topic))
+    fixture.seconds(1)
+    [packet] = monitor.packets()
+    assert packet.properties["type"] == topic
+    assert loads_map(packet.body)["numMsgs"] == 1
 
 
 def test_one_queue_with_its_highest_values_and_means(fixture: MetricsFixture) -> None:

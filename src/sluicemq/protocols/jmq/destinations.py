@@ -54,7 +54,7 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import BrokerError, DestinationNotFound
 from sluicemq.model.message import BodyKind, Durability, Message, Property
 from sluicemq.protocols.java import Long, Value, dumps_map
-from sluicemq.protocols.jmq.fields import read_name
+from sluicemq.protocols.jmq.fields import format_name, read_name
 from sluicemq.protocols.jmq.packets import DestType, RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet, number, text
 from sluicemq.protocols.transport import Process
@@ -390,8 +390,9 @@ class Metrics:
         values: dict[str, Value] = {}
         for destination in self._destinations():
             kind, prefix = ("topic", _TOPIC) if destination.topic else ("queue", _QUEUE)
-            values[f"{PREFIX}{prefix}{destination.name}"] = {
-                "name": destination.name,
+            name = format_name(destination.name)
+            values[f"{PREFIX}{prefix}{name}"] = {
+                "name": name,
                 "type": kind,
                 "isTemporary": destination.temporary,
             }
@@ -401,7 +402,7 @@ class Metrics:
         host, port = self._address()
         now = self._broker.clock.wall
         properties: dict[str, Property] = {
-            "type": topic.name,
+            "type": format_name(topic.name),
             "timestamp": Long(now),
             "brokerAddress": f"{host}:{port}",
             "brokerHost": host,
