@@ -576,6 +576,19 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
     assert other.create(name, topic) == Status.NOT_FOUND
 
 
+def test_who_may_not_destroy_a_queue_does_not_learn_whether_it_exists(harness: Harness) -> None:
+    owner = harness.connect()
+    owner.send("there", "x")
+    owner.create("private", temporary=True)
+    peer = harness.connect(access=RecordedAccess("mine: delete"))
+    for name in ("there", "private", "missing"):
+        answer = peer.ask(H.DESTROY_DESTINATION, peer.destination_properties(name))
+        assert status(answer) == Status.FORBIDDEN
+        assert answer.properties["JMQReason"] == f"anna may not delete '{name}'"
+    properties = peer.destination_properties("mine")
+    assert peer.request_status(H.DESTROY_DESTINATION, properties) == Status.NOT_FOUND
+
+
 def test_destinations_that_may_not_be_created() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()

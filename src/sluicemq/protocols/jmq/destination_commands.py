@@ -213,18 +213,21 @@ def _create(connection: JmqConnection, address: Address, bits: int) -> None:
 
 
 def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
-    """Handle DESTROY_DESTINATION. Only its connection may destroy a temporary destination."""
+    """Handle DESTROY_DESTINATION. Only its connection may destroy a temporary destination.
+
+    Without the permission the reply does not tell whether the destination exists.
+    """
     address = address_of(packet)
     destination = connection.broker.destinations.find(address)
+    is_own = owns(connection, destination)
+    if not (is_own or is_temporary(address.name) or is_reserved(address)):
+        connection.channel.demand(Operation.DELETE, address.name)
     if destination is None:
         raise RejectedRequest(Status.NOT_FOUND, f"{address} does not exist")
-    if destination.temporary:
-        if destination.owner is not connection.channel:
-            raise RejectedRequest(Status.FORBIDDEN, f"{address} belongs to another connection")
-    elif is_reserved(address):
+    if destination.temporary and not is_own:
+        raise RejectedRequest(Status.FORBIDDEN, f"{address} belongs to another connection")
+    if is_reserved(address):
         raise RejectedRequest(Status.FORBIDDEN, f"{address} belongs to the broker")
-    else:
-        connection.channel.demand(Operation.DELETE, address.name)
     connection.broker.remove(destination)
     connection.reply(packet)
 
