@@ -410,6 +410,19 @@ def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, pee
     assert redelivered.flags & R
 
 
+def test_an_undeliverable_message_of_a_closed_consumer_goes_to_another(
+    harness: Harness, peer: Peer
+) -> None:
+    consumer = peer.consume("q", peer.create_session())
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    peer.close_consumer(consumer, message)
+    other = harness.connect()
+    other.consume("q", other.create_session())
+    peer.acknowledge(message, JMQAckType=1)
+    assert other.texts() == ["a"]
+
+
 def test_an_undeliverable_message_does_not_come_for_ever(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a")

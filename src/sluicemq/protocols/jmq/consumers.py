@@ -707,7 +707,8 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
     Without another consumer it would return at once, endlessly: then it becomes a dead letter, with
     `force` even if its destination keeps none.
     """
-    has_others = len(delivery.subscription.consumers) > 1
+    consumers = delivery.subscription.consumers
+    has_others = len(consumers) > (holder in consumers)  # a closed consumer is not among them
     if has_others and delivery.attempts < MOST_REROUTED:
         broker.release(holder, [delivery.sequence])
     else:
