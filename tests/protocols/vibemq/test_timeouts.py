@@ -247,3 +247,20 @@ def test_an_acknowledgement_of_a_second_copy_passes_nothing(harness: Harness) ->
     assert peer.ids() == []
     harness.run_event_loop(SECOND)
     assert peer.ids() == ["2"]
+
+
+def test_an_acknowledgement_of_what_was_taken_back_leaves_others_of_its_id(
+    harness: Harness,
+) -> None:
+    """The client handles the message of `a`, which another one has by now, before that of `b`."""
+    slow, other = harness.connect(), harness.connect()
+    for queue in "ab":
+        slow.publish(queue, "m")
+        slow.subscribe(queue)
+    other.subscribe("a")
+    harness.run_event_loop(30 * SECOND)
+    assert other.ids() == ["m"]
+    slow.acknowledge("m")
+    assert (harness.bodies("a"), harness.bodies("b")) == ([], [b'"m"'])
+    slow.acknowledge("m")
+    assert harness.bodies("b") == []

@@ -564,46 +564,54 @@ class Subscriptions:
     # --- acknowledgements --------------------------------------------------------------------
 
     def acknowledge(self, identity: str) -> None:
-        """Acknowledge the oldest delivery of that id that a consumer of `mine` holds."""
-        while (delivery := self.by_token.take(identity)) is not None:
-            consumer = delivery.consumer
-            subscriber = self.mine.get(consumer)
-            if (
-                subscriber is not None
-                and consumer is not None
-                and subscriber.acknowledge(consumer, delivery)
-            ):
-                if self.copies is None:
-                    return
-                break
+        """Acknowledge the oldest tracked copy of that id or, if there is none, the oldest delivery
+        that a consumer of `mine` holds."""
+        copies = self.copies
+        index = -1
+        if copies is not None:
+            index = next(
+                (position for position, copy in enumerate(copies) if copy.identity == identity), -1
+            )
+        if index < 0:
+            while (delivery := self.by_token.take(identity)) is not None:
+                consumer = delivery.consumer
+                subscriber = self.mine.get(consumer)
+                if (
+                    subscriber is not None
+                    and consumer is not None
+                    and subscriber.acknowledge(consumer, delivery)
+                ):
+                    if copies is None:
+                        return
+                    break
         self.last_activity = self.connection.broker.clock.steady
-        if self.copies is None:
+        if copies is None:
             return
-        subscribers = self._remove_handled(self.copies, identity)
+        subscribers = self._acknowledge_copy(copies, index) if index >= 0 else set()
         if self.is_silent:
             self.is_silent = False
             subscribers.update(self.mine.values())
-        requeued_counts = Counter(copy.subscriber for copy in self.copies if not copy.unacked)
-        sequences = {copy.delivery.sequence for copy in self.copies}
-        if not requeued_counts and len(sequences) == len(self.copies):
+        requeued_counts = Counter(copy.subscriber for copy in copies if not copy.unacked)
+        sequences = {copy.delivery.sequence for copy in copies}
+        if not requeued_counts and len(sequences) == len(copies):
             self.copies = None
+            self.by_token.keep(self._is_unacked)  # it still has those acknowledged by their copies
         for subscriber in subscribers:
             subscriber.restore_window(requeued_counts[subscriber])
 
-    def _remove_handled(self, copies: list[Copy], identity: str) -> set[Subscriber]:
-        """Remove the copies that the client has handled. Returns their subscribers."""
+    def _acknowledge_copy(self, copies: list[Copy], index: int) -> set[Subscriber]:
+        """Acknowledge the message of a copy and remove the copies that the client has handled.
+
+        Returns their subscribers.
+        """
         subscribers: set[Subscriber] = set()
-        index = next(
-            (position for position, copy in enumerate(copies) if copy.identity == identity), -1
-        )
-        if index < 0:
-            return subscribers
         answered_copy = copies[index]
-        consumer = answered_copy.subscriber.consumer
-        if not answered_copy.unacked and consumer is not None:
+        delivery = answered_copy.delivery
+        subscriber = answered_copy.subscriber
+        consumer = subscriber.consumer
+        if consumer is not None and not subscriber.acknowledge(consumer, delivery):
             # the message was requeued before
-            sequence = answered_copy.delivery.sequence
-            self.connection.broker.acknowledge_any(consumer.subscription, sequence)
+            self.connection.broker.acknowledge_any(consumer.subscription, delivery.sequence)
         later_copies = copies[index + 1 :]
         later_sequences = {copy.delivery.sequence for copy in later_copies}
         remaining: list[Copy] = []
