@@ -451,6 +451,11 @@ class Broker:
         """
         return redelivery.start_next_attempt(consumer, sequences, attempted)
 
+    def mark_sent(self, deliveries: Iterable[Delivery]) -> None:
+        """Set the time of unacked deliveries to now: their consumer sends them only now."""
+        for delivery in deliveries:
+            delivery.delivered = self.clock.steady
+
     def read(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, for reading. Raises JournalDamaged, RecordNotFound."""
         return self.core.read(delivery)

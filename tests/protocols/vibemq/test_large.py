@@ -57,6 +57,16 @@ def publish(harness: Harness, payload: bytes, queue: str = "q") -> Message:
     return message
 
 
+def publish_large(harness: Harness) -> None:
+    """Publish ORDERS as `m` and leave the jobs of the other threads to `settle`."""
+    publisher = harness.connect()
+    publisher.session.receive(packed(ORDERS))
+    harness.run_event_loop()
+    harness.background.run()
+    harness.run_event_loop()
+    assert [frame.id for frame in read(publisher)] == ["m"]
+
+
 # --- coming in -----------------------------------------------------------------------------------
 
 
@@ -385,3 +395,33 @@ def test_consumer_that_leaves_gives_back_what_was_being_compressed(harness: Harn
     harness.settle()
     received = other.more + read(other)
     assert [frame.headers["deliveryAttempts"] for frame in received] == ["1", "1"]
+
+
+# --- acknowledgement timeouts ---------------------------------------------------------------------
+
+
+def test_timeout_runs_from_the_sending_of_a_compressed_message(harness: Harness) -> None:
+    peer = harness.connect(SessionOptions(ack_timeout=1000), **{"supported-compression": "gzip"})
+    peer.subscribe("q")
+    publish_large(harness)
+    harness.run_event_loop(1500)
+    harness.settle()
+    harness.run_event_loop(999)
+    assert [frame.headers["deliveryAttempts"] for frame in read(peer)] == ["1"]
+    harness.run_event_loop(1)
+    harness.settle()
+    assert [frame.headers["deliveryAttempts"] for frame in read(peer)] == ["2"]
+
+
+def test_redelivery_waits_once_behind_a_message_that_is_being_compressed(harness: Harness) -> None:
+    options = SessionOptions(ack_timeout=1000, window_bytes=1 << 24)
+    peer = harness.connect(options, **{"supported-compression": "gzip"})
+    peer.subscribe("q")
+    peer.publish("q", "small")
+    publish_large(harness)
+    for _ in range(3):
+        harness.run_event_loop(1000)
+    harness.settle()
+    assert [frame.id for frame in read(peer)] == ["m"]
+    frames = peer.acknowledge("m")
+    assert [(frame.id, frame.headers["deliveryAttempts"]) for frame in frames] == [("small", "2")]

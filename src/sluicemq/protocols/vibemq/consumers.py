@@ -349,9 +349,12 @@ class Subscriber:
         remaining = [
             delivery for delivery in deliveries if unacked.get(delivery.sequence) is delivery
         ]
+        self._broker.mark_sent(remaining)
         self._send(
             consumer, remaining, frame if remaining and self._key(remaining[0]) == key else None
         )
+        if self.timeout:
+            self._subscriptions.schedule_timeout(self._broker.clock.steady + self.timeout)
         if not self._blocked:
             self.pauses.resume(_ENCODING)
 
@@ -408,7 +411,8 @@ class Subscriber:
             return
         broker = self._broker
         delay = consumer.subscription.destination.settings.retry_delay
-        if delay or self._connection.channel.congested or self._has_other_consumers(consumer):
+        cannot_send = self._connection.channel.congested or self._blocked
+        if delay or cannot_send or self._has_other_consumers(consumer):
             broker.time_out(consumer, sequences)
         else:
             deliveries = broker.start_next_attempt(consumer, sequences, attempted=True)
