@@ -106,6 +106,17 @@ def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harne
     assert {frame.id for frame in silent.acknowledge(kept_id)} == rest
 
 
+def test_new_subscription_of_a_silent_consumer_gets_one_message(harness: Harness) -> None:
+    silent = harness.connect()
+    silent.publish("q", "1")
+    silent.subscribe("q")
+    harness.run_event_loop(30 * SECOND)
+    assert silent.ids() == ["1"]
+    harness.connect().publish("other", "2", "3", "4")
+    assert silent.subscribe("other") == ["2"]
+    assert [frame.id for frame in silent.acknowledge("1")] == ["3", "4"]
+
+
 def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> None:
     """It settles the message, whoever holds it by now, and ends the silence."""
     silent, other = (

@@ -152,7 +152,8 @@ class Subscriber:
         self.pauses.add(consumer)
         if answer is not None:
             answer()
-        broker.grant(window, connection.options.window if self._needs_acks else _UNSENT)
+        credit = connection.options.window if self._needs_acks else _UNSENT
+        broker.grant(window, 1 if self.timeout and self._subscriptions.is_silent else credit)
 
     def _created(self, destination: Destination) -> None:
         try:
