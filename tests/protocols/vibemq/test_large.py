@@ -263,6 +263,21 @@ def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
     assert [frame.id for frame in read(peer)] == ["m", "small"]
 
 
+def test_message_with_large_headers_is_compressed_off_the_event_loop(harness: Harness) -> None:
+    headers = {f"{number}-{'x' * 60_000}": "v" for number in range(50)}
+    publisher = compressing(harness)
+    frame = Frame(wire.PUBLISH, "m", "q", b"1", headers)
+    data = wire.encode(frame, limit=wire.MAX_UNPACKED)
+    publisher.session.receive(wire.compressed(data, Compression.BROTLI))
+    harness.settle()
+    peer = compressing(harness)
+    peer.subscribe("q")
+    assert (peer.more, len(harness.background.jobs)) == ([], 1)
+    harness.settle()
+    [delivered] = read(peer)
+    assert delivered.headers == {**headers, "deliveryAttempts": "1"}
+
+
 def test_message_is_compressed_once_for_all_subscribers(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,7 +252,8 @@ class Subscriber:
             assert message is not None  # unacked
             identity = wire_id(message, prefix)
             raw = identity.encode()
-            if delivery.size > LARGE:
+            header_size = message.header_bytes() if message.properties else 0
+            if delivery.size + header_size > LARGE:
                 large, first_frame = first_frame, None
                 if large is None:
                     large = self._find_large(delivery, raw)
@@ -330,7 +331,8 @@ class Subscriber:
         ):
             return b"" if delivery.size > MAX_BODY else encode()
         self._requested_key = key
-        connection.large.request(key, encode, len(message.body), self._on_large_encoded)
+        size = len(message.body) + message.header_bytes()
+        connection.large.request(key, encode, size, self._on_large_encoded)
         return None
 
     def _on_large_encoded(self, key: LargeKey, frame: bytes | Exception) -> None:

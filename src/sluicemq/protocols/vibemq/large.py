@@ -235,7 +235,7 @@ class LargeDeliveries:
     ) -> None:
         """Call `on_encoded` with the key and the frame, or the exception of `encode`.
 
-        `size` is that of the message's body. The call may happen before this returns.
+        `size` is that of the message's body and headers. The call may happen before this returns.
         """
         requests = self._requests.setdefault(key, [])
         requests.append(on_encoded)
