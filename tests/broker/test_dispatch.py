@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import Window
 from sluicemq.model.errors import SubscriptionInUse
-from tests.support.broker import BrokerFixture
+from tests.support.broker import BrokerFixture, OfType
 
 
 def test_consumers_are_served_round_robin() -> None:
@@ -145,6 +145,19 @@ def test_an_iteration_of_large_bodies_ends_at_one_mebibyte() -> None:
     assert len(reader.got()) == 2
     fixture.broker.flush()
     assert len(reader.got()) == 1
+
+
+@pytest.mark.parametrize("selector", [None, OfType("a")])
+def test_an_iteration_of_large_headers_ends_at_one_mebibyte(selector: OfType | None) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    fixture.send(queue, "1", "2", "3", type="a", properties={"name": "x" * 600_000})
+    reader = fixture.read(queue, selector=selector)
+    batches = [reader.got()]
+    for _ in range(3):
+        fixture.broker.flush()
+        batches.append(reader.got())
+    assert list(filter(None, batches)) == [["1", "2"], ["3"]]
 
 
 def test_an_exclusive_queue_activates_its_next_consumer_when_the_first_detaches() -> None:

@@ -30,7 +30,8 @@ from sluicemq.model.message import Message
 
 ITERATION_DELIVERIES: Final = 1000
 ITERATION_BYTES: Final = 1 << 20
-"""Limits per consumer and iteration, so that no backlog blocks the other connections."""
+"""Limits per consumer and iteration, so that no backlog blocks the other connections. Bodies and
+headers count."""
 
 
 # --- arrival -------------------------------------------------------------------------------------
@@ -188,9 +189,8 @@ def dispatch(subscription: Subscription) -> None:
     if len(subscription.pending_queues) == 1:
         _dispatch_queue(subscription, subscription.all_ready, ITERATION_DELIVERIES)
         return
-    statistics = subscription.destination.statistics
-    byte_limit = statistics.delivered_bytes + ITERATION_BYTES
     total = 0
+    total_bytes = 0
     pending_queues = [
         pending_queue
         for pending_queue in subscription.pending_queues.values()
@@ -198,13 +198,14 @@ def dispatch(subscription: Subscription) -> None:
     ]
     first = pending_queues[0] if len(pending_queues) > 1 else None
     while pending_queues:
-        pending_queues = [
-            pending_queue
-            for pending_queue in pending_queues
-            if _dispatch_queue(subscription, pending_queue, 1)
-        ]
+        served_queues = []
+        for pending_queue in pending_queues:
+            if size := _dispatch_queue(subscription, pending_queue, 1):
+                served_queues.append(pending_queue)
+                total_bytes += size
+        pending_queues = served_queues
         total += 1
-        if total >= ITERATION_DELIVERIES or statistics.delivered_bytes > byte_limit:
+        if total >= ITERATION_DELIVERIES or total_bytes > ITERATION_BYTES:
             subscription.core.unfinished[subscription] = None
             break
     if first is not None:
@@ -306,7 +307,10 @@ def _take_ready(
 def _dispatch_queue(
     subscription: Subscription, pending_queue: PendingQueue[Delivery, Consumer], limit: int
 ) -> int:
-    """Dispatch up to `limit` deliveries per consumer and return the number dispatched."""
+    """Dispatch up to `limit` deliveries per consumer.
+
+    Return the bytes dispatched, with one more for each delivery: 0 if there was none.
+    """
     available = pending_queue.available_consumers
     if not available or not pending_queue.mask:
         return 0
@@ -316,6 +320,7 @@ def _dispatch_queue(
     requeued = subscription.requeued
     total = 0
     size = 0
+    header_size = 0
     redelivered = 0
     while available and pending_queue.mask:
         consumer = next(iter(available))
@@ -327,7 +332,7 @@ def _dispatch_queue(
         if batch is None:
             batch = batches[consumer] = []
         capacity = limit - len(batch)
-        if capacity <= 0 or size > ITERATION_BYTES:
+        if capacity <= 0 or size + header_size > ITERATION_BYTES:
             if limit > 1:
                 core.unfinished[subscription] = None
             break
@@ -352,7 +357,10 @@ def _dispatch_queue(
             batch.append(delivery)
             count += 1
             size += delivery.size
-            if size > ITERATION_BYTES:
+            message = delivery.message
+            if message is not None and message.properties:
+                header_size += message.header_bytes()
+            if size + header_size > ITERATION_BYTES:
                 break
         total += count
         window.credit -= count
@@ -380,7 +388,7 @@ def _dispatch_queue(
                 consumer.delivered += len(batch)
                 record_deliveries(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
-    return total
+    return total + size + header_size
 
 
 # --- acknowledgement -----------------------------------------------------------------------------
