@@ -305,10 +305,10 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
     # --- queues
 
     async def create_queue(self, queue: str, options: QueueOptions | None = None) -> None:
-        """Create a queue. Succeeds if it exists with the same options.
+        """Create a queue. An existing queue keeps its options, unless it was created by use.
 
-        Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
-        RequestTimeout.
+        Raises CommandRefused (code QUEUE_EXISTS if the listener has `strict_create`),
+        ConnectionLost, RequestTimeout.
         """
         frame = commands.create_queue(self._new_id(), queue, options or QueueOptions())
         await self._request(frame)

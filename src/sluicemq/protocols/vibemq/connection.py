@@ -114,7 +114,7 @@ class SessionOptions(NamedTuple):
     compression     algorithms offered to clients
     threshold       size of a frame's body in bytes from which it is compressed, if negotiated
     detect_json     deliver text of other protocols that is a JSON object or array as JSON
-    strict_create   CreateQueue answers QUEUE_EXISTS even if the options are the same
+    strict_create   CreateQueue of a queue that exists is answered with QUEUE_EXISTS
     foreign_delete  DeleteQueue deletes queues that others have created or use
     notify          called with messages for the operator; must not raise
     rate_limit      requests per second and connection, without acknowledgements and pings;
