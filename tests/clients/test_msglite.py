@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -386,6 +387,23 @@ def test_close_raises_an_error_that_no_call_has_raised(
             await asyncio.sleep(0.001)
         with pytest.raises(error):
             await client.close()
+        await client.close()
+
+    face(listener, scenario)
+
+
+def test_close_raises_if_the_connection_is_reset_meanwhile(listener: socket.socket) -> None:
+    """The broker resets a connection whose messages it has not accepted."""
+
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await client.send("a", b"x", timeout=LONG)
+        closing = asyncio.create_task(client.close())
+        while await asyncio.to_thread(peer.recv, 1000):
+            pass
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        with pytest.raises(ConnectionLost, match="reset"):
+            await closing
         await client.close()
 
     face(listener, scenario)

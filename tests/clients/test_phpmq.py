@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Coroutine
 
 import pytest
@@ -179,6 +180,54 @@ def test_values_that_cannot_be_encoded_are_not_sent(listener: socket.socket) -> 
         server, _ = listener.accept()
         with server:
             assert server.recv(1000) == wire.encode_send(b"q", b"good")
+        await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["before close", "during close"])
+def test_close_raises_if_the_connection_is_reset_after_a_send(
+    listener: socket.socket, when: str
+) -> None:
+    """The broker resets a connection whose messages it has not stored."""
+
+    async def main() -> None:
+        client = await PhpmqClient.connect(port=port_of(listener))
+        await client.send("q", b"lost")
+        peer, _ = listener.accept()
+        assert await asyncio.to_thread(peer.recv, 1000)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if when == "before close":
+            peer.close()
+            while client._connection.failure is None:
+                await asyncio.sleep(0.001)
+            closing = asyncio.create_task(client.close())
+        else:
+            closing = asyncio.create_task(client.close())
+            assert await asyncio.to_thread(peer.recv, 1000) == b""
+            peer.close()
+        with pytest.raises(ConnectionLost, match="reset"):
+            await closing
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_close_after_a_reset_without_unconfirmed_messages(listener: socket.socket) -> None:
+    async def main() -> None:
+        client = await PhpmqClient.connect(port=port_of(listener))
+        await client.send("q", b"stored")
+        peer, _ = listener.accept()
+        confirmation = asyncio.create_task(client.confirm())
+        received = b""
+        while (probe := received.rfind(wire.PROBE)) < 0 or b"confirm" not in received:
+            received += await asyncio.to_thread(peer.recv, 1000)
+        queue = received[probe : probe + len(wire.PROBE) + 16]
+        peer.sendall(encode_dispatch(queue, b"confirm", b"f" * 32))
+        await confirmation
+        assert await asyncio.to_thread(peer.recv, 1000)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
         await client.close()
 
     asyncio.run(main())

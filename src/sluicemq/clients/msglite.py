@@ -218,6 +218,7 @@ class _Connection(ClientTransport[Frame]):
     async def close(self) -> None:
         unknown = self.failure is not None and self.sends > self._accepted
         await super().close()
+        unknown = unknown or (self.reset is not None and self.sends > self._accepted)
         if not self._is_error_raised and (unknown or isinstance(self.failure, RequestRefused)):
             self.check()
         self._accepted = self.sends

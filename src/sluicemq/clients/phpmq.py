@@ -13,8 +13,10 @@ the connection ends.
 
 The protocol confirms nothing. `close` ends the client's output and waits until the broker closes;
 SluiceMQ does so once all messages sent with durability `sync` are on disk. Over TLS it does not
-wait. A broker that refuses a message (its queue is full, its name too long) closes the connection:
-the next call raises ConnectionLost, but `close` does not. `confirm` raises it, over TLS, too.
+wait. `close` raises ConnectionLost if the connection is reset instead: SluiceMQ does that if it has
+to close while sent messages wait for room. A broker that refuses a message (its queue is full, its
+name too long) closes the connection: the next call raises ConnectionLost, but `close` does not.
+`confirm` raises it, over TLS, too.
 
 Dispatches of both versions are accepted. `dispatch_version` is the form of sent messages: 2 writes
 a TTL packet with each message, 1 with none, "auto" with those that have a `ttl`. A released PHP
@@ -30,7 +32,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport, Inbox
+from sluicemq.clients.transport import AsyncClient, ClientTransport, Inbox, copy_error
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.phpmq.wire import (
@@ -127,6 +129,21 @@ class _Connection(ClientTransport[Frame]):
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
         self.queue = b""
         self.inbox = Inbox[Frame]()
+        self.sends = 0
+        """Number of sent messages."""
+        self.confirmed = 0
+        """Number of those that are confirmed, or whose loss a call has raised."""
+
+    def check(self) -> None:
+        if self.failure is not None:
+            self.confirmed = self.sends
+        super().check()
+
+    async def close(self) -> None:
+        await super().close()
+        if self.reset is not None and self.sends > self.confirmed:
+            self.confirmed = self.sends
+            raise copy_error(self.reset)
 
     def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:
@@ -195,7 +212,9 @@ class PhpmqClient(AsyncClient):
         ttl, version = _natural(ttl, "ttl"), self._dispatch_version
         if version == "auto":
             version = 2 if ttl else 1
-        await self._connection.send(encode_send(_name(queue), body, ttl, dispatch_version=version))
+        frame = encode_send(_name(queue), body, ttl, dispatch_version=version)
+        self._connection.sends += 1
+        await self._connection.send(frame)
 
     async def subscribe(self, queue: str, window: int = 1) -> None:
         """Subscribe with up to `window` unacked messages; 0 unsubscribes and requeues all.
@@ -232,22 +251,27 @@ class PhpmqClient(AsyncClient):
         Raises ConnectionLost, RequestTimeout: it is then unknown which messages the broker has
         accepted.
         """
-        timeout = self._connection.timeout
+        connection = self._connection
+        timeout = connection.timeout
         probe = decode_name(PROBE) + secrets.token_hex(8)
         try:
             await self.subscribe(probe, 1)
+            sent = connection.sends + 1
             await self.send(probe, b"confirm", PROBE_SECONDS)
             await (await self.receive(timeout)).ack()
         except RequestTimeout:
             raise RequestTimeout(f"no confirmation in {timeout:g} s") from None
         except ConnectionLost as error:
+            connection.confirmed = connection.sends
             raise ConnectionLost(
                 f"{error}; it refused a message, or does not speak PHPMQ"
             ) from None
+        connection.confirmed = max(connection.confirmed, sent)
 
     async def close(self) -> None:
         """Send queued data, and wait until the broker has read it and closed.
 
-        Raises RequestTimeout if it is unknown which messages the broker received.
+        Raises RequestTimeout, or ConnectionLost if the connection is reset, if it is unknown which
+        messages the broker received.
         """
         await self._connection.close()

@@ -105,6 +105,8 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         """Error that ended the connection; None while it is usable."""
         self.forbids_reconnect = False
         """True if the broker will accept no other connection."""
+        self.reset: ConnectionLost | None = None
+        """Error of a connection that broke; None if one of the peers has closed it."""
         self._decoder = decoder
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -202,7 +204,8 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         """Send EOF behind what is queued. A connection that the broker has reset is dropped."""
         try:
             transport.write_eof()
-        except OSError:  # the reset is known to the kernel, not yet to the event loop
+        except OSError as error:  # the reset is known to the kernel, not yet to the event loop
+            self.reset = ConnectionLost(reason_of(error))
             self.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -219,6 +222,8 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = reason_of(exc) if isinstance(exc, OSError) else str(exc or "")
+        if exc is not None and self.reset is None:
+            self.reset = ConnectionLost(reason)
         self.mark_lost(ConnectionLost(reason or "the connection is closed"))
         self._ended.set()
         self._writable.set()
