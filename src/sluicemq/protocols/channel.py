@@ -38,6 +38,9 @@ _SYNC: Final = Durability.SYNC
 
 MOST_UNCONFIRMED: Final = 16 << 20
 """Bytes received whose confirmations are pending from which on reading pauses."""
+_COUNTED: Final = 1 << 20
+"""Bytes received between two counts of those that are not durable, in protocols that confirm
+nothing."""
 MOST_UNREAD: Final = 1 << 20
 """Bytes of replies to a client that does not read from which on reading from it pauses."""
 
@@ -70,7 +73,8 @@ class Channel(Generic[Frame]):
     closed   ignored                          dropped
 
     Reading from the client pauses while frames are held, or while more than MOST_UNCONFIRMED bytes
-    wait for their confirmation, or more than MOST_UNREAD bytes of replies are unread.
+    wait for their confirmation (or to be durable, in protocols that confirm nothing), or more than
+    MOST_UNREAD bytes of replies are unread.
 
     traffic      counters of all clients of the protocol
     identity     user of the connection
@@ -358,6 +362,7 @@ class Publisher(Generic[Request]):
         "_parked",
         "_patience",
         "_session",
+        "_uncounted",
         "accepted",
         "last_sync",
         "parked_bytes",
@@ -374,6 +379,8 @@ class Publisher(Generic[Request]):
         self._patience = patience
         self._parked: dict[Message, Parked] = {}
         self._alarm = Alarm(channel.transport)
+        self._uncounted = 0
+        """Bytes received since the last count, see `count_received`."""
         self.accepted: list[Request] = []
         self.last_sync = 0
         self.parked_bytes = 0
@@ -412,6 +419,21 @@ class Publisher(Generic[Request]):
     def confirm_parked(self, request: Request) -> None:
         """Confirm a message that was parked, once it is durable."""
         self._broker.when_durable(self.last_sync, partial(self._confirm, [request], 0))
+
+    def count_received(self, size: int) -> None:
+        """Count a read of `size` bytes in a protocol that confirms nothing, so that reading pauses
+        while too many bytes are not durable."""
+        self._uncounted += size
+        if self._uncounted >= _COUNTED:
+            counted, self._uncounted = self._uncounted, 0
+            if self.last_sync > self._broker.journal.durable:
+                self._channel.unconfirmed += counted
+                self._broker.when_durable(self.last_sync, partial(self._count_durable, counted))
+                self._channel.update_reading()
+
+    def _count_durable(self, size: int) -> None:
+        self._channel.unconfirmed -= size
+        self._channel.update_reading()
 
     def _confirm(self, batch: list[Request], size: int) -> None:
         channel = self._channel

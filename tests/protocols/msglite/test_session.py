@@ -13,6 +13,7 @@ from sluicemq.model.destination import (
     is_reply_address,
 )
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.channel import MOST_UNCONFIRMED
 from sluicemq.protocols.msglite import wire
 from tests.protocols.msglite.harness import Harness, Peer
 
@@ -703,6 +704,18 @@ def test_sync_the_end_confirms_what_was_sent(harness: Harness) -> None:
         assert client.open, "closed before the message was on disk"
         harness.run_event_loop()
         assert not client.open
+
+
+def test_sync_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harness) -> None:
+    client = harness.connect(Durability.SYNC)
+    sends = MOST_UNCONFIRMED // (1 << 20)
+    for _ in range(sends):
+        assert not client.transport.paused
+        client.session.receive(wire.encode_message(9, b"a", bytes(1 << 20)))
+    assert client.transport.paused
+    harness.run_event_loop()
+    assert not client.transport.paused
+    assert len(harness.bodies("a")) == sends
 
 
 @pytest.mark.parametrize("durability", list(Durability))

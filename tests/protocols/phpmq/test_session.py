@@ -5,6 +5,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.channel import MOST_UNCONFIRMED
 from sluicemq.protocols.phpmq import wire
 from tests.protocols.phpmq.harness import Harness, encode_dispatch
 from tests.protocols.phpmq.test_wire import MALFORMED
@@ -131,6 +132,18 @@ def test_a_message_is_dispatched_only_once_it_is_durable(harness: Harness) -> No
     assert peer.frames() == []
     harness.run_event_loop()
     assert peer.bodies() == [b"body"]
+
+
+def test_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harness) -> None:
+    peer = harness.connect()
+    sends = MOST_UNCONFIRMED // (1 << 20)
+    for _ in range(sends):
+        assert not peer.transport.paused
+        peer.session.receive(wire.encode_send(b"q", bytes(1 << 20)))
+    assert peer.transport.paused
+    harness.run_event_loop()
+    assert not peer.transport.paused
+    assert len(harness.bodies("q")) == sends
 
 
 def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harness) -> None:

@@ -155,7 +155,9 @@ class MsgliteSession:
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
-        self._channel: Channel[Frame] = Channel(transport, broker, access, "msglite", access.guest)
+        self._channel: Channel[Frame] = Channel(
+            transport, broker, access, "msglite", access.guest, self._holds_back_too_much
+        )
         self._publisher = Publisher(self._channel, self)
         self._replies = replies
         self._durability = durability
@@ -199,6 +201,11 @@ class MsgliteSession:
             self._held_bytes += len(data)
             if self._held_bytes > _MOST_HELD_BACK:
                 self._channel.pause_reading(True)
+        self._publisher.count_received(len(data))
+
+    def _holds_back_too_much(self, wait: bool) -> bool:
+        """Return whether the input behind a waiting command lets reading pause."""
+        return self._held_bytes > _MOST_HELD_BACK
 
     @property
     def buffered(self) -> int:
@@ -321,8 +328,8 @@ class MsgliteSession:
                 self._refuse("the input ends within a command")
             elif self._check_durable(None):
                 self._close("")
-        else:
-            self._channel.pause_reading(False)
+        elif self._channel.paused:
+            self._channel.update_reading()
 
     def _send(self, timeout: int, body: bytes, to: bytes, reply: bytes = b"") -> None:
         """Process `>`: publish to the longest-waiting consumer, else to the end of the queue.

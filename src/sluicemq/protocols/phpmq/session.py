@@ -144,7 +144,9 @@ class PhpmqSession:
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
-        self._channel: Channel[Frame] = Channel(transport, broker, access, "phpmq", access.guest)
+        self._channel: Channel[Frame] = Channel(
+            transport, broker, access, "phpmq", access.guest, self._has_too_many_waiting
+        )
         self._publisher = Publisher(self._channel, self)
         self._dispatch_version = 0 if dispatch_version == "auto" else dispatch_version
         """Version of all dispatches; 0 = version of each message."""
@@ -179,6 +181,7 @@ class PhpmqSession:
             channel.hold(frames, _size(frames))
         else:
             self._handle(frames)
+        self._publisher.count_received(len(data))
 
     @property
     def buffered(self) -> int:
@@ -455,7 +458,7 @@ class PhpmqSession:
             if self._channel.ended:
                 self._close_when_durable()
             else:
-                self._channel.pause_reading(False)
+                self._channel.update_reading()
 
     def _wait_for_space(self, destination: Destination, message: Message) -> None:
         """Add a send to those that wait, because the journal's disk is nearly full."""
@@ -470,6 +473,10 @@ class PhpmqSession:
         self._waiting_bytes += size + WAITING_OVERHEAD
         if self._waiting_bytes > MOST_WAITING:
             self._pause_reading()
+
+    def _has_too_many_waiting(self, wait: bool) -> bool:
+        """Return whether the sends that wait for disk space let reading pause."""
+        return self._waiting_bytes > MOST_WAITING and not self._channel.ended
 
     def _on_space_available(self) -> None:
         """Continue once the journal has space again."""
