@@ -5,7 +5,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.channel import MOST_UNCONFIRMED
+from sluicemq.protocols.channel import MOST_UNCONFIRMED, MOST_UNREAD
 from sluicemq.protocols.phpmq import wire
 from tests.protocols.phpmq.harness import Harness, encode_dispatch
 from tests.protocols.phpmq.test_wire import MALFORMED
@@ -158,6 +158,19 @@ def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harnes
     peer.acknowledge(frame)
     assert peer.transport.open
     assert [address.name for address in harness.broker.destinations] == ["q"]
+
+
+def test_reading_pauses_while_the_client_does_not_read_the_answers_to_its_probes(
+    harness: Harness,
+) -> None:
+    peer = harness.connect()
+    probe = wire.encode_send(b"sluicemq.probe.1", b"")
+    peer.session.pause_delivery()
+    peer.put(probe * (MOST_UNREAD // len(probe)))
+    assert peer.transport.paused
+    assert peer.transport.written
+    peer.session.resume_delivery()
+    assert not peer.transport.paused
 
 
 def test_a_probe_after_a_refused_message_does_not_come_back(harness: Harness) -> None:

@@ -224,10 +224,13 @@ class PhpmqSession:
 
     def pause_delivery(self) -> None:
         """Stop deliveries, so that no message is sent in part."""
+        self._channel.mark_congested()
         self._pauses.pause(CONGESTED)
 
     def resume_delivery(self) -> None:
         """Resume deliveries."""
+        self._channel.clear_congestion()
+        self._channel.update_reading()
         self._pauses.resume(CONGESTED)
 
     def closed(self) -> None:
@@ -418,7 +421,7 @@ class PhpmqSession:
             ttl = -1 if self._dispatch_version == 1 else 0
             encoder = DispatchEncoder(queue, self._decoder.newline)
             encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), ttl)
-            self._transport.write(chunks)
+            self._channel.write(chunks)
 
     # --- back-pressure -----------------------------------------------------------------------
 
