@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
@@ -141,6 +142,19 @@ def test_close_ends_a_call_of_another_thread(harness: Harness, port: int) -> Non
     client.close()
     thread.join(10)
     assert len(failures) == 1
+
+
+def test_a_client_that_is_garbage_in_its_own_thread_leaves_no_thread(port: int) -> None:
+    """The garbage collector runs in the thread that allocates, also in that of the client."""
+    client = BlockingClient(PhpmqClient.connect, port=port)
+    cycle: list[object] = [client]
+    cycle.append(cycle)
+    portal = client._loop._portal
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "sluicemq-client"]
+    del client, cycle
+    portal.call(gc.collect)
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_an_unclosed_client_does_not_stop_the_end_of_its_process(

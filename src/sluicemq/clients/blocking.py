@@ -19,6 +19,7 @@ from concurrent.futures import CancelledError
 from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
 from inspect import isasyncgenfunction, iscoroutinefunction
+from threading import Thread, current_thread
 from types import TracebackType
 from typing import Any, Final, Self
 from weakref import finalize
@@ -29,6 +30,8 @@ from sluicemq.clients.connect import connect as connect_client
 from sluicemq.model.errors import ConnectionLost
 
 _END: Final = object()
+_THREAD: Final = "sluicemq-client"
+"""Name of the threads of the event loops."""
 
 
 class _EventLoop:
@@ -36,7 +39,7 @@ class _EventLoop:
 
     def __init__(self) -> None:
         stack = ExitStack()
-        self._portal = stack.enter_context(start_blocking_portal(name="sluicemq-client"))
+        self._portal = stack.enter_context(start_blocking_portal(name=_THREAD))
         self.end = finalize(self, _end, self._portal, stack)
 
     def call(self, function: Callable[..., Any], *args: object, **options: object) -> Any:
@@ -58,6 +61,10 @@ class _EventLoop:
 
 
 def _end(portal: BlockingPortal, stack: ExitStack) -> None:
+    if current_thread().name == _THREAD:
+        # The garbage collector runs in the thread of an event loop, which cannot wait for its end.
+        Thread(target=_end, args=(portal, stack), daemon=True).start()
+        return
     with suppress(RuntimeError):  # the portal has ended already
         portal.call(portal.stop, True)
     stack.close()
