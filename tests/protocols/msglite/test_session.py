@@ -686,6 +686,20 @@ def test_a_query_whose_reply_address_is_removed_ends_in_time(
     assert client.got() == b"*\r\n"
 
 
+def test_messages_of_a_broken_connection_that_wait_count_as_memory(harness: Harness) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    harness.limit("b", DestinationSettings(max_message_bytes=1))
+    client, consumer = harness.connect(), harness.connect()
+    bodies = b"1", b"2", bytes(100_000)
+    refused = wire.encode_message(9, b"b", b"too large") + wire.encode_message(9, b"c", b"behind")
+    client.put(b"".join(wire.encode_message(9, b"a", body) for body in bodies) + refused)
+    client.drop()
+    assert harness.broker.memory > 100_000
+    for body in bodies:
+        assert consumer.ask(b"< 0 a\r\n") == wire.encode_message(9, b"a", body)
+    assert harness.bodies("c") == []
+
+
 # --- durability ----------------------------------------------------------------------------------
 
 

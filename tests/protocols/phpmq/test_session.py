@@ -671,6 +671,34 @@ def test_messages_that_a_slow_consumer_leaves_go_to_another(harness: Harness) ->
     assert other.bodies() == [b"1", b"2"]
 
 
+def test_sends_of_a_broken_connection_that_wait_count_as_memory(harness: Harness) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    producer, consumer = harness.connect(), harness.connect()
+    producer.send(b"q", b"1", b"2", bytes(100_000), b"4")
+    producer.drop()
+    assert harness.broker.memory > 100_000
+    consumer.consume(b"q", 10)
+    assert consumer.bodies() == [b"1", b"2", bytes(100_000), b"4"]
+
+
+def test_an_acknowledgement_behind_a_blocked_send_of_a_broken_connection(
+    harness: Harness,
+) -> None:
+    """It would be executed before the send is accepted."""
+    harness.limit("done", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    worker = harness.connect()
+    worker.send(b"jobs", b"job")
+    worker.consume(b"jobs", 1)
+    [frame] = worker.frames()
+    worker.put(
+        wire.encode_send(b"done", b"1")
+        + wire.encode_send(b"done", b"2")
+        + wire.encode_acknowledge(frame[1], frame[3])
+    )
+    worker.drop()
+    assert harness.bodies("jobs") == [b"job"]
+
+
 # --- other protocols, and the life of queues ---------------------------------------------------
 
 

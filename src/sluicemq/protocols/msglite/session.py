@@ -257,7 +257,11 @@ class MsgliteSession:
         """Do nothing: `flushed` follows."""
 
     def closed(self) -> None:
-        """Requeue unsent deliveries. Received messages are still published."""
+        """Requeue unsent deliveries. Received messages are still published.
+
+        If they wait for room in their queues, all of them wait in the broker, which limits the
+        memory for that.
+        """
         self._channel.close()
         self._alarm.cancel()
         self._sent.unsent.clear()
@@ -266,8 +270,11 @@ class MsgliteSession:
         self._old_consumers.clear()
         self._cancel_waiting()
         self._remove_used_replies()
-        self._wait_reasons &= ~(WAITING | FULL)
+        self._wait_reasons &= CLOSED
         self._run()
+        while self._pending:
+            self._wait_reasons &= ~PARKED
+            self._run()
         self._publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -569,11 +576,11 @@ class MsgliteSession:
             return
         self._wait_reasons = CLOSED
         self._pending.clear()
+        if not self._channel.close():
+            return
         self._publisher.end()
         self._alarm.cancel()
         self._cancel_waiting()
-        if not self._channel.close():
-            return
         if lost:
             # an orderly close would confirm that all messages are accepted
             self._transport.abort(reason)

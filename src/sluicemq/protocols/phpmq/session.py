@@ -236,11 +236,16 @@ class PhpmqSession:
     def closed(self) -> None:
         """Requeue unacked messages and drop sends that wait for disk space.
 
-        Sends that wait for room in their queue are still published.
+        A send that waits for room in its queue and those behind it are still published: all of them
+        wait in the broker, which limits the memory for that. Other frames are dropped.
         """
         self._channel.close()
         self._unsubscribe()
         self._drop_waiting()
+        sends = [frame for frame in self._channel.release() if frame[0] == SEND]
+        while sends:
+            self._handle(sends)
+            sends = self._channel.release()
         self._publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -525,6 +530,7 @@ class PhpmqSession:
             if self._waiting or self._publisher.parked:
                 # an orderly close would confirm that all messages are stored
                 self._drop_waiting()
+                self._channel.release()
                 self._publisher.end()
                 self._transport.abort(reason or "sends that wait are not stored")
             else:
