@@ -13,9 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.journal.space import RESERVE_NAME, SpaceLevel, SpaceReport
 from sluicemq.model.errors import JournalError, JournalFailed
+from tests.faults import filesystem
 from tests.faults.filesystem import SmallFilesystem
 from tests.journal.support import crash, put, take
 
@@ -162,6 +164,32 @@ def test_a_used_up_reserve_waits_and_goes_on(machine: Machine) -> None:
     machine.check(journal)
     assert machine.levels[-1] == SpaceLevel.ENOUGH
     assert os.stat(machine.directory / RESERVE_NAME).st_size == 4 * MIB
+    journal.close()
+
+
+@pytest.mark.parametrize("preallocate_bytes", [0, 256 * 1024])
+def test_a_small_group_waits_without_a_reserve(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, preallocate_bytes: int
+) -> None:
+    """On a fast disk, the owner's thread writes small groups itself, but it never waits."""
+    monkeypatch.setattr(filesystem, "BLOCK", 1)
+    options = replace(OPTIONS, reserve_bytes=0, preallocate_bytes=preallocate_bytes)
+    journal = machine.open(options)
+    journal._average_sync_time = 0.0
+    last = put(journal)
+    journal.commit()
+    machine.run_until(lambda: journal.durable >= last)
+    machine.fill()
+    file = journal._file
+    # the record fills the reserved space exactly, and its entry in the index finds none
+    left = file._reserved - file.end - file._index_bytes
+    last = put(journal, bytes(max(left, 2 * HEADER_BYTES) // 8 * 8 - HEADER_BYTES))
+    journal.commit()
+    machine.run_until(lambda: journal.space.exhausted)
+    assert journal.durable < last
+    machine.others -= 40 * MIB
+    machine.check(journal)
+    machine.run_until(lambda: journal.durable >= last)
     journal.close()
 
 

@@ -315,7 +315,7 @@ class FileJournal(Appender):
             # the owner's thread neither creates a file, as the first group of a file does,
             # nor waits for space, nor calls back before `_roll` has begun the next segment
             file = self._file
-            fits = not self.space.low and file.fits(self._fill)
+            fits = not self.space.low and file.fits(self._fill, len(parts) // 3)
             is_inline = is_small and not last and file.fd >= 0 and fits
             run = self._writer.run if is_inline else self._writer.submit
             run(partial(self._write_group, group), partial(self._finish_group, group))

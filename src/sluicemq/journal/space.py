@@ -268,6 +268,12 @@ class DiskSpace:
             self._reserve_left -= released_bytes
         return True
 
+    def reserve_covers(self, size: int) -> bool:
+        """Return whether a write of `size` bytes needs not wait: the reserve has enough for it, or
+        no write waits."""
+        floor = self._reserve_size // UPKEEP_SHARE
+        return not self._waits_for_space or self._reserve_left - floor >= max(size, RELEASE_BYTES)
+
     def _wait(self) -> bool:
         """Wait RETRY_SECONDS for space. Return False if this thread must not wait."""
         if not self._waits_for_space or threading.get_ident() == self._owner:

@@ -271,12 +271,12 @@ class SegmentFile:
         """Maximum size of index and trailer for the current records, in bytes."""
         return len(self.heads) // HEADER_BYTES * INDEX_BYTES + INDEX_SLACK
 
-    def fits(self, end: int) -> bool:
-        """Return whether `end` bytes of records plus index fit into the reserved space.
-
-        Always True if this file reserves no space.
-        """
-        return not self._reserve_step or end + self._index_bytes <= self._reserved
+    def fits(self, end: int, records: int) -> bool:
+        """Return whether the next group, of `records` records up to `end`, needs no other space
+        than this file, with its index, or the reserve has."""
+        if not self._reserve_step:
+            return self._space.reserve_covers(end - self.end)
+        return end + self._index_bytes + records * INDEX_BYTES <= self._reserved
 
     def _reserve(self, needed_bytes: int) -> None:
         """Reserve `needed_bytes` from the start of the file, plus one step if space permits."""
