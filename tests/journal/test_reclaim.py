@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sluicemq.journal import FileJournal, JournalOptions, RecordType
 from sluicemq.journal.inspect import check
 from sluicemq.journal.log import compact
 from sluicemq.journal.snapshot import list_snapshots
+from sluicemq.journal.space import ignore
 from sluicemq.model.errors import JournalError, RecordNotFound
 from tests.journal.support import T0, crash, live_of, put, reopen, segments_of, take
 from tests.support.journal import read_from
@@ -228,6 +230,19 @@ def test_a_slot_that_would_hold_too_much_is_lost(journal: FileJournal, tmp_path:
     turnover(journal, 8)
     assert journal.slots.get("slow").lost
     assert len(segments_of(tmp_path)) <= 3
+    journal.close()
+
+
+def test_a_slot_claimed_while_its_removal_waits_stays(journal: FileJournal) -> None:
+    journal.slots.claim("job", "first", 0, 0)  # its lease ends at once
+    may_continue = threading.Event()
+    journal._writer.defer(lambda: may_continue.wait(10), ignore)
+    journal._upkeep.remove_finished()
+    journal.slots.claim("job", "second", 0, 60_000)
+    may_continue.set()
+    journal.sync()
+    with pytest.raises(JournalError, match="held by second"):
+        journal.slots.claim("job", "third", 0, 60_000)
     journal.close()
 
 

@@ -334,11 +334,9 @@ def _files_of_backup(identity: bytes, previous: Path) -> dict[str, File]:
 
 def _drop_expired(slots: Slots) -> None:
     """Drop expired slots of killed backups; without a running broker they would remain."""
-    now = now_ms()
-    for name, slot in slots.list().items():
-        if name.startswith(SLOT_PREFIX) and slot.is_expired(now):
-            with suppress(RecordNotFound):
-                slots.drop(name)
+    for name in slots.list():
+        if name.startswith(SLOT_PREFIX):
+            slots.drop_expired(name)
 
 
 def _create_target(target: Path) -> None:

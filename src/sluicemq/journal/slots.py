@@ -238,13 +238,21 @@ class Slots:
 
     def drop(self, name: str) -> None:
         """Delete the slot. Raises RecordNotFound."""
-        path = self._path(name)
         with self._lock():
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                raise RecordNotFound(f"the slot {name} does not exist") from None
-            sync_directory(self._directory)
+            self._delete(name)
+
+    def drop_expired(self, name: str) -> None:
+        """Delete the slot if its lease has expired and nobody has renewed or claimed it since."""
+        with self._lock(), suppress(RecordNotFound, JournalDamaged):
+            if self.get(name).is_expired(now_ms()):
+                self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._path(name).unlink()
+        except FileNotFoundError:
+            raise RecordNotFound(f"the slot {name} does not exist") from None
+        sync_directory(self._directory)
 
     def _lock(self) -> AbstractContextManager[None]:
         """Lock the slots against changes by other processes: readers, the broker, commands.

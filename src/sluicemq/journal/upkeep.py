@@ -15,7 +15,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -274,8 +273,7 @@ class Upkeep:
             if not self._mark_slot_lost(name, lost_slots[name], wait=False)
         ]
         for name in expired_slots:
-            with suppress(RecordNotFound):
-                self._slots.drop(name)
+            self._slots.drop_expired(name)
         for segment in segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
         for name in unmarked_slots:  # the removed segments have freed space
