@@ -9,17 +9,21 @@ from zlib import crc32
 
 import pytest
 
-from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
+from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery, segment
 from sluicemq.journal.files import read_durable
 from sluicemq.journal.format import (
     DEPTH,
     FORMAT_VERSION,
+    GROUP_START,
+    HEADER,
     HEADER_BYTES,
     encode_completed,
     encode_record,
+    record_size,
+    size_at,
 )
 from sluicemq.journal.inspect import check
-from sluicemq.journal.segment import MappedSegment, record_offsets
+from sluicemq.journal.segment import MappedSegment, has_later_group, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalLocked
@@ -338,6 +342,34 @@ def test_records_inside_a_body_are_no_sign_of_damage_for_whole_tails(tmp_path: P
     journal.sync()
     crash(journal)
     assert bodies(recover(tmp_path)) == [inner]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_torn_body_full_of_headers_is_read_a_few_times_only(
+    written: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    """Each header is of a record that would extend to the end of the file."""
+    path = segments_of(written)[0]
+    records_end = path.stat().st_size
+    size = 200_000
+    headers = b"".join(
+        HEADER.pack(end, 1, 10**6, 0, 0, 0, 0, 1, GROUP_START, 4, 0, 0, 0, 0, HEADER_BYTES)
+        for end in range(size, HEADER_BYTES, -HEADER_BYTES)
+    )
+    later_group = b"".join(encode_record(1, 10**6, 0, b"later", flags=3)) if is_damaged else b""
+    with path.open("ab") as file:
+        file.write(bytes(8) + headers.ljust(size) + later_group)
+    read_bytes = 0
+
+    def read(view: memoryview, offset: int) -> int:
+        nonlocal read_bytes
+        read_bytes += size_at(view, offset)
+        return record_size(view, offset)
+
+    monkeypatch.setattr(segment, "record_size", read)
+    data = memoryview(path.read_bytes())
+    assert has_later_group(data, records_end, 100) is is_damaged
+    assert read_bytes < 20 * size
 
 
 @pytest.mark.parametrize("torn", [b"", b"half a record"])

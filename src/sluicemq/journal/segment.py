@@ -82,6 +82,7 @@ from sluicemq.journal.format import (
     RecordType,
     record_size,
     sequence_at,
+    size_at,
 )
 from sluicemq.journal.space import ignore
 from sluicemq.model.destination import Address, Kind
@@ -540,14 +541,32 @@ def find_full(view: MappedSegment, end: int) -> Tail:
     return tail
 
 
+SMALL_RECORD: Final = 4096
+"""Bytes. A search for a later group checks all records up to this size, ..."""
+SEARCH_SHARE: Final = 16
+"""... and of larger ones so many times the bytes that it searches."""
+
+
 def has_later_group(view: memoryview, start: int, last: int) -> bool:
-    """Return whether an intact group starts after `start`, which proves that `start` was synced."""
+    """Return whether an intact group starts after `start`, which proves that `start` was synced.
+
+    A client can send a body full of headers, each of a record that extends to the end of the body.
+    To check all of them would take hours, so the search for large records is limited.
+    """
     data = bytes(view[start:])
+    remaining = SEARCH_SHARE * len(data)
     for match in _PLAUSIBLE.finditer(data, 8 + TYPE_AT):
         offset = start + match.start() - TYPE_AT
         if offset & 7 or not view[offset + FLAGS_AT] & GROUP_START:
             continue
-        if last < sequence_at(view, offset) < last + SEQUENCE_LEAP and record_size(view, offset):
+        if not last < sequence_at(view, offset) < last + SEQUENCE_LEAP:
+            continue
+        size = size_at(view, offset)
+        if SMALL_RECORD < size <= len(view) - offset:
+            remaining -= size
+            if remaining < 0:
+                continue
+        if record_size(view, offset):
             return True
     return False
 
