@@ -160,6 +160,28 @@ def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_an_idle_journal_with_a_message_larger_than_the_budget_comes_to_rest(
+    tmp_path: Path,
+) -> None:
+    """Its move costs more than the budget can be negative, and must not pay for the next one."""
+    options = JournalOptions(segment_bytes=4000, compaction_threshold=1.0)
+    journal = FileJournal.open(tmp_path, options)
+    journal.recovery.close()
+    journal.set_snapshot_source(bytes)
+    sequence = put(journal, bytes(20_000))
+    groups = 0
+
+    def count(durable: int) -> None:
+        nonlocal groups
+        groups += 1
+        assert groups < 200
+
+    journal.observe(on_durable=count)
+    turnover(journal, 10)
+    assert journal.fetch(sequence).body == bytes(20_000)
+    journal.close()
+
+
 def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
     journal: FileJournal, tmp_path: Path
 ) -> None:

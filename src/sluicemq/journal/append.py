@@ -312,7 +312,7 @@ class Appender:
     def _relocate(self, record: Record, remaining: int) -> tuple[LiveSegment, int, int]:
         """Append a record again as RELOCATED with `remaining` references.
 
-        Return its segment, sequence number and bytes.
+        Return its segment, sequence number and bytes with the padding.
         """
         flags = record.flags & (ROUTED | DELAYED | ENTRY) | UNIT_END
         if not record.is_message:
@@ -339,7 +339,7 @@ class Appender:
         self._parts += encoded
         size = HEADER_BYTES + len(encoded[1])
         self._add_to_columns(size, remaining)
-        return self._segment, sequence, size
+        return self._segment, sequence, size + 7 & -8
 
 
 def now() -> int:

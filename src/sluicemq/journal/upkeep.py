@@ -59,6 +59,7 @@ class Upkeep:
         "_on_failure",
         "_on_warning",
         "_options",
+        "_own_bytes",
         "_pending_moves",
         "_position",
         "_relocate",
@@ -99,6 +100,9 @@ class Upkeep:
         """Segments to empty, each with the numbers of its needed records, the first one last."""
         self._allowance = 0
         """Budget for moves in bytes; see `_adjust_allowance`."""
+        self._own_bytes = 0
+        """Bytes of moved records and of SNAPSHOT records that are not durable yet. They do not add
+        to the budget."""
         self._finished: list[LiveSegment] = []
         """Segments without live records as of the last snapshot, held by slots."""
         self._position = 0
@@ -133,11 +137,13 @@ class Upkeep:
             position, state_position, state, next_number, names, pairs.tobytes(), []
         )
         self._capture = capture_segments(self._liveness, snapshot)
-        self._adjust_allowance(-HEADER_BYTES)  # `group_durable` will add the journal's own record
+        self._own_bytes += HEADER_BYTES
 
     def group_durable(self, sequence: int, size: int) -> None:
         """Note that `sequence` is durable, with a group of `size` bytes; write a due snapshot."""
-        self._adjust_allowance(size)
+        own_bytes = min(size, self._own_bytes)
+        self._own_bytes -= own_bytes
+        self._adjust_allowance(size - own_bytes)
         capture = self._capture
         if capture is not None and capture.is_waiting and capture.snapshot.position <= sequence:
             capture.is_waiting = False
@@ -351,7 +357,8 @@ class Upkeep:
             return 0
         record = self._lookup.read(segment, sequence)
         target, new_sequence, size = self._relocate(record, references)
-        self._adjust_allowance(-2 * size)  # for its cost, and because `group_durable` will add it
+        self._adjust_allowance(-size)
+        self._own_bytes += size
         liveness.move(segment, sequence, record.identity, target, new_sequence)
         return size
 
