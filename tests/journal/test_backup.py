@@ -23,6 +23,7 @@ from sluicemq.journal.files import DURABLE_NAME, DurableEnd, read_durable
 from sluicemq.journal.inspect import check
 from sluicemq.journal.segment import TRAILER_BYTES, encode_trailer
 from sluicemq.journal.slots import Slots
+from sluicemq.journal.space import ignore
 from sluicemq.journal.stored_backup import (
     LEAP,
     MANIFEST_NAME,
@@ -301,6 +302,52 @@ def test_the_slot_is_dropped_whatever_happens(tmp_path: Path, journal: FileJourn
     assert not Slots(tmp_path / "journal").list()
     with pytest.raises(JournalError, match="not empty"):
         back_up(tmp_path, "given up")
+    journal.close()
+
+
+def test_segments_whose_removal_was_due_before_the_backup_may_vanish(
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The background thread may have other work first."""
+    journal.slots.create("reader", limit_bytes=10**9)
+    take(journal, *fill(journal))
+    numbers = fill(journal, 3)
+    journal.seal()
+    journal.sync()
+    may_continue = threading.Event()
+    journal._writer.defer(lambda: may_continue.wait(10), ignore)
+    journal.slots.drop("reader")
+    journal._upkeep.remove_finished()
+    plan = backup_module._plan
+    count = len(segments_of(tmp_path / "journal"))
+
+    def remove_after_plan(*arguments: object) -> object:
+        planned = plan(*arguments)
+        may_continue.set()
+        journal.sync()
+        return planned
+
+    monkeypatch.setattr(backup_module, "_plan", remove_after_plan)
+    backup = back_up(tmp_path)
+    assert len(segments_of(backup / "journal")) < count
+    journal.close()
+    assert list(restored(backup)) == numbers
+
+
+def test_a_segment_that_the_backup_needs_must_not_vanish(
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(journal)
+    plan = backup_module._plan
+
+    def remove_after_plan(*arguments: object) -> object:
+        planned = plan(*arguments)
+        segments_of(tmp_path / "journal")[2].unlink()
+        return planned
+
+    monkeypatch.setattr(backup_module, "_plan", remove_after_plan)
+    with pytest.raises(JournalDamaged, match="missing"):
+        back_up(tmp_path)
     journal.close()
 
 

@@ -287,8 +287,15 @@ def create(
         if snapshot is not None:
             path = snapshot_path(target_journal, snapshot.position)
             files.append(copy.write_file(str(path.relative_to(target)), encode_snapshot(snapshot)))
+        missing = []
         for first, size, sealed in segments:
-            files.append(copy.copy_segment(first, size, sealed))
+            try:
+                files.append(copy.copy_segment(first, size, sealed))
+            except FileNotFoundError:
+                if segment_path(journal, first).exists():
+                    raise  # the target has been removed
+                missing.append(first)
+        segments = _without_removed(journal, snapshot, end, segments, missing)
         for extra_name, data in (extras or {}).items():
             files.append(copy.write_file(extra_name, data))
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
@@ -378,6 +385,29 @@ def _plan(
     if snapshot is not None:
         check_segments(snapshot, journal, {first for first, _, _ in segments}, end.segment)
     return snapshot, end, segments
+
+
+def _without_removed(
+    journal: Path,
+    snapshot: Snapshot | None,
+    end: DurableEnd,
+    segments: list[tuple[int, int, bool]],
+    missing: list[int],
+) -> list[tuple[int, int, bool]]:
+    """Return the segments without those that have been removed since they were listed.
+
+    The broker may have decided before the slot existed that they are not needed. Raises
+    JournalDamaged if the snapshot needs one.
+    """
+    firsts = [first for first, _, _ in segments]
+    position = snapshot.state_position if snapshot is not None else 0
+    for first, following in zip(firsts, [*firsts[1:], end.sequence + 1], strict=True):
+        if first in missing and following > position:
+            raise DamagedFile(segment_path(journal, first), 0, "the segment is missing")
+    copied = [segment for segment in segments if segment[0] not in missing]
+    if snapshot is not None:
+        check_segments(snapshot, journal, {first for first, _, _ in copied}, end.segment)
+    return copied
 
 
 def _wait_for_end(journal: Path, position: int) -> DurableEnd:
