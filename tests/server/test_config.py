@@ -275,7 +275,12 @@ def test_impossible_directories(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("segment_bytes", "1kB"), ("compaction_threshold", 2), ("slot_limit_bytes", 0)],
+    [
+        ("segment_bytes", "1kB"),
+        ("segment_bytes", "64GiB"),
+        ("compaction_threshold", 2),
+        ("slot_limit_bytes", 0),
+    ],
 )
 def test_a_journal_that_cannot_work(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=f"journal.{name}: .* does not fit: Expected"):

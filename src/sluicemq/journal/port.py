@@ -33,6 +33,9 @@ from sluicemq.model.setting import about
 
 MIN_SEGMENT: Final = 64 * 1024
 """Minimum configured size of a segment in bytes; smaller ones need too many files."""
+MAX_SEGMENT: Final = 16 << 30
+"""Maximum configured size of a segment in bytes. The format permits 32 GiB, and the last group may
+exceed the configured size."""
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +44,10 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: Annotated[
         int,
         about(
-            "Size at which a segment is ended (1 MiB or more is sensible).", "bytes", ge=MIN_SEGMENT
+            "Size at which a segment is ended (1 MiB or more is sensible).",
+            "bytes",
+            ge=MIN_SEGMENT,
+            le=MAX_SEGMENT,
         ),
     ] = 64 << 20
     preallocate_bytes: Annotated[
