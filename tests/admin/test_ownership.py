@@ -51,9 +51,11 @@ def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Tran
     return transaction
 
 
-def subscribe(api_fixture: ApiFixture, owner: str = "owner", **how: Any) -> Subscription:
+def subscribe(
+    api_fixture: ApiFixture, owner: str = "owner", durable: bool = True, **how: Any
+) -> Subscription:
     topic = api_fixture.broker.destinations.topic("news")
-    subscription = api_fixture.broker.subscribe(topic, "s", durable=True, owner=owner, **how)
+    subscription = api_fixture.broker.subscribe(topic, "s", durable=durable, owner=owner, **how)
     message = Message(topic.address, b"x", durability=Durability.NONE)
     api_fixture.broker.publish(topic, message)
     api_fixture.broker.flush()
@@ -128,6 +130,23 @@ async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     assert (await reader.ask("POST", f"{path}/actions", body)).status == 404
     assert subscription.waiting == 1
     assert len(await listed(manager, f"{path}?subscription=s")) == 1
+
+
+@in_event_loop
+async def test_only_the_owner_sees_a_shared_subscription_that_is_not_durable(
+    api_fixture: ApiFixture,
+) -> None:
+    RIGHTS["reader"] = ("news: consume browse",)
+    reader, owner = await enter(api_fixture, "reader"), await enter(api_fixture, "owner")
+    subscription = subscribe(api_fixture, durable=False, shared=True)
+    path = "/destinations/topic/news/messages"
+    assert await listed(reader, "/subscriptions") == []
+    assert (await reader.ask("GET", f"{path}?subscription=s")).status == 404
+    body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
+    assert (await reader.ask("POST", f"{path}/actions", body)).status == 404
+    assert subscription.waiting == 1
+    [item] = await listed(owner, "/subscriptions")
+    assert item["owner"] == "owner"
 
 
 @in_event_loop

@@ -119,7 +119,7 @@ def _no_connection() -> ApiError:
 #
 # Endpoints that list and delete subscriptions of topics, and list consumers.
 #
-# A list contains those of the destinations that the caller may see. Durable subscriptions are
+# A list contains those of the destinations that the caller may see. Durable and shared ones are
 # visible only to their owner and to users who may manage the topic (protocols/ownership.py). The
 # same users may delete them, which drops their messages.
 
@@ -147,8 +147,8 @@ class SubscriptionService(Service):
             async for topic in slices.iterate(topics)
             async for subscription in slices.iterate(list(topic.subscriptions.values()))
             if _selects_subscription(query, topic, subscription)
-            # the owner of a durable subscription may lack permissions for the topic
-            and (subscription.durable or may_see_destination(call.identity, topic))
+            # the owner of a subscription may lack permissions for the topic
+            and (_has_owner(subscription) or may_see_destination(call.identity, topic))
             and may_see_subscription(call.identity, subscription)
         ]
         key = attrgetter(query.sort, "destination", "name")
@@ -165,7 +165,7 @@ class SubscriptionService(Service):
         subscription = None if topic is None else topic.subscriptions.get(query.name)
         if (
             subscription is None
-            or not subscription.durable
+            or not _has_owner(subscription)
             or not may_administer_subscription(call.identity, subscription)
         ):
             call.demand(Operation.MANAGE, name)
@@ -199,7 +199,13 @@ class SubscriptionService(Service):
 
 def may_see_subscription(identity: Identity, subscription: Subscription) -> bool:
     """Return whether the user may browse the subscription; the user sees its topic or owns it."""
-    return not subscription.durable or may_administer_subscription(identity, subscription)
+    return not _has_owner(subscription) or may_administer_subscription(identity, subscription)
+
+
+def _has_owner(subscription: Subscription) -> bool:
+    """Return whether the subscription belongs to a user: it is durable or shared, and not the own
+    one of a queue or topic, which has no name."""
+    return subscription.durable or (subscription.shared and bool(subscription.name))
 
 
 def _selects_subscription(
@@ -241,7 +247,7 @@ def _subscription_item(topic: Destination, subscription: Subscription) -> Subscr
         unacked=subscription.unacked,
         bytes=subscription.waiting_bytes + subscription.unacked_bytes,
         consumers=len(subscription.consumers),
-        owner=subscription.owner if subscription.durable else "",
+        owner=subscription.owner if _has_owner(subscription) else "",
     )
 
 

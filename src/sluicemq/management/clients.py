@@ -136,7 +136,7 @@ class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
     """A subscription.
 
     name          name that identifies it, for example to delete it
-    owner         user who owns it; absent if it has no owner or is not durable
+    owner         user who owns it; absent if it has no owner or is neither durable nor shared
     client_id     client ID of its JMS client; "" for other protocols
     display_name  name that its JMS client uses; `name` for other protocols
     """
