@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.broker import ManualClock
 from sluicemq.management.settings import HttpSettings
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import EVERYBODY
 from sluicemq.security import records
-from tests.support.api import PASSWORD, ApiFixture, in_event_loop
+from sluicemq.security.access import Credentials, LoginCallback
+from sluicemq.security.authenticator import ConnectionAccess
+from sluicemq.security.passwords import hash_password
+from tests.support.api import HASH, PASSWORD, ApiFixture, in_event_loop
+
+OTHER_HASH = hash_password("new")
 
 
 @in_event_loop
@@ -118,6 +128,39 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
     [record] = api_fixture.store.read().users["anna"].tokens
     api_fixture.store.change(lambda db: records.remove_token(db, "anna", record.id, 2), "a test")
     assert await statuses("/session") == [401, 401, 401]
+
+
+@in_event_loop
+async def test_a_password_changed_after_its_check_ends_the_login(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    begin = ConnectionAccess.login
+
+    def login(self: Any, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
+        def change_password(result: Any) -> None:
+            request = UserRequest(password="new")
+            api_fixture.store.change(
+                lambda db: records.change_user(db, "anna", request, OTHER_HASH, "", 2), "a test"
+            )
+            api_fixture.authenticator.refresh()
+            admitted(result)
+
+        begin(self, peer, credentials, change_password)
+
+    by_session, by_header = api_fixture.http_client(), api_fixture.http_client()
+    encoded = b64encode(f"anna:{PASSWORD}".encode()).decode()
+    by_header.headers["Authorization"] = f"Basic {encoded}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConnectionAccess, "login", login)
+        assert (await by_session.login("anna")).status == 200
+    assert (await by_session.ask("GET", "/status")).status == 401
+    request = UserRequest(password=PASSWORD)
+    api_fixture.store.change(
+        lambda db: records.change_user(db, "anna", request, HASH, "", 2), "a test"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConnectionAccess, "login", login)
+        assert (await by_header.ask("GET", "/status")).status == 200
+    assert (await by_header.ask("GET", "/status")).status == 401
 
 
 @in_event_loop

@@ -73,7 +73,7 @@ from sluicemq.model.errors import (
     AuthenticationMissing,
     JournalFailed,
 )
-from sluicemq.security.access import Credentials
+from sluicemq.security.access import Credentials, LoginHandle
 from sluicemq.security.passwords import TOKEN_PREFIX
 
 # --- Browser sessions -----------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class LoginService(Service):
         if not requested.password and not requested.token:
             raise AuthenticationMissing("log in with a user name and a password, or with a token")
         credentials = Credentials(requested.user, requested.password, requested.token)
-        return self._begin(call, await caller.login(credentials), credentials)
+        return self._begin(call, *await caller.login(credentials))
 
     @handles(GET_SESSION)
     async def show(self, call: Call, parameters: NoParameters) -> SessionView:
@@ -122,17 +122,18 @@ class LoginService(Service):
             raise ApiError(409, "no-password", message)
         if requested.current_password.startswith(TOKEN_PREFIX):
             raise AuthenticationFailed("a token cannot be used as a password")
-        if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
+        identity, _ = await call.caller.login(Credentials(name, requested.current_password))
+        if identity.name != name:
             raise AuthenticationFailed("the password is wrong")
         change = UserRequest(password=requested.new_password)
         await self._context.users.save_user(call, name, change, new=False)
         if call.sender.session is None:
             return json_response(self._view(call.identity, None))
         self._context.sessions.end(call.sender.session)
-        return self._begin(call, call.identity, Credentials(name, requested.new_password))
+        credentials = Credentials(name, requested.new_password)
+        return self._begin(call, call.identity, call.caller.access.login_handle(credentials))
 
-    def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
-        login_handle = call.caller.access.login_handle(credentials)
+    def _begin(self, call: Call, identity: Identity, login_handle: LoginHandle) -> Response:
         secret, session = self._context.sessions.begin(identity.name, login_handle)
         response = json_response(self._view(identity, session))
         response.set_cookie(

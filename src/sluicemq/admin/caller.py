@@ -196,9 +196,8 @@ class Caller:
             if identity is not None:
                 return RequestIdentity(identity, login_handle)
         self._login_handle = None
-        credentials = read_authorization(authorization)
-        identity = await self.login(credentials)
-        self._login_handle = login_handle = self.access.login_handle(credentials)
+        identity, login_handle = await self.login(read_authorization(authorization))
+        self._login_handle = login_handle
         self._last_authorization = authorization
         return RequestIdentity(identity, login_handle)
 
@@ -206,15 +205,17 @@ class Caller:
         self.access.renew()
         return self.access.guest
 
-    async def login(self, credentials: Credentials) -> Identity:
-        """Return the identity that the credentials authenticate. Raises AuthenticationFailed,
-        AuthenticationMissing."""
+    async def login(self, credentials: Credentials) -> tuple[Identity, LoginHandle]:
+        """Return the identity that the credentials authenticate, and the handle of the login.
+        Raises AuthenticationFailed, AuthenticationMissing."""
+        # before the check: the handle would accept a password that replaces the checked one
+        login_handle = self.access.login_handle(credentials)
         result: Identity | AccessError = await wait_for_callback(
             self.access.login, self.peer, credentials
         )
         if isinstance(result, AccessError):
             raise result
-        return result
+        return result, login_handle
 
     def raise_in_event_loop(self, error: Exception) -> None:
         """Raise `error` in a callback of the transport: it may be fatal to the broker."""
