@@ -109,6 +109,30 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert [status for status, _ in answers(transport)] == [200, 404, 200]
 
 
+@in_event_loop
+async def test_a_body_that_the_client_has_not_sent_is_not_taken_from_the_next_request() -> None:
+    fixture = SessionFixture()
+    waiting = b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
+    for line, expected in (
+        (b"POST /nothing HTTP/1.1\r\n", 404),
+        (b"GET /api/v1/status HTTP/1.1\r\n", 200),
+    ):
+        transport = fixture.connect()
+        transport.session.receive(line + waiting)
+        await fixture.rest()
+        [(status, _)] = answers(transport)
+        assert status == expected
+        assert b"connection: close" in transport.written
+        assert not transport.open
+    transport = fixture.connect()
+    transport.session.receive(b"POST /api/v1/session HTTP/1.1\r\n" + waiting)
+    await fixture.rest()
+    assert transport.written.startswith(b"HTTP/1.1 100 ")
+    transport.session.receive(b"{}".ljust(20) + STATUS)
+    await fixture.rest()
+    assert transport.written.count(b"HTTP/1.1 200 ") == 2
+
+
 class WaitingAccess(Access):
     """Access whose logins wait until they are cancelled."""
 

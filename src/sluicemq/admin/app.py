@@ -218,19 +218,21 @@ class Application:
         start = perf_counter()
         request = Request(scope, receive)
         call: Call | None = None
+        has_read_body = False
         try:
             call = await self._admit(request)
             self._check_permission(call)
             response = await self._handle(call)
+            has_read_body = call.endpoint.operation.reads_body
         except Exception as error:
             if isinstance(error, JournalFailed):
                 caller_of(request).raise_in_event_loop(error)
             response = error_response(error)
             if response.status_code == 401 and is_browser(request):
                 del response.headers["WWW-Authenticate"]
-            if may_be_unread(request):
-                # the session does not read the rest of an unread body
-                response.headers["Connection"] = "close"
+        if not has_read_body and may_be_unread(request):
+            # the session does not read the rest of an unread body
+            response.headers["Connection"] = "close"
         if call is not None and call.audited:
             self._audit(call, response)
         for name, value in HEADERS.items():

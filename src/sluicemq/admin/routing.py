@@ -80,10 +80,11 @@ async def read_body(request: Request, limit: int, advice: str) -> bytearray:
 
 
 def may_be_unread(request: Request) -> bool:
-    """Return whether a large part of the request body may be unread."""
+    """Return whether a large part of the request body may be unread, or all of it may not be sent
+    because the client waits for `100 Continue`."""
     text = request.headers.get("content-length", "0")
     is_large = len(text) > _MOST_DIGITS or int(text) > SMALL_BYTES
-    return is_large or "transfer-encoding" in request.headers
+    return is_large or "transfer-encoding" in request.headers or "expect" in request.headers
 
 
 _PARAMETER: Final = re.compile(r"\{(\*?)\w+\}")
