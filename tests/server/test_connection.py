@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,8 @@ class SocketTransport:
         return ("127.0.0.1", 5) if name == "peername" else None
 
     def set_write_buffer_limits(self, **limits: int) -> None: ...
+
+    def writelines(self, chunks: object) -> None: ...
 
     def can_write_eof(self) -> bool:
         return True
@@ -116,9 +119,11 @@ class EventLoopBatch:
 
 
 class ConnectionFixture:
-    def __init__(self, budget: InputBudget | None = None) -> None:
+    def __init__(
+        self, budget: InputBudget | None = None, transport: SocketTransport | None = None
+    ) -> None:
         self.session = Session()
-        self.transport = SocketTransport()
+        self.transport = transport or SocketTransport()
         self.batch = EventLoopBatch()
         self.listener: Any = SimpleNamespace(
             budget=budget or InputBudget(1000, 30.0),
@@ -160,6 +165,25 @@ def test_a_connection_that_the_peer_has_reset_is_closed(fixture: ConnectionFixtu
     fixture.connection.close("done")
     fixture.batch.end()
     assert fixture.transport.done == ["abort"]
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "admitted"),
+    [
+        (socket.AF_INET, None, False),  # reset by the peer before it is accepted
+        (socket.AF_INET, ("127.0.0.1", 5), True),
+        (socket.AF_UNIX, "", True),
+    ],
+)
+def test_only_clients_of_unix_sockets_need_no_address(
+    family: socket.AddressFamily, address: Any, admitted: bool
+) -> None:
+    transport = SocketTransport()
+    raw = SimpleNamespace(family=family, fileno=lambda: -1)
+    values = {"peername": address, "socket": raw, "sslcontext": True}
+    transport.get_extra_info = values.get  # type: ignore[method-assign]
+    ConnectionFixture(transport=transport)
+    assert transport.done == ([] if admitted else ["abort"])
 
 
 @pytest.mark.parametrize("written", [(), (b"answer",)])

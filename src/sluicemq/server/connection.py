@@ -117,7 +117,9 @@ class Connection(asyncio.Protocol):
         # The event loop reports when its buffer becomes non-empty and when it is empty again. (A
         # high mark of 0 would pause TLS connections forever: their buffer always reaches it.)
         self._transport.set_write_buffer_limits(high=1, low=0)
-        self.peer = name_of(transport.get_extra_info("peername"))
+        raw = transport.get_extra_info("socket")
+        address = transport.get_extra_info("peername")
+        self.peer = name_of(address)
         self._batch.begin()
         self.active_at = self._batch.broker.clock.steady
         """Steady ms of the last bytes in either direction."""
@@ -125,12 +127,14 @@ class Connection(asyncio.Protocol):
         """Steady ms of the last login check."""
         self.connected_at = self._batch.broker.clock.wall
         """Time of the connect, wall clock, ms."""
-        session_factory = self._admission.admit(self)
+        # A client that has reset the connection already has no address: its input must not count as
+        # that of a Unix socket.
+        has_gone = not address and raw is not None and raw.family != socket.AF_UNIX
+        session_factory = None if has_gone else self._admission.admit(self)
         if session_factory is None:
             self._ended = True
             self._transport.abort()
             return
-        raw = transport.get_extra_info("socket")
         if raw is not None:
             self._socket = raw.fileno()
         if plain and raw is not None:
