@@ -208,6 +208,25 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
         assert back_up(client, "fast")[-1]["state"] == "done"
 
 
+def test_a_backup_without_progress_is_cancelled_with_its_connection(
+    broker: LocalBroker, home: Path
+) -> None:
+    fill(broker, 3000)
+    connection = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
+    # the next chunk is due after minutes
+    body = json.dumps({"directory": "slow", "max_rate": 5_000}).encode()
+    connection.request("POST", "/api/v1/backups", body)
+    with connection.getresponse() as answer:
+        assert [json.loads(answer.readline())["state"] for _ in range(2)] == ["copying"] * 2
+    connection.close()
+    with Client(broker.port("http")) as client:
+        deadline = time.monotonic() + 30
+        while client.get("/backups").json()["running"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert not list(home.iterdir())
+
+
 def test_a_backup_ends_when_the_broker_stops(start: Start, home: Path) -> None:
     environment = {
         "SLUICEMQ_BROKER__BACKUP_DIR": str(home),

@@ -505,7 +505,8 @@ async def _lines(
             await asyncio.wait((future,), timeout=REPORT_SECONDS)
             ended = future.done()
             if latest:
-                processed, total = latest.pop()
+                # repeated without progress: only a write shows that the client has gone
+                processed, total = latest[0]
                 line = {"state": "copying", "processed": processed, "total": total}
                 yield msgspec.json.encode(line) + b"\n"
         yield msgspec.json.encode(future.result()) + b"\n"
