@@ -191,6 +191,10 @@ def log() -> Iterator[list[dict[str, Any]]]:
         ("auto", True, "phpmq+tls://?user=anna", False, "ghost", ANONYMOUS),
         ("auto", True, "vibemq+tls://", True, "anna", "anna"),
         ("auto", True, "vibemq+tls://", True, "ghost", None),
+        ("never", False, "phpmq+tls://?user=anna", False, "anna", EVERYBODY),
+        ("never", True, "phpmq+tls://?user=other", False, "anna", "anna"),
+        ("never", True, "phpmq+tls://?user=anna", False, "ghost", ANONYMOUS),
+        ("never", True, "vibemq+tls://", True, "anna", "anna"),
     ],
 )
 def test_whom_a_connection_acts_as(
@@ -672,11 +676,15 @@ def test_users_change_nothing_where_required_does_not_depend_on_them(
 ) -> None:
     fixture = AuthenticatorFixture(tmp_path, required=required)
     access, line = fixture.open()
+    _certified_access, certified_line = fixture.open(peer_user="anna")
     fixture.add("anna", "right")
     fixture.authenticator.refresh()
-    assert fixture.loop.idle
+    while not fixture.loop.idle:
+        fixture.loop.run_one()
     assert line.dismissed == ""
     assert (access.guest is None) == (required == "always")
+    # it has all permissions only because its certificate named no user
+    assert bool(certified_line.dismissed) == (required == "never")
     fixture.close()
 
 

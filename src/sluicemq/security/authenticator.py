@@ -117,6 +117,8 @@ class Authenticator:
             wall=wall,
             verify=verify,
         )
+        self._had_users = False
+        """True once there has been a user; a certificate names one from then on."""
         self.required = False
         """True if clients of protocols with logins have to log in."""
         self._update_required()
@@ -171,13 +173,17 @@ class Authenticator:
         self._changes.shutdown()
 
     def _update_required(self) -> None:
-        before = self.required
-        self.required = self._settings.demands_login(
-            before or bool(self.user_snapshot.database.users)
-        )
-        if self.required and not before and self._anonymous:
+        before = self._knows_users
+        self._had_users = self._had_users or bool(self.user_snapshot.database.users)
+        self.required = self._settings.demands_login(self._had_users)
+        if self._knows_users and not before and self._anonymous:
             # later, because one of these connections may be the one that is being served
             self._call_soon(self._disconnect_anonymous)
+
+    @property
+    def _knows_users(self) -> bool:
+        """True if certificates name users."""
+        return self.required or self._had_users
 
     def register_anonymous(self, access: ConnectionAccess) -> None:
         """Register a connection that acts as EVERYBODY, to disconnect it when logins become
@@ -197,7 +203,7 @@ class Authenticator:
 
     def _guest(self, listener: ListenerOptions, certified: str, logs_in: bool) -> Identity | None:
         if certified:
-            if not self.required:
+            if not self._knows_users:
                 return EVERYBODY
             identity = self.user_snapshot.identity(certified)
             return None if logs_in and identity is ANONYMOUS else identity
