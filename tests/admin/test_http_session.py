@@ -357,6 +357,24 @@ async def test_a_slow_body_times_out() -> None:
 
 
 @in_event_loop
+async def test_a_request_does_not_time_out_while_the_broker_does_not_read() -> None:
+    fixture = SessionFixture()
+    for request in (POST, STATUS[:-2]):
+        transport = fixture.connect()
+        transport.session.receive(request)
+        transport.is_suspended = True
+        await fixture.rest()
+        for _ in range(4):
+            fixture.run_event_loop(LOOK)
+        assert transport.written == b""
+        transport.is_suspended = False
+        fixture.run_event_loop(LOOK)
+        assert transport.open
+        fixture.run_event_loop(LOOK)
+        assert not transport.open
+
+
+@in_event_loop
 async def test_the_end_of_input() -> None:
     """Complete requests are answered, and then the connection is closed."""
     fixture = SessionFixture()

@@ -73,6 +73,10 @@ class SocketTransport(asyncio.Protocol):
     def quick_ack(self) -> None:
         pass  # the tests do not depend on it
 
+    @property
+    def is_suspended(self) -> bool:
+        return False
+
     def pause_reading(self) -> None:
         self.transport.pause_reading()
 

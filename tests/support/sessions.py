@@ -113,6 +113,7 @@ class RecordedTransport:
         self.quick_acks = 0
         self.aborted = False
         self.paused = False
+        self.is_suspended = False
         self.users: list[str] = []
         self.user_limit_reached = False
 

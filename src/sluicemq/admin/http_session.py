@@ -379,16 +379,17 @@ class HttpSession(NoConsumers):
         protocol = self._protocol
         received, self._received = self._received, 0
         state = protocol.conn.their_state
-        in_body = state is h11.SEND_BODY and not protocol.flow.read_paused
+        is_read = not (protocol.flow.read_paused or self._transport.is_suspended)
+        in_body = state is h11.SEND_BODY and is_read
         if in_body and self._in_body and received < self._check_interval * SLOWEST:
             protocol.refuse(
                 408, "request-timeout", f"a body comes at {SLOWEST} bytes in a second or more"
             )
             return
         self._in_body = in_body
-        if self._was_in_head:
+        if self._was_in_head and is_read:
             message = f"the head of a request has not come within {self._check_interval:g} s"
             protocol.refuse(408, "request-timeout", message)
             return
-        self._was_in_head = self._in_head
+        self._was_in_head = self._in_head and is_read
         self._timer = self._transport.call_later(self._check_interval, self._check_progress)

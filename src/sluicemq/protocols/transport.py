@@ -83,6 +83,10 @@ class Transport(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    @property
+    def is_suspended(self) -> bool:
+        """True while the broker does not read, because the memory for input is exhausted."""
+
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` in `delay` seconds (>= 0)."""
 

@@ -314,6 +314,10 @@ class Connection(asyncio.Protocol):
             or not session.incomplete
         )
 
+    @property
+    def is_suspended(self) -> bool:
+        return self in self._admission.budget.suspended
+
     def set_suspended(self, suspended: bool) -> None:
         if self._ended or self in self._admission.reading_paused:
             return
