@@ -6,9 +6,10 @@
 `scheme` is a protocol followed by `+unix` and `+tls` as needed (`phpmq+tls://`). An address
 without a host means 127.0.0.1, one without a port the protocol's traditional port; port 0 lets
 the operating system choose. IPv6 addresses stand in brackets. `Url.parse_all` accepts several
-hosts, `[host][:port],host[:port],…`, which a client tries in turn. The queue may hold any bytes,
-percent-encoded where a URL cannot show them; options are the settings of a listener under the
-names they have in the configuration file, with `-`, `_` or blanks between words.
+hosts, `[host][:port],host[:port],…`, which a client tries in turn. The queue and the path may hold
+any bytes, percent-encoded where a URL cannot show them; other parts are UTF-8. Options are the
+settings of a listener under the names they have in the configuration file, with `-`, `_` or blanks
+between words.
 
 `Url.format` is the inverse of `Url.parse`.
 """
@@ -35,6 +36,8 @@ _HOST_NAME: Final = re.compile(r"(?!-|.{254})[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]
 """Labels of 1 to 63 characters: the resolver raises UnicodeError for others."""
 _PORT: Final = re.compile(r"[0-9]{1,5}\Z")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_RAW_BYTE: Final = re.compile("[\udc80-\udcff]")
+"""A byte of the command line that is not UTF-8, as `surrogateescape` decodes it."""
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
 _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
 
@@ -111,6 +114,7 @@ class Url(NamedTuple):
             raise ConfigurationError(f"a literal % (position {escape.start() + 1}) is written %25")
         if "#" in text:
             raise ConfigurationError("an address has no # part; write a literal # as %23")
+        text = _RAW_BYTE.sub(lambda match: f"%{ord(match.group()) & 0xFF:02X}", text)
         scheme, separator, rest = text.partition("://")
         if not separator:
             raise ConfigurationError(
@@ -136,8 +140,8 @@ class Url(NamedTuple):
         url = cls(
             protocol,
             tls=tls,
-            user=unquote(user),
-            password=unquote(password),
+            user=_decode(user, "the user"),
+            password=_decode(password, "the password"),
             queue=decode_name(unquote_to_bytes(raw_queue)),
             options=tuple(options.items()),
         )
@@ -156,7 +160,7 @@ class Url(NamedTuple):
         options = [(name, quote(value, safe="/:,")) for name, value in self.options]
         queue = quote(encode_name(self.queue), safe="/:,")
         if self.path:
-            location = quote(self.path, safe="/")
+            location = quote(encode_name(self.path), safe="/")
             if queue:
                 options.insert(0, ("queue", queue))
         else:
@@ -214,12 +218,23 @@ def _parse_query(query: str) -> dict[str, str]:
         if name in options:
             raise ConfigurationError(f"the option {name} is given twice")
         is_name = name == "queue"
-        options[name] = decode_name(unquote_to_bytes(raw_value)) if is_name else unquote(raw_value)
+        options[name] = (
+            decode_name(unquote_to_bytes(raw_value))
+            if is_name
+            else _decode(raw_value, f"the option {name}")
+        )
     return options
 
 
+def _decode(raw: str, part: str) -> str:
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{part} is not UTF-8 text") from None
+
+
 def _parse_socket_path(protocol: str, rest: str) -> str:
-    path = unquote(rest) or PROTOCOLS[protocol].path
+    path = unquote(rest, errors="surrogateescape") or PROTOCOLS[protocol].path
     if not path:
         raise ConfigurationError(f"give the path of the socket: {protocol}+unix:///run/x.sock")
     if not path.startswith("/"):
