@@ -48,6 +48,7 @@ def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -
         (["--listen", "phpmq://:x"], "not a port number"),
         (["--config", "none.toml"], "none.toml: the file cannot be read"),
         (["--log-level", "loud"], "command line: logging.level"),
+        (["--data-dir", "n\udcff"], "broker.data_dir: the path 'n\\udcff' is not UTF-8 text"),
     ],
 )
 def test_serve_refuses_invalid_settings(run: Run, arguments: list[str], says: str) -> None:

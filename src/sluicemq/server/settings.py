@@ -115,9 +115,14 @@ def _convert_path(value: object, name: str, base: Path) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ConfigurationError(f"{name}: {value!r} is not a path")
     try:
-        return base / Path(value).expanduser()
+        path = base / Path(value).expanduser()
+        # settings are shown in JSON and in URLs
+        str(path).encode()
     except RuntimeError:
         raise ConfigurationError(f"{name}: {value!r}: there is no such home directory") from None
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{name}: the path {str(path)!r} is not UTF-8 text") from None
+    return path
 
 
 def _convert_choice(value: object, accepted: dict[str, Any], name: str) -> Any:
