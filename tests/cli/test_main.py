@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,68 @@ def test_lost_connection_error_contains_advice(run: Run, monkeypatch: pytest.Mon
     assert result.code == 1
     assert result.err.startswith("error: gone\n")
     assert "sluicemq serve" in result.err
+
+
+def test_closed_standard_streams_do_not_end_a_broker(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m sluicemq.cli serve --ephemeral --data-dir {tmp_path}"
+    listen = f"--listen phpmq+unix://{tmp_path}/phpmq.sock"
+    script = f"exec {command} {listen} <&- >&- 2>&-"
+    process = subprocess.Popen(["sh", "-c", script])
+    try:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "phpmq.sock").exists() and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.terminate()
+    assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ("queues create closed.streams <&- >&-", 0, "Made the queue"),
+        ("queues delete closed.streams <&-", 2, "say --yes"),
+        ("messages publish closed.streams <&-", 2, "standard input is empty"),
+        ("messages publish closed.streams x >&-", 1, "standard output: Bad file descriptor"),
+        ("queues --json >&-", 1, "standard output: Bad file descriptor"),
+        ("queues --json > /dev/full", 1, "standard output: No space left on device"),
+    ],
+)
+def test_unusable_standard_streams(
+    broker: RunningBroker, arguments: str, code: int, says: str
+) -> None:
+    program = shlex.join([sys.executable, "-m", "sluicemq.cli"])
+    environment = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "",
+        "SLUICEMQ_BROKER__DATA_DIR": str(broker.data_dir),
+    }
+    result = subprocess.run(
+        ["sh", "-c", f"{program} {arguments}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == code, result.stderr
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr
+
+
+def test_a_reader_that_closes_the_pipe_is_no_error_message(broker: RunningBroker) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "sluicemq.cli", "queues", "--json", *broker.where]
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    try:
+        result = subprocess.run(
+            command, env=environment, stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (1, b"")
 
 
 def test_characters_that_the_locale_lacks_are_escaped(run: Run, broker: RunningBroker) -> None:

@@ -6,6 +6,7 @@ longer to load than most commands take to run.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -143,10 +144,33 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None)
 
 def run() -> None:
     """Entry point of the installed program."""
+    _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         # names, bodies and bars may have characters that the encoding of the locale lacks
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(main())
+    code = main()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # at exit, the interpreter writes the buffer again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        error.filename = "standard output"
+        code = code or (Exit.REFUSED if isinstance(error, BrokenPipeError) else report(error))
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that were closed when the process started.
+
+    Otherwise the next files and sockets would get their descriptors. Writing to standard output
+    still fails, so that `receive` does not acknowledge a message that was not written.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _load(name: str) -> Any:
