@@ -62,6 +62,7 @@ def test_every_message_is_received(broker: RunningBroker, rate: int) -> None:
     ("arguments", "says"),
     [
         (["--seconds", "0"], "--seconds"),
+        (["--seconds", "nan"], "nan is not a number"),
         (["--url", "http://127.0.0.1:1"], "use jmq, msglite, phpmq, vibemq"),
         (["--url", "phpmq://127.0.0.1:1/orders"], "a queue of its own"),
         (["nonsense"], "nonsense"),

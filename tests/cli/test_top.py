@@ -197,6 +197,16 @@ def test_watching_in_a_pipe(
     assert times == [5.0, 5.0]
 
 
+@pytest.mark.parametrize("interval", ["nan", "inf", "1e300", "0", "-1"])
+def test_invalid_intervals_are_usage_errors(
+    run: Run, broker: RunningBroker, interval: str
+) -> None:
+    for command in (["queues", f"--watch={interval}"], ["top", "--interval", interval]):
+        result = run(*command, *broker.where)
+        assert (result.code, result.out) == (2, "")
+        assert "Invalid value" in result.err
+
+
 def test_amounts_for_people() -> None:
     assert [size(n) for n in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**4)] == [
         "0 B",

@@ -35,11 +35,13 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from sluicemq.cli.console import (
+    MAX_INTERVAL,
     Column,
     Exit,
     ItemTable,
     JsonFlag,
     UsageError,
+    check_number,
     err,
     out,
     print_json,
@@ -223,6 +225,8 @@ WatchOption = Annotated[
         "--watch",
         metavar="[SECONDS]",
         min=0.1,
+        max=MAX_INTERVAL,
+        callback=check_number,
         help=f"Refresh at this interval ({USUAL_SECONDS:g} s), until Ctrl-C.",
     ),
 ]

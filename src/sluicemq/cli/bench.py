@@ -36,7 +36,7 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 
 from sluicemq.cli.api import list_result, print_result
-from sluicemq.cli.console import Column, Exit, JsonFlag, err, number, out
+from sluicemq.cli.console import Column, Exit, JsonFlag, check_number, err, number, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
@@ -114,7 +114,10 @@ _COLUMNS: Final[tuple[Column[Measurement], ...]] = (
 @app.command()
 def bench(
     seconds: Annotated[
-        float, typer.Option(min=0.05, max=3600, help="Duration of each timed run.")
+        float,
+        typer.Option(
+            min=0.05, max=3600, callback=check_number, help="Duration of each timed run."
+        ),
     ] = 2.0,
     url: Annotated[
         str | None,

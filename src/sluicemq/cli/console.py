@@ -7,6 +7,7 @@ the terminal go to standard error.
 from __future__ import annotations
 
 import base64
+import math
 import os
 import signal
 import sys
@@ -50,6 +51,9 @@ class Exit(IntEnum):
 class UsageError(ConfigurationError):
     """The command line is invalid; the text states the correct usage."""
 
+
+MAX_INTERVAL: Final = 86_400
+"""Longest refresh interval in seconds; far longer ones are out of the range of the system."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -100,6 +104,14 @@ def body_fields(body: bytes) -> dict[str, str]:
 def unknown_choice(option: str, what: str, word: str, known: Collection[str]) -> UsageError:
     """Return the error for an unknown word, with the nearest known one as a suggestion."""
     return UsageError(f"{option}: there is no {what} {word!r}; {suggestion(word, known)}")
+
+
+def check_number(value: float | None) -> float | None:
+    """Return the value of an option; for typer. Raises BadParameter for NaN, which is within any
+    limits."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is not a number.")
+    return value
 
 
 def quantity(option: str, text: str, unit: Unit) -> float:

@@ -30,10 +30,12 @@ from rich.text import Text
 from sluicemq.cli import client_commands, destinations
 from sluicemq.cli.api import Api, CommandResult, action_command, list_result, query_command
 from sluicemq.cli.console import (
+    MAX_INTERVAL,
     Column,
     Exit,
     ItemTable,
     age,
+    check_number,
     moment,
     number,
     out,
@@ -411,7 +413,15 @@ def top(
         str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
     ] = "publish_rate",
     interval: Annotated[
-        float, typer.Option("--interval", "-n", min=0.1, help="Refresh interval in seconds.")
+        float,
+        typer.Option(
+            "--interval",
+            "-n",
+            min=0.1,
+            max=MAX_INTERVAL,
+            callback=check_number,
+            help="Refresh interval in seconds.",
+        ),
     ] = 1.0,
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after this many refreshes; 0 = never.")
