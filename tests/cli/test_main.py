@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -157,6 +158,14 @@ def test_a_reader_that_closes_the_pipe_is_no_error_message(broker: RunningBroker
     finally:
         os.close(writer)
     assert (result.returncode, result.stderr) == (1, b"")
+
+
+def test_names_that_are_not_utf_8_are_escaped_in_json(run: Run, broker: RunningBroker) -> None:
+    name = "bytes\udcff"
+    sent = run("send", f"{broker.phpmq}?queue={name}", "x", "--json")
+    assert (sent.code, json.loads(sent.out)["queue"]) == (0, "bytes\\udcff")
+    deleted = run("queues", "delete", name, "--yes", "--json", *broker.where)
+    assert (deleted.code, json.loads(deleted.out)) == (0, {"deleted": "bytes\\udcff"})
 
 
 def test_characters_that_the_locale_lacks_are_escaped(run: Run, broker: RunningBroker) -> None:

@@ -198,9 +198,7 @@ def test_watching_in_a_pipe(
 
 
 @pytest.mark.parametrize("interval", ["nan", "inf", "1e300", "0", "-1"])
-def test_invalid_intervals_are_usage_errors(
-    run: Run, broker: RunningBroker, interval: str
-) -> None:
+def test_invalid_intervals_are_usage_errors(run: Run, broker: RunningBroker, interval: str) -> None:
     for command in (["queues", f"--watch={interval}"], ["top", "--interval", interval]):
         result = run(*command, *broker.where)
         assert (result.code, result.out) == (2, "")

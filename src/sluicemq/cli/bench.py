@@ -115,9 +115,7 @@ _COLUMNS: Final[tuple[Column[Measurement], ...]] = (
 def bench(
     seconds: Annotated[
         float,
-        typer.Option(
-            min=0.05, max=3600, callback=check_number, help="Duration of each timed run."
-        ),
+        typer.Option(min=0.05, max=3600, callback=check_number, help="Duration of each timed run."),
     ] = 2.0,
     url: Annotated[
         str | None,

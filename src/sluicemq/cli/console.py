@@ -71,11 +71,25 @@ def err() -> Console:
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output: on one line for a pipe, indented for a
-    terminal."""
-    data = msgspec.json.encode(value)
+    terminal. Bytes that are not UTF-8, as in names, are escaped."""
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_escape(msgspec.to_builtins(value)))
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
     sys.stdout.write(data.decode() + "\n")
+
+
+def _escape(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {name: _escape(item) for name, item in value.items()}
+        case list():
+            return [_escape(item) for item in value]
+    return value
 
 
 def print_error(what: str, hint: str = "") -> None:
