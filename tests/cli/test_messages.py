@@ -242,6 +242,12 @@ def test_help_names_the_default_state(run: Run) -> None:
         (["publish", "q", "x", "-p", "n:complex=3"], "there is no type 'complex'"),
         (["publish", "q", "{", "--kind", "json"], "the body is not JSON"),
         (["publish", "q", "[" * 5000, "--kind", "json"], "the body is not JSON"),
+        (
+            ["publish", "q", "x", "--kind", "txt"],
+            "--kind: there is no kind 'txt'; did you mean text",
+        ),
+        (["publish", "q", "x", "--durability", "fsync"], "--durability: there is no durability"),
+        (["publish", "q", "x", "-p", "n:float=nan"], "'nan' is not of type float"),
         (["publish", "q", "x", "--ttl", "soon"], "--ttl"),
         (["publish", "q", "x", "--correlation-id", "\udcff"], "is not UTF-8"),
     ],

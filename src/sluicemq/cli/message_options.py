@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -232,6 +233,8 @@ def parse_properties(assignments: list[str]) -> dict[str, Any]:
         kind = kind or "string"
         try:
             converted: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
+            if kind == "float" and not isfinite(converted):
+                raise ValueError("JSON has only finite numbers")
         except (ValueError, KeyError):
             raise UsageError(f"--property {text!r}: {value!r} is not of type {kind}") from None
         properties[name] = {"type": kind, "value": converted}

@@ -27,7 +27,15 @@ from sluicemq.cli.api import (
     list_result,
     query_command,
 )
-from sluicemq.cli.console import Column, ItemTable, UsageError, body_fields, number, size
+from sluicemq.cli.console import (
+    Column,
+    ItemTable,
+    UsageError,
+    body_fields,
+    number,
+    size,
+    unknown_choice,
+)
 from sluicemq.cli.destinations import (
     DestinationArgument,
     Listing,
@@ -78,6 +86,8 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import SluiceError
 
 PRIORITIES: Final = 9
+_KINDS: Final = ("text", "json", "bytes", "none")
+_DURABILITIES: Final = ("sync", "lazy", "none")
 MAX_BODY: Final = 65_536
 """Default maximum number of body bytes that `show` requests."""
 
@@ -206,6 +216,12 @@ def publish(
     """Send messages from the arguments, from files, or standard input as one message. Prints their
     ids."""
     address = address_of(name)
+    for option, what, word, known in (
+        ("--kind", "kind", kind, _KINDS),
+        ("--durability", "durability", durability, _DURABILITIES),
+    ):
+        if word is not None and word not in known:
+            raise unknown_choice(option, what, word, known)
     common: dict[str, Any] = {
         "body_kind": kind,
         "properties": parse_properties(prop or []),
