@@ -126,6 +126,7 @@ def test_a_body_goes_into_a_file(ask: Run, name: str, tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
     text_id = ask("messages", "publish", name, "text").out.strip()
     assert ask("messages", "save", name, text_id, "-").out == "text"
+    assert ask("messages", "save", name, text_id, "-", "--json").out == "text"
     missing = ask("messages", "save", name, "999999999", "none")
     assert missing.code == 1
     assert not (tmp_path / "none").exists()

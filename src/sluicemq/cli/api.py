@@ -197,7 +197,7 @@ USUAL_SECONDS: Final = 2.0
 class CommandResult(NamedTuple):
     """Result of a command.
 
-    document  output of --json
+    document  output of --json; None if the command has written its output itself
     text      message for the terminal, on standard error
     code      exit code
     output    table, or text for pipes, on standard output
@@ -342,7 +342,8 @@ def _with_signature_of(
 def print_result(result: CommandResult, as_json: bool) -> None:
     """Print the result of a command and end the command if its exit code is not 0."""
     if as_json:
-        print_json(result.document)
+        if result.document is not None:
+            print_json(result.document)
     else:
         if isinstance(result.output, str):
             sys.stdout.write(result.output + "\n")
