@@ -101,6 +101,7 @@ def test_dump_as_json_has_the_whole_message(run: Run, data_dir: Path) -> None:
 
 
 def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
+    assert run("journal", "dump", str(data_dir), "--limit", str(1 << 63)).code == 2
     first, second = dumped(run, str(data_dir), "--queue", "orders", "--type", "message")
     assert len(dumped(run, str(data_dir), "--topic", "news", "--type", "message")) == 1
     number = first["sequence"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
@@ -119,7 +120,10 @@ def dump(
         int, typer.Option("--message", min=0, help="Only records of this message.")
     ] = 0,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Maximum number of records; 0 = all.")
+        int,
+        typer.Option(
+            "--limit", "-n", min=0, max=sys.maxsize, help="Maximum number of records; 0 = all."
+        ),
     ] = 0,
     as_json: JsonFlag = False,
 ) -> None:
