@@ -101,6 +101,7 @@ def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
         (["users", "remove", "anna", "--yes"], "", 1, "the last user"),
         (["users", "token", "add", "bert"], "", 1, "the user 'bert' does not exist"),
         (["users", "token", "add", "anna", "--expires", "soon"], "", 2, "--expires"),
+        (["users", "token", "add", "anna", "--expires", ""], "", 2, "--expires"),
         (["users", "token", "list", "bert"], "", 1, "the user 'bert' does not exist"),
         (["users", "token", "remove", "anna", "1f", "--yes"], "", 1, "anna has no token '1f'"),
         (["permissions", "grant", "bert", "*", "consume"], "", 1, "the user 'bert' does not exist"),

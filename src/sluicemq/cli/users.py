@@ -358,7 +358,9 @@ def add_token(
     ] = None,
 ) -> CommandResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
-    expiry = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
+    expiry = 0
+    if expires is not None:
+        expiry = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS))
     request = NamedBody(name=user, body=TokenRequest(label=label, expires=expiry))
     token = accounts.call(CREATE_TOKEN, request)
     text = f"This is token {token.id} of {user}. It is not shown again."
