@@ -44,6 +44,19 @@ def test_the_configured_data_directory(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert BrokerLocation(config=tmp_path / "my.toml").target().path == "/run/my.sock"
 
 
+def test_the_variable_for_the_configuration_file(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "my.toml").write_text("[broker]\ndata_dir = 'mine'\nadmin_socket = 'my.sock'\n")
+    monkeypatch.setenv("SLUICEMQ_CONFIG", str(tmp_path / "my.toml"))
+    assert "my.sock" in run("status").err
+    assert f"no directory {tmp_path / 'mine'}" in run("journal", "check").err
+    monkeypatch.setenv("SLUICEMQ_URL", "http://127.0.0.1:1")
+    assert "http://127.0.0.1:1" in run("status").err
+    assert "http://127.0.0.1:1" in run("config", "show", "--live").err
+    assert "my.sock" in run("status", "--config", "my.toml").err
+
+
 def test_a_socket_by_url() -> None:
     assert BrokerLocation(url="http+unix:///run/a%20b.sock").target().path == "/run/a b.sock"
 

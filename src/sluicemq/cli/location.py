@@ -38,8 +38,8 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        envvar=CONFIG_VARIABLE,
-        help="Configuration file (default: ./sluicemq.toml, /etc/sluicemq/sluicemq.toml).",
+        help=f"Configuration file (default: ${CONFIG_VARIABLE}, ./sluicemq.toml, "
+        "/etc/sluicemq/sluicemq.toml).",
     ),
 ]
 DataDirOption = Annotated[
@@ -115,6 +115,8 @@ def examine_flags(
         "insecure_public": insecure_public,
     }
     settings = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
+    if config is None and (file := os.environ.get(CONFIG_VARIABLE)):
+        config = Path(file)
     return examine(config, settings, flags, listen or ())
 
 
@@ -192,7 +194,6 @@ _CONFIG = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        envvar=CONFIG_VARIABLE,
         help="Configuration file of a local broker.",
         rich_help_panel=PANEL,
     ),
