@@ -310,6 +310,12 @@ class LakeTable:
         """Return an existing table's id, which a table that is created again does not have."""
         return str(self._snapshot(spark).metadata().id())
 
+    def created(self, spark: SparkSession) -> datetime:
+        """Return the time at which an existing table was created."""
+        return datetime.fromtimestamp(
+            int(self._snapshot(spark).metadata().createdTime().get()) / 1000, UTC
+        )
+
     def _snapshot(self, spark: SparkSession) -> Any:
         """Return Delta's current snapshot; the tags are in no public interface of Python."""
         java: Any = spark

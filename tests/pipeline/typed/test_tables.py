@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,21 @@ def test_counts_when_the_journal_is_read_again_for_another_table(
     ]
     assert lake.rows(spark, "silver.orders", "id") == [(1,), (3,), (4,)]
     assert lake.rows(spark, "silver.copies", "id") == [(1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_removed_table_is_written_again_from_the_first_batch(
+    spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    definition = Definition(tables=(table(key=key),))
+    bodies = [order(1, 1), order(2, -1), order(3, 3)]
+    process(spark, batch(spark, bodies, 1), definition, lake)
+    shutil.rmtree(tmp_path / "silver" / "orders")
+    for index in range(3):
+        process(spark, batch(spark, bodies[index : index + 1], index + 1), definition, lake)
+    assert lake.rows(spark, "silver.orders", "id") == [(1,), (3,)]
+    assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
 
 
 def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def process(
     progress = table.tagged_version(spark, application(lake.broker, table))
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
     is_repeated = summary["_first"] is not None and summary["_first"] <= progress
-    earlier_counts = _last_counted_records(spark, lake, table) if is_repeated else {}
+    earlier_counts = _last_counted_records(spark, lake, definition, table) if is_repeated else {}
     counts = write_typed(spark, events, definition, lake, summary, earlier_counts)
     if counts:
         last = summary["_last"]
@@ -125,11 +125,20 @@ def process(
     return counts
 
 
-def _last_counted_records(spark: SparkSession, lake: Lake, table: LakeTable) -> dict[str, int]:
-    """Return the last counted record of each typed table that exists."""
-    rows = table.read(spark).where(f.col("broker") == lake.broker)
-    ends = rows.groupBy("table").agg(f.max("last_sequence")).collect()
-    return {name: end for name, end in ends if lake.table(f"silver.{name}").exists(spark)}
+def _last_counted_records(
+    spark: SparkSession, lake: Lake, definition: Definition, table: LakeTable
+) -> dict[str, int]:
+    """Return the last counted record of each typed table that exists.
+
+    Counts from before a table's creation are those of a removed table of the same name."""
+    is_counted = f.lit(False)
+    for name in (item.name for item in definition.tables):
+        typed = lake.table(f"silver.{name}")
+        if typed.exists(spark):
+            later = f.col("time") >= f.lit(typed.created(spark))
+            is_counted = is_counted | ((f.col("table") == name) & later)
+    rows = table.read(spark).where((f.col("broker") == lake.broker) & is_counted)
+    return dict(rows.groupBy("table").agg(f.max("last_sequence")).collect())
 
 
 def _counts_rows(
