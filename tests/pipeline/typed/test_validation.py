@@ -147,6 +147,16 @@ def test_columns_that_no_table_can_have(spark: SparkSession, columns: str, expec
             "SELECT customer, count(*) AS n FROM silver.orders JOIN range(3) GROUP BY customer",
             "Join",
         ),
+        (
+            "SELECT customer, count(*) AS n FROM bronze.events GROUP BY customer "
+            "HAVING count(*) > 1",
+            "exactly one table, silver.NAME",
+        ),
+        (
+            "SELECT o.customer, count(*) AS n FROM silver.orders o JOIN silver.messages m "
+            "ON m.message_sequence = o._sequence GROUP BY o.customer",
+            "exactly one table, silver.NAME",
+        ),
         ("SELECT id FROM silver.orders GROUP BY id", "'customer' is not among the columns id"),
         ("SELECT customer FROM silver.other GROUP BY customer", "TABLE_OR_VIEW_NOT_FOUND"),
         ("SELECT customer FROM (", "PARSE_SYNTAX_ERROR"),

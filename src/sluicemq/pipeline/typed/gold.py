@@ -116,10 +116,10 @@ def query(spark: SparkSession, sql: str, tables: Mapping[str, DataFrame]) -> Dat
     return spark.sql(text if frames else sql, **frames)
 
 
-def incremental_problem(gold: GoldTable, result: DataFrame) -> str | None:
+def incremental_problem(gold: GoldTable, result: DataFrame | None) -> str | None:
     """Return the reason why a query cannot be refreshed incrementally; None if it can.
 
-    `result` is the query's DataFrame.
+    `result` is the query's DataFrame; None if it cannot be computed yet.
     """
     advice = 'use refresh = "full"'
     if not gold.keys:
@@ -127,6 +127,8 @@ def incremental_problem(gold: GoldTable, result: DataFrame) -> str | None:
     names = references(gold.sql)
     if len(names) != 1 or not names[0].startswith("silver."):
         return f"an incremental query reads exactly one table, silver.NAME: {advice}"
+    if result is None:
+        return None
     if re.search(r"\(\s*select\b", gold.sql, re.IGNORECASE):
         return f"an incremental query has no subquery: {advice}"
     unstable = _UNSTABLE.search(gold.sql)

@@ -176,19 +176,19 @@ def _check_gold(
     spark: SparkSession, gold: GoldTable, tables: dict[str, DataFrame], problems: list[Problem]
 ) -> None:
     text: str | None = None
-    sources = {name: frame for name, frame in tables.items() if name in references(gold.sql)}
+    result: DataFrame | None = None
+    names = references(gold.sql)
     try:
-        result = query(spark, gold.sql, sources)
+        result = query(spark, gold.sql, {name: tables[name] for name in names if name in tables})
     except PySparkException as error:
-        names = references(gold.sql)
-        if "silver.messages" in names or not all(name.startswith("silver.") for name in names):
-            return  # not of the definition: checked when it is refreshed, where these tables exist
-        text = first_line(error)
+        # tables that are not of the definition possibly do not exist before the refresh
+        if "silver.messages" not in names and all(name.startswith("silver.") for name in names):
+            text = first_line(error)
     else:
         missing = [key for key in gold.keys if key not in result.columns]
         if missing:
             text = f"keys: {missing[0]!r} is not among the columns {', '.join(result.columns)}"
-        elif gold.refresh is Refresh.INCREMENTAL:
-            text = incremental_problem(gold, result)
+    if text is None and gold.refresh is Refresh.INCREMENTAL:
+        text = incremental_problem(gold, result)
     if text:
         problems.append(Problem(gold.line, f"gold table {gold.name!r}: {text}"))
