@@ -33,10 +33,7 @@ def test_complete_definition_is_accepted(spark: SparkSession) -> None:
 def test_columns_of_a_json_schema_are_accepted(spark: SparkSession, tmp_path: Path) -> None:
     schema = '{"properties": {"id": {"type": "integer"}, "a`b": {"type": "string"}}}'
     (tmp_path / "orders.json").write_text(schema)
-    text = (
-        '[[table]]\nname = "orders"\ndestination = "orders"\nschema_file = "orders.json"\n'
-        'key = ["a`b"]\n'
-    )
+    text = '[[table]]\nname = "orders"\ndestination = "orders"\nschema_file = "orders.json"\n'
     definition = parse_definition(text, tmp_path / "pipeline.toml")
     check(spark, definition)
     (table,) = definition.tables
@@ -97,6 +94,13 @@ def test_partitions_are_of_no_binary_column(spark: SparkSession) -> None:
     text = '[[table]]\nname = "a"\ndestination = "a"\nschema = "id BINARY"\npartition_by = ["id"]\n'
     (problem,) = problems(spark, text)
     assert problem.startswith("pipeline.toml:1: table 'a': partition_by 'id' is BINARY")
+
+
+def test_table_with_a_key_has_no_backtick_in_the_name_of_a_column(spark: SparkSession) -> None:
+    text = '[[table]]\nname = "a"\ndestination = "a"\nschema = "id INT, `a``b` INT"\n'
+    check(spark, parse_definition(text))
+    (problem,) = problems(spark, text + 'key = ["id"]\n')
+    assert problem.startswith("pipeline.toml:1: table 'a': the column a`b: with a key, Delta")
 
 
 @pytest.mark.parametrize(

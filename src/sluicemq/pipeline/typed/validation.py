@@ -141,6 +141,9 @@ def column_faults(field: StructField) -> Iterator[str]:
 def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
     """Yield what is wrong with the columns of `key` and `partition_by`."""
     kinds = {item.name: item.dataType for item in columns}
+    for name in columns.names if table.key else ():
+        if "`" in name:  # not quoted in the change data feed of a merge
+            yield f"the column {name}: with a key, Delta rejects a backtick in the name of a column"
     for title, names in (("key", table.key), ("partition_by", table.partition_by)):
         for name in names:
             if name not in kinds:
