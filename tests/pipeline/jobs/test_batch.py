@@ -151,6 +151,14 @@ def test_batches_of_a_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path
     assert batches(12) == [3]
 
 
+def test_rebuild_of_a_broker_without_events(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake", broker="b")
+    no_events = frame(spark, traffic()).where("false")
+    LakeWriter(spark, lake, JOURNAL).write(no_events, 0, 5)
+    assert rebuild(spark, lake) == 0
+    assert reached(spark, lake, *NAMES) == 5
+
+
 def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,5 +127,5 @@ def _ranges(
     before = f.sum("share").over(Window.orderBy("block")) - f.col("share")
     batches = blocks.withColumn("batch", f.floor(before)).groupBy("batch")
     rows = batches.agg(f.min("block").alias("first")).orderBy("first").collect()
-    firsts = [row["first"] * _BLOCK for row in rows]
+    firsts = [row["first"] * _BLOCK for row in rows] or [0]
     return [(first, next_first - 1) for first, next_first in pairwise([*firsts, end + 1])]
