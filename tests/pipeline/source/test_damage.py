@@ -161,6 +161,13 @@ def test_a_start_that_is_gone(directory: Path, caplog: pytest.LogCaptureFixture)
     assert "are gone" in caplog.text
 
 
+def test_a_start_behind_the_last_record_of_a_removed_segment(directory: Path) -> None:
+    """The number between is that of the segment's index."""
+    firsts = list_segments(directory)
+    segment_path(directory, firsts[0]).unlink()
+    assert read(directory, startingoffsets=str(firsts[1] - 1)) == read(directory)
+
+
 def test_names_of_destinations_whose_declaration_is_gone(directory: Path) -> None:
     with journal_in(directory) as journal:
         last = put(journal)

@@ -74,8 +74,9 @@ class BatchReader(_Reader, DataSourceReader):
         journal = SourceJournal(self._storage)
         start = resolve_start(journal, self._options, EARLIEST)
         end = resolve_end(journal, self._options)
-        if 0 < start.explicit < journal.state.earliest:
-            reading.report_removed(start.explicit, journal.state.earliest)
+        explicit = Offset(journal.identity, start.explicit)
+        if start.explicit and (earliest := first_after_loss(journal, explicit)):
+            reading.report_removed(start.explicit, earliest)
         selection = reading.selection.within_range(start.sequence, end.sequence).with_bounds(
             start.by_destination, end.by_destination
         )
