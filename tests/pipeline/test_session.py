@@ -38,10 +38,15 @@ def test_on_a_cluster_its_own_settings_stay() -> None:
     assert settings[EXTENSIONS] == ("org.example.Extension,io.delta.sql.DeltaSparkSessionExtension")
 
 
-def test_the_caller_has_the_last_word() -> None:
-    options = {"spark.master": "local[1]", "spark.driver.memory": "5g"}
+def test_the_caller_has_the_last_word_except_about_the_time_zone() -> None:
+    options = {
+        "spark.master": "local[1]",
+        "spark.driver.memory": "5g",
+        "spark.sql.session.timeZone": "Europe/Paris",
+    }
     settings = session.effective_settings({"spark.driver.memory": "1g"}, options)
     assert (settings["spark.master"], settings["spark.driver.memory"]) == ("local[1]", "5g")
+    assert settings["spark.sql.session.timeZone"] == "UTC"
     assert settings["spark.sql.shuffle.partitions"] == "2"
 
 

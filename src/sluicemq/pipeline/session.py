@@ -1,7 +1,8 @@
 """Spark session with Delta Lake, on one machine or on a cluster.
 
 Settings come, in this order of precedence, from the caller (`--conf`), from spark-submit, from
-spark-defaults.conf, and from here. Without a master anywhere, Spark runs in this process.
+spark-defaults.conf, and from here; those of NEEDED always from here. Without a master anywhere,
+Spark runs in this process.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def session(
 ) -> SparkSession:
     """Return the Spark session of this process, or create it.
 
-    settings   take precedence over all others
+    settings   take precedence over all others, except for NEEDED
     log        file to which the output of Spark and its workers is appended; None = standard error
     schemes    schemes of URIs that the session is to read and write (jars.CONNECTORS)
 
@@ -176,9 +177,9 @@ def effective_settings(
     """Return the settings of a session, except for its jars.
 
     configured  settings of spark-submit or spark-defaults.conf
-    settings    settings of the caller, which take precedence
+    settings    settings of the caller, which take precedence, except over NEEDED
     """
-    requested = {**configured, **NEEDED, **settings}
+    requested = {**configured, **settings, **NEEDED}
     effective = {**EVERYWHERE, **(LOCAL if _has_local_master(requested) else {}), **requested}
     extensions = [extension for extension in effective.get(_EXTENSIONS, "").split(",") if extension]
     effective[_EXTENSIONS] = ",".join(dict.fromkeys([*extensions, _DELTA]))
