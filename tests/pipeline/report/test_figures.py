@@ -168,6 +168,12 @@ def test_a_period_is_cut_out() -> None:
     assert report.anomaly_count == 1
 
 
+def test_a_period_may_be_much_longer_than_the_traffic() -> None:
+    report = build(gold(row(3, published=2)), until=datetime(9000, 1, 1, tzinfo=UTC))
+    assert (report.peak, report.peak_at) == (2, MINUTES + 3)
+    assert report.timeline is not None
+
+
 def test_a_period_without_traffic() -> None:
     report = build(gold(row(0, published=1)), since=START + timedelta(days=1))
     assert report.timeline is None

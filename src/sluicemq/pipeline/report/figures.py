@@ -304,15 +304,16 @@ def _entries(maps: pa.MapArray) -> tuple[NDArray[np.int64], pa.Array, pa.Array]:
 def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
     """Set all figures that come from gold, of which there is at least one row."""
     minute = _minutes(gold["minute"])
-    report.since = int(minute.min()) if report.since is None else report.since
-    report.until = int(minute.max()) + 1 if report.until is None else report.until
+    first, last = int(minute.min()), int(minute.max())
+    report.since = first if report.since is None else report.since
+    report.until = last + 1 if report.until is None else report.until
     bins = Bins.over(report.since, report.until - 1)
     row_bins = bins.index(minute)
     values = {name: np.asarray(gold[name]) for name in SUMMED}
     for name in SUMMED:
         setattr(report, name, int(values[name].sum()))
-    per_minute = _sums(minute - report.since, values["published"], report.until - report.since)
-    report.peak, report.peak_at = int(per_minute.max()), report.since + int(per_minute.argmax())
+    per_minute = _sums(minute - first, values["published"], last - first + 1)
+    report.peak, report.peak_at = int(per_minute.max()), first + int(per_minute.argmax())
     name_columns = [gold[name] for name in ("broker", "destination_kind", "destination")]
     report.brokers = len(name_columns[0].unique())
     encoded = pc.binary_join_element_wise(*name_columns, "\0").dictionary_encode()
