@@ -101,7 +101,17 @@ def test_tables_to_infer_are_written_to_a_file_beside_the_definition(
 
 @pytest.mark.parametrize(
     ("destination", "name"),
-    [("orders*", "orders"), ("topic:Shop.EU/1", "shop_eu_1"), ("7*", "t_7"), ("*", "t")],
+    [
+        ("orders*", "orders"),
+        ("topic:Shop.EU/1", "shop_eu_1"),
+        ("7*", "t_7"),
+        ("*", "t"),
+        ("messages", "messages_table"),
+        ("x.quarantine", "x_quarantine_table"),
+        ("a" * 200, "a" * 63),
+    ],
 )
 def test_name_of_a_table(destination: str, name: str) -> None:
     assert table_name(destination) == name
+    text = f'[[table]]\nname = "{name}"\ndestination = "{destination}"\nschema = "id INT"\n'
+    assert parse_definition(text).tables[0].name == name

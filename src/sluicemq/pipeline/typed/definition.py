@@ -25,6 +25,8 @@ INFER: Final = "infer"
 """Value of `schema` that stands for a schema inferred from the messages."""
 QUARANTINE: Final = "_quarantine"
 TOMBSTONES: Final = "_tombstones"
+MAX_NAME: Final = 63
+"""Characters of a table's name."""
 RESERVED_TABLES: Final = frozenset({"messages"})
 """Tables of silver that the pipeline itself writes."""
 RESERVED_GOLD: Final = frozenset({"traffic", "anomalies", "typed_counts"})
@@ -184,12 +186,14 @@ def parse_definition(text: str, path: Path = Path(DEFAULT_FILE)) -> Definition:
 # --- keys of the file ----------------------------------------------------------------------------
 
 _TEXT: Final = Annotated[str, msgspec.Meta(pattern=r"\S")]
-_NAME: Final = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]{0,62}\Z")]
+_NAME: Final = Annotated[
+    str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]*\Z", min_length=1, max_length=MAX_NAME)
+]
 _NAMES: Final = tuple[str, ...]
 _SECTIONS: Final = list[dict[str, Any]]
 _MISFITS: Final[dict[Any, str]] = {
     _TEXT: "must be a text in quotes that is not empty",
-    _NAME: "must be a text of up to 63 letters a-z, digits and _ that begins with a letter",
+    _NAME: f"must be a text of up to {MAX_NAME} letters a-z, digits and _ that begins with a letter",
     _NAMES: 'must be a list of different texts such as ["id"]',
     _SECTIONS: "must be an array of tables: write it as [[{path}]]",
 }

@@ -19,7 +19,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.session import cached
 from sluicemq.pipeline.typed.bodies import DECIMAL, with_text
-from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
+from sluicemq.pipeline.typed.definition import (
+    INFER,
+    MAX_NAME,
+    QUARANTINE,
+    RESERVED_TABLES,
+    TOMBSTONES,
+    Definition,
+    Format,
+    TypedTable,
+)
 from sluicemq.pipeline.typed.rows import published, subscription
 from sluicemq.pipeline.typed.validation import column_faults, name_fault
 
@@ -33,6 +42,8 @@ _INTEGER_DIGITS: Final = 20
 """Digits that Spark reserves for BIGINT in a decimal."""
 _MAX_PRECISION: Final = 38
 INFERRED_SUFFIX: Final = ".inferred"
+_TABLE: Final = "_table"
+"""End of a table's name that would be reserved without it."""
 
 _OPTIONS: Final = {
     Format.JSON: {
@@ -189,7 +200,9 @@ def table_name(destination: str) -> str:
     """Return a name for the table of a destination: its letters, digits and underscores."""
     plain = destination.removeprefix("topic:").lower()
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in plain).strip("_")
-    return name if name[:1].isalpha() else f"t_{name}".rstrip("_")
+    name = (name if name[:1].isalpha() else f"t_{name}".rstrip("_"))[:MAX_NAME]
+    is_reserved = name in RESERVED_TABLES or name.endswith((QUARANTINE, TOMBSTONES))
+    return f"{name[: MAX_NAME - len(_TABLE)]}{_TABLE}" if is_reserved else name
 
 
 def infer_missing(events: DataFrame, definition: Definition) -> Path | None:
