@@ -193,7 +193,8 @@ _NAMES: Final = tuple[str, ...]
 _SECTIONS: Final = list[dict[str, Any]]
 _MISFITS: Final[dict[Any, str]] = {
     _TEXT: "must be a text in quotes that is not empty",
-    _NAME: f"must be a text of up to {MAX_NAME} letters a-z, digits and _ that begins with a letter",
+    _NAME: f"must be a text of up to {MAX_NAME} letters a-z, digits and _ that begins with a "
+    "letter",
     _NAMES: 'must be a list of different texts such as ["id"]',
     _SECTIONS: "must be an array of tables: write it as [[{path}]]",
 }
