@@ -165,6 +165,13 @@ def test_the_option_destination_may_be_a_topic() -> None:
         ("q", False),
         ("n", True),
     ]
+    columns = {
+        "destination": ["q", None, None, None],
+        "destination_kind": [None, None, "queue", "topic"],
+        "body": [b""] * 4,
+    }
+    batch = convert(columns, {"destination": "topic:n"})
+    assert [row.topic for row in received(batch)] == [False, True, False, True]
 
 
 def test_names_that_are_not_utf8_as_the_source_spells_them() -> None:

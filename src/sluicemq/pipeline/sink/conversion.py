@@ -337,11 +337,18 @@ class Converter:
         column = columns.get("destination", pa.nulls(count, pa.string()))
         texts = column.fill_null(self._options.destination)
         names: Iterable[str | bytes] = convert_distinct(texts, faults, _name, "")
-        kinds = columns.get("destination_kind")
-        if kinds is not None:
-            return names, convert_distinct(kinds, faults, _topic, False)
         # the option's topic applies only to rows without a destination
-        return names, column.is_null().to_pylist() if self._options.topic else repeat(False)
+        defaults: Iterable[bool] = (
+            column.is_null().to_pylist() if self._options.topic else repeat(False)
+        )
+        kinds = columns.get("destination_kind")
+        if kinds is None:
+            return names, defaults
+        topics = convert_distinct(kinds, faults, _topic, None)
+        return names, [
+            default if topic is None else topic
+            for topic, default in zip(topics, defaults, strict=False)
+        ]
 
 
 def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
