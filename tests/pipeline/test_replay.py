@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,23 @@ def test_in_the_old_order_and_as_they_were(silver: DataFrame, url: str, data: Pa
     message = published(data, "again")[13]
     assert (message.kind, message.priority, message.expiration) == (BodyKind.TEXT, 3, 0)
     assert message.properties == {"n": 13, "odd": True}
+
+
+def test_messages_of_several_brokers_are_ordered_by_time(
+    spark: SparkSession, url: str, data: Path
+) -> None:
+    times = {"berlin": [10, 30, 20, 50], "paris": [15, 25, 40]}
+    rows = [
+        (broker, *row(number, published=LONG_AGO + timedelta(seconds=moment), text=str(moment)))
+        for broker, moments in times.items()
+        for number, moment in enumerate(moments)
+    ]
+    frame = spark.createDataFrame(rows, f"broker string, {SILVER}")
+    replay(frame, url, "brokers", speed=1000)
+    # the clock of berlin went back
+    assert numbers(data, "brokers") == [10, 15, 25, 30, 20, 40, 50]
+    replay(frame.where("broker = 'berlin'"), url, "berlin")
+    assert numbers(data, "berlin") == times["berlin"]
 
 
 def test_bodies_wherever_the_table_has_them(spark: SparkSession, url: str, data: Path) -> None:

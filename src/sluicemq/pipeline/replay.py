@@ -2,11 +2,11 @@
 
     replay(lake.where("destination = 'orders' AND state = 'dead-lettered'"), url, "orders", rate=50)
 
-Each row of the frame (silver, bronze, the source) is a message that was published. The rows reach
-the driver in order, as Arrow batches, and go to the broker over one connection in transactions.
-With a rate or speed, a transaction has the messages due within a tenth of a second. Each message is
-stored once per `write_id`: run an interrupted replay again with the same rows, rate and speed to
-continue it.
+Each row of the frame (silver, bronze, the source) is a message that was published. Messages of one
+broker are ordered by their numbers, those of several brokers by time. The rows reach the driver in
+order, as Arrow batches, and go to the broker over one connection in transactions. With a rate or
+speed, a transaction has the messages due within a tenth of a second. Each message is stored once
+per `write_id`: run an interrupted replay again with the same rows, rate and speed to continue it.
 
 Messages keep their fields, except expiration and delivery times, which have passed.
 """
@@ -42,6 +42,12 @@ _BODIES: Final = ("body", "text", "json")
 _PASSED: Final = frozenset({"ttl", "expiration", "deliver_at"})
 _TO: Final = frozenset({"destination", "destination_kind"})
 _ORDER: Final = "message_sequence"
+_OF_BROKERS: Final = (
+    "struct(max({time}) OVER (PARTITION BY broker ORDER BY message_sequence), broker, "
+    "message_sequence) AS message_sequence"
+)
+"""Order of the messages of several brokers, whose numbers are unrelated: by time, but never against
+the order of one broker."""
 _TIME: Final = "published"
 _WINDOW: Final = "_window"
 _MICROSECONDS: Final = 1e6
@@ -161,7 +167,10 @@ def _messages(frame: DataFrame, *, keep_destination: bool) -> DataFrame:
     time_column = _TIME if _TIME in names else "CAST(NULL AS TIMESTAMP)"
     if "event" in names:
         time_column = "time"
-    return frame.selectExpr(*columns, _ORDER, f"{time_column} AS {_TIME}")
+    order = _ORDER
+    if "broker" in names and frame.select("broker").distinct().limit(2).count() > 1:
+        order = _OF_BROKERS.format(time=time_column)
+    return frame.selectExpr(*columns, order, f"{time_column} AS {_TIME}")
 
 
 def _filter_rows(
@@ -202,7 +211,7 @@ def _message(values: Sequence[Any], moment: int) -> Message:
 
 
 def _ordered_batches(messages: DataFrame) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of the sink, the time and the window, ordered by sequence number.
+    """Yield the columns of the sink, the time and the window, in order.
 
     Spark transfers rows to the driver one by one; here each row is a whole batch, as bytes.
     """
