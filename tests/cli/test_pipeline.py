@@ -23,6 +23,11 @@ from tests.cli.conftest import Run
         (("run", "--url", "http://h:1", "--tables", ","), "--tables: name one of"),
         (("run", "--url", "http://h:1", "--interval", "soon"), "--interval"),
         (("run", "--url", "http://h:1", "--tables-interval", "soon"), "--tables-interval"),
+        (
+            ("run", "--url", "http://h:1", "--watermark", "9999999999d"),
+            "--watermark: 9999999999d is",
+        ),
+        (("maintain", "--retention", "9999999999d"), "--retention: 9999999999d is too long"),
         (("backfill", "--url", "http://h:1", "--max-bytes", "9 parsec"), "--max-bytes"),
         (("backfill", "--from-bronze", "--url", "http://h:1"), "--from-bronze reads no journal"),
         (("backfill", "--from-bronze"), "there is no table bronze.events in"),

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -39,6 +39,7 @@ from sluicemq.cli.pipeline_helpers import (
     ProgressDisplay,
     TokenOption,
     credentials,
+    duration,
     seconds,
     source_of,
     spark_session,
@@ -225,7 +226,7 @@ def maintain(
     """Compact the tables' small files (OPTIMIZE) and delete those that only old versions use
     (VACUUM)."""
     delta_lake = _lake(lake, "main", catalog)
-    older_than = timedelta(seconds=seconds("--retention", retention))
+    older_than = duration("--retention", retention)
     settings = spark_settings(master, conf)
     delta_lake.expect()
     with spark_session("sluicemq maintain", settings, delta_lake) as spark:
@@ -545,7 +546,7 @@ def _job(
         tables=names,
         max_rows=max_rows,
         max_bytes=int(quantity("--max-bytes", max_bytes, Unit.BYTES)),
-        watermark=timedelta(seconds=seconds("--watermark", watermark)),
+        watermark=duration("--watermark", watermark),
         definition=Definition() if definition is None else load_definition(definition),
     )
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -235,3 +235,11 @@ def spark_session(
 
 def seconds(option: str, text: str) -> float:
     return quantity(option, text, Unit.MILLISECONDS) / 1000
+
+
+def duration(option: str, text: str) -> timedelta:
+    """Return a duration. Raises ConfigurationError, also for one that is too long."""
+    try:
+        return timedelta(seconds=seconds(option, text))
+    except OverflowError:
+        raise ConfigurationError(f"{option}: {text} is too long") from None

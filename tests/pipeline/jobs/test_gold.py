@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def test_late_events_count_and_are_reported(spark: SparkSession) -> None:
         at(-3600): 0,
         at(0): 0,
     }
+    always = made(spark, journal, newest=START, watermark=timedelta(days=900_000))
+    assert {row["late_events"] for row in always.values()} == {0}
 
 
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
