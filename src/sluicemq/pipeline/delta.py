@@ -158,16 +158,13 @@ class LakeTable:
                     f"{item.dataType.simpleString().upper()} in the definition. A column "
                     "cannot change its type: give it another name, or the table"
                 )
-        if self.partitions:
-            (detail,) = DeltaTable.forPath(spark, self.location).detail().collect()
-            partitions = tuple(detail["partitionColumns"])
-            if partitions != tuple(self.partitions):
-                raise ConfigurationError(
-                    f"{error_prefix}: {self.name} is partitioned by "
-                    f"{', '.join(partitions) or 'nothing'}, not by "
-                    f"{', '.join(self.partitions)}. Partitions cannot change: give the table "
-                    "another name"
-                )
+        partitions = str(self._snapshot(spark).metadata().partitionColumns().mkString(", "))
+        if partitions != ", ".join(self.partitions):
+            raise ConfigurationError(
+                f"{error_prefix}: {self.name} is partitioned by {partitions or 'nothing'}, not by "
+                f"{', '.join(self.partitions) or 'nothing'}. Partitions cannot change: give the "
+                "table another name"
+            )
         if additions:
             ddl = StructType(additions).toDDL()
             spark.sql(f"ALTER TABLE delta.{quoted(self.location)} ADD COLUMNS ({ddl})")

@@ -202,6 +202,10 @@ def test_columns_are_added_and_never_change_their_type(spark: SparkSession, tmp_
     )
     with pytest.raises(ConfigurationError, match="partitioned by nothing, not by customer"):
         write(spark, batch(spark, [order(4, 4)], 4), table(partition_by=("customer",)), lake)
+    parted = table(name="parted", partition_by=("customer",), key=("id", "customer"))
+    write(spark, batch(spark, [order(1, 1)], 1), parted, lake)
+    with pytest.raises(ConfigurationError, match="partitioned by customer, not by nothing"):
+        write(spark, batch(spark, [order(4, 4)], 4), table(name="parted"), lake)
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "text"])
