@@ -17,9 +17,11 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.pipeline.typed import infer
 from sluicemq.pipeline.typed.definition import parse_definition
-from sluicemq.pipeline.typed.infer import read_published
+from sluicemq.pipeline.typed.infer import infer_schema, read_published
 from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
+from tests.pipeline.source.support import read
+from tests.pipeline.source.test_readers import rewritten
 from tests.pipeline.typed.lakes import LakeDirectory
 
 DEFINITION = """
@@ -109,6 +111,14 @@ partition_by = []
 """
     )
     check(spark, parse_definition(printed))
+
+
+def test_messages_that_the_broker_moved_forward_have_a_schema(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    directory = rewritten(tmp_path)
+    inferred = infer_schema(read_published(spark, {"path": str(directory)}, "orders"), "orders")
+    assert inferred.sampled == len(read(directory, events="relocated")) > 0
 
 
 def test_error_within_spark_is_reported_without_a_traceback(

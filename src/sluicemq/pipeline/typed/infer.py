@@ -227,12 +227,13 @@ def infer_missing(events: DataFrame, definition: Definition) -> Path | None:
 
 
 def read_published(spark: SparkSession, source: dict[str, str], destination: str) -> DataFrame:
-    """Return the published messages of a journal's destinations; `source` has the options that
-    locate it."""
+    """Return the published messages of a journal's destinations, those that the broker moved
+    forward in its journal included; `source` has the options that locate it."""
     return (
         spark.read.format("sluicemq")
         .options(**source)
         .option("subscribePattern", subscription([destination]))
+        .option("events", "published,relocated")
         .option("includeHeaders", "true")
         .load()
     )
