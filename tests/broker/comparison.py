@@ -124,7 +124,7 @@ class ModelComparison:
         """Put a new broker over the journal."""
         self.journal = journal
         settings = engine.EngineSettings(
-            memory_budget=self.budget, message_overhead=0, chunk_deliveries=2
+            memory_budget=self.budget, message_overhead=0, delivery_overhead=0, chunk_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
         broker.core.rescan_first_slice, broker.core.rescan_rate = self.tries

@@ -239,6 +239,23 @@ def test_memory_limit_refuses_messages_for_the_dead_letter_queue_that_are_not_jo
     fixture.send(queue, "e", durability=Durability.LAZY)
 
 
+def test_memory_limit_includes_deliveries_to_many_subscriptions_that_are_not_journaled() -> None:
+    fixture = BrokerFixture(EngineSettings(memory_limit=10_000))
+    overhead = fixture.broker.settings.delivery_overhead
+    topic = fixture.topic()
+    subscriptions = [fixture.broker.subscribe(topic, str(number)) for number in range(100)]
+    with pytest.raises(LimitExceeded):
+        fixture.send(topic, *"abc", durability=Durability.NONE)
+    assert fixture.broker.memory == 1 + 99 * overhead
+    fixture.send(topic, "d", durability=Durability.LAZY)
+    assert fixture.broker.memory == 2 + 99 * overhead
+    reader = fixture.read(subscriptions[0])
+    reader.settle("a")
+    assert fixture.broker.memory == 2 + 98 * overhead
+    purge(fixture.broker, topic, unacked=True)
+    assert fixture.broker.memory == 0
+
+
 @pytest.mark.parametrize("native", [b"", b"n" * 50])
 def test_memory_includes_headers(native: bytes) -> None:
     fixture = BrokerFixture()

@@ -106,7 +106,8 @@ def move_ready(
 class BrokerFixture:
     """A broker in memory. Its methods flush unless documented otherwise.
 
-    Only the bodies of messages count towards memory, so that tests can compute it.
+    Only the bodies of messages count towards memory, so that tests can compute it. With `settings`
+    the further deliveries of messages that are not journaled count, too.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class BrokerFixture:
     ) -> None:
         self.clock = ManualClock()
         self.journal = journal or MemoryJournal()
-        settings = replace(settings or EngineSettings(), message_overhead=0)
+        settings = replace(settings or EngineSettings(delivery_overhead=0), message_overhead=0)
         self.broker = Broker(self.journal, self.clock, settings)
 
     def queue(self, name: str = "q", **settings: Any) -> Destination:

@@ -67,6 +67,8 @@ def add(
         native = message.native
         headers = message.header_bytes() if message.properties and not native else len(native)
         core.memory += size + headers + core.overhead
+    elif not message.durability:
+        core.memory += core.delivery_overhead
     message.references += 1
     pending_queue = subscription.all_ready
     if (
@@ -413,6 +415,8 @@ def acknowledge(consumer: Consumer, sequence: int) -> bool:
             native = message.native
             headers = message.header_bytes() if message.properties and not native else len(native)
             core.memory -= delivery.size + headers + core.overhead
+        elif not message.durability:
+            core.memory -= core.delivery_overhead
         delivery.message = None
     if delivery.expires:
         core.wheel.discard(delivery)

@@ -13,12 +13,14 @@ class EngineSettings(EngineOptions, frozen=True, kw_only=True):
     """Settings of the whole broker.
 
     message_overhead  bytes added to body and headers when the memory of a message is counted
+    delivery_overhead bytes counted for each further delivery of a message that is not journaled
     chunk_deliveries  deliveries in a chunk of a backlog
     default_fields    names of the settings in `default_destination` that were set explicitly,
                       besides those that differ from their default values
     """
 
     message_overhead: int = 512
+    delivery_overhead: int = 160
     chunk_deliveries: int = 1024
     default_fields: frozenset[str] = frozenset()
 

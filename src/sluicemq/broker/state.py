@@ -771,6 +771,7 @@ class Core:
         "clock_log",
         "dead_letter_queues",
         "dead_letters",
+        "delivery_overhead",
         "dispatchable",
         "dropping_dead_letter_queues",
         "event_recorder",
@@ -817,6 +818,7 @@ class Core:
         self.memory = 0
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
+        self.delivery_overhead = settings.delivery_overhead
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
         self.event_recorder = EventRecorder(journal, clock)
@@ -847,9 +849,10 @@ class Core:
         return self.journal.fetch_head(delivery.sequence)
 
     def size_in_memory(self, message: Message) -> int:
-        """Return the bytes that a message counts while it is in memory.
+        """Return the bytes that a message with one delivery counts while it is in memory.
 
-        dispatch.py adds and subtracts them without this call, for each message.
+        Further deliveries count if the message is not journaled, because they cannot be packed.
+        dispatch.py adds and subtracts the bytes without this call, for each message.
         """
         return len(message.body) + message.header_bytes() + self.overhead
 
@@ -870,6 +873,8 @@ class Core:
         message.references -= 1
         if message.references == 0:
             self.memory -= self.size_in_memory(message)
+        elif not message.durability:
+            self.memory -= self.delivery_overhead
         delivery.message = None
 
     def page_out(self, deliveries: Iterable[Delivery]) -> None:

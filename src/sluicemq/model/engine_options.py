@@ -56,7 +56,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         about(
             "Size of all messages in memory, including those of open transactions and those that "
             "wait until a full destination has capacity, at which messages are rejected that are "
-            "not journaled, belong to a transaction, or would have to wait.",
+            "not journaled, belong to a transaction, or would have to wait. A message that is not "
+            "journaled counts 160 bytes for each subscription of a topic after the first.",
             "bytes",
             ge=1024**2,
         ),
