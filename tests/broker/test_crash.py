@@ -259,6 +259,42 @@ def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk)
     assert reader.attempts == {"a": 2}
 
 
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_held_message_acked_in_a_prepared_transaction_stays_in_it(
+    disk: Disk, committed: bool, sealed: bool
+) -> None:
+    topic = disk.broker.destinations.declare(
+        TOPIC, DestinationSettings(retain_without_subscriptions=True)
+    )
+    [sequence] = disk.send(topic, "a")
+    disk.sync()
+    reader = disk.read(disk.broker.subscribe(topic, "s", durable=True))
+    disk.sync()
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    assert transactions.acknowledge(transaction, reader.consumer, sequence)
+    transactions.prepare(transaction, b"xid")
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    reader = disk.read(disk.broker.destinations[TOPIC].subscriptions["s"])
+    disk.sync()
+    assert reader.got() == []
+    transactions = disk.broker.transactions
+    transaction = transactions.prepared[b"xid"]
+    if committed:
+        transactions.commit(transaction)
+    else:
+        transactions.rollback(transaction)
+    disk.sync()
+    assert reader.attempts == ({} if committed else {"a": 2})
+    reader.settle()
+    disk.sync()
+    assert disk.journal.stats().live == 0
+
+
 def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: Disk) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)

@@ -174,7 +174,7 @@ def test_a_held_undurable_message_reaches_later_subscriptions() -> None:
     assert bodies(topic) == []
 
 
-def test_a_held_message_reaches_a_subscription_once_if_another_ended_before_it_was_durable() -> None:
+def test_a_held_message_comes_once_if_another_subscription_ended_before_it_was_durable() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     durable_reader = fixture.read(fixture.broker.subscribe(topic, "durable", durable=True))

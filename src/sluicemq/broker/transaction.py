@@ -46,7 +46,7 @@ from sluicemq.broker.codec import (
     encode,
 )
 from sluicemq.broker.destinations import Destinations
-from sluicemq.broker.pending.entry import RECORDED
+from sluicemq.broker.pending.entry import RECORDED, SHARED
 from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.redelivery import requeue_unacked, restore_unacked
 from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
@@ -658,16 +658,25 @@ class Transactions:
 
 
 def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
-    """Return acknowledged deliveries in the form of a PREPARED record."""
-    return [(s.number, sequences) for s, sequences in recorded(deliveries).items()]
+    """Return acknowledged deliveries that survive a restart, in the form of a PREPARED record."""
+    surviving = (
+        d
+        for d in deliveries
+        if d.journaled == RECORDED or (d.journaled == SHARED and d.subscription.durable)
+    )
+    return [(s.number, sequences) for s, sequences in by_subscription(surviving).items()]
 
 
 def recorded(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
     """Return the sequences of deliveries whose end is journaled, by subscription."""
+    return by_subscription(d for d in deliveries if d.journaled == RECORDED)
+
+
+def by_subscription(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
+    """Return the sequences of deliveries by subscription."""
     sequences: dict[Subscription, list[int]] = {}
     for delivery in deliveries:
-        if delivery.journaled == RECORDED:
-            sequences.setdefault(delivery.subscription, []).append(delivery.sequence)
+        sequences.setdefault(delivery.subscription, []).append(delivery.sequence)
     return sequences
 
 
