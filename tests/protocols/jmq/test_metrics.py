@@ -13,8 +13,8 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.destinations import Metrics
-from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.fields import read_name
+from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Packet
 from tests.support.broker import purge
