@@ -499,6 +499,22 @@ def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
 
 
+def test_a_durable_wildcard_that_nothing_matches_is_in_use(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "a.*", JMQDurableName="d")
+    for topic in ("a.*", "b.*", "t"):
+        assert add_consumer(peer, topic, JMQDurableName="d") == Status.CONFLICT
+    shared = {"JMQDurableName": "d", "JMQJMSShare": True}
+    assert add_consumer(peer, "a.*", **shared) == Status.CONFLICT
+    assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.CONFLICT
+    properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": "d"}
+    assert peer.request_status(H.DELETE_CONSUMER, properties) == Status.OK
+    consumers = [subscribe(peer, "a.*", **shared) for _ in range(2)]
+    publish(peer, "a.x", "1", "2")
+    assert {packet.consumer_id for packet in peer.delivered()} == set(consumers)
+    assert add_consumer(peer, "b.*", **shared) == Status.CONFLICT
+
+
 def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) -> None:
     peer = harness.connect()
     subscribe(peer, ">")

@@ -11,7 +11,7 @@ the end of this process. The replies to the packets of one read are sent togethe
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -58,7 +58,6 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED_DURABLE,
     Durables,
     Terms,
-    check_unused,
     subscription_name,
 )
 from sluicemq.protocols.jmq.transactions import Branches
@@ -313,7 +312,7 @@ class ConsumerCommands:
         """Close a consumer (JMQConsumerID), remove a durable subscription (JMQDurableName), or
         both. If either is refused, nothing happens."""
         if "JMQConsumerID" not in packet.properties:
-            self._unsubscribe(packet, self._durable_to_remove(packet, ()), {})
+            self._unsubscribe(packet, self._durable_to_remove(packet, None), {})
             return
         consumer_id = number(packet, "JMQConsumerID")
         connection = self._connection
@@ -326,7 +325,7 @@ class ConsumerCommands:
         redeliver_all = boolean(packet, "JMQRedeliverAll")
         durable_name = ""
         if text(packet, "JMQDurableName"):
-            durable_name = self._durable_to_remove(packet, consumer.pauses.consumers)
+            durable_name = self._durable_to_remove(packet, consumer)
         consumer.close(last, none_received=redeliver_all)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
@@ -341,11 +340,11 @@ class ConsumerCommands:
         else:
             connection.reply(packet, properties=properties)
 
-    def _durable_to_remove(self, packet: Packet, closing: Collection[Consumer]) -> str:
+    def _durable_to_remove(self, packet: Packet, closing: JmsConsumer | None) -> str:
         """Return the name of the durable subscription that the request removes.
 
         Raises RejectedRequest: BAD_REQUEST, NOT_FOUND; AccessDenied; SubscriptionInUse if it has
-        other consumers than those `closing`.
+        other consumers than `closing`.
         """
         name = text(packet, "JMQDurableName")
         if not name:
@@ -365,7 +364,8 @@ class ConsumerCommands:
             for subscription in durables.find(qualified_name):
                 connection.channel.demand(Operation.CONSUME, subscription.destination.name)
             if durables.is_known(qualified_name):
-                check_unused(qualified_name, durables.find(qualified_name), closing)
+                engines = () if closing is None else closing.pauses.consumers
+                durables.expect_unused(qualified_name, closing, engines)
                 return qualified_name
         raise RejectedRequest(Status.NOT_FOUND, f"the durable subscription {name} does not exist")
 

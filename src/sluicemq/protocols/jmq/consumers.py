@@ -313,6 +313,7 @@ class JmsConsumer:
             else:
                 if terms.durable:
                     self._durables.add_wildcard(terms, pattern)
+                    self._durables.add_wildcard_consumer(terms, self)
                 for topic in matching_topics(self._broker, pattern):
                     self._attach_to(topic)
         except BrokerError:
@@ -656,6 +657,7 @@ class JmsConsumer:
             self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._attach_to_new_topic)
+            self._durables.remove_wildcard_consumer(self.terms.name, self)
         return self.pauses.take_consumers()
 
     def _delete_unused_subscriptions(self, engines: list[Consumer]) -> None:

@@ -151,12 +151,14 @@ class Durables:
     """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
     subscription, even if the engine has one for each topic that a wildcard matches."""
 
-    __slots__ = ("_broker", "_names", "_shared", "_wildcards")
+    __slots__ = ("_broker", "_names", "_shared", "_wildcard_consumers", "_wildcards")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._wildcards: dict[str, tuple[Terms, Pattern]] = {}
         """Wildcards, whose subscriptions include topics that are created later."""
+        self._wildcard_consumers: dict[str, dict[object, bool]] = {}
+        """Consumers of wildcards, which may match no topic, and whether they share, by name."""
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
         """Subscriptions by client id, quoted as in the names, and name."""
         self._shared: dict[str, tuple[str, int]] = {}
@@ -202,6 +204,17 @@ class Durables:
         """Subscribe to topics that are created later and match the wildcard."""
         self._wildcards[terms.name] = (terms, pattern)
         self.add(terms.name)
+
+    def add_wildcard_consumer(self, terms: Terms, consumer: object) -> None:
+        """Add a consumer to a wildcard."""
+        self._wildcard_consumers.setdefault(terms.name, {})[consumer] = terms.sharing
+
+    def remove_wildcard_consumer(self, name: str, consumer: object) -> None:
+        """Remove a consumer from a wildcard, if it is one of its consumers."""
+        consumers = self._wildcard_consumers.get(name, {})
+        consumers.pop(consumer, None)
+        if not consumers:
+            self._wildcard_consumers.pop(name, None)
 
     def add_shared_consumer(self, name: str, topic: str) -> None:
         """Add a consumer to a shared subscription that is not durable.
@@ -289,17 +302,23 @@ class Durables:
         """Return the state of the name of a new subscription, for `restore`.
 
         Raises SubscriptionInUse if the subscription of that name belongs to another user, differs
-        in sharing, or has another topic and consumers.
+        in sharing, or has another topic and consumers; of a wildcard also if it has consumers and
+        is not shared.
         """
         if not self.may_use(terms.name, identity):
             raise not_owner_error(terms.name)
         sort, _, suffix = terms.name.partition(":")
-        if self.find(f"{_OTHER_SORT[sort]}:{suffix}"):
+        if self.is_known(f"{_OTHER_SORT[sort]}:{suffix}"):
             raise SubscriptionInUse(
                 f"{suffix} exists as a subscription with another kind of sharing"
             )
         check_unused(terms.name, self._replaced(terms.name, topic))
-        return self.find(terms.name), self._wildcards.get(terms.name)
+        wildcard = self._wildcards.get(terms.name)
+        consumers = self._wildcard_consumers.get(terms.name, {})
+        shares = terms.sharing and wildcard is not None and wildcard[1].text == topic
+        if consumers and not (shares and all(consumers.values())):
+            raise SubscriptionInUse(f"{terms.name} has a consumer")
+        return self.find(terms.name), wildcard
 
     def delete_replaced(self, name: str, topic: str) -> None:
         """Delete the subscription of that name with another topic (JMS 1.1 section 6.11.1), once
@@ -334,9 +353,18 @@ class Durables:
         """Return whether there is a subscription of that name, or a wildcard without topics."""
         return name in self._wildcards or bool(self.find(name))
 
+    def expect_unused(
+        self, name: str, closing: object = None, engines: Collection[Consumer] = ()
+    ) -> None:
+        """Raise SubscriptionInUse if a subscription of that name has other consumers than
+        `closing`, whose consumers of the engine are `engines`."""
+        check_unused(name, self.find(name), engines)
+        if any(consumer is not closing for consumer in self._wildcard_consumers.get(name, ())):
+            raise SubscriptionInUse(f"{name} has a consumer")
+
     def remove(self, name: str) -> None:
         """Delete the subscriptions of a name. Raises SubscriptionInUse."""
-        check_unused(name, self.find(name))
+        self.expect_unused(name)
         self.restore(name, ([], None))
 
 
