@@ -377,6 +377,30 @@ def test_a_dead_letter_that_a_client_publishes_again(
     peer.send("x", "a", topic=topic, properties=properties, expiration=expiration)
     [message] = peer.delivered()
     assert (message.flags & Q == 0, message.expiration) == (topic, expiration)
+    assert message.properties == properties
+
+
+def test_a_dead_letter_that_a_client_publishes_again_may_die_again(
+    harness: Harness, peer: Peer
+) -> None:
+    session = peer.create_session()
+    peer.consume("t", session, topic=True)
+    peer.consume("q", session)
+    peer.consume("mq.sys.dmq", session)
+    properties: dict[str, Any] = {}
+    for name in ("t", "q"):
+        peer.send(name, "a", topic=name == "t", properties=properties)
+        peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+        [dead_letter] = harness.queue("mq.sys.dmq").queue.consumers
+        [delivery] = dead_letter.unacked.values()
+        origin = origin_of(harness.broker.read(delivery))
+        assert origin is not None
+        assert origin.address.name == name
+        assert (origin.address.kind is Kind.TOPIC) == (name == "t")
+        [packet] = peer.delivered()
+        assert packet.properties["originalQueue"] == name
+        properties = packet.properties
+        peer.acknowledge(packet)
 
 
 def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:

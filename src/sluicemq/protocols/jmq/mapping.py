@@ -27,7 +27,8 @@ to identifiers (model/identifiers.py); null is omitted, bytes are in base64, int
 Long in hex. The id is made of the broker's identity and the sequence number.
 
 A dead letter has the broker's properties and those of Open MQ's dead message queue, JMS_SUN_DMQ_...
-(protocol specification, "Dead Message Queue").
+(protocol specification, "Dead Message Queue"). One that a client publishes again is a new message:
+the broker's properties stay in its packet only.
 
 Two properties of a message decide what happens if it cannot be delivered, regardless of the
 settings of its destination (section 9.6):
@@ -46,6 +47,7 @@ from typing import Final
 
 from sluicemq.broker import Destination
 from sluicemq.model.dead_letters import (
+    DEAD_LETTER_PROPERTIES,
     DMQ_PREFIX,
     DMQ_TIMESTAMP,
     REASON,
@@ -147,6 +149,12 @@ def message_of(
     head = packet.head
     timestamp = packet.timestamp
     expiration = packet.expiration
+    properties = packet.properties or None if block else None
+    if properties is not None and REASON in properties:
+        # a dead letter that a client publishes again, which can become another one
+        properties = {
+            name: value for name, value in properties.items() if name not in DEAD_LETTER_PROPERTIES
+        } or None
     stored_header = variable.stored
     if packet.version == VERSION:
         sysid = head[20:52]
@@ -197,7 +205,7 @@ def message_of(
         variable.correlation_id or "",
         variable.reply_address(flags & Q != 0) if variable.reply_to else None,
         variable.type or "",
-        packet.properties or None if block else None,
+        properties,
         native,
         sender,
     )
@@ -340,8 +348,7 @@ def _dead_letter(message: Message) -> bytes:
     a dead letter and with flag Q.
 
     In the dead message queue the expiration stays, without effect. In other queues clients would
-    reject an expired message, so there it is removed. A client may have published the dead letter
-    again, also to a topic and with an expiration.
+    reject an expired message, so there it is removed.
     """
     sender_properties = decode_properties(_block(message.native))
     properties = message.properties or {}
@@ -354,9 +361,8 @@ def _dead_letter(message: Message) -> bytes:
     native = with_properties(
         message, {**_dead_letter_properties(properties), **transcoded_properties(new_properties)}
     )
-    is_queue = message.destination.kind is Kind.QUEUE
-    flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | (Q if is_queue else 0)))
-    if message.destination != DEAD_MESSAGES and not message.expiration:
+    flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q))
+    if message.destination != DEAD_MESSAGES:
         native = _without_expiration(native)
     return b"".join((native[:_FLAGS_AT], flags, native[_FLAGS_AT + 2 :]))
 
