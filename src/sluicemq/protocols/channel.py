@@ -511,14 +511,16 @@ class Unacked(Generic[Token, Entry]):
     A delivery may end or be requeued without notice; its entry stays until it is looked up or
     trimmed. Several entries may have the same token, as a message that was published twice.
 
-    first  oldest entry of each token. The caller adds an entry with `setdefault` and, if its token
-           has another one already, with `add_duplicate`
+    first       oldest entry of each token. The caller adds an entry with `setdefault` and, if its
+                token has another one already, with `add_duplicate`
+    duplicates  number of the other entries
     """
 
-    __slots__ = ("_later", "_trim_at", "first")
+    __slots__ = ("_later", "_trim_at", "duplicates", "first")
 
     def __init__(self) -> None:
         self.first: dict[Token, Entry] = {}
+        self.duplicates = 0
         self._later: dict[Token, list[Entry]] = {}
         """Further entries of a token, oldest first."""
         self._trim_at = _SPARE
@@ -526,6 +528,7 @@ class Unacked(Generic[Token, Entry]):
     def add_duplicate(self, token: Token, entry: Entry) -> None:
         """Add a further entry of a token that is in `first`."""
         self._later.setdefault(token, []).append(entry)
+        self.duplicates += 1
 
     def take(self, token: Token) -> Entry | None:
         """Remove and return the oldest entry of a token; None without any."""
@@ -534,6 +537,7 @@ class Unacked(Generic[Token, Entry]):
             entries = self._later.get(token)
             if entries is not None:
                 self.first[token] = entries.pop(0)
+                self.duplicates -= 1
                 if not entries:
                     del self._later[token]
         return entry
@@ -547,7 +551,7 @@ class Unacked(Generic[Token, Entry]):
 
     def trim(self, is_unacked: Callable[[Entry], bool]) -> None:
         """Keep only the entries that are unacked, if there are many more than last time."""
-        if len(self.first) > self._trim_at:
+        if len(self.first) + self.duplicates > self._trim_at:
             self.keep(is_unacked)
 
     def keep(self, is_unacked: Callable[[Entry], bool]) -> None:
@@ -557,12 +561,13 @@ class Unacked(Generic[Token, Entry]):
         for token, entry in entries:
             if self.first.setdefault(token, entry) is not entry:
                 self.add_duplicate(token, entry)
-        self._trim_at = 2 * len(self.first) + _SPARE
+        self._trim_at = 2 * len(entries) + _SPARE
 
     def clear(self) -> None:
         """Remove all entries. `first` stays the same object."""
         self.first.clear()
         self._later.clear()
+        self.duplicates = 0
 
 
 class DeliveryPauses:

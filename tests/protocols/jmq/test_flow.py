@@ -11,7 +11,7 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
-from tests.protocols.jmq.harness import Harness, Peer, status
+from tests.protocols.jmq.harness import Harness, Peer, encode_sysid, status
 from tests.support.broker import purge
 
 H = PacketType
@@ -147,13 +147,14 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("transacted", [False, True])
+@pytest.mark.parametrize("sysid", [b"", encode_sysid(1, 1)], ids=["own ids", "one id"])
 def test_who_acknowledges_nothing_is_not_sent_everything(
-    harness: Harness, transacted: bool
+    harness: Harness, transacted: bool, sysid: bytes
 ) -> None:
     peer = harness.connect(SessionOptions(max_unacked=5))
     consumer = peer.consume("q", peer.create_session(), size=3)
     transaction = peer.begin() if transacted else 0
-    peer.send("q", *"abcdefgh")
+    peer.send("q", *"abcdefgh", sysid=sysid)
     messages = peer.delivered()
     peer.resume(consumer, 3)
     messages += peer.delivered()

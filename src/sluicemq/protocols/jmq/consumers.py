@@ -372,7 +372,7 @@ class JmsConsumer:
         """Write pending messages up to the limits, and grant the engine the remaining credit."""
         if self.closed or not self.is_announced:
             return
-        self._full = len(self.unacked.first) >= self._max_unacked
+        self._full = len(self.unacked.first) + self.unacked.duplicates >= self._max_unacked
         paused = self._full or self.session.stopped or self.byte_credit.remaining <= 0
         if paused or not self._outbound.capacity:
             self.pauses.pause(_PAUSED)
@@ -508,7 +508,7 @@ class JmsConsumer:
         if undeliverable:
             transport.call_later(0, partial(self._reroute_or_dead_letter, undeliverable, too_large))
         self.unacked.trim(self._is_entry_unacked)
-        self._full = len(unacked_entries) >= self._max_unacked
+        self._full = len(unacked_entries) + self.unacked.duplicates >= self._max_unacked
         self.byte_credit.remaining -= size
         if self._full or self.byte_credit.remaining <= 0:
             self.pauses.pause(_PAUSED)
