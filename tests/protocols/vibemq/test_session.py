@@ -748,6 +748,37 @@ def test_a_client_that_reads_no_answers_is_not_read_either(harness: Harness) -> 
     assert len(peer.frames()) == 2000
 
 
+def test_one_list_is_sent_in_an_iteration(harness: Harness) -> None:
+    peer = harness.connect()
+    requests = [Frame(wire.LIST_QUEUES, "1"), Frame(wire.LIST_QUEUES, "2"), Frame(wire.PING, "3")]
+    peer.session.receive(b"".join(map(wire.encode, requests)))
+    assert [frame.id for frame in peer.frames()] == ["1"]
+    assert peer.transport.paused
+    peer.session.receive(wire.encode(Frame(wire.PING, "4")))
+    harness.run_event_loop()
+    assert [frame.id for frame in peer.frames()] == ["2"]
+    peer.session.end_of_input()
+    harness.run_event_loop()
+    assert [frame.id for frame in peer.frames()] == ["3", "4"]
+    assert not peer.transport.open
+
+
+def test_no_list_is_sent_to_a_client_that_has_not_read_those_before(harness: Harness) -> None:
+    for number in range(3000):
+        harness.broker.destinations.queue(f"{number:0250}")
+    peer = harness.connect()
+    peer.session.pause_delivery()
+    peer.session.receive(wire.encode(Frame(wire.LIST_QUEUES, "l")) * 4)
+    for _ in range(4):
+        harness.run_event_loop()
+    assert [frame.id for frame in peer.frames()] == ["l", "l"]
+    peer.session.resume_delivery()
+    for _ in range(2):
+        harness.run_event_loop()
+    assert [frame.id for frame in peer.frames()] == ["l", "l"]
+    assert not peer.transport.paused
+
+
 def test_a_client_that_is_faster_than_the_disk_is_not_read(harness: Harness) -> None:
     peer = harness.connect()
     message = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"%b"' % (b"x" * 250_000)))
