@@ -417,6 +417,14 @@ def test_a_list_shows_what_one_has_any_right_to() -> None:
     assert json.loads(harness.connect().ask(wire.LIST_QUEUES).payload) == ["a1", "b", "a2"]
 
 
+def test_list_above_one_mebibyte_needs_compression(harness: Harness) -> None:
+    for number in range(5000):
+        harness.broker.destinations.queue(f"{number:0250}")
+    assert harness.connect().error(wire.LIST_QUEUES) == "SERVER_ERROR"
+    peer = harness.connect(**{"supported-compression": "brotli"})
+    assert len(json.loads(peer.ask(wire.LIST_QUEUES).payload)) == 5000
+
+
 # --- publishing ------------------------------------------------------------------------------
 
 

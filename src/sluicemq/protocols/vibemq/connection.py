@@ -63,6 +63,8 @@ from sluicemq.protocols.vibemq.wire import (
     encode,
 )
 
+_LONGEST_RESPONSE: Final = 4 * MAX_BODY
+"""Maximum size of a response's body before its compression, in bytes: a list of queues."""
 _LONGEST_REASON: Final = 1000
 """Maximum length of an error's message, in bytes."""
 _MOST_PARKED: Final = 1000
@@ -192,13 +194,14 @@ class VibemqConnection:
 
     def send(self, frame: Frame) -> None:
         """Send one frame, with the negotiated compression."""
+        compression = self.compression
         try:
-            data = encode(frame)
+            data = encode(frame, limit=_LONGEST_RESPONSE if compression else MAX_BODY)
+            if compression:
+                data = compressed(data, compression, self.options.threshold)
         except FrameTooLarge as error:
             self.refuse(frame.id, "SERVER_ERROR", str(error))
             return
-        if self.compression:
-            data = compressed(data, self.compression, self.options.threshold)
         self.channel.write([data])
 
     def refuse(self, identity: str, code: str, reason: str) -> None:
