@@ -771,6 +771,16 @@ def test_one_list_is_sent_in_an_iteration(harness: Harness) -> None:
     assert not peer.transport.open
 
 
+def test_backlog_is_sent_once_in_an_iteration(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.publish("q", "m")
+    requests = [Frame(wire.SUBSCRIBE, "s", "q"), Frame(wire.UNSUBSCRIBE, "u", "q")] * 2
+    peer.session.receive(b"".join(map(wire.encode, requests)))
+    assert [frame.id for frame in peer.frames()] == ["s", "m"]
+    harness.run_event_loop()
+    assert [frame.id for frame in peer.frames()] == ["u", "s", "m"]
+
+
 def test_no_list_is_sent_to_a_client_that_has_not_read_those_before(harness: Harness) -> None:
     for number in range(3000):
         harness.broker.destinations.queue(f"{number:0250}")

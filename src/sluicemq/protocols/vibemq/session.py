@@ -12,8 +12,9 @@ the password is checked (later requests wait for it), the response to a change o
 is on disk. A malformed frame is answered with INVALID_MESSAGE and ends the connection; other
 invalid requests are answered with an error and the connection goes on.
 
-A client gets one list in an event loop iteration, because a read can have thousands of requests for
-one. The frames behind it wait, and do so until the client has read the lists before.
+A client gets one list, or one queue's backlog, in an event loop iteration, because a read can have
+thousands of requests for one. The frames behind it wait, and do so until the client has read the
+responses before.
 
 Another thread unpacks and checks large frames. Until it has finished, the session neither reads
 from the client nor processes the frames behind the large one.
@@ -89,8 +90,8 @@ from sluicemq.security.access import Access, Credentials
 MOST_UNPACKED: Final = 4 * MAX_BODY
 """Bytes that compressed frames of one connection may unpack to before other connections are served.
 A single larger frame waits for the memory of the largest frame that is accepted."""
-_LISTS: Final = frozenset({LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS})
-"""Requests whose responses can be long."""
+_LONG: Final = frozenset({LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE})
+"""Requests whose output, a list or a backlog, can be long."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 _NAMES: Final = {
     CONNECT_ACK: "ConnectAck",
@@ -117,12 +118,12 @@ class VibemqSession:
     __slots__ = (
         "_channel",
         "_connection",
+        "_continuation",
         "_decoder",
         "_failures",
         "_input_ended",
+        "_is_continued",
         "_large",
-        "_listing",
-        "_lists",
         "_login",
         "_offload",
         "_options",
@@ -159,10 +160,10 @@ class VibemqSession:
         """Scheduled call that unpacks the decoder's backlog or reads its large frame."""
         self._large: OffloadedJob | None = None
         """Job that reads the decoder's large frame."""
-        self._lists = Alarm(transport)
-        """Scheduled call that processes the frames behind a list."""
-        self._listing = False
-        """The held frames are those behind a list."""
+        self._continuation = Alarm(transport)
+        """Scheduled call that processes the frames behind a long request."""
+        self._is_continued = False
+        """The held frames are those behind a long request."""
         self._input_ended = False
         """The client has sent EOF, and the decoder still has a backlog."""
         self._failures = 0
@@ -225,7 +226,7 @@ class VibemqSession:
     def end_of_input(self) -> None:
         """Process the remaining requests, then close. A login that waits for its password check is
         cancelled: most likely the client has disconnected."""
-        if self._decoder.backlog and (self._channel.held_frames is None or self._listing):
+        if self._decoder.backlog and (self._channel.held_frames is None or self._is_continued):
             self._input_ended = True
             return
         self._channel.end()
@@ -268,8 +269,8 @@ class VibemqSession:
         self._channel.clear_congestion()
         for subscriber in self._subscriptions.by_name.values():
             subscriber.pauses.resume(CONGESTED)
-        if self._listing and self._lists.timer is None:
-            self._lists.set(0, self._process_behind_list)
+        if self._is_continued and self._continuation.timer is None:
+            self._continuation.set(0, self._continue)
         self._channel.update_reading()
 
     def closed(self) -> None:
@@ -302,7 +303,7 @@ class VibemqSession:
     # --- frames ------------------------------------------------------------------------------
 
     def _handle(self, frames: list[Frame], size: int = 0, *, checked: bool = False) -> None:
-        """Process frames, up to a Connect whose password check takes time or a list.
+        """Process frames, up to a Connect whose password check takes time or a long request.
 
         `size` is the bytes in which they were received; `checked`: their payloads are JSON.
         """
@@ -334,10 +335,10 @@ class VibemqSession:
                 self._connection.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
                 self._execute(frame)
-                if kind in _LISTS and (later_frames := frames[index + 1 :]):
+                if kind in _LONG and (later_frames := frames[index + 1 :]):
                     channel.hold(later_frames, size)
-                    self._listing = True
-                    self._lists.set(0, self._process_behind_list)
+                    self._is_continued = True
+                    self._continuation.set(0, self._continue)
                     break
             if self._channel.closed:
                 break
@@ -354,10 +355,10 @@ class VibemqSession:
                 self._answer_malformed(decoder.error)
         self._channel.update_reading()
 
-    def _process_behind_list(self) -> None:
-        """Process the frames behind a list, unless the client does not read its responses."""
+    def _continue(self) -> None:
+        """Process the frames behind a long request, unless the client reads no responses."""
         if self._channel.unread <= MOST_UNREAD:
-            self._listing = False
+            self._is_continued = False
             self._handle(self._channel.release())
 
     def _execute(self, frame: Frame) -> None:
@@ -512,8 +513,8 @@ class VibemqSession:
         """Stop processing input and sending responses."""
         self._channel.close()
         self._unpacking.cancel()
-        self._lists.cancel()
-        self._listing = False
+        self._continuation.cancel()
+        self._is_continued = False
         if self._large is not None:
             self._large.cancel()
             self._large = None
