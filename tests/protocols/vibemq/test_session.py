@@ -778,7 +778,18 @@ def test_backlog_is_sent_once_in_an_iteration(harness: Harness) -> None:
     peer.session.receive(b"".join(map(wire.encode, requests)))
     assert [frame.id for frame in peer.frames()] == ["s", "m"]
     harness.run_event_loop()
-    assert [frame.id for frame in peer.frames()] == ["u", "s", "m"]
+    assert [frame.id for frame in peer.frames()] == ["u"]
+    harness.run_event_loop()
+    assert [frame.id for frame in peer.frames()] == ["s", "m"]
+
+
+def test_one_unsubscribe_is_processed_in_an_iteration(harness: Harness) -> None:
+    peer = harness.connect()
+    requests = [Frame(wire.UNSUBSCRIBE, "1", "a"), Frame(wire.UNSUBSCRIBE, "2", "b")]
+    peer.session.receive(b"".join(map(wire.encode, requests)))
+    assert [frame.id for frame in peer.frames()] == ["1"]
+    harness.run_event_loop()
+    assert [frame.id for frame in peer.frames()] == ["2"]
 
 
 def test_no_list_is_sent_to_a_client_that_has_not_read_those_before(harness: Harness) -> None:

@@ -12,9 +12,9 @@ the password is checked (later requests wait for it), the response to a change o
 is on disk. A malformed frame is answered with INVALID_MESSAGE and ends the connection; other
 invalid requests are answered with an error and the connection goes on.
 
-A client gets one list, or one queue's backlog, in an event loop iteration, because a read can have
-thousands of requests for one. The frames behind it wait, and do so until the client has read the
-responses before.
+Of the requests that can take long, such as a list or a queue's backlog, the session processes one
+in an event loop iteration, because a read can have thousands of them. The frames behind it wait,
+and do so until the client has read the responses before.
 
 Another thread unpacks and checks large frames. Until it has finished, the session neither reads
 from the client nor processes the frames behind the large one.
@@ -90,8 +90,9 @@ from sluicemq.security.access import Access, Credentials
 MOST_UNPACKED: Final = 4 * MAX_BODY
 """Bytes that compressed frames of one connection may unpack to before other connections are served.
 A single larger frame waits for the memory of the largest frame that is accepted."""
-_LONG: Final = frozenset({LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE})
-"""Requests whose output, a list or a backlog, can be long."""
+_LONG: Final = frozenset({LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE, UNSUBSCRIBE})
+"""Requests whose output, a list or a backlog, can be long, and UNSUBSCRIBE, which examines all
+unacked messages of the connection."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 _NAMES: Final = {
     CONNECT_ACK: "ConnectAck",
