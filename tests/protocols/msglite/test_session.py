@@ -720,6 +720,26 @@ def test_sync_the_end_confirms_what_was_sent(harness: Harness) -> None:
         assert not client.open
 
 
+@pytest.mark.parametrize(
+    ("commands", "is_reset"),
+    [
+        (b"", True),
+        (b"> 1 9 a\r\nx\r\n", True),
+        (b"> 1 9 a\r\nx\r\n.\r\n", True),
+        (b"< 60 b\r\n", False),
+    ],
+)
+def test_sync_shutdown_resets_a_connection_that_may_have_sent_messages(
+    harness: Harness, commands: bytes, is_reset: bool
+) -> None:
+    """An orderly close would confirm messages that are not read, or not on disk."""
+    client = harness.connect(Durability.SYNC)
+    client.session.receive(commands)
+    client.session.disconnect("the broker stops", stopping=True)
+    assert not client.open
+    assert client.transport.aborted == is_reset
+
+
 def test_sync_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harness) -> None:
     client = harness.connect(Durability.SYNC)
     sends = MOST_UNCONFIRMED // (1 << 20)

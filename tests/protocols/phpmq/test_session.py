@@ -420,6 +420,35 @@ def test_the_end_of_input_is_answered_when_everything_sent_is_on_disk(harness: H
         peer.drop()
 
 
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_producer_that_has_not_ended_its_input_is_reset(harness: Harness, stopping: bool) -> None:
+    """An orderly close would confirm sends that the broker has not read."""
+    producer, consumer = harness.connect(), harness.connect()
+    consumer.consume(b"other", 1)
+    producer.send(b"q", b"1")
+    silent = harness.connect()
+    lazy = harness.connect(durability=Durability.LAZY)
+    for peer in producer, consumer, silent, lazy:
+        peer.session.disconnect("enough", stopping=stopping)
+        assert not peer.transport.open
+    assert producer.transport.aborted
+    assert silent.transport.aborted
+    assert not consumer.transport.aborted
+    assert not lazy.transport.aborted
+    assert harness.bodies("q") == [b"1"]
+
+
+def test_a_disconnect_after_the_end_of_input_waits_for_the_disk(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.session.receive(wire.encode_send(b"q", b"body"))
+    peer.session.end_of_input()
+    peer.session.disconnect("the broker stops", stopping=True)
+    assert peer.transport.open
+    harness.run_event_loop()
+    assert not peer.transport.open
+    assert not peer.transport.aborted
+
+
 def test_a_connection_may_break_before_its_messages_are_on_disk(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(wire.encode_send(b"q", b"body"))

@@ -18,7 +18,8 @@ that refer to a missing message are ignored.
 
 At the end of input a connection with waiting sends, of either kind, stays open, and it is never
 closed in an orderly way before they are stored: if it has to close, it is reset and the waiting
-sends are dropped.
+sends are dropped. A producer that has not ended its input is reset as well if the broker stops or
+an administrator disconnects it, because sends may be on their way.
 
 The protocol has no logins: the listener decides as which user a connection acts. Sending needs the
 permission to produce, all else that to consume.
@@ -94,6 +95,7 @@ from sluicemq.security.access import OPEN, Access
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
 _BYTES: Final = BodyKind.BYTES
 _PHPMQ: Final = Origin.PHPMQ
+_SYNC: Final = Durability.SYNC
 
 MOST_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space from which on the session reads no more."""
@@ -249,8 +251,17 @@ class PhpmqSession:
         self._publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
-        """Close the connection: the protocol has no message for it."""
-        self._close(reason)
+        """Close the connection: the protocol has no message for it.
+
+        At the end of input it closes by itself once all sends are durable. Before, an orderly close
+        would confirm sends that are not read yet, so it is reset unless it only consumes.
+        """
+        channel = self._channel
+        if not channel.ended:
+            may_have_sent = self._consumer is None or self._publisher.last_sync != 0
+            self._close(reason, lost=may_have_sent and self._durability is _SYNC)
+        elif channel.held_frames is not None or self._waiting:
+            self._close(reason)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. PHPMQ clients have no client id."""
@@ -524,10 +535,11 @@ class PhpmqSession:
     def _close_when_durable(self) -> None:
         self._broker.when_durable(self._publisher.last_sync, lambda: self._close(""))
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, *, lost: bool = False) -> None:
+        """Close the connection. `lost`: there may be sends that are not read."""
         if self._channel.close():
             self._unsubscribe()
-            if self._waiting or self._publisher.parked:
+            if lost or self._waiting or self._publisher.parked:
                 # an orderly close would confirm that all messages are stored
                 self._drop_waiting()
                 self._channel.release()
