@@ -233,8 +233,13 @@ class PhpmqClient(AsyncClient):
 
         Cancellation loses no message. Raises RequestTimeout, ConnectionLost.
         """
-        inbox = self._connection.inbox
-        await inbox.wait(timeout)
+        connection = self._connection
+        inbox = connection.inbox
+        try:
+            await inbox.wait(timeout)
+        except ConnectionLost:
+            connection.confirmed = connection.sends
+            raise
         return PhpmqMessage(self, inbox.messages.popleft())
 
     async def consume(self, queue: str, window: int = 1) -> AsyncIterator[PhpmqMessage]:
@@ -262,7 +267,6 @@ class PhpmqClient(AsyncClient):
         except RequestTimeout:
             raise RequestTimeout(f"no confirmation in {timeout:g} s") from None
         except ConnectionLost as error:
-            connection.confirmed = connection.sends
             raise ConnectionLost(
                 f"{error}; it refused a message, or does not speak PHPMQ"
             ) from None
