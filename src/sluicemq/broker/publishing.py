@@ -272,7 +272,12 @@ class Publisher:
         return dead_letter
 
     def withdraw(self, destination: Destination, message: Message) -> bool:
-        """Remove a parked message; return False if it has been accepted already."""
+        """Remove a parked message; return False if it has been accepted already.
+
+        If `destination` has been deleted, the message may be parked in that which has replaced it.
+        """
+        if destination.removed:
+            destination = self._destinations.find(destination.address) or destination
         for index, parked in enumerate(destination.parked):
             if parked.message is message:
                 self.take_parked(destination, index)

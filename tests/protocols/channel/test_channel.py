@@ -115,6 +115,25 @@ def test_parked_message_is_refused_when_its_destination_is_deleted_for_good() ->
     assert isinstance(error, DestinationNotFound)
 
 
+def test_message_that_is_parked_again_after_a_deletion_is_refused_when_its_time_is_over() -> None:
+    defaults = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
+    fixture = Fixture(patience=500, settings=EngineSettings(default_destination=defaults))
+    for request in (1, 2, 3):
+        fixture.publish(request, fixture.full)
+    broker = fixture.harness.broker
+    broker.remove(fixture.full, force=True)
+    fixture.harness.run_event_loop()
+    [(request, error)] = fixture.session.finished
+    assert (request, error) == (2, None)
+    fixture.harness.run_event_loop(500)
+    [_, (request, error)] = fixture.session.finished
+    assert request == 3
+    assert isinstance(error, LimitExceeded)
+    broker.operations.purge(broker.destinations.queue("q"), True, lambda count: None)
+    fixture.harness.run_event_loop()
+    assert fixture.harness.bodies("q") == []
+
+
 def test_end_withdraws_parked_messages_except_those_that_stay() -> None:
     fixture = Fixture()
     for request in (1, 2, 3):
