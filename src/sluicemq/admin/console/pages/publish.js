@@ -20,6 +20,10 @@ const TYPES = [
   ["float", "number"],
   ["boolean", "true or false"],
 ];
+const TRUTH = new Map([
+  ["true", true],
+  ["false", false],
+]);
 const DURABILITIES = [
   ["sync", "on disk before the response"],
   ["lazy", "on disk shortly after the response"],
@@ -109,7 +113,8 @@ function property() {
 }
 
 function typed(type, text) {
-  if (type === "boolean") return { type, value: text.trim().toLowerCase() === "true" };
+  // the broker refuses any other word
+  if (type === "boolean") return { type, value: TRUTH.get(text.trim().toLowerCase()) ?? text };
   // numbers are sent as text: JavaScript would round large ones
   return { type, value: type === "string" ? text : text.trim() };
 }
