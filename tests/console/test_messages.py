@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, Request, expect
 
+from sluicemq.cli.message_options import FAILURE_REASONS
 from sluicemq.clients.jmq import Queue, Xid
 from sluicemq.model.rows import row
 from tests.faults.plan import SMALL_SEGMENTS
 from tests.support.console import ConsoleFixture, Visit
 from tests.support.polling import wait_until
 
+ROOT = Path(__file__).parents[2]
 BODIES = (
     ("greeting", "hello"),
     ("json", '"lines"'),
@@ -99,6 +101,33 @@ def test_large_numbers_are_published_as_typed(console: ConsoleFixture, visit: Vi
     message = console.ask("GET", f"/destinations/queue/orders/messages/{item['id']}")
     assert message["body"]["value"] == body
     assert message["properties"]["n"] == {"type": "int", "value": "9007199254740993"}
+
+
+def test_a_property_that_is_neither_true_nor_false_is_refused(
+    console: ConsoleFixture, visit: Visit
+) -> None:
+    console.create("orders")
+    page = visit(console, ("400",)).open("queue/orders/publish")
+    page.get_by_label("Body", exact=True).fill("x")
+    page.get_by_role("button", name="Add a property").click()
+    page.get_by_label("Name of the property").fill("paid")
+    page.get_by_label("Type of the property").select_option("boolean")
+    page.get_by_label("Value of the property").fill("yes")
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_text(re.compile("the property 'paid' is not of type boolean|Published")).wait_for()
+    assert not console.ask("GET", "/destinations/queue/orders/messages")["items"]
+    page.get_by_label("Value of the property").fill("True")
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_text("Published as message").wait_for()
+
+
+def test_every_reason_of_a_failure_is_explained() -> None:
+    page = (ROOT / "docs/messages.md").read_text()
+    table = page.partition("| Reason | Meaning |")[2].partition("## ")[0]
+    documented = set(re.findall(r"`([a-z-]+)`(?=.* \|)", table))
+    script = (ROOT / "src/sluicemq/admin/console/actions.js").read_text()
+    assert set(re.findall(r'^  "?([a-z-]+)"?: "', script, re.MULTILINE)) == documented
+    assert set(FAILURE_REASONS) == documented
 
 
 def test_subscriptions_are_selected_by_the_names_that_clients_use(

@@ -176,7 +176,7 @@ def run_action(
                 break
             body = replace(body, cursor=answer.next_cursor)
     for failure in failed[:MOST_LISTED_FAILURES]:
-        print_error(f"message {failure.id}: {_REASONS.get(failure.reason, failure.reason)}")
+        print_error(f"message {failure.id}: {FAILURE_REASONS.get(failure.reason, failure.reason)}")
     if len(failed) > MOST_LISTED_FAILURES:
         err().print(f"… and {number(len(failed) - MOST_LISTED_FAILURES)} more")
     text = f"{number(processed)} {verb}"
@@ -188,7 +188,7 @@ def run_action(
     )
 
 
-_REASONS: Final = {
+FAILURE_REASONS: Final = {
     "not-found": "it no longer exists",
     "in-flight": "a consumer holds it unacked; redeliver requeues it",
     "in-transaction": "it belongs to a transaction; see sluicemq transactions",
@@ -199,6 +199,8 @@ _REASONS: Final = {
     "target-full": "the target is full",
     "target-refused": "the target rejected it",
     "too-large": "it is larger than the target permits",
+    "damaged": "the journal cannot read it",
+    "not-tried": "an earlier failure ended the operation",
 }
 
 

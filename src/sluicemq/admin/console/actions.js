@@ -17,6 +17,9 @@ const REASONS = {
   "target-full": "the target is full",
   "too-large": "they are too large for the target",
   "target-refused": "the target rejected them",
+  forbidden: "you have no permission to publish to the original destination",
+  damaged: "the journal cannot read them",
+  "not-tried": "an earlier failure ended the operation",
 };
 
 /**
