@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import shlex
 import re
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, Request, expect
@@ -139,6 +141,19 @@ def test_login_with_a_token(guarded: ConsoleFixture, visit: Visit) -> None:
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Overview", level=1).wait_for()
+
+
+def test_command_for_a_token_quotes_the_name_of_the_user(
+    guarded: ConsoleFixture, visit: Visit
+) -> None:
+    name = "CN=Ann Smith,O=Example"
+    path = f"/users/{quote(name, safe='')}"
+    guarded.ask("PUT", path, {}, **basic("anna"))
+    browser_page = visit(guarded, UNAUTHORIZED)
+    log_in(browser_page, "anna")
+    page = browser_page.open(path.removeprefix("/"), "No tokens")
+    command = page.locator(".command code").inner_text()
+    assert shlex.split(command) == ["sluicemq", "users", "token", "add", name, "--label", "ci"]
 
 
 def test_expired_session_returns_to_the_page_after_login(

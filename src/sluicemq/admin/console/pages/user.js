@@ -1,6 +1,7 @@
 // One user: rights, tokens and password.
 
 import { get, post, put as send, remove } from "../api.js";
+import { quoted } from "../commands.js";
 import { ask, show as showDialog } from "../dialogs.js";
 import { h, put } from "../dom.js";
 import { button, command, empty, facts, head, loading, panel, tag, when } from "../parts.js";
@@ -111,7 +112,7 @@ function tokenList(user, tokens, path, again) {
     return empty(
       "No tokens",
       h("p", null, "Programs log in with a token instead of a password:"),
-      command(`sluicemq users token add ${user.name} --label ci`),
+      command(`sluicemq users token add ${quoted(user.name)} --label ci`),
     );
   }
   return h(
