@@ -40,6 +40,7 @@ def test_a_queue_from_beginning_to_end(ask: Run) -> None:
     purged = ask("queues", "purge", "q.life", "--yes", "--json")
     assert json.loads(purged.out)["purged"] == 2
     assert queue(ask, "q.life")["ready"] == 0
+    assert "Even if it has consumers." in ask("queues", "delete", "--help").out
     assert ask("queues", "delete", "q.life", "--yes").code == 0
     missing = ask("queues", "show", "q.life")
     assert missing.code == 1

@@ -309,12 +309,10 @@ def delete(
     api: Api,
     kind: Kind,
     name: NameArgument,
-    force: Annotated[
-        bool, typer.Option("--force", help="Even if it has messages, consumers or subscriptions.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
 ) -> CommandResult:
-    """Delete a destination."""
+    """Delete a destination and its messages."""
     address = Address(kind, name)
     if not yes:
         ready = api.call(GET_DESTINATION, DestinationPath(address=address)).ready
@@ -372,7 +370,7 @@ _COMMANDS: Final[dict[str, tuple[Callable[..., Any], Callable[..., Any], str]]] 
         alter,
         "Change settings of a {}; other settings keep their values.",
     ),
-    "delete": (action_command, delete, "Delete a {}."),
+    "delete": (action_command, delete, "Delete a {} and its messages."),
     "purge": (action_command, purge, "Purge the ready messages of a {}."),
     "pause": (action_command, pause, "Pause delivery of a {}; the broker still accepts messages."),
     "resume": (action_command, resume, "Resume delivery of a {}."),
