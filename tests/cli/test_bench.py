@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -41,6 +44,26 @@ def test_bench_of_a_running_broker(run: Call, broker: RunningBroker, protocol: s
     )
     assert measurement.rate > 0
     assert 0 < measurement.p50_ms <= measurement.p99_ms
+
+
+def test_a_terminated_bench_stops_its_broker(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sluicemq.cli", "bench", "--seconds", "60"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.glob("sluicemq-bench-*/admin.sock")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+        assert not list(tmp_path.glob("sluicemq-bench-*"))
+    finally:
+        process.kill()
+        process.communicate()
 
 
 async def transferred(url: str, messages: int, rate: int) -> bench.Transfer:

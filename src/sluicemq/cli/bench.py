@@ -36,7 +36,16 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 
 from sluicemq.cli.api import list_result, print_result
-from sluicemq.cli.console import Column, Exit, JsonFlag, check_number, err, number, out
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    JsonFlag,
+    check_number,
+    err,
+    exit_on_signals,
+    number,
+    out,
+)
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
@@ -127,7 +136,7 @@ def bench(
 ) -> None:
     """Measure throughput, latency and processor time of each protocol, in half a minute."""
     results = []
-    with err().status("") as status:
+    with exit_on_signals(), err().status("") as status:
         if url is not None:
             target = Url.parse(url)
             if target.queue:
@@ -252,6 +261,7 @@ def demo(
     console = out()
     _clear_directory(keep)
     with ExitStack() as stack:
+        stack.enter_context(exit_on_signals())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicemq-demo-")))
         broker = LocalBroker(directory / "data", LISTEN)
         stack.callback(broker.stop)

@@ -174,6 +174,24 @@ def stop_on_signals(*numbers: int) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """End the command by SystemExit on SIGTERM and SIGHUP, so that it stops what it has started."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 # --- Tables ---------------------------------------------------------------------------------------
 #
 # Tables for the terminal, and the format of amounts in their cells.
