@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import getpass
 import io
 import sys
 from pathlib import Path
@@ -123,6 +124,19 @@ def test_contradictory_options_are_refused(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     with pytest.raises(ConfigurationError, match=says):
         place.target()
+
+
+def test_a_typed_password_that_is_not_utf_8_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(*_: object) -> str:
+        return b"\xfcber\n".decode()
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(getpass, "getpass", decode)
+    for command in (["queues", "--url", HERE, "--user", "anna"], ["users", "add", "anna"]):
+        result = run(*command)
+        assert (result.code, result.err) == (1, "error: the typed password is not UTF-8 text\n")
 
 
 def test_errors_name_the_environment_only_if_it_is_their_cause(

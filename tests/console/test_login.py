@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import shlex
 import re
+import shlex
 from collections.abc import Iterator
 from urllib.parse import quote
 

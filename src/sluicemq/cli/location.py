@@ -22,7 +22,7 @@ import typer
 
 from sluicemq.cli.console import UsageError, err
 from sluicemq.clients.http import HttpTarget, authorization, target
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.model.url import is_public
 from sluicemq.security.files import read_secret_file
 from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, examine
@@ -285,11 +285,19 @@ class BrokerLocation(NamedTuple):
         if password := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
             return password
         if self.interactive and sys.stdin.isatty():
-            return getpass.getpass(f"Password of {user} at {server}: ", sys.stderr)
+            return ask_password(f"Password of {user} at {server}: ")
         raise UsageError(
             f"there is no terminal to ask for the password of {user}; give --password-file, or set "
             "SLUICEMQ_PASSWORD"
         )
+
+
+def ask_password(prompt: str) -> str:
+    """Return a password that is typed without echo. Raises AccessError."""
+    try:
+        return getpass.getpass(prompt, sys.stderr)
+    except UnicodeDecodeError:
+        raise AccessError("the typed password is not UTF-8 text") from None
 
 
 def _secret_variable(name: str, file_name: str) -> str:

@@ -35,7 +35,12 @@ from sluicemq.cli.api import (
 )
 from sluicemq.cli.console import Column, UsageError, err, moment, quantity, unknown_choice
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.location import BrokerLocation, LoginPasswordFileOption, load_flags
+from sluicemq.cli.location import (
+    BrokerLocation,
+    LoginPasswordFileOption,
+    ask_password,
+    load_flags,
+)
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
 from sluicemq.management.operation import (
     AnswerT,
@@ -435,8 +440,8 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
         except UnicodeDecodeError:
             raise AccessError("the password on standard input is not text") from None
     elif sys.stdin.isatty():
-        password = getpass.getpass("Password: ", sys.stderr)
-        if password != getpass.getpass("Again: ", sys.stderr):
+        password = ask_password("Password: ")
+        if password != ask_password("Again: "):
             raise AccessError("the two passwords differ; nothing has been changed")
     else:
         raise UsageError(
