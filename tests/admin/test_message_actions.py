@@ -86,7 +86,7 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
     send(jobs, *[str(number) for number in range(500)], broker=broker)
     send(jobs, "urgent", broker=broker, priority=9)
     send(jobs, "delayed", broker=broker, deliver_at=broker.clock.wall + 1000)
-    object.__setattr__(api_fixture.context, "http", HttpSettings(max_action_time=0.0))
+    object.__setattr__(api_fixture.context, "http", HttpSettings(max_action_time=1e-9))
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", all=True, target=TARGET)
     total = done["processed"]
@@ -106,6 +106,19 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
     done = await act(http_client, action="move", all=True, state="scheduled", target=TARGET)
     assert done["processed"] == 1
     assert waiting(broker) == ["new"]
+
+
+@in_event_loop
+async def test_zero_is_no_limit_of_time(api_fixture: ApiFixture) -> None:
+    jobs = queue(api_fixture.broker)
+    send(jobs, "a", "b", broker=api_fixture.broker)
+    settings = HttpSettings(max_action_time=0.0, max_scan_time=0.0)
+    object.__setattr__(api_fixture.context, "http", settings)
+    http_client = api_fixture.http_client(local=True)
+    page = (await http_client.ask("GET", "/destinations/queue/q/messages")).json()
+    assert (len(page["items"]), page["next_cursor"]) == (2, None)
+    done = await act(http_client, action="move", all=True, target=TARGET)
+    assert (done["processed"], done["next_cursor"]) == (2, None)
 
 
 @in_event_loop

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from time import perf_counter
 from typing import Any, Final
 
@@ -219,7 +220,7 @@ class MessageActionRun:
         self.processed = 0
         self.scanned = 0
         self.failed: list[MessageActionFailure] = []
-        self._until = perf_counter() + context.http.max_action_time
+        self._until = perf_counter() + (context.http.max_action_time or inf)
         self.refused = False
 
     def must_stop(self) -> bool:

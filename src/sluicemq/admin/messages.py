@@ -15,7 +15,7 @@ import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter
 from typing import Any, Final, Literal
 
@@ -259,7 +259,7 @@ class MessageService(Service):
         elif query.state == "ready":
             offset -= await _skip(cursor, offset, slices)
         http = self._context.http
-        deadline = perf_counter() + http.max_scan_time
+        deadline = perf_counter() + (http.max_scan_time or inf)
         scanned = 0
         items: list[MessageItem] = []
 

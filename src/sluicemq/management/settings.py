@@ -43,14 +43,15 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         about(
             "Maximum number of concurrent streams of live statistics (`/api/v1/events`) of a "
-            "listener.",
+            "listener; 0 = none.",
             ge=0,
         ),
     ] = 32
     max_publish_bytes: Annotated[
         int,
         about(
-            "Maximum size of the body of a message that is published over the API.",
+            "Maximum size of the body of a message that is published over the API; 0 = only "
+            "messages without a body.",
             "bytes",
             ge=0,
         ),
@@ -67,12 +68,14 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 50_000
-    max_scan_time: Annotated[float, about("Maximum time of such a request.", "s", ge=0)] = 2.0
+    max_scan_time: Annotated[
+        float, about("Maximum time of such a request; 0 = no limit.", "s", ge=0)
+    ] = 2.0
     max_action_time: Annotated[
         float,
         about(
             "Maximum time in which one request moves, copies or deletes messages; the next "
-            "request continues.",
+            "request continues. 0 = no limit.",
             "s",
             ge=0,
         ),
