@@ -39,7 +39,10 @@ class OverviewQuery(msgspec.Struct, kw_only=True, frozen=True):
 
     fresh: Annotated[
         bool,
-        Meta(description="Compute current totals instead of the last sample; superusers only."),
+        Meta(
+            description="Do not reuse a response of the last second; superusers only. The totals "
+            "are sampled every second all the same."
+        ),
     ] = False
 
 
