@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from sluicemq.model.destination import (
     Provenance,
 )
 from sluicemq.model.message import Durability
-from tests.admin.stock import in_event_loop, queue, read, send, topic, waiting
+from tests.admin.stock import held, in_event_loop, queue, read, send, topic, waiting
 from tests.support.api import ApiFixture
 
 STRANGE = "a/b?c#d %<script>&é\n"
@@ -290,6 +291,30 @@ async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
     assert jobs.queue.delayed == {}
     assert broker.journal.stats().live == 0
     assert "purged" in api_fixture.audit_lines()[-1]
+
+
+@in_event_loop
+async def test_a_purge_does_not_affect_messages_that_arrive_meanwhile(
+    api_fixture: ApiFixture,
+) -> None:
+    broker = api_fixture.broker
+    jobs = queue(broker, "jobs")
+    send(jobs, *["x"] * 700, broker=broker)
+    api_fixture.scan_time.limit = 1
+    purge = asyncio.create_task(
+        api_fixture.http_client(local=True).ask(
+            "POST", "/destinations/queue/jobs/purge", {"unacked": True}
+        )
+    )
+    while jobs.waiting == 700:
+        await asyncio.sleep(0)
+    assert jobs.waiting > 0
+    send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 5000)
+    send(jobs, "unacked", broker=broker, priority=9)
+    reader = read(broker, jobs, 1)
+    assert (await purge).json() == {"purged": 700}
+    assert len(held(reader.consumer)) == 1
+    assert len(jobs.queue.delayed) == 1
 
 
 @pytest.mark.parametrize(

@@ -350,12 +350,22 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
         delayed = list(subscription.delayed.values())
         for start in range(0, len(delayed), SLICE):
             part = delayed[start : start + SLICE]
-            yield subscription, [delivery for delivery in part if delivery.state == DELAYED]
+            yield (
+                subscription,
+                [e for e in part if e.state == DELAYED and e.sequence <= until],
+            )
         for consumer in subscription.all_consumers if unacked else ():
             held_deliveries = list(consumer.unacked.values())
             for start in range(0, len(held_deliveries), SLICE):
                 part = held_deliveries[start : start + SLICE]
-                yield subscription, [e for e in part if e.consumer is consumer and is_unacked(e)]
+                yield (
+                    subscription,
+                    [
+                        e
+                        for e in part
+                        if e.consumer is consumer and is_unacked(e) and e.sequence <= until
+                    ],
+                )
 
 
 def _expect_no_transaction(delivery: Delivery) -> None:
