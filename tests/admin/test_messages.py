@@ -380,6 +380,9 @@ async def test_a_message_that_cannot_be_read_is_listed(
     assert "body" not in lost_item
     assert "damaged" not in intact_item
     assert intact_item["body"]["value"] == "kept"
+    for path in (f"{PAGES}/{numbers[0]}", f"{PAGES}/{numbers[0]}/body"):
+        answer = await http_client.ask("GET", path)
+        assert (answer.status, answer.code) == (500, "message-damaged")
 
 
 @in_event_loop

@@ -57,7 +57,13 @@ from sluicemq.management.messages import (
 from sluicemq.management.operation import MOST_EXACT, is_utf_8, kind_name
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
-from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
+from sluicemq.model.errors import (
+    JournalDamaged,
+    JournalError,
+    ProtocolError,
+    RecordNotFound,
+    SelectorError,
+)
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.java import (
     MAX_SIZE,
@@ -353,14 +359,19 @@ class MessageService(Service):
         return Response(content, 200, headers, "application/octet-stream")
 
     def _find_message(self, call: Call, parameters: MessagePath) -> tuple[Delivery, Message]:
-        """Return the message of the path and its delivery. Raises ApiError if it does not exist."""
+        """Return the message of the path and its delivery. Raises ApiError if it does not exist or
+        cannot be read."""
         subscription = subscription_of(
             call, find_destination(self._context, call, parameters.address), parameters.subscription
         )
         delivery = find_delivery(self._broker, subscription, parameters.id)
         if delivery is None:
             raise ApiError(404, "message-not-found", "the message does not exist or has ended")
-        return delivery, self._broker.read(delivery)
+        try:
+            return delivery, self._broker.read(delivery)
+        except (JournalDamaged, RecordNotFound) as error:
+            message = f"the journal cannot read the message: {error}"
+            raise ApiError(500, "message-damaged", message) from None
 
 
 # --- what actions need too -----------------------------------------------------------------------
