@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sluicemq.broker import Broker, EngineSettings, recover
 from sluicemq.broker.codec import BatchPart, encode
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
@@ -13,8 +14,9 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.journal.format import DEPTH, encode_completed, encode_redelivered
 from sluicemq.journal.slots import Slots
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.server.clock import SystemClock
 from tests.cli.conftest import Run, RunningBroker
 
 ORDERS = Address(Kind.QUEUE, "orders")
@@ -217,6 +219,31 @@ def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path
         client.subscribe("a", 100)
         bodies = [client.receive(10).body.rstrip(bytes(1)) for _ in range(10)]
     assert bodies == [b"%d" % number for number in range(1990, 2000)]
+
+
+def test_compact_keeps_unused_destinations_and_all_batch_writers(run: Run, tmp_path: Path) -> None:
+    """Its defaults are not those of the broker."""
+    settings = EngineSettings(
+        default_destination=DestinationSettings(idle_timeout=0), max_batch_writers=10_010
+    )
+
+    def start() -> Broker:
+        journal = FileJournal.open(tmp_path / "journal", JournalOptions())
+        broker = Broker(journal, SystemClock(), settings)
+        recover(broker, journal.recovery)
+        return broker
+
+    broker = start()
+    broker.destinations.assign_number(broker.destinations.resolve(ORDERS))
+    for number in range(10_005):
+        part = BatchPart(f"writer {number}", 1, 0, 0, True, 0, 1)
+        broker.journal.append_entry(RecordType.BATCH_PART, encode(part), TIME)
+    broker.journal.close()
+    assert run("journal", "compact", ".").code == 0
+    broker = start()
+    assert broker.destinations.find(ORDERS) is not None
+    assert len(broker.batches.writers) == 10_005
+    broker.journal.close()
 
 
 def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> None:

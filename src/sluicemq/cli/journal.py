@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from sluicemq.broker import Broker, describe, recover, snapshot
+from sluicemq.broker import Broker, EngineSettings, describe, recover, snapshot
 from sluicemq.cli.api import Api, CommandResult, action_command, list_result, print_result
 from sluicemq.cli.console import (
     Column,
@@ -62,7 +62,7 @@ from sluicemq.management.journal import (
     BackupView,
 )
 from sluicemq.management.operation import Body, PageQuery
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
 from sluicemq.server.clock import SystemClock
 from sluicemq.server.configuration_reference import (
@@ -165,8 +165,12 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
 
 def _adopt(journal: FileJournal) -> None:
     """Replay the journal as a broker would, so that a snapshot of its present state can be
-    taken."""
-    broker = Broker(journal, SystemClock())
+    taken. The broker's own configuration may not be known here, so nothing may be forgotten for a
+    default: unused destinations that it never deletes, and batch writers."""
+    settings = EngineSettings(
+        default_destination=DestinationSettings(idle_timeout=0), max_batch_writers=sys.maxsize
+    )
+    broker = Broker(journal, SystemClock(), settings)
     recover(broker, journal.recovery)
     journal.set_snapshot_source(partial(snapshot, broker))
 
