@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import threading
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal import backup as backup_module
+from sluicemq.journal import stored_backup
 from sluicemq.journal.backup import (
     LEASE_MS,
     NO_LIMIT,
@@ -28,6 +31,8 @@ from sluicemq.journal.stored_backup import (
     LEAP,
     MANIFEST_NAME,
     PARTIAL,
+    Manifest,
+    find_backups,
     read_manifest,
     restore,
     verify,
@@ -453,6 +458,21 @@ def test_records_are_verified_too(backup: Path) -> None:
     (backup / MANIFEST_NAME).write_bytes(msgspec.json.encode(changed_manifest))
     assert not verify(backup, records=False).problems
     assert verify(backup).problems
+
+
+def test_a_directory_without_read_permission_is_not_listed(
+    tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As lost+found, if the directory of the backups is the root of a file system."""
+    (tmp_path / "lost+found").mkdir()
+
+    def read(path: Path) -> Manifest:
+        if path.name == "lost+found":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read_manifest(path)
+
+    monkeypatch.setattr(stored_backup, "read_manifest", read)
+    assert [view.name for view in find_backups(tmp_path)] == [backup.name]
 
 
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc/passwd", "journal/../../elsewhere", ""])

@@ -230,6 +230,8 @@ def find_backups(directory: Path) -> list[BackupView]:
             continue
         try:
             manifest = read_manifest(path)
+        except PermissionError:
+            continue  # as of lost+found, at the root of a file system
         except JournalError:
             journal = path / JOURNAL_NAME
             # a directory that a broker has opened is a data directory, not a backup
