@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal import FileJournal, JournalOptions, stored_backup
 from sluicemq.journal import backup as backup_module
-from sluicemq.journal import stored_backup
 from sluicemq.journal.backup import (
     LEASE_MS,
     NO_LIMIT,
