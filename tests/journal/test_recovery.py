@@ -344,6 +344,56 @@ def test_records_inside_a_body_are_no_sign_of_damage_for_whole_tails(tmp_path: P
     assert bodies(recover(tmp_path)) == [inner]
 
 
+def killed_in_a_write(directory: Path, body: bytes) -> Path:
+    """Return the segment of a journal that was killed when half of a message was written."""
+    journal = FileJournal.open(directory, JournalOptions(reserve_bytes=0))
+    put(journal, b"kept")
+    journal.sync()
+    durable = (directory / "durable").read_bytes()
+    end = read_durable(directory)
+    assert end is not None
+    put(journal, body)
+    journal.sync()
+    crash(journal)
+    path = segments_of(directory)[0]
+    with path.open("r+b") as file:
+        file.seek(end.offset + len(body) // 2)
+        file.write(bytes(len(body)))
+    (directory / "durable").write_bytes(durable)
+    return path
+
+
+def test_records_inside_a_torn_body_are_no_sign_of_damage(tmp_path: Path) -> None:
+    inner = b"".join(encode_record(1, 10**6, 0, b"inner", flags=3))
+    killed_in_a_write(tmp_path, inner * 20)
+    recovery = recover(tmp_path)
+    assert recovery.report["torn_bytes"] > 9 * len(inner)
+    assert bodies(recovery) == [b"kept"]
+
+
+@pytest.mark.parametrize("size", range(8))
+def test_a_bit_flipped_in_the_size_of_a_record_is_damage(tmp_path: Path, size: int) -> None:
+    """Also if the record would then extend over the later ones."""
+    journal = FileJournal.open(tmp_path, JournalOptions(reserve_bytes=0))
+    put(journal, bytes(100))
+    journal.sync()
+    end = read_durable(tmp_path)
+    assert end is not None
+    for length in (size, 300):
+        put(journal, b"x" * length)
+        journal.sync()
+    crash(journal)
+    (tmp_path / "durable").unlink()
+    path = segments_of(tmp_path)[0]
+    data = path.read_bytes()
+    for bit in range(32):
+        damaged_data = bytearray(data)
+        damaged_data[end.offset + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged_data)
+        with pytest.raises(JournalDamaged, match="later ones are intact"):
+            recover(tmp_path)
+
+
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_torn_body_full_of_headers_is_read_a_few_times_only(
     written: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool

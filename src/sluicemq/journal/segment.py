@@ -76,10 +76,12 @@ from sluicemq.journal.format import (
     FORMAT_VERSION,
     GROUP_START,
     HEADER_BYTES,
+    SIZE_AND_CRC,
     TYPE_AT,
     UNIT_END,
     Checksum,
     RecordType,
+    body_at,
     record_size,
     sequence_at,
     size_at,
@@ -550,14 +552,46 @@ SEARCH_SHARE: Final = 16
 def has_later_group(view: memoryview, start: int, last: int) -> bool:
     """Return whether an intact group starts after `start`, which proves that `start` was synced.
 
+    A client can send a body that contains records. So what lies within a record is no group, not
+    even if the record is torn; unless its size is what is damaged.
+    """
+    offset = start + (-start & 7)
+    while offset + HEADER_BYTES <= len(view):
+        end = offset + (size_at(view, offset) + 7 & -8)
+        # the space of a record is reserved before it is written, unless preallocation is disabled
+        if end > len(view) or not _is_header(view, offset, last):
+            return _find_group(view, offset, len(view), last) > 0
+        if record_size(view, offset):
+            if offset > start and view[offset + FLAGS_AT] & GROUP_START:
+                return True
+        else:
+            group = _find_group(view, offset, end, last)
+            if group and _is_intact_but_shorter(view, offset, group):
+                return True
+        offset = end
+    return False
+
+
+def _is_header(view: memoryview, offset: int, last: int) -> bool:
+    """Return whether there can be the header of a record after the number `last` at `offset`."""
+    return (
+        _PLAUSIBLE.match(view, offset + TYPE_AT) is not None
+        and last < sequence_at(view, offset) < last + SEQUENCE_LEAP
+        and HEADER_BYTES <= body_at(view, offset) <= size_at(view, offset)
+    )
+
+
+def _find_group(view: memoryview, start: int, end: int, last: int) -> int:
+    """Return the offset of the first intact group after `start` and before `end`, 0 if none is.
+
     A client can send a body full of headers, each of a record that extends to the end of the body.
     To check all of them would take hours, so the search for large records is limited.
     """
-    data = bytes(view[start:])
+    data = bytes(view[start : end + HEADER_BYTES])
     remaining = SEARCH_SHARE * len(data)
     for match in _PLAUSIBLE.finditer(data, 8 + TYPE_AT):
         offset = start + match.start() - TYPE_AT
-        if offset & 7 or not view[offset + FLAGS_AT] & GROUP_START:
+        if offset & 7 or offset >= end or not view[offset + FLAGS_AT] & GROUP_START:
             continue
         if not last < sequence_at(view, offset) < last + SEQUENCE_LEAP:
             continue
@@ -567,8 +601,23 @@ def has_later_group(view: memoryview, start: int, last: int) -> bool:
             if remaining < 0:
                 continue
         if record_size(view, offset):
+            return offset
+    return 0
+
+
+def _is_intact_but_shorter(view: memoryview, offset: int, end: int) -> bool:
+    """Return whether the record at `offset` matches its CRC if it ends at `end` or before."""
+    expected = int(SIZE_AND_CRC.unpack_from(view, offset)[1])
+    crc = crc32(view[offset + 8 : offset + HEADER_BYTES])
+    for block in range(offset + HEADER_BYTES, end, 8):
+        if crc == expected:
             return True
-    return False
+        if not view[block + 7]:  # possibly the padding
+            used = len(bytes(view[block : block + 8]).rstrip(b"\0"))
+            if any(crc32(view[block : block + size], crc) == expected for size in range(used, 8)):
+                return True
+        crc = crc32(view[block : block + 8], crc)
+    return crc == expected
 
 
 IDENTITY_NAME: Final = "identity"
