@@ -93,10 +93,14 @@ def test_settings_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "spark-defaults.conf").write_text(
         "# comment\nspark.master   spark://head:7077\n\n"
         "spark.driver.extraJavaOptions -Xss4m -Da=b\nspark.empty\n"
+        "spark.driver.memory=5g\n spark.app.name = a=b \nspark.executor.cores: 2\n"
     )
     assert session._spark_defaults() == {
         "spark.master": "spark://head:7077",
         "spark.driver.extraJavaOptions": "-Xss4m -Da=b",
+        "spark.driver.memory": "5g",
+        "spark.app.name": "a=b",
+        "spark.executor.cores": "2",
     }
 
 

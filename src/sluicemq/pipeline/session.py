@@ -8,6 +8,7 @@ Spark runs in this process.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,6 +98,8 @@ NEEDED: Final = {
 }
 """Settings that the pipeline requires."""
 
+_SETTING: Final = re.compile(r"(?P<name>spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(?P<value>.+)")
+"""Line of spark-defaults.conf, which Spark reads as Java's properties."""
 _EXTENSIONS: Final = "spark.sql.extensions"
 _DELTA: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _JARS: Final = "spark.jars"
@@ -236,8 +239,8 @@ def _spark_defaults() -> dict[str, str]:
         lines = file.read_text().splitlines()
     except OSError:
         return {}
-    entries = (line.split(maxsplit=1) for line in lines if line.strip().startswith("spark."))
-    return {key: value.strip() for key, value in (entry for entry in entries if len(entry) == 2)}
+    matches = (_SETTING.fullmatch(line.strip()) for line in lines)
+    return {match["name"]: match["value"] for match in matches if match}
 
 
 def _use_local_home(effective: dict[str, str]) -> None:
