@@ -12,6 +12,7 @@ import pytest
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline import jars, session
 from sluicemq.pipeline.jars import find_java
+from sluicemq.pipeline.jobs.lake import SCHEMES
 
 EXTENSIONS = "spark.sql.extensions"
 
@@ -112,6 +113,8 @@ def test_missing_libraries_are_reported_with_the_command(
         jars.jars(jars.DELTA)
     with pytest.raises(ConfigurationError, match=r"sluicemq pipeline jars --for s3a fetches them"):
         jars.jars("s3a")
+    not_local = {*SCHEMES} - {"file", "hdfs"}  # Spark itself has these two
+    assert not_local == jars.CONNECTORS.keys()
 
 
 def test_a_distribution_with_delta_gets_no_other(
@@ -126,7 +129,7 @@ def test_a_distribution_with_delta_gets_no_other(
 
 
 def test_connectors_that_do_not_exist_are_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="--for: 'ftp' is none of s3a, abfss, gs"):
+    with pytest.raises(ConfigurationError, match="--for: 'ftp' is none of s3a, abfss, abfs, gs"):
         jars.coordinate("ftp")
 
 

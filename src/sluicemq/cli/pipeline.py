@@ -246,7 +246,7 @@ def maintain(
 def jars(
     connectors: Annotated[
         str,
-        typer.Option("--for", help="Connectors to fetch too, by scheme: s3a, abfss, gs."),
+        typer.Option("--for", help="Connectors to fetch too, by scheme: s3a, abfss, abfs, gs."),
     ] = "",
     to: Annotated[
         Path | None,

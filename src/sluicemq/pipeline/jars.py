@@ -29,7 +29,12 @@ import pyspark
 from sluicemq.model.errors import ConfigurationError
 
 DELTA: Final = "delta"
-CONNECTORS: Final = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
+CONNECTORS: Final = {
+    "s3a": "hadoop-aws",
+    "abfss": "hadoop-azure",
+    "abfs": "hadoop-azure",
+    "gs": "hadoop-gcp",
+}
 """Artifact of Hadoop that reads and writes the URIs of a scheme."""
 
 LINKS: Final = ("bin", "conf", "jars", "sbin")
