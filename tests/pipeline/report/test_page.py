@@ -253,6 +253,11 @@ def test_tables_say_what_charts_show() -> None:
     ]
 
 
+def test_a_period_of_all_times_makes_a_page() -> None:
+    period = {"since": datetime.min.replace(tzinfo=UTC), "until": datetime.max.replace(tzinfo=UTC)}
+    assert "1 Jan 1970, 00:00" in render(build(gold(row(published=1)), **period))
+
+
 def test_an_empty_lake_says_what_to_do() -> None:
     text = words_of(page(build(gold())))
     assert "No traffic in this lake yet" in text

@@ -32,6 +32,8 @@ PROTOCOLS: Final = {
 """Display names of the protocols, each with a colour of its own."""
 MINUTE: Final = 60
 DAY_MINUTES: Final = 1440
+MAX_MINUTE: Final = 8000 * 365 * DAY_MINUTES
+"""Last minute of a period, in the year 9964; bins may end some years later."""
 
 BIN_MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 480, 720, 1440, 2880, 10_080)
 """Widths of a bin in minutes; beyond them, whole weeks."""
@@ -68,9 +70,11 @@ NO_REASON: Final = "no reason known"
 
 
 def minute_of(time: datetime) -> int:
-    """Return the minute since 1970 of a time; a time without a zone is UTC."""
+    """Return the minute since 1970 of a time; a time without a zone is UTC.
+
+    Times that the axis of a chart cannot have become 1970 or MAX_MINUTE."""
     zoned_time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return int(zoned_time.timestamp()) // MINUTE
+    return min(max(0, int(zoned_time.timestamp()) // MINUTE), MAX_MINUTE)
 
 
 @dataclass(frozen=True, slots=True)
