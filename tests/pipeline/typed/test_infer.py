@@ -83,6 +83,8 @@ def test_nothing_to_infer_from(spark: SparkSession) -> None:
         infer_schema(events(spark, *JSON), "other")
     with pytest.raises(ConfigurationError, match=r"none of the 1 messages of 'orders' .* is json"):
         infer_schema(events(spark, b"text"), "orders", Format.JSON)
+    with pytest.raises(ConfigurationError, match=r"the 2 json messages of 'orders' .* no field"):
+        infer_schema(events(spark, b"{}", b'{"_id": 1}'), "orders")
 
 
 def test_tables_to_infer_are_written_to_a_file_beside_the_definition(

@@ -82,7 +82,7 @@ def infer_schema(
     format  None = JSON or XML if most bodies are, else text
     sample  largest number of messages to read
 
-    Raises ConfigurationError if there are no messages, or none of the format.
+    Raises ConfigurationError if there are no messages, or none of the format, or no columns.
     """
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
     texts = with_text(published(events, probe).limit(sample), probe.format, java=True).selectExpr(
@@ -130,6 +130,11 @@ def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferre
         else _sampled_schema(texts.where("_text IS NOT NULL"), format)
     )
     columns, left_out = _allowed_columns(columns, format)
+    if not columns.fields:
+        raise ConfigurationError(
+            f"the {readable:,} {format} messages of {destination!r} that were read have no field "
+            "that a column can be named after: declare the table with format text"
+        )
     return Inferred(format, columns, sampled, readable, left_out)
 
 
