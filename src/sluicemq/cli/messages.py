@@ -10,7 +10,7 @@ import os
 import sys
 from base64 import b64encode
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import msgspec
 import typer
@@ -79,6 +79,8 @@ from sluicemq.management.messages import (
     MessagePath,
     MessageQuery,
     MessageTarget,
+    PublishedDurability,
+    PublishedKind,
     PublishRequest,
 )
 from sluicemq.management.operation import Page
@@ -86,8 +88,6 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import SluiceError
 
 PRIORITIES: Final = 9
-_KINDS: Final = ("text", "json", "bytes", "none")
-_DURABILITIES: Final = ("sync", "lazy", "none")
 MAX_BODY: Final = 65_536
 """Default maximum number of body bytes that `show` requests."""
 
@@ -217,8 +217,8 @@ def publish(
     ids."""
     address = address_of(name)
     for option, what, word, known in (
-        ("--kind", "kind", kind, _KINDS),
-        ("--durability", "durability", durability, _DURABILITIES),
+        ("--kind", "kind", kind, get_args(PublishedKind)),
+        ("--durability", "durability", durability, get_args(PublishedDurability)),
     ):
         if word is not None and word not in known:
             raise unknown_choice(option, what, word, known)

@@ -193,6 +193,9 @@ class TypedProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 PropertyName = Annotated[str, Meta(min_length=1, max_length=255)]
 PropertyInput = TypedProperty | bool | int | float | str | None
+PublishedKind = Literal["text", "json", "bytes", "none"]
+"""Kind of the body of a message that is published over the API."""
+PublishedDurability = Literal["sync", "lazy", "none"]
 
 
 class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -204,7 +207,7 @@ class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     body: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET
     body_json: msgspec.Raw | UnsetType = UNSET
-    body_kind: Literal["text", "json", "bytes", "none"] | UnsetType = UNSET
+    body_kind: PublishedKind | UnsetType = UNSET
     properties: Annotated[dict[PropertyName, PropertyInput], Meta(max_length=1000)] = {}
     priority: Annotated[int, Meta(ge=0, le=9)] = 4
     ttl_ms: Milliseconds = 0
@@ -213,7 +216,7 @@ class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     reply_to: MessageTarget | None = None
     type: Text = ""
     message_id: Text = ""
-    durability: Literal["none", "lazy", "sync"] = "sync"
+    durability: PublishedDurability = "sync"
 
 
 class PublishResult(msgspec.Struct, kw_only=True, frozen=True):
