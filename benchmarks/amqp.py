@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 BLOCK_BYTES = 1 << 16
-MOST_BLOCK = 50
+MAX_BLOCK = 50
 OUTSTANDING = 4000
 PREFETCH = 2000
 STALLED_SECONDS = 60.0
@@ -169,7 +169,7 @@ def flood(port: int, *, messages: int, size: int, mode: Mode) -> float:
     properties = struct.pack(">HHQH", 60, 0, size, 0x1000) + (b"\2" if mode.persistent else b"\1")
     publish = method(1, (60, 40), struct.pack(">H", 0) + short(b"") + short(mode.queue) + b"\0")
     command = publish + frame(FRAME_HEADER, 1, properties) + frame(FRAME_BODY, 1, bytes(size))
-    step = max(1, min(MOST_BLOCK, BLOCK_BYTES // len(command)))
+    step = max(1, min(MAX_BLOCK, BLOCK_BYTES // len(command)))
     block = memoryview(command * step)
     poll = select.epoll()
     poll.register(consumer.socket, select.EPOLLIN)

@@ -35,12 +35,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-MOST_CONNECTIONS: Final = 1000
+MAX_CONNECTIONS: Final = 1000
 PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, jmq, each optionally with +unix; a list."
 MATRIX_PROTOCOLS: Final = "phpmq,msglite"
 MATRIX_DURABILITIES: Final = "sync,lazy,none"
 QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
-MOST_WINDOW: Final = 100_000
+MAX_WINDOW: Final = 100_000
 
 
 class BacklogDurability(StrEnum):
@@ -111,13 +111,13 @@ def matrix(
             endpoints,
             durabilities,
             sizes("--size", size),
-            numbers("--producers", producers, MOST_CONNECTIONS),
-            numbers("--consumers", consumers, MOST_CONNECTIONS),
+            numbers("--producers", producers, MAX_CONNECTIONS),
+            numbers("--consumers", consumers, MAX_CONNECTIONS),
             {
-                "phpmq": numbers("--window", window, MOST_WINDOW),
-                "msglite": numbers("--pipeline", pipeline, MOST_WINDOW),
-                "vibemq": numbers("--confirms", confirms, MOST_WINDOW),
-                "jmq": numbers("--replies", replies, MOST_WINDOW),
+                "phpmq": numbers("--window", window, MAX_WINDOW),
+                "msglite": numbers("--pipeline", pipeline, MAX_WINDOW),
+                "vibemq": numbers("--confirms", confirms, MAX_WINDOW),
+                "jmq": numbers("--replies", replies, MAX_WINDOW),
             },
         )
     )

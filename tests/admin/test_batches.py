@@ -331,7 +331,7 @@ def test_long_reply_addresses_are_rejected() -> None:
 
 
 def test_too_many_properties_end_the_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "MOST_PROPERTIES", 10)
+    monkeypatch.setattr(batches, "MAX_PROPERTIES", 10)
     reader = PartReader(EVERYBODY, 0, 64)
     data = frame([row("q", properties=dict.fromkeys("abcdef", 1))] * 5)
     with pytest.raises(FrameTooLarge):

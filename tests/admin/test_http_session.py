@@ -12,7 +12,7 @@ import pytest
 
 from sluicemq.admin.api_context import ApiLimits
 from sluicemq.admin.app import Application
-from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, HttpService, HttpSession
+from sluicemq.admin.http_session import CHECK_SECONDS, MIN_BODY_RATE, HttpService, HttpSession
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.transport import Session, Transport
@@ -27,7 +27,7 @@ POST = (
     b"POST /api/v1/batches?writer=w&batch=0&partition=0&part=0&final=1 HTTP/1.1\r\n"
     b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 )
-LOOK = round(PATIENCE_SECONDS * 1000)
+LOOK = round(CHECK_SECONDS * 1000)
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 
@@ -339,7 +339,7 @@ async def test_a_slow_body_times_out() -> None:
     slow_transport, steady_transport = fixture.connect(), fixture.connect()
     for transport in (slow_transport, steady_transport):
         transport.session.receive(POST)
-    step = round(SLOWEST * PATIENCE_SECONDS)
+    step = round(MIN_BODY_RATE * CHECK_SECONDS)
     large_request = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
     quick_transport = fixture.connect()
     quick_transport.session.receive(large_request)

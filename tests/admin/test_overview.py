@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluicemq.admin.history import STEP
-from sluicemq.admin.overview import ENOUGH, PATIENCE_MS, alarms
+from sluicemq.admin.overview import MIN_MEASUREMENTS, PATIENCE_MS, alarms
 from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
@@ -221,11 +221,11 @@ def test_each_alarm(trouble: Trouble) -> None:
     trouble.listeners = [LISTENER, replace(LISTENER, connections=10)]
     assert trouble.codes() == ["connections-full"]
     trouble.listeners = []
-    for _ in range(ENOUGH):
+    for _ in range(MIN_MEASUREMENTS):
         trouble.syncs.record(0.8)
     assert trouble.codes() == ["disk-slow"]
     trouble.syncs = Histogram()
-    for _ in range(ENOUGH):
+    for _ in range(MIN_MEASUREMENTS):
         trouble.lag.record(0.2)
     assert trouble.codes() == ["loop-slow"]
     trouble.lag = Histogram()
@@ -275,7 +275,7 @@ def test_disk_space_names_the_slots_that_hold_it() -> None:
 
 
 def test_few_measurements_are_no_alarm(trouble: Trouble) -> None:
-    for _ in range(ENOUGH - 1):
+    for _ in range(MIN_MEASUREMENTS - 1):
         trouble.syncs.record(2.0)
         trouble.lag.record(2.0)
     assert trouble.codes() == []

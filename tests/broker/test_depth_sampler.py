@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sluicemq.broker.samplers import LARGEST_SHARE, SHARE, DepthSampler
+from sluicemq.broker.samplers import BATCH, MAX_BATCH, DepthSampler
 from sluicemq.journal.format import RecordType, decode_depth
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
@@ -129,7 +129,7 @@ def test_very_many_destinations_are_reported_in_slices() -> None:
     assert sum(fixture.turns(4990)) == 0
     share_sizes = list(fixture.turns(10_000))
     assert sum(share_sizes) == 3000
-    assert max(share_sizes) <= SHARE
+    assert max(share_sizes) <= BATCH
 
 
 class Looked:
@@ -154,7 +154,7 @@ def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
     fixture.clock.advance(5000)
     for turn in range(1, 201):
         fixture.broker.tick()
-        assert destination.looks == turn * LARGEST_SHARE
+        assert destination.looks == turn * MAX_BATCH
         fixture.clock.advance(50)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Destination, EngineSettings
-from sluicemq.broker.samplers import SHARE
+from sluicemq.broker.samplers import BATCH
 from tests.support.broker import BrokerFixture
 
 
@@ -66,7 +66,7 @@ def test_counters_never_decrease_when_destinations_are_deleted() -> None:
 
 def test_other_work_runs_after_each_share() -> None:
     fixture = BrokerFixture()
-    for number in range(3 * SHARE):
+    for number in range(3 * BATCH):
         fixture.queue(str(number))
     sampled: list[Destination] = []
     steps = fixture.broker.stats_sampler.sample_all(
@@ -75,7 +75,7 @@ def test_other_work_runs_after_each_share() -> None:
     sizes = []
     for _ in steps:
         sizes.append(len(sampled))
-    assert sizes == [SHARE, 2 * SHARE, 3 * SHARE]
+    assert sizes == [BATCH, 2 * BATCH, 3 * BATCH]
     assert set(sampled) == set(fixture.broker.destinations.values())
 
 
@@ -94,7 +94,7 @@ def test_the_callback_receives_the_depth_of_each_destination() -> None:
 def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
     """Destinations are deleted and created, and messages arrive, between any two shares."""
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=0))
-    names = [str(number) for number in range(2 * SHARE + 5)]
+    names = [str(number) for number in range(2 * BATCH + 5)]
     sent = 0
     for name in names:
         fixture.queue(name)
@@ -117,7 +117,7 @@ def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
 
 def test_a_destination_deleted_during_a_round_is_skipped() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
-    for number in range(SHARE + 2):
+    for number in range(BATCH + 2):
         fixture.broker.destinations.queue(str(number))
     fixture.clock.advance(1000)
     steps = fixture.broker.stats_sampler.sample_all(1.0)

@@ -80,7 +80,7 @@ class Msglite:
             question = Message(ADDRESS, b"", reply_to=client_message.reply_to)
             question.correlation_id = client_message.correlation
             reply = msglite.wire_reply(question)
-        return self.published(client_message.body, client_message.life or msglite.FOR_EVER, reply)
+        return self.published(client_message.body, client_message.life or msglite.NO_EXPIRY, reply)
 
     def published(self, body: bytes, timeout: int, reply: bytes) -> Message:
         data = msglite_wire.encode_message(timeout, b"q", body, reply)
@@ -96,7 +96,7 @@ class Msglite:
             msglite.wire_body(message),
             correlation=correlation,
             reply_to=address,
-            life=0 if life == msglite.FOR_EVER else life,
+            life=0 if life == msglite.NO_EXPIRY else life,
         )
 
 

@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from sluicemq.admin.metrics import ALL, Shape
+from sluicemq.admin.metrics import FAMILIES, Shape
 from sluicemq.cli.main import app
 from tests.support.programs import PROMTOOL
 
@@ -31,7 +31,7 @@ _ENDS: Final = {
     Shape.SUMMARY: ("_count", "_sum"),
 }
 SAMPLES: Final = {
-    family.sample + end: family for family in ALL for end in _ENDS.get(family.shape, ("",))
+    family.sample + end: family for family in FAMILIES for end in _ENDS.get(family.shape, ("",))
 }
 FOREIGN: Final = {"up", "ALERTS"}
 """Metrics that Prometheus itself creates."""
@@ -210,12 +210,12 @@ def test_the_page_lists_every_metric_as_it_is_exported() -> None:
     assert len(documented) == len(rows)
     assert documented == {
         family.sample: (str(family.shape), family.unit, family.labels, family.help)
-        for family in ALL
+        for family in FAMILIES
     }
 
 
 def test_metric_names_follow_the_conventions() -> None:
-    for family in ALL:
+    for family in FAMILIES:
         assert re.fullmatch(r"(sluicemq|process|python)_[a-z_]+", family.name)
         assert family.unit in ("", "bytes", "seconds")
         assert family.name.endswith(family.unit)

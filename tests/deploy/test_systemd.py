@@ -18,7 +18,7 @@ from sluicemq.server.settings import Unit, parse_quantity
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "sluicemq.service"
 EX_CONFIG = 78
-MOST_EXPOSED = 2.0
+MAX_EXPOSURE = 2.0
 """Highest exposure level, of 10; systemd calls levels up to slightly above it "safe"."""
 
 
@@ -87,4 +87,4 @@ def test_exposure_level_is_low(analyze: tuple[str, Path]) -> None:
     match = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
     if match is None:
         pytest.skip(f"this systemd reports no exposure level: {done.stderr}")
-    assert float(match[1]) < MOST_EXPOSED
+    assert float(match[1]) < MAX_EXPOSURE

@@ -18,7 +18,7 @@ import click
 from typer.main import get_command
 
 import sluicemq
-from sluicemq.admin.metrics import ALL
+from sluicemq.admin.metrics import FAMILIES
 from sluicemq.admin.openapi import document
 from sluicemq.broker import BatchPart, describe
 from sluicemq.broker.codec import encode
@@ -63,12 +63,12 @@ def _plain(names: Iterable[str]) -> Uses:
 
 def metrics() -> Uses:
     """Return the names of all metrics as Prometheus reads them."""
-    return _plain(family.sample for family in ALL)
+    return _plain(family.sample for family in FAMILIES)
 
 
 def metric_labels() -> Uses:
     """Return the labels of all metrics."""
-    return _plain(label for family in ALL for label in family.labels)
+    return _plain(label for family in FAMILIES for label in family.labels)
 
 
 def settings() -> Uses:
@@ -272,7 +272,7 @@ def span_attributes() -> Uses:
 def audit_events() -> Uses:
     """Return the events of the audit log."""
     changes = [f"{kind} {change}" for kind in ("user", "role") for change in _CHANGES]
-    return _plain([*audit._USUAL, *changes])
+    return _plain([*audit._COMMON_EVENTS, *changes])
 
 
 def variables() -> Uses:

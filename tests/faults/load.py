@@ -23,7 +23,7 @@ FENCE = b"fence "
 END = b"end "
 BURST = 20
 WINDOW = 400
-MOST_HELD = 200
+MAX_UNACKED = 200
 """Messages the consumer keeps unacknowledged; half its window, so that it goes on."""
 AHEAD = (30, 5000)
 """Messages the producer may be ahead of the consumer, in turns. A consumer that keeps up sees
@@ -139,7 +139,7 @@ class Consumer(Client):
                     unacked.append(message)
                     if self._chance.random() < 0.9:
                         settle(unacked.pop())
-                    elif len(unacked) > MOST_HELD:
+                    elif len(unacked) > MAX_UNACKED:
                         settle(unacked.popleft())
                 if turn % 50 == 49:
                     fence = FENCE + self._chance.randbytes(8).hex().encode()

@@ -26,7 +26,7 @@ from tests.faults.recorder import Recorder
 PHPMQ = ["phpmq://127.0.0.1:0"]
 PAGED = {**SMALL_SEGMENTS, "SLUICEMQ_BROKER__MEMORY_BUDGET": "1 MiB"}
 STOPPED = 74
-MOST_TURNS = 20
+MAX_ROUNDS = 20
 """Maximum rounds of the short form, which ends when the broker has met one of the flips."""
 MESSAGES = 4000
 BATCH = 500
@@ -51,7 +51,7 @@ def test_a_bit_that_flips_while_the_broker_is_stopped(tmp_path: Path) -> None:
             broker.kill()
             following = load.end()
     refusals = 0
-    for turn in range(size(MOST_TURNS, 80)):
+    for turn in range(size(MAX_ROUNDS, 80)):
         if turn >= size(4, 80) and refusals:
             break
         directory = tmp_path / str(turn)
@@ -98,7 +98,7 @@ def _flip_and_start(
 def test_a_bit_that_flips_under_a_running_broker(tmp_path: Path, where: str) -> None:
     chance = repeatable()
     stops = 0
-    for turn in range(size(MOST_TURNS, 24)):
+    for turn in range(size(MAX_ROUNDS, 24)):
         if turn >= size(2, 24) and stops:
             break
         broker = LocalBroker(tmp_path / str(turn), PHPMQ, environment=PAGED)

@@ -16,7 +16,7 @@ from sluicemq.model.rows import encode, row
 
 COUNT = 5000
 KILLS = 3
-MOST_KILLS = 30
+MAX_KILLS = 30
 """Until one has come in the middle of a request."""
 DESTINATIONS = "/api/v1/destinations/queue"
 
@@ -84,7 +84,7 @@ def test_messages_that_are_moved_while_the_broker_is_killed(tmp_path: Path) -> N
     body = {"action": "move", "all": True, "target": {"kind": "queue", "name": "target"}}
     with LocalBroker(tmp_path / "data", ("http://127.0.0.1:0",)) as broker:
         split = 0
-        for turn in range(MOST_KILLS):
+        for turn in range(MAX_KILLS):
             if turn >= KILLS and split:
                 break
             fill(broker.port("http"))

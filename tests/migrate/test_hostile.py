@@ -19,7 +19,7 @@ from sluicemq.migrate.openmq import inspect_source, parse
 from sluicemq.migrate.openmq.records import read_objects
 from sluicemq.migrate.phpmq import entries
 from sluicemq.migrate.phpmq import inspect_source as inspect_phpmq
-from sluicemq.migrate.plan import ASIDE, Plan
+from sluicemq.migrate.plan import SET_ASIDE, Plan
 from sluicemq.migrate.source_files import SourceError
 from sluicemq.migrate.transfer import write_set_aside
 from sluicemq.migrate.vibemq import decode
@@ -60,7 +60,7 @@ def carried_out(plan: Plan) -> None:
         lines = file.read_bytes().splitlines() if file is not None else []
     assert len(lines) == sum(plan.set_aside.values())
     for line in lines:
-        assert msgspec.json.decode(line)["sort"] in ASIDE
+        assert msgspec.json.decode(line)["sort"] in SET_ASIDE
 
 
 def answered(inspect_source: Callable[[], Plan]) -> None:

@@ -30,7 +30,7 @@ from sluicemq.security.access import AuthSettings, Credentials
 from sluicemq.security.authenticator import ADMIN, Authenticator, ConnectionAccess
 from sluicemq.security.passwords import (
     NO_DIGEST,
-    UNKNOWN,
+    UNMATCHABLE_HASH,
     digest_answer,
     digest_form,
     page_digest_answer,
@@ -297,7 +297,7 @@ def test_an_unknown_user_costs_the_same_check(fixture: AuthenticatorFixture) -> 
     fixture.add("tokenonly")
     for user in ("unknown", "tokenonly"):
         fixture.login(user, "x")
-    assert fixture.compared == [(UNKNOWN, "x")] * 2
+    assert fixture.compared == [(UNMATCHABLE_HASH, "x")] * 2
 
 
 def test_missing_credentials_are_not_a_failed_login(fixture: AuthenticatorFixture) -> None:
@@ -395,9 +395,9 @@ def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None
         by_digest("anna", digest_form("anna", "right"))._replace(user="bert"),
         by_digest("bert", digest_form("bert", "other")),
         by_digest("bert", ""),
-        by_digest("bert", UNKNOWN),
-        by_digest("unknown", UNKNOWN),
-        by_digest("", UNKNOWN),
+        by_digest("bert", UNMATCHABLE_HASH),
+        by_digest("unknown", UNMATCHABLE_HASH),
+        by_digest("", UNMATCHABLE_HASH),
         Credentials("anna", digest="\udc80", nonce="n"),
         Credentials("anna", digest=digest_form("anna", "right"), nonce="n"),
     ],
@@ -533,7 +533,7 @@ def test_wrong_tokens_take_a_check_and_are_refused(fixture: AuthenticatorFixture
     fixture.add("anna", "right", tokens=(record,))
     for number in range(10):
         assert isinstance(fixture.login(token=f"slq_{number}"), AuthenticationFailed)
-    assert fixture.compared == [(UNKNOWN, "")] * 10
+    assert fixture.compared == [(UNMATCHABLE_HASH, "")] * 10
     answer = fixture.login(token="slq_x")
     assert "with wrong tokens from this address; try again in 1 s" in str(answer)
     assert fixture.login(token=token).name == "anna"
@@ -550,7 +550,7 @@ def test_wrong_digests_take_a_check_and_are_refused(
     fixture.add("bert", "right")
     for _ in range(10):
         assert "wrong" in str(fixture.show(by_digest(user, "0")))
-    assert fixture.compared == [(UNKNOWN, "")] * 10
+    assert fixture.compared == [(UNMATCHABLE_HASH, "")] * 10
     assert wait_of(fixture.show(by_digest(user, digest))) == 1
     # passwords and digests of a pair count together
     assert wait_of(fixture.login(user, "right")) == 1
@@ -582,7 +582,7 @@ def test_right_digest_from_an_address_without_logins_waits(fixture: Authenticato
 def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     assert isinstance(fixture.login("anna", "x" * 1025), AuthenticationFailed)
-    assert fixture.compared == [(UNKNOWN, "")]
+    assert fixture.compared == [(UNMATCHABLE_HASH, "")]
 
 
 def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sluicemq.security.files import read_secret_file
 from sluicemq.security.passwords import (
     MAX_PASSWORD,
     TOKEN_PREFIX,
-    UNKNOWN,
+    UNMATCHABLE_HASH,
     digest_answer,
     digest_form,
     hash_password,
@@ -37,8 +37,8 @@ def test_a_password_fits_its_hash_and_no_other() -> None:
 def test_no_password_matches_the_hash_of_unknown_users() -> None:
     # It takes as long as with a real hash only if it is well-formed and has the same parameters.
     with pytest.raises(VerifyMismatchError):
-        verify_secret(UNKNOWN.encode(), b"", Type.ID)
-    assert extract_parameters(UNKNOWN) == extract_parameters(hash_password("x"))
+        verify_secret(UNMATCHABLE_HASH.encode(), b"", Type.ID)
+    assert extract_parameters(UNMATCHABLE_HASH) == extract_parameters(hash_password("x"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sluicemq.management.users import UserRequest
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.security import records
 from sluicemq.security.access import Credentials
-from sluicemq.security.logins import AT_ONCE
+from sluicemq.security.logins import MAX_REPLACED
 from sluicemq.security.passwords import hash_password, verify
 from sluicemq.security.records import (
     Database,
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_written_keeps_the_hash(
 
 
 def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[Any]) -> None:
-    names = [f"user{number}" for number in range(2 * AT_ONCE + 1)]
+    names = [f"user{number}" for number in range(2 * MAX_REPLACED + 1)]
     for name in names:
         users.move_in(name, name)
     hashes = {name: users.stored(name) for name in names}

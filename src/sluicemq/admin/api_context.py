@@ -13,7 +13,7 @@ from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
-from sluicemq.management.operation import MOST_EXACT
+from sluicemq.management.operation import MAX_EXACT
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
@@ -109,7 +109,7 @@ class Vitals(Protocol):
 
 
 BODY_BYTES: Final = 64 * 1024 * 1024
-BESIDES_BYTES: Final = 16 * 1024 * 1024
+PART_OVERHEAD_BYTES: Final = 16 * 1024 * 1024
 """Size of a part of a batch, in addition to one message of the listener's maximum size."""
 _REQUEST_BYTES: Final = 256 * 1024
 """Size of a request besides the body of its message."""
@@ -121,14 +121,14 @@ class ApiLimits(NamedTuple):
     Sizes in bytes: of a part of a batch, a destination's name, and a message published over the
     API."""
 
-    part: int = BODY_BYTES + BESIDES_BYTES
+    part: int = BODY_BYTES + PART_OVERHEAD_BYTES
     name: int = 1024
     publish: int = 4 * 1024 * 1024
 
     @property
     def publish_request(self) -> int:
         """Size of a request that publishes a message, whose body may be in base64."""
-        return 2 * min(self.publish, MOST_EXACT) + _REQUEST_BYTES
+        return 2 * min(self.publish, MAX_EXACT) + _REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

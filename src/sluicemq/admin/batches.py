@@ -56,7 +56,7 @@ from sluicemq.protocols.jmq.destinations import is_wildcard
 #
 # Decodes the rows of a batch part into messages and finds those that cannot be published.
 
-MOST_PROPERTIES: Final = 500_000
+MAX_PROPERTIES: Final = 500_000
 """Maximum number of properties of all rows of a part."""
 
 Addressed = tuple[Address, Message]
@@ -112,9 +112,9 @@ class PartReader:
                     problem = str(error)
                 else:
                     self._properties += len(properties or {})
-                    if self._properties > MOST_PROPERTIES:
+                    if self._properties > MAX_PROPERTIES:
                         raise FrameTooLarge(
-                            f"the rows of the part have more than {MOST_PROPERTIES} properties; "
+                            f"the rows of the part have more than {MAX_PROPERTIES} properties; "
                             "send several parts"
                         )
             if not problem and row.body_kind != BodyKind.BYTES:

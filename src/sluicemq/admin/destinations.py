@@ -57,7 +57,7 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import JournalError
 from sluicemq.security.access import wait_for_callback
 
-MOST_SUBSCRIPTIONS: Final = 200
+MAX_SUBSCRIPTIONS: Final = 200
 """Maximum number of subscriptions of a topic that are searched for its oldest message."""
 
 
@@ -65,7 +65,7 @@ def _delayed(destination: Destination) -> int:
     return sum(len(subscription.delayed) for subscription in subscriptions_of(destination))
 
 
-FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
+SORT_KEYS: Final[dict[str, Callable[[Destination], Any]]] = {
     "kind": lambda destination: destination.address.kind,
     "ready": lambda destination: destination.waiting,
     "unacked": lambda destination: destination.unacked,
@@ -102,7 +102,7 @@ class DestinationService(Service):
     ) -> list[Destination]:
         """Return all selected destinations in order."""
         is_selected = _filter(query)
-        figure = FIGURES.get(query.sort)
+        figure = SORT_KEYS.get(query.sort)
         numbered = list(enumerate(self._broker.destinations.values()))
         entries = [
             (
@@ -310,8 +310,8 @@ def subscriptions_of(destination: Destination) -> list[Subscription]:
 
 def oldest_age(broker: Broker, destination: Destination) -> int | None:
     """Return the age in ms of the oldest ready message. For a topic, only the first
-    MOST_SUBSCRIPTIONS subscriptions are searched."""
-    subscriptions = subscriptions_of(destination)[:MOST_SUBSCRIPTIONS]
+    MAX_SUBSCRIPTIONS subscriptions are searched."""
+    subscriptions = subscriptions_of(destination)[:MAX_SUBSCRIPTIONS]
     heads = list(
         filter(
             None,
@@ -350,13 +350,13 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
 # Reasons are counted over the first messages of each queue. The counts are cached until the queue
 # changes.
 
-FIRST: Final = 1000
+MAX_COUNTED: Final = 1000
 """Maximum number of messages per queue whose reasons are counted."""
-TOGETHER: Final = 10_000
+MAX_SCANNED: Final = 10_000
 """Maximum number of messages scanned for one page, divided among its queues."""
-MOST_REASONS: Final = 20
-MOST_SOURCES: Final = 20
-REMEMBERED: Final = 2000
+MAX_REASONS: Final = 20
+MAX_SOURCES: Final = 20
+MAX_CACHED: Final = 2000
 """Maximum number of queues whose counts are cached."""
 SUFFIX: Final = ".dlq"
 """Suffix of the default dead-letter queue of a destination."""
@@ -389,7 +389,7 @@ class DeadLetterService(Service):
             reverse=query.order == "desc",
         )
         page = sorted_queues[query.part]
-        limit = min(FIRST, TOGETHER // max(1, len(page)))
+        limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page)))
         items = []
         async for queue in slices.iterate(page):
             summary = await self._count(queue, limit, slices)
@@ -429,7 +429,7 @@ class DeadLetterService(Service):
                 is_source = destination.dead_letters is not None and may_see_destination(
                     identity, destination
                 )
-                if is_source and len(sources) < MOST_SOURCES:
+                if is_source and len(sources) < MAX_SOURCES:
                     sources.append(printable(str(destination.address)))
         return queues
 
@@ -450,7 +450,7 @@ class DeadLetterService(Service):
         cursor = queue.queue.cursor()
         async for delivery in slices.scan(cursor, lambda: limit - reasons.total()):
             reasons[self._reason_of(delivery)] += 1
-        if len(self._known) >= REMEMBERED:
+        if len(self._known) >= MAX_CACHED:
             self._known.clear()
         cached = self._known[queue] = CountedReasons(stamp, _first(reasons), reasons.total())
         return cached
@@ -466,7 +466,7 @@ class DeadLetterService(Service):
 
 def _first(reasons: Counter[str]) -> dict[str, int]:
     """Return the most frequent reasons with their counts, and the sum of the others."""
-    counts = dict(reasons.most_common(MOST_REASONS))
+    counts = dict(reasons.most_common(MAX_REASONS))
     others = reasons.total() - sum(counts.values())
     if others:
         counts[OTHERS] = counts.get(OTHERS, 0) + others

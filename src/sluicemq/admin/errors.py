@@ -112,7 +112,7 @@ def error_response(error: Exception) -> Response:
     return Response(msgspec.json.encode(body), api_error.status, api_error.headers, PROBLEM_TYPE)
 
 
-_KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
+_ERRORS: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
     (AuthenticationMissing, 401, "authentication-required"),
     (TooManyFailures, 429, "too-many-failures"),
     (LoginBusy, 503, "too-many-logins"),
@@ -137,7 +137,7 @@ _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
 def _api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
-    for kind, status, code in _KNOWN:
+    for kind, status, code in _ERRORS:
         if isinstance(error, kind):
             headers = {}
             if status == 401:

@@ -30,8 +30,8 @@ RECENT_STEPS: Final = 12
 
 _SLOT: Final = Struct("<ffII")
 """Publish rate, deliver rate, ready and unacked messages."""
-_MOST: Final = (1 << 32) - 1
-_TAIL: Final = 0.99
+_MAX_COUNT: Final = (1 << 32) - 1
+_QUANTILE: Final = 0.99
 
 
 class Sample(NamedTuple):
@@ -109,7 +109,7 @@ class History:
         if ring.idle >= DESTINATION_STEPS:
             del self._rings[destination]
             return
-        depths = min(waiting, _MOST), min(unacked, _MOST)
+        depths = min(waiting, _MAX_COUNT), min(unacked, _MAX_COUNT)
         offset = self._step % DESTINATION_STEPS * _SLOT.size
         _SLOT.pack_into(ring.slots, offset, publish_rate, deliver_rate, *depths)
 
@@ -126,8 +126,8 @@ class History:
                 delivered / self._seconds,
                 totals.waiting,
                 totals.unacked,
-                1000 * self._lags[-1].since(self._lags[-2]).quantile(_TAIL),
-                1000 * self._sync_times[-1].since(self._sync_times[-2]).quantile(_TAIL),
+                1000 * self._lags[-1].since(self._lags[-2]).quantile(_QUANTILE),
+                1000 * self._sync_times[-1].since(self._sync_times[-2]).quantile(_QUANTILE),
             )
         )
         self._step += 1

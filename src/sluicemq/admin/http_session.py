@@ -7,9 +7,9 @@ protocol. Its transport is a `protocols.transport.Transport`.
     transport ──receive──> Http11.data_received ──> application
          <──write──── UvicornTransport <───────── its response
 
-Every PATIENCE_SECONDS the session checks for slow clients. It rejects a request whose head was
-incomplete at the previous check and still is, and a request whose body arrived at less than SLOWEST
-bytes per second since the previous check while the application was reading it.
+Every CHECK_SECONDS the session checks for slow clients. It rejects a request whose head was
+incomplete at the previous check and still is, and a request whose body arrived at less than
+MIN_BODY_RATE bytes per second since the previous check while the application was reading it.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def _check_framing(lines: list[bytearray]) -> None:
 
 KEEP_ALIVE_SECONDS: Final = 75
 """Idle timeout of a connection after its first request."""
-PATIENCE_SECONDS: Final = 30.0
+CHECK_SECONDS: Final = 30.0
 """Interval of the checks for slow clients. A request head may take once to twice this time."""
-SLOWEST: Final = 1024
+MIN_BODY_RATE: Final = 1024
 """Minimum rate of a request body, in bytes per second."""
 
 log = structlog.get_logger("sluicemq.http")
@@ -134,7 +134,7 @@ class HttpService:
     """Configuration and state shared by all HTTP connections of a listener."""
 
     def __init__(
-        self, application: Application, head: int, check_interval: float = PATIENCE_SECONDS
+        self, application: Application, head: int, check_interval: float = CHECK_SECONDS
     ) -> None:
         """Limit request heads to `head` bytes; check for slow clients every `check_interval`
         seconds."""
@@ -381,9 +381,9 @@ class HttpSession(NoConsumers):
         state = protocol.conn.their_state
         is_read = not (protocol.flow.read_paused or self._transport.is_suspended)
         in_body = state is h11.SEND_BODY and is_read
-        if in_body and self._in_body and received < self._check_interval * SLOWEST:
+        if in_body and self._in_body and received < self._check_interval * MIN_BODY_RATE:
             protocol.refuse(
-                408, "request-timeout", f"a body comes at {SLOWEST} bytes in a second or more"
+                408, "request-timeout", f"a body comes at {MIN_BODY_RATE} bytes in a second or more"
             )
             return
         self._in_body = in_body

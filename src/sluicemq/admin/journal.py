@@ -72,12 +72,12 @@ from sluicemq.management.operation import (
 )
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
-MOST_NUMBERS: Final = 500
+MAX_NUMBERS: Final = 500
 """Maximum number of destinations per request."""
 CHUNK_BYTES: Final = 256 * 1024
 """Bytes read from the disk and written to the connection at a time."""
 
-MOST_SLOTS: Final = 1000
+MAX_SLOTS: Final = 1000
 
 _Answer = TypeVar("_Answer")
 _RANGE: Final = re.compile(r"bytes=(?:(\d{1,18})-(\d{1,18})?|-(\d{1,18}))\Z", re.ASCII)
@@ -130,8 +130,8 @@ class JournalService:
         destination's record has been deleted."""
         addresses = require_file_journal(self._journal).addresses
         texts = query.ids.split(",")
-        if len(texts) > MOST_NUMBERS:
-            raise ApiError(400, "too-many-ids", f"a request can have at most {MOST_NUMBERS} ids")
+        if len(texts) > MAX_NUMBERS:
+            raise ApiError(400, "too-many-ids", f"a request can have at most {MAX_NUMBERS} ids")
         pairs = [(number, addresses.get(number)) for number in map(_number, texts)]
         return DestinationNames(
             [
@@ -326,11 +326,11 @@ def _create_or_advance(slots: Slots, name: str, requested: SlotRequest) -> tuple
     try:
         slot = slots.get(name)
     except RecordNotFound:
-        if len(slots.list()) >= MOST_SLOTS:
+        if len(slots.list()) >= MAX_SLOTS:
             raise ApiError(
                 409,
                 "too-many-slots",
-                f"there are {MOST_SLOTS} slots already; delete unused ones",
+                f"there are {MAX_SLOTS} slots already; delete unused ones",
             ) from None
     if requested.holder:
         try:

@@ -194,11 +194,11 @@ def _property(name: str, requested: PropertyInput) -> Property:
     return value
 
 
-MOST_FAILURES: Final = 100
+MAX_FAILURES: Final = 100
 """Maximum number of failures in a response; the action stops when it reaches this number."""
 STEP: Final = 50
 """Messages scanned per step."""
-_ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
+_FATAL_REASONS: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
 """Failure reasons that end the action, because they apply to all other messages too."""
 
 
@@ -228,7 +228,7 @@ class MessageActionRun:
         return (
             self.refused
             or self.remaining == 0
-            or len(self.failed) >= MOST_FAILURES
+            or len(self.failed) >= MAX_FAILURES
             or self.call.caller.is_closed
             or perf_counter() > self._until
         )
@@ -241,7 +241,7 @@ class MessageActionRun:
     def fail(self, id: str, reason: str) -> None:
         """Record a message that the action left unchanged."""
         self.failed.append(MessageActionFailure(id=id, reason=reason))
-        self.refused = self.refused or reason in _ENDING
+        self.refused = self.refused or reason in _FATAL_REASONS
 
 
 MessageHandler = Callable[[Delivery], object]

@@ -54,7 +54,7 @@ from sluicemq.management.messages import (
     MessageView,
     PropertyView,
 )
-from sluicemq.management.operation import MOST_EXACT, is_utf_8, kind_name
+from sluicemq.management.operation import MAX_EXACT, is_utf_8, kind_name
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import (
@@ -216,7 +216,7 @@ def _view(value: Any, java: bool = False) -> PropertyView:
     name = next(name for kind, name in _TYPES if isinstance(value, kind))
     json_value = value
     if name == "int":
-        json_value = int(value) if abs(value) <= MOST_EXACT else str(value)
+        json_value = int(value) if abs(value) <= MAX_EXACT else str(value)
     elif name == "float":
         json_value = float(value) if isfinite(value) else str(float(value))
     elif name == "bytes":

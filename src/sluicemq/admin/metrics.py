@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.model.histogram import BOUNDS, Distribution
 
-EACH: Final = 2
+BUCKET_STEP: Final = 2
 """Exports every n-th bucket; a factor of 2 between bounds is fine enough for charts."""
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -98,7 +98,7 @@ class Exposition:
         total = 0
         for index, (bound, count) in enumerate(zip(BOUNDS, distribution.counts, strict=False)):
             total += count
-            if index % EACH == 0:
+            if index % BUCKET_STEP == 0:
                 lines.append(f'{prefix}"{bound:.6g}"}} {total}\n')
         lines.append(f'{prefix}"+Inf"}} {distribution.count}\n')
         self.add_lines(family, "".join(lines))
@@ -139,13 +139,13 @@ def _head(family: Family) -> str:
 _COUNTER: Final = Shape.COUNTER
 _GAUGE: Final = Shape.GAUGE
 
-ALL: Final[list[Family]] = []
+FAMILIES: Final[list[Family]] = []
 """In the order of the export."""
 
 
 def _family(name: str, shape: Shape, unit: str, labels: tuple[str, ...], help: str) -> Family:
     family = Family(name, shape, unit, labels, help)
-    ALL.append(family)
+    FAMILIES.append(family)
     return family
 
 

@@ -22,7 +22,7 @@ from sluicemq.management.broker import GET_OPENAPI_DOCUMENT
 from sluicemq.management.operation import KINDS, PREFIX, ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
 
-PLACE: Final = "#/components/schemas/{name}"
+SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 _PAGE: Final = re.compile(rb'\bPage[_[]([A-Za-z]+)[]_](?=")')
 _TAGS: Final = {"history": "overview", "openapi.json": "overview", "status": "health"}
 """Tags of paths whose first part is no resource."""
@@ -47,7 +47,7 @@ def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
         key=lambda operation: (operation.path, operation.method),
     )
     types = [Problem, *_types(sorted_operations)]
-    references, schemas = schema_components(types, ref_template=PLACE)
+    references, schemas = schema_components(types, ref_template=SCHEMA_REFERENCE)
     refs = {id(kind): schema for kind, schema in zip(types, references, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for operation in sorted_operations:
@@ -143,7 +143,7 @@ def _in_path(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
     for name in operation.path_names:
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
         if name == "kind" and operation.has_address:
-            schema = {"$ref": PLACE.format(name="DestinationKind")}
+            schema = {"$ref": SCHEMA_REFERENCE.format(name="DestinationKind")}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 

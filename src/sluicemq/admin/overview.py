@@ -72,11 +72,11 @@ from sluicemq.model.histogram import Distribution
 # | loop-slow         | the p99 of the event loop lag is above SLOW_LOOP_SECONDS              |
 # | prepared          | a prepared transaction has waited for longer than PATIENCE_MS         |
 
-NEARLY: Final = 0.9
+ALARM_FRACTION: Final = 0.9
 """Fraction of a limit above which an alarm is raised."""
 SLOW_SYNC_SECONDS: Final = 0.5
 SLOW_LOOP_SECONDS: Final = 0.1
-ENOUGH: Final = 20
+MIN_MEASUREMENTS: Final = 20
 """Minimum number of measurements for a p99."""
 PATIENCE_MS: Final = 3_600_000
 
@@ -115,7 +115,7 @@ def alarms(
     state = context.vitals.state()
     if state != "serving":
         yield AlarmView("not-serving", f"The broker is {state}.")
-    if broker.memory > NEARLY * settings.memory_limit:
+    if broker.memory > ALARM_FRACTION * settings.memory_limit:
         fraction = broker.memory / settings.memory_limit
         yield AlarmView(
             "memory",
@@ -124,26 +124,26 @@ def alarms(
         )
     yield from _space_alarms(context)
     limit = settings.max_destinations
-    if limit and len(broker.destinations) > NEARLY * limit:
+    if limit and len(broker.destinations) > ALARM_FRACTION * limit:
         yield AlarmView(
             "destinations-full",
             f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
             f"is {limit}.",
         )
     for listener in listeners:
-        if listener.connections > NEARLY * listener.max_connections:
+        if listener.connections > ALARM_FRACTION * listener.max_connections:
             yield AlarmView(
                 "connections-full",
                 f"{listener.url} has {listener.connections} connections, and its "
                 f"max_connections is {listener.max_connections}.",
             )
     sync_p99 = syncs.quantile(0.99)
-    if syncs.count >= ENOUGH and sync_p99 > SLOW_SYNC_SECONDS:
+    if syncs.count >= MIN_MEASUREMENTS and sync_p99 > SLOW_SYNC_SECONDS:
         yield AlarmView(
             "disk-slow", f"One fdatasync in a hundred takes {sync_p99:.1f} s or longer."
         )
     lag_p99 = lag.quantile(0.99)
-    if lag.count >= ENOUGH and lag_p99 > SLOW_LOOP_SECONDS:
+    if lag.count >= MIN_MEASUREMENTS and lag_p99 > SLOW_LOOP_SECONDS:
         yield AlarmView("loop-slow", f"The p99 of the event loop's lag is {lag_p99 * 1000:.0f} ms.")
     overdue = [
         transaction

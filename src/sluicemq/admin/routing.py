@@ -53,7 +53,7 @@ from sluicemq.security.access import demand
 SMALL_BYTES: Final = 64 * 1024
 """Default maximum size of a body in bytes."""
 
-_MOST_DIGITS: Final = 15
+_MAX_DIGITS: Final = 15
 
 
 async def read_body(request: Request, limit: int, advice: str) -> bytearray:
@@ -63,7 +63,7 @@ async def read_body(request: Request, limit: int, advice: str) -> bytearray:
         raise ApiError(411, "length-required", "the request needs a Content-Length")
     text = request.headers.get("content-length", "0")
     # h11 has verified that it is a number
-    if len(text) > _MOST_DIGITS or int(text) > limit:
+    if len(text) > _MAX_DIGITS or int(text) > limit:
         raise ApiError(
             413,
             "too-large",
@@ -83,7 +83,7 @@ def may_be_unread(request: Request) -> bool:
     """Return whether a large part of the request body may be unread, or all of it may not be sent
     because the client waits for `100 Continue`."""
     text = request.headers.get("content-length", "0")
-    is_large = len(text) > _MOST_DIGITS or int(text) > SMALL_BYTES
+    is_large = len(text) > _MAX_DIGITS or int(text) > SMALL_BYTES
     return is_large or "transfer-encoding" in request.headers or "expect" in request.headers
 
 

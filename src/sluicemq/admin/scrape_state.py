@@ -61,10 +61,10 @@ from sluicemq.model.histogram import Histogram
 
 OTHERS: Final = "~others"
 TEMPORARY: Final = "~temporary"
-LONGEST_NAME: Final = 256
+MAX_NAME_BYTES: Final = 256
 """Maximum length in bytes of the name of an exported destination."""
 
-SHARE: Final = 200
+LINES_PER_CHECK: Final = 200
 """Lines between two checks of the clock; they take about 100 µs."""
 
 _FAMILIES: Final = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES.values())
@@ -72,7 +72,7 @@ _AGE: Final = _FAMILIES.index(DESTINATION_GAUGES["oldest"])
 _NOT_SUMMED: Final = (DESTINATION_GAUGES["max_messages"], DESTINATION_GAUGES["max_bytes"])
 
 Values = tuple[float, ...]
-NOTHING: Final[Values] = (0,) * len(DESTINATION_COUNTERS)
+ZEROS: Final[Values] = (0,) * len(DESTINATION_COUNTERS)
 
 counters_of: Final = attrgetter(*DESTINATION_COUNTERS)
 """Returns the counters of a destination in the order of DESTINATION_COUNTERS."""
@@ -87,9 +87,9 @@ class Sum:
     """
 
     labels: str
-    gone: Values = NOTHING
-    _before: Values = NOTHING
-    _reported: Values = NOTHING
+    gone: Values = ZEROS
+    _before: Values = ZEROS
+    _reported: Values = ZEROS
     _present: Values = ()
     _rows: list[Values] = field(default_factory=list)
     """Rows to be added in groups, because adding them one by one would dominate a scrape."""
@@ -112,7 +112,7 @@ class Sum:
     def add(self, row: Values) -> None:
         """Add the values of a present destination, in the order of the families."""
         self._rows.append(row)
-        if len(self._rows) >= SHARE:
+        if len(self._rows) >= LINES_PER_CHECK:
             self._add_rows()
 
     def _add_rows(self) -> None:
@@ -240,7 +240,7 @@ class DestinationMetrics:
         name = text_of(destination.name)
         labels = _labels(name, destination.topic)
         # an escaped name may equal the name of another destination or of a sum
-        if len(name) > LONGEST_NAME or name.startswith("~") or labels in self._taken:
+        if len(name) > MAX_NAME_BYTES or name.startswith("~") or labels in self._taken:
             return
         self.exported[destination] = labels
         self._taken.add(labels)
@@ -341,7 +341,7 @@ class DestinationMetrics:
             if not subscription.durable and not subscription.shared:
                 continue
             subscription_name = text_of(subscription.name)
-            if len(rows) >= self.limit or len(subscription_name) > LONGEST_NAME:
+            if len(rows) >= self.limit or len(subscription_name) > MAX_NAME_BYTES:
                 continue
             rows[f'destination="{name}",subscription="{escape(subscription_name)}"'] = (
                 subscription.waiting,
@@ -365,10 +365,10 @@ async def _write(
     """Add one line per row and family; values are in the order of the families."""
     for column, family in enumerate(families):
         name = family.sample
-        for start in range(0, len(rows), SHARE):
+        for start in range(0, len(rows), LINES_PER_CHECK):
             lines = [
                 f"{name}{{{labels}}} {values[column]}\n"
-                for labels, values in rows[start : start + SHARE]
+                for labels, values in rows[start : start + LINES_PER_CHECK]
             ]
             exposition.add_lines(family, "".join(lines))
             await slices.wait_if_due()

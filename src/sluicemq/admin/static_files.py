@@ -57,8 +57,8 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-AGAIN: Final = "no-cache"
-FOR_EVER: Final = "public, max-age=31536000, immutable"
+REVALIDATE: Final = "no-cache"
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
 
 
 class StaticFile(NamedTuple):
@@ -144,12 +144,12 @@ class ConsoleService:
         """GET /console/{*rest}"""
         rest = parameters.rest
         if not rest:
-            return _send(call, self._files.files[INDEX], AGAIN)
+            return _send(call, self._files.files[INDEX], REVALIDATE)
         version, _, name = rest.partition("/")
         file = self._files.files.get(name)
         if version != self._files.version or file is None or name == INDEX:
             raise ApiError(404, "not-found", "the console has no such file")
-        return _send(call, file, FOR_EVER)
+        return _send(call, file, IMMUTABLE)
 
 
 def _send(call: Call, file: StaticFile, cache_control: str) -> Response:

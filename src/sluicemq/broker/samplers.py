@@ -19,7 +19,7 @@ from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.state import Core, Destination
 from sluicemq.broker.stats import DestinationStats, Traffic, decay_factor
 
-SHARE: Final = 100
+BATCH: Final = 100
 """Destinations examined together. Each takes about 3 µs in a round of statistics, 1 µs in one of
 depths."""
 
@@ -112,7 +112,7 @@ class StatsSampler:
             if destination.automatic:
                 self._delete_if_idle(destination)
             share += 1
-            if share >= SHARE:
+            if share >= BATCH:
                 share = 0
                 yield
         self.totals = totals
@@ -126,8 +126,8 @@ class StatsSampler:
             self._next_totals.statistics.add(statistics)
 
 
-LARGEST_SHARE: Final = 500
-STEPS: Final = 100
+MAX_BATCH: Final = 500
+BATCHES_PER_ROUND: Final = 100
 """Number of shares in a round."""
 
 
@@ -138,7 +138,7 @@ class DepthSampler:
         self._core = core
         self._destinations = destinations
         self._remaining: list[Destination] = []
-        self._share = SHARE
+        self._share = BATCH
         self._delay = self._interval = core.journal.options.depth_interval
         if self._interval > 0:
             core.timers.add(core.clock.steady + self._delay, self._step, None)
@@ -148,8 +148,8 @@ class DepthSampler:
         remaining = self._remaining
         if not remaining:
             remaining.extend(self._destinations.values())
-            steps = min(STEPS, len(remaining) // SHARE + 1)
-            self._share = min(LARGEST_SHARE, len(remaining) // steps + 1)
+            steps = min(BATCHES_PER_ROUND, len(remaining) // BATCH + 1)
+            self._share = min(MAX_BATCH, len(remaining) // steps + 1)
             self._delay = max(1, self._interval // steps)
         for destination in remaining[-self._share :]:
             self.sample(destination)

@@ -14,7 +14,7 @@ from itertools import chain, count
 from typing import Final, NamedTuple, Protocol
 
 from sluicemq.broker.pending.backlog import order_of
-from sluicemq.broker.pending.cursor import FEW, NO_END, Cursor
+from sluicemq.broker.pending.cursor import FIRST_BATCH, NO_END, Cursor
 from sluicemq.broker.pending.entry import (
     DELAYED,
     GONE,
@@ -348,7 +348,7 @@ class Subscription:
         cursors = [
             self.cursor(priority=priority) for priority in range(PRIORITIES) if mask >> priority & 1
         ]
-        ready = chain.from_iterable(cursor.step(FEW) for cursor in cursors)
+        ready = chain.from_iterable(cursor.step(FIRST_BATCH) for cursor in cursors)
         return min(ready, key=order_of, default=None)
 
     @property

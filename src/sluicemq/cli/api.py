@@ -190,7 +190,7 @@ _ADVICE: Final = {
 
 # --- Commands -------------------------------------------------------------------------------------
 
-USUAL_SECONDS: Final = 2.0
+DEFAULT_SECONDS: Final = 2.0
 """Default refresh interval of --watch, in seconds."""
 
 
@@ -227,7 +227,7 @@ WatchOption = Annotated[
         min=0.1,
         max=MAX_INTERVAL,
         callback=check_number,
-        help=f"Refresh at this interval ({USUAL_SECONDS:g} s), until Ctrl-C.",
+        help=f"Refresh at this interval ({DEFAULT_SECONDS:g} s), until Ctrl-C.",
     ),
 ]
 ACTION_OPTIONS: Final = {"as_json": JsonFlag}
@@ -247,7 +247,7 @@ class WatchableCommand(TyperCommand):
                 complete += args[index + 1 :]
                 break
             if argument == "--watch" and not _is_number(args[index + 1 : index + 2]):
-                complete.append(str(USUAL_SECONDS))
+                complete.append(str(DEFAULT_SECONDS))
         return super().parse_args(ctx, complete)
 
 

@@ -70,7 +70,7 @@ OUTSTANDING: Final = 1000
 """Maximum number of messages sent and not yet received."""
 _BATCH: Final = 64
 _PAUSE: Final = 0.001
-_PATIENCE: Final = 30.0
+_IDLE_TIMEOUT: Final = 30.0
 """Seconds without a message after which a measurement fails."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -181,8 +181,8 @@ async def transfer(
 
     Raises ConfigurationError, ClientError.
     """
-    sender = await open_client(url, _PATIENCE)
-    receiver = await open_client(url, _PATIENCE)
+    sender = await open_client(url, _IDLE_TIMEOUT)
+    receiver = await open_client(url, _IDLE_TIMEOUT)
     body = b"x" * size
     due_times: deque[float] = deque()
     latencies: list[float] = []
@@ -208,8 +208,8 @@ async def transfer(
         now = time.perf_counter() - started
         latencies += [now - due_times.popleft() for _ in batch]
         last = now if batch else last
-        if now - last > _PATIENCE:
-            raise ConnectionLost(f"nothing came from {url} within {_PATIENCE:g} s")
+        if now - last > _IDLE_TIMEOUT:
+            raise ConnectionLost(f"nothing came from {url} within {_IDLE_TIMEOUT:g} s")
     await sending
     await sender.confirm()
     await sender.close()
@@ -235,7 +235,7 @@ LISTEN: Final = (
     "vibemq://127.0.0.1:0",
     "jmq://127.0.0.1:0",
 )
-MARK: Final = ".sluicemq-demo"
+MARKER_FILE: Final = ".sluicemq-demo"
 """Name of the file that marks a directory the demonstration has created and may empty."""
 ORDERS: Final = 200
 BACKLOG: Final = 500
@@ -243,7 +243,7 @@ ACKED: Final = 120
 FLOOD: Final = 50_000
 PAYMENTS: Final = [b"payment %d" % number for number in range(BACKLOG)]
 PRICES: Final = 100
-PATIENCE: Final = 10.0
+MESSAGE_TIMEOUT: Final = 10.0
 """Timeout for each message, in seconds."""
 
 
@@ -279,14 +279,14 @@ def demo(
 
 def _clear_directory(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
-        if not (directory / MARK).exists():
+        if not (directory / MARKER_FILE).exists():
             raise ConfigurationError(
                 f"{directory.absolute()} is not empty, and no earlier demonstration made it. "
                 "Name another directory with --keep."
             )
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / MARK).touch()
+    (directory / MARKER_FILE).touch()
 
 
 class Demonstration:
@@ -379,30 +379,30 @@ class Demonstration:
             for body in bodies:
                 sender.send("invoices", body)
             for body in bodies:
-                message = receiver.ready("invoices", timeout=int(PATIENCE))
+                message = receiver.ready("invoices", timeout=int(MESSAGE_TIMEOUT))
                 _expect(message.body if message else None, body)
         return "all, in order"
 
     def _query(self) -> str:
         def work() -> None:
             with self._connect("msglite") as worker:
-                request = worker.ready("capitals", timeout=int(PATIENCE))
+                request = worker.ready("capitals", timeout=int(MESSAGE_TIMEOUT))
                 if request is not None and request.reply_to is not None:
                     worker.send(request.reply_to, b"Ouagadougou", timeout=10)
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         with self._connect("msglite") as client:
-            reply = client.query("capitals", b"Burkina Faso?", timeout=int(PATIENCE))
+            reply = client.query("capitals", b"Burkina Faso?", timeout=int(MESSAGE_TIMEOUT))
         _expect(reply.body if reply else None, b"Ouagadougou")
-        thread.join(PATIENCE)
+        thread.join(MESSAGE_TIMEOUT)
         return "Burkina Faso? Ouagadougou."
 
     def _dead_letter(self) -> str:
         with self._connect("phpmq") as client:
             client.send("letters", b"cannot be read")
             client.subscribe("letters", 1)
-            client.receive(PATIENCE).dead_letter()
+            client.receive(MESSAGE_TIMEOUT).dead_letter()
             client.subscribe("letters.dlq", 1)
             _receive(client, [b"cannot be read"])
         return "found in its dead-letter queue"
@@ -425,7 +425,7 @@ class Demonstration:
             for number in range(PRICES):
                 sender.publish("prices", {"article": number, "price": number / 4})
             for number in range(PRICES):
-                message = consumer.receive(PATIENCE)
+                message = consumer.receive(MESSAGE_TIMEOUT)
                 _expect(json.loads(str(message.body))["article"], number)
         return "all, in order, as JSON text"
 
@@ -440,7 +440,7 @@ class Demonstration:
         with self._connect("phpmq") as client:
             client.send("fence", b"")
             client.subscribe("fence", 1)
-            client.receive(PATIENCE)
+            client.receive(MESSAGE_TIMEOUT)
         self._broker.kill()
         return "the broker is gone"
 
@@ -511,21 +511,21 @@ class Demonstration:
 
     def _wait_until_left(self, queue: str, count: int) -> None:
         """Wait until a queue has so many ready and unacked messages."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + MESSAGE_TIMEOUT
         while count != sum(
             item["ready"] + item["unacked"]
             for item in self._broker.status()["destinations"]
             if item["name"] == queue
         ):
             if time.monotonic() > end:
-                raise StepFailed(f"timed out after {PATIENCE:g} s")
+                raise StepFailed(f"timed out after {MESSAGE_TIMEOUT:g} s")
             time.sleep(0.01)
 
 
 def _receive(consumer: BlockingClient, bodies: Iterable[bytes]) -> None:
     """Receive and acknowledge messages with these bodies."""
     for body in bodies:
-        message = consumer.receive(PATIENCE)
+        message = consumer.receive(MESSAGE_TIMEOUT)
         _expect(message.body, body)
         message.ack()
 

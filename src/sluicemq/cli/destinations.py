@@ -74,11 +74,11 @@ from sluicemq.server.settings import convert, format_quantity, settings_of
 # `queue:topic:prices`. Commands for one kind of destination take the name without a prefix.
 
 _PREFIXES: Final = {"queue:": Kind.QUEUE, "topic:": Kind.TOPIC}
-_HARMLESS: Final = re.compile(r"[\w.:@%+=,/][\w.:@%+=,/-]*\Z")
+_NEEDS_NO_QUOTES: Final = re.compile(r"[\w.:@%+=,/][\w.:@%+=,/-]*\Z")
 """Pattern of names that need no shell quoting."""
 _GROUPS: Final[dict[str, KindName]] = {"queues": "queue", "topics": "topic"}
 """Kinds of the destinations that a command group is for."""
-_OFFERED: Final = 100
+_MAX_COMPLETIONS: Final = 100
 """Maximum number of completions."""
 
 
@@ -127,9 +127,9 @@ def complete_name(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     kind = _GROUPS.get(group or "")
     query = DestinationQuery(kind=kind, filter=f"{incomplete.removeprefix('topic:')}*")
     with suppress(SluiceError, OSError), Api(location.target(), timeout=1.0) as api:
-        for item in api.items(LIST_DESTINATIONS, query, _OFFERED):
+        for item in api.items(LIST_DESTINATIONS, query, _MAX_COMPLETIONS):
             name = item.name if kind else address_in(item)
-            if item.name_base64 is None and _HARMLESS.match(name):
+            if item.name_base64 is None and _NEEDS_NO_QUOTES.match(name):
                 yield name
 
 

@@ -49,7 +49,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.server.settings import Unit
 
 STATES: Final[tuple[MessageState, ...]] = ("ready", "unacked", "scheduled")
-MOST_LISTED_FAILURES: Final = 10
+MAX_LISTED_FAILURES: Final = 10
 """Number of failed messages that are reported individually."""
 
 IdsArgument = Annotated[
@@ -175,10 +175,10 @@ def run_action(
             if answer.next_cursor is None or (limit and processed >= limit):
                 break
             body = replace(body, cursor=answer.next_cursor)
-    for failure in failed[:MOST_LISTED_FAILURES]:
+    for failure in failed[:MAX_LISTED_FAILURES]:
         print_error(f"message {failure.id}: {FAILURE_REASONS.get(failure.reason, failure.reason)}")
-    if len(failed) > MOST_LISTED_FAILURES:
-        err().print(f"… and {number(len(failed) - MOST_LISTED_FAILURES)} more")
+    if len(failed) > MAX_LISTED_FAILURES:
+        err().print(f"… and {number(len(failed) - MAX_LISTED_FAILURES)} more")
     text = f"{number(processed)} {verb}"
     if failed:
         text += f", {number(len(failed))} not"
@@ -217,7 +217,7 @@ FilesOption = Annotated[
     typer.Option("--file", "-f", help="File with one message body; repeatable."),
 ]
 TYPES: Final = {"string": str, "boolean": bool, "int": int, "float": float}
-_TRUTH: Final = {"true": True, "false": False}
+_BOOLEANS: Final = {"true": True, "false": False}
 
 
 def parse_properties(assignments: list[str]) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def parse_properties(assignments: list[str]) -> dict[str, Any]:
             )
         kind = kind or "string"
         try:
-            converted: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
+            converted: Any = _BOOLEANS[value.lower()] if kind == "boolean" else TYPES[kind](value)
             if kind == "float" and not isfinite(converted):
                 raise ValueError("JSON has only finite numbers")
         except (ValueError, KeyError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #
 # Clients of one queue for `send` and `receive`, selected by the protocol of a URL.
 
-LONG: Final = 10 * 365 * 86_400
+NO_EXPIRY_SECONDS: Final = 10 * 365 * 86_400
 """Seconds that stand for "no expiry" in msglite, whose format has no such value."""
 
 WINDOW: Final = 100
@@ -187,10 +187,10 @@ class _Msglite(QueueClient):
     min_wait = 0.0
 
     async def _send(self, body: bytes, ttl: int) -> None:
-        await self.client.send(self.queue, body, ttl or LONG)
+        await self.client.send(self.queue, body, ttl or NO_EXPIRY_SECONDS)
 
     async def _receive(self, timeout: float | None) -> ReceivedMessage:
-        seconds = LONG if timeout is None else ceil(timeout)
+        seconds = NO_EXPIRY_SECONDS if timeout is None else ceil(timeout)
         message = await self.client.ready(self.queue, timeout=seconds)
         if message is None:
             raise RequestTimeout(f"no message in {seconds} s")

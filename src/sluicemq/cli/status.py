@@ -233,7 +233,7 @@ _KEYS: Final = {
 }
 """Names of keys by what they write; a longer text is before its beginning."""
 _KEY: Final = re.compile("|".join([*map(re.escape, _KEYS), "."]))
-_MOST: Final = 64
+_READ_BYTES: Final = 64
 """Number of bytes read at a time."""
 
 
@@ -256,7 +256,7 @@ def pressed_keys(terminals: list[TextIO], seconds: float) -> list[str]:
     ready, _, _ = select.select(terminals, [], [], seconds)
     if not ready:
         return []
-    data = os.read(ready[0].fileno(), _MOST)
+    data = os.read(ready[0].fileno(), _READ_BYTES)
     if not data:
         # the terminal has been closed
         raise KeyboardInterrupt
@@ -268,16 +268,16 @@ def key_names(text: str) -> list[str]:
     return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
 
-AROUND: Final = 6
+OTHER_LINES: Final = 6
 """Number of screen lines that are not rows of the table."""
-MOST_ROWS: Final = 500
+MAX_ROWS: Final = 500
 _BARS: Final = 24
 _HELP: Final = (
     "q quit  1 destinations  2 connections  3 consumers  s sort  r reverse  / filter  ↑↓ page  "
     "space freeze  + - interval"
 )
-_FASTEST: Final = 0.25
-_SLOWEST: Final = 60.0
+_MIN_INTERVAL: Final = 0.25
+_MAX_INTERVAL: Final = 60.0
 
 
 class TopView(NamedTuple):
@@ -355,9 +355,9 @@ class ViewState:
             case " ":
                 self.frozen = not self.frozen
             case "+" | "=":
-                self.interval = max(_FASTEST, self.interval / 2)
+                self.interval = max(_MIN_INTERVAL, self.interval / 2)
             case "-":
-                self.interval = min(_SLOWEST, self.interval * 2)
+                self.interval = min(_MAX_INTERVAL, self.interval * 2)
             case "q" | "Q" | "\x04":
                 self.is_done = True
 
@@ -437,7 +437,7 @@ def top(
         for done in _times(count):
             if done:
                 time.sleep(interval)
-            top_data = fetch_top_data(api, state, MOST_ROWS)
+            top_data = fetch_top_data(api, state, MAX_ROWS)
             show(Group(_overview_lines(top_data.overview), _list(top_data, state)))
             sys.stdout.flush()
         return CommandResult(None)
@@ -478,7 +478,7 @@ def _times(count: int) -> Iterable[int]:
 
 
 def _rows(console: Console) -> int:
-    return min(MOST_ROWS, max(1, console.height - AROUND))
+    return min(MAX_ROWS, max(1, console.height - OTHER_LINES))
 
 
 def _screen(data: TopData, state: ViewState, connection_error: str) -> RenderableType:

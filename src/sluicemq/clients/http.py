@@ -53,10 +53,10 @@ TIMEOUT: Final = 60.0
 
 _OPTIONS: Final[urls.Known] = {"ca": ("ca", urls.text), "insecure": ("insecure", urls.boolean)}
 _FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+_MAX_PAUSE: Final = 5.0
 _TRANSIENT: Final = frozenset({408, 502, 503, 504})
 _FAULTS: Final = (OSError, http.client.HTTPException)
-_MOST_REASON: Final = 500
+_MAX_REASON: Final = 500
 """Maximum number of characters of an unstructured response in an error message."""
 
 
@@ -252,7 +252,7 @@ class HttpClient:
                     raise connection_error(self.target, fault, self._patience) from fault
                 # jitter, so that tasks do not retry at the same moment
                 time.sleep(pause * random.uniform(0.75, 1.0))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE)
             self._was_idle = False
             self._transmit()
 
@@ -331,7 +331,7 @@ def error_in(answer: HttpResponse) -> tuple[str, str]:
         problem = msgspec.json.decode(answer.body, type=dict[str, Any])
         return str(problem["code"]), str(problem["detail"])
     except (msgspec.MsgspecError, UnicodeError, KeyError):
-        return "", answer.body[:_MOST_REASON].decode(errors="replace") or "no reason given"
+        return "", answer.body[:_MAX_REASON].decode(errors="replace") or "no reason given"
 
 
 def request_of(operation: ApiOperation[ParametersT, Any], parameters: ParametersT) -> Request:

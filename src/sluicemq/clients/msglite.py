@@ -59,7 +59,7 @@ from sluicemq.protocols.msglite.wire import (
 DEFAULT_PORT = 9813
 PROBE_PREFIX: Final = "sluicemq.probe."
 """Prefix of the addresses that `confirm` uses."""
-_ON_ITS_WAY = 0.2
+_RESPONSE_SECONDS = 0.2
 """Seconds within which an immediate response of the broker should arrive."""
 
 
@@ -353,7 +353,9 @@ class MsgliteClient(AsyncClient):
                 if timeout is not None:
                     start = await asyncio.shield(request.started)
                     # a command that has just started may still return a message that was ready
-                    limit.reschedule(min(end, max(loop.time() + timeout, start + _ON_ITS_WAY)))
+                    limit.reschedule(
+                        min(end, max(loop.time() + timeout, start + _RESPONSE_SECONDS))
+                    )
                 return await answer
         except TimeoutError:
             if answer.done() and not answer.cancelled():  # it arrived in the last moment

@@ -36,10 +36,10 @@ from sluicemq.clients.transport import AsyncClient, ClientTransport, Inbox, copy
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.phpmq.wire import (
-    ANSWER,
     DISPATCH_VERSIONS,
     FROM_SERVER,
     PROBE,
+    REPLY_PREFIX,
     Decoder,
     DispatchVersion,
     Frame,
@@ -106,7 +106,7 @@ class PhpmqMessage:
         Must be called before the message is acknowledged. `ttl` in seconds, 0 = for ever. Raises
         ConnectionLost, RequestTimeout, ValueError.
         """
-        await self._client.send(decode_name(ANSWER + self._raw_id), body, ttl)
+        await self._client.send(decode_name(REPLY_PREFIX + self._raw_id), body, ttl)
 
     async def requeue(self, ttl: int = 0) -> None:
         """Requeue the message at the end of its queue, with `ttl` seconds to live (0 = for ever).

@@ -38,7 +38,7 @@ from sluicemq.model.message import Message
 
 RESERVE_EVERY: Final = 1 << 19
 """Sequence numbers assigned without a record before a SEQUENCE_RESERVED record is written."""
-LARGEST_RECORD: Final = MAX_RECORD_BYTES - 7
+MAX_PADDED_RECORD: Final = MAX_RECORD_BYTES - 7
 
 
 class Appender:
@@ -140,7 +140,7 @@ class Appender:
                 flags |= ROUTED
             if message.deliver_at:
                 flags |= DELAYED
-        if references > LARGEST or size > LARGEST_RECORD:
+        if references > LARGEST or size > MAX_PADDED_RECORD:
             self._check_limits(references, size)
         message.sequence = sequence = self._next
         rest = REST.pack(
@@ -237,7 +237,7 @@ class Appender:
         if self._append_error:
             raise JournalFailed(self._append_error)
         size = HEADER_BYTES + len(body)
-        if references or size > LARGEST_RECORD:
+        if references or size > MAX_PADDED_RECORD:
             self._check_limits(references, size)
         sequence = self._next
         flags = (UNIT_END if last else 0) | (0 if self._parts else self._group_flags)
@@ -269,7 +269,7 @@ class Appender:
     def _check_limits(self, references: int, size: int) -> None:
         if not 0 <= references <= MAX_REFERENCES:
             raise JournalError(f"a record has 0 to {MAX_REFERENCES} references, not {references}")
-        if size > LARGEST_RECORD:
+        if size > MAX_PADDED_RECORD:
             raise JournalError(f"a record of {size} bytes is larger than the format allows")
 
     def _append_internal(self, type: int, body: bytes, destination: int = 0) -> int:

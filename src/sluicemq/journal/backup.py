@@ -73,7 +73,7 @@ from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
 
 LEASE_MS: Final = 60_000
 RENEW_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 0.1
+CHECK_SECONDS: Final = 0.1
 """Interval at which a rate-limited copy checks for cancellation."""
 
 
@@ -128,7 +128,7 @@ class CopyThrottle:
             delay = self._started + self._read / self._rate - now if self._rate else 0.0
             if delay <= 0:
                 return
-            time.sleep(min(delay, LOOK_SECONDS))
+            time.sleep(min(delay, CHECK_SECONDS))
 
 
 class BackupCopy:

@@ -48,7 +48,7 @@ from sluicemq.journal.segment import (
     segment_path,
 )
 from sluicemq.journal.snapshot import (
-    LARGEST_SPAN,
+    MAX_SPAN,
     SegmentState,
     Snapshot,
     check_segments,
@@ -585,9 +585,7 @@ def _check_columns(segment: LiveSegment, view: MappedSegment, index: SegmentInde
     Memory is allocated for each number from the base on. Raises JournalDamaged.
     """
     sequences = index.sequences
-    if index.count and not (
-        segment.base <= sequences[0] <= segment.last < segment.base + LARGEST_SPAN
-    ):
+    if index.count and not (segment.base <= sequences[0] <= segment.last < segment.base + MAX_SPAN):
         raise DamagedFile(
             view.path, segment.end, "the gap between its sequence numbers is too large"
         )

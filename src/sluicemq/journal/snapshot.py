@@ -37,7 +37,7 @@ from sluicemq.model.errors import JournalDamaged
 SNAPSHOT_MAGIC: Final = b"SLUICESN"
 SNAPSHOT_HEAD: Final = Struct("<8sIIQ")
 SUFFIX: Final = ".snapshot"
-LARGEST_SPAN: Final = 4 * SPAN_LIMIT
+MAX_SPAN: Final = 4 * SPAN_LIMIT
 """Maximum sequence numbers of a segment, which ends with the group that exceeds SPAN_LIMIT."""
 
 
@@ -211,7 +211,7 @@ def unpack_live(state: SegmentState, directory: Path) -> bytes:
     """Return the liveness bytes of a segment in a snapshot. Raises JournalDamaged."""
     unpacker = decompressobj()
     try:
-        live = unpacker.decompress(state.live, LARGEST_SPAN)
+        live = unpacker.decompress(state.live, MAX_SPAN)
     except ZlibError as error:
         raise missing_liveness(state.first, directory) from error
     if not unpacker.eof:

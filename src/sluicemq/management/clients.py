@@ -14,7 +14,7 @@ from sluicemq.management.operation import ApiOperation, IdPath, Need, Page, Sort
 #
 # Operations on the connections of clients.
 
-LONGEST_REASON: Final = 200
+MAX_REASON: Final = 200
 """Maximum length of the reason for closing a connection, in characters."""
 
 
@@ -49,7 +49,7 @@ class CloseConnection(IdPath, kw_only=True, frozen=True):
     reason: Annotated[
         str,
         Meta(
-            max_length=LONGEST_REASON,
+            max_length=MAX_REASON,
             description="Reason sent to the client and written to the log.",
         ),
     ] = ""

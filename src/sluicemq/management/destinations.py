@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.management.operation import (
-    MOST_EXACT,
+    MAX_EXACT,
     ApiOperation,
     BodyT,
     Need,
@@ -19,7 +19,7 @@ from sluicemq.management.operation import (
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Overflow
 
-Count = Annotated[int, Meta(ge=0, le=MOST_EXACT)] | UnsetType | None
+Count = Annotated[int, Meta(ge=0, le=MAX_EXACT)] | UnsetType | None
 Flag = bool | UnsetType | None
 Sort = Literal[
     "name",

@@ -152,8 +152,8 @@ class BackupList(Page[BackupView], frozen=True, kw_only=True):
 
 
 DEAD_LETTER: Final = "sluicemq.sink.dlq"
-_LARGEST: Final = (1 << 63) - 1
-_MOST_PARTITIONS: Final = 1 << 20
+_MAX_SEQUENCE: Final = (1 << 63) - 1
+_MAX_PARTITIONS: Final = 1 << 20
 
 
 class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,12 +167,12 @@ class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
             description="Name of the writer; the same after the writer restarts.",
         ),
     ]
-    batch: Annotated[int, Meta(ge=0, le=_LARGEST, description="Number of the batch; ascending.")]
+    batch: Annotated[
+        int, Meta(ge=0, le=_MAX_SEQUENCE, description="Number of the batch; ascending.")
+    ]
     partition: Annotated[
         int,
-        Meta(
-            ge=0, lt=_MOST_PARTITIONS, description="Number of the partition in the batch, from 0."
-        ),
+        Meta(ge=0, lt=_MAX_PARTITIONS, description="Number of the partition in the batch, from 0."),
     ]
     part: Annotated[int, Meta(ge=0, lt=1 << 32, description="Number of the part, from 0.")]
     final: Annotated[bool, Meta(description="True for the last part of its partition.")] = False

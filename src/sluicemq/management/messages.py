@@ -35,7 +35,7 @@ from sluicemq.management.operation import (
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address
 
-LARGEST_VIEW: Final = 1 << 20
+MAX_VIEW: Final = 1 << 20
 MessageState = Literal["ready", "unacked", "scheduled"]
 
 
@@ -104,7 +104,7 @@ class MessageLookup(MessagePath, kw_only=True, frozen=True):
     """A message to be read."""
 
     max_body_bytes: Annotated[
-        int, Meta(ge=0, le=LARGEST_VIEW, description="Maximum bytes of the body.")
+        int, Meta(ge=0, le=MAX_VIEW, description="Maximum bytes of the body.")
     ] = 65536
 
 
@@ -225,7 +225,7 @@ class PublishResult(msgspec.Struct, kw_only=True, frozen=True):
     id: str
 
 
-MOST_IDS: Final = 1000
+MAX_IDS: Final = 1000
 Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
 
 
@@ -239,7 +239,7 @@ class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
     """
 
     action: Action
-    ids: Annotated[list[str], Meta(max_length=MOST_IDS)] | None = None
+    ids: Annotated[list[str], Meta(max_length=MAX_IDS)] | None = None
     selector: str = ""
     all: bool = False
     target: MessageTarget | None = None

@@ -46,7 +46,7 @@ BY_BASE64: Final = "~"
 """Path part that refers to the parameter `name_base64`."""
 OCTETS: Final = "application/octet-stream"
 _BOUND: Final = "bound_operations"
-MOST_EXACT: Final = (1 << 53) - 1
+MAX_EXACT: Final = (1 << 53) - 1
 """Largest integer that every JSON reader represents exactly."""
 
 ParametersT = TypeVar("ParametersT", bound=msgspec.Struct)
@@ -207,7 +207,7 @@ class PageQuery(msgspec.Struct, kw_only=True, frozen=True):
     frozen=True)`). The cursor of a list in memory is an offset."""
 
     limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number of items.")] = 100
-    offset: Annotated[int, Meta(ge=0, le=MOST_EXACT, description="Number of items to skip.")] = 0
+    offset: Annotated[int, Meta(ge=0, le=MAX_EXACT, description="Number of items to skip.")] = 0
     cursor: Annotated[
         str,
         Meta(

@@ -94,7 +94,7 @@ class NewListener(NamedTuple):
 class SetAsideRow(NamedTuple):
     """A row of the source that is written to a file instead of being imported.
 
-    sort    a key of ASIDE
+    sort    a key of SET_ASIDE
     reason  why it is not imported
     row     values by column
     """
@@ -104,7 +104,7 @@ class SetAsideRow(NamedTuple):
     row: dict[str, object]
 
 
-ASIDE: Final = {
+SET_ASIDE: Final = {
     "dropped": "dropped by its full queue, and still in the store",
     "delivered": "of FanOutWithoutAck queues, which keep what they have delivered",
     "undeliverable": "no VibeMQ client could receive",

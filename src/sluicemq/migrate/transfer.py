@@ -76,7 +76,7 @@ _CREATORS: Final = {
     "vibemq": CreatedBy.VIBEMQ,
 }
 """Owner of a source's destinations, by Plan.kind."""
-MOST_CLASHES: Final = 10
+MAX_CLASHES: Final = 10
 """Maximum number of names in an error."""
 
 _OTHER: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
@@ -155,8 +155,8 @@ def _check_names(plan: Plan, existing: Collection[Address]) -> None:
         if Address(_OTHER[address.kind], address.name) in existing
     ]
     if clashes:
-        names = ", ".join(clashes[:MOST_CLASHES])
-        rest = f" and {len(clashes) - MOST_CLASHES} more" if len(clashes) > MOST_CLASHES else ""
+        names = ", ".join(clashes[:MAX_CLASHES])
+        rest = f" and {len(clashes) - MAX_CLASHES} more" if len(clashes) > MAX_CLASHES else ""
         raise SourceError(
             f"{names}{rest}: this broker has a destination of that name and of the other kind, "
             "and clients could reach only one of them. Delete or rename it, or migrate into "

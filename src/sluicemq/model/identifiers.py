@@ -18,8 +18,8 @@ import re
 import unicodedata
 from typing import Final
 
-_USUAL: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
-_USUAL_DOTTED: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*\Z")
+_PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
+_PLAIN_DOTTED: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*\Z")
 _LOOK_ALIKE: Final = re.compile(r"_(?=HYPHEN|DOT|x[0-9A-F]{4})")
 _WRITTEN: Final = re.compile(r"_(?:(HYPHEN)|(DOT)|x([0-9A-F]{4,6}))_")
 _START: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"})
@@ -34,7 +34,7 @@ def to_identifier(name: str, dotted: bool = False) -> str:
     With `dotted`, a dot that is not at the start remains a dot. "" remains "".
     """
     look_alikes = "_" in name and {match.start() for match in _LOOK_ALIKE.finditer(name)}
-    if not look_alikes and (_USUAL_DOTTED if dotted else _USUAL).match(name):
+    if not look_alikes and (_PLAIN_DOTTED if dotted else _PLAIN).match(name):
         return name
     parts: list[str] = []
     for index, character in enumerate(name):

@@ -36,17 +36,17 @@ from sluicemq.security.access import Access, Credentials, demand
 _BLOCK: Final = Overflow.BLOCK
 _SYNC: Final = Durability.SYNC
 
-MOST_UNCONFIRMED: Final = 16 << 20
+MAX_UNCONFIRMED: Final = 16 << 20
 """Bytes received whose confirmations are pending from which on reading pauses."""
-_COUNTED: Final = 1 << 20
+_COUNT_INTERVAL: Final = 1 << 20
 """Bytes received between two counts of those that are not durable, in protocols that confirm
 nothing."""
-MOST_UNREAD: Final = 1 << 20
+MAX_UNREAD: Final = 1 << 20
 """Bytes of replies to a client that does not read from which on reading from it pauses."""
 
 REFUSED_SECONDS: Final = 0.25
 """Seconds between a refused login and the end of the connection."""
-MOST_TARGETS: Final = 1024
+MAX_TARGETS: Final = 1024
 """Targets cached per connection. The cache is cleared when it is full."""
 CONGESTED: Final = 1
 """Reason for a pause: the client reads too slowly. Protocols add reasons from 2 on."""
@@ -72,9 +72,9 @@ class Channel(Generic[Frame]):
              processed
     closed   ignored                          dropped
 
-    Reading from the client pauses while frames are held, or while more than MOST_UNCONFIRMED bytes
+    Reading from the client pauses while frames are held, or while more than MAX_UNCONFIRMED bytes
     wait for their confirmation (or to be durable, in protocols that confirm nothing), or more than
-    MOST_UNREAD bytes of replies are unread.
+    MAX_UNREAD bytes of replies are unread.
 
     traffic      counters of all clients of the protocol
     identity     user of the connection
@@ -161,8 +161,8 @@ class Channel(Generic[Frame]):
             return
         wait = (
             self.held_frames is not None
-            or self.unconfirmed > MOST_UNCONFIRMED
-            or self.unread > MOST_UNREAD
+            or self.unconfirmed > MAX_UNCONFIRMED
+            or self.unread > MAX_UNREAD
         )
         if self._has_backlog is not None and self._has_backlog(wait):
             wait = True
@@ -314,7 +314,7 @@ class Parked(NamedTuple):
 
 def cache_target(targets: dict[Key, Target], key: Key, target: Target) -> None:
     """Add a target to the cache of a connection."""
-    if len(targets) >= MOST_TARGETS:
+    if len(targets) >= MAX_TARGETS:
         targets.clear()
     targets[key] = target
 
@@ -424,7 +424,7 @@ class Publisher(Generic[Request]):
         """Count a read of `size` bytes in a protocol that confirms nothing, so that reading pauses
         while too many bytes are not durable."""
         self._uncounted += size
-        if self._uncounted >= _COUNTED:
+        if self._uncounted >= _COUNT_INTERVAL:
             counted, self._uncounted = self._uncounted, 0
             if self.last_sync > self._broker.journal.durable:
                 self._channel.unconfirmed += counted

@@ -18,11 +18,11 @@ from sluicemq.model.access import is_user_name
 from sluicemq.security.records import Database
 
 LOGGER: Final = "sluicemq.audit"
-_LONGEST: Final = 300
+_MAX_NAME: Final = 300
 """Maximum number of characters of a name given by a client."""
-_USUAL: Final = ("login", "login failed", "login refused", "denied", "change")
+_COMMON_EVENTS: Final = ("login", "login failed", "login refused", "denied", "change")
 """Events whose counters exist from the start, so that a monitor sees the first increment."""
-_MOST_KEPT: Final = 1000
+_MAX_LINES: Final = 1000
 """Lines in memory."""
 
 
@@ -31,8 +31,8 @@ class Audit:
     kind, written or not."""
 
     def __init__(self, enabled: bool = True) -> None:
-        self.counts: dict[str, int] = dict.fromkeys(_USUAL, 0)
-        self._entries: deque[AuditEntry] = deque(maxlen=_MOST_KEPT)
+        self.counts: dict[str, int] = dict.fromkeys(_COMMON_EVENTS, 0)
+        self._entries: deque[AuditEntry] = deque(maxlen=_MAX_LINES)
         self._log: Any = None
         if enabled:
             logger_class = structlog.make_filtering_bound_logger(logging.DEBUG)
@@ -115,7 +115,7 @@ def audited_user(name: str) -> str:
 
 
 def _printable(text: str) -> str:
-    text = text[:_LONGEST]
+    text = text[:_MAX_NAME]
     return text if text.isprintable() else ascii(text)[1:-1]
 
 

@@ -68,7 +68,7 @@ from sluicemq.security.records import (
 
 LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""
-MOST_CHANGES: Final = 64
+MAX_CHANGES: Final = 64
 """Maximum number of pending changes of users."""
 
 log = structlog.get_logger("sluicemq.identity")
@@ -257,7 +257,7 @@ class Authenticator:
 
         `done` is called on the event loop's thread.
         """
-        if self._pending_changes >= MOST_CHANGES:
+        if self._pending_changes >= MAX_CHANGES:
             done(AccessError("too many changes of users at once; try again"))
             return
         self._pending_changes += 1

@@ -35,7 +35,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.files import read_bounded
 
 PKCS12_SUFFIXES: Final = (".p12", ".pfx")
-SOON: Final = timedelta(days=14)
+WARNING_TIME: Final = timedelta(days=14)
 """Remaining lifetime below which a certificate causes a warning."""
 
 
@@ -75,7 +75,7 @@ class KeyedChain(NamedTuple):
                 yield f"the certificate {name} expired on {end:%Y-%m-%d}; clients will refuse it"
             elif now < start:
                 yield f"the certificate {name} is valid only from {start:%Y-%m-%d %H:%M} UTC"
-            elif end - now < SOON:
+            elif end - now < WARNING_TIME:
                 yield f"the certificate {name} expires on {end:%Y-%m-%d}"
         for index, (subject, issuer) in enumerate(
             zip(self.certificates, self.certificates[1:], strict=False), 1

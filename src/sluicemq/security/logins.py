@@ -47,7 +47,7 @@ from sluicemq.security.passwords import (
     MAX_PASSWORD,
     NO_DIGEST,
     TOKEN_PREFIX,
-    UNKNOWN,
+    UNMATCHABLE_HASH,
     bcrypt_cost,
     digest_answer,
     hash_password,
@@ -55,7 +55,7 @@ from sluicemq.security.passwords import (
     verify,
 )
 from sluicemq.security.records import (
-    MOST_USERS,
+    MAX_USERS,
     Change,
     Preparation,
     UserSnapshot,
@@ -250,11 +250,11 @@ class LoginQueue:
 
 FailureCallback = Callable[[Exception | None], None]
 """Callback, on the event loop's thread, with the error for which a change failed."""
-BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
+AUTHOR: Final = "the broker (bcrypt replaced by argon2id at the first login)"
 """Author of these changes in the audit log."""
-AT_ONCE: Final = 16
+MAX_REPLACED: Final = 16
 """Maximum number of hashes replaced by one change of the file, which takes 0.4 s."""
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 """Maximum number of users whose hash waits for its replacement; their passwords are in memory until
 then."""
 
@@ -284,7 +284,7 @@ class PasswordUpgrades:
 
     def offer(self, user: str, stored: str, password: str) -> None:
         """Note that `password` is what `stored` was made of; replace that if it is bcrypt's."""
-        if self._paused or not bcrypt_cost(stored) or len(self._waiting) >= MOST_WAITING:
+        if self._paused or not bcrypt_cost(stored) or len(self._waiting) >= MAX_WAITING:
             return
         if len(password.encode()) > MAX_PASSWORD:  # bcrypt takes longer ones, argon2 is given none
             return
@@ -302,17 +302,17 @@ class PasswordUpgrades:
 
     def _advance(self) -> None:
         if self._waiting and not self._running and not self._closed:
-            part = dict(islice(self._waiting.items(), AT_ONCE))
+            part = dict(islice(self._waiting.items(), MAX_REPLACED))
             for user in part:
                 del self._waiting[user]
             self._running = True
-            self._submit(partial(self._prepare, part), BY, self._done)
+            self._submit(partial(self._prepare, part), AUTHOR, self._done)
 
     def _prepare(self, part: dict[str, tuple[str, str]]) -> Change:
         """Hash the passwords, in the thread."""
         hashes = {user: (old, hash_password(password)) for user, (old, password) in part.items()}
         for old, new in hashes.values():
-            if len(self._replaced) >= MOST_USERS:
+            if len(self._replaced) >= MAX_USERS:
                 del self._replaced[next(iter(self._replaced))]
             self._replaced[new] = old
         return partial(replace_hashes, hashes=hashes)
@@ -474,7 +474,7 @@ class Logins:
         password_hash = self.user_snapshot().hash_of(user)
         too_long = len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD
         if too_long and not bcrypt_cost(password_hash):
-            password, password_hash = "", UNKNOWN
+            password, password_hash = "", UNMATCHABLE_HASH
         mark = self._upgrades.mark(password_hash)
         address_proof = self.proven.digest("password at", login.address, user, mark, password)
         if address_proof in self.proven:
@@ -485,7 +485,7 @@ class Logins:
 
         def is_unchanged() -> bool:
             return (
-                password_hash != UNKNOWN
+                password_hash != UNMATCHABLE_HASH
                 and self._upgrades.mark(self.user_snapshot().hash_of(user)) == mark
             )
 
@@ -532,7 +532,7 @@ class _Login:
         key: bytes,
         is_known: Callable[[], bool],
         *,
-        stored: str = UNKNOWN,
+        stored: str = UNMATCHABLE_HASH,
         password: str = "",
         is_current: Callable[[], bool] = lambda: False,
         proofs: tuple[bytes, ...] = (),

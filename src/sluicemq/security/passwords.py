@@ -91,7 +91,7 @@ _hasher: Final = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parall
 
 NO_DIGEST: Final = "0"
 """Digest form compared for a user without one, so that the comparison takes as long."""
-UNKNOWN: Final = (
+UNMATCHABLE_HASH: Final = (
     f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={PARALLELISM}"
     "$c2x1aWNlbXEtbm8tdXNlcg$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 )
@@ -156,7 +156,7 @@ def verify(stored: str, password: str, highest: int = 0) -> bool:
     if highest:
         equalise_duration(stored, highest)
         if is_bcrypt:
-            _verify_argon2(UNKNOWN, secret)
+            _verify_argon2(UNMATCHABLE_HASH, secret)
     return False
 
 

@@ -47,7 +47,13 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
-from sluicemq.security.passwords import COSTS, TOKEN_PREFIX, UNKNOWN, bcrypt_cost, digest_form
+from sluicemq.security.passwords import (
+    COSTS,
+    TOKEN_PREFIX,
+    UNMATCHABLE_HASH,
+    bcrypt_cost,
+    digest_form,
+)
 
 ItemT = TypeVar("ItemT")
 P = ParamSpec("P")
@@ -248,7 +254,7 @@ class UserSnapshot:
     def hash_of(self, name: str) -> str:
         """Return the password hash of a user; one that no password matches if there is none."""
         user = self.database.users.get(name)
-        return (user.password if user is not None else "") or UNKNOWN
+        return (user.password if user is not None else "") or UNMATCHABLE_HASH
 
     def digest_of(self, name: str) -> str:
         """Return the digest form of a user; "" if there is none."""
@@ -273,8 +279,8 @@ class UserSnapshot:
 Preparation = Callable[[], Change]
 """Prepares a change; raises AccessError. May take long, so it is not called on the event loop."""
 
-MOST_USERS: Final = 10_000
-MOST_PERMISSIONS: Final = 1000
+MAX_USERS: Final = 10_000
+MAX_PERMISSIONS: Final = 1000
 """Maximum number of permissions of one user or role."""
 
 
@@ -326,8 +332,8 @@ def add_user(database: Database, name: str, user: UserRecord) -> Database:
         )
     if name in database.users:
         raise UserExists(f"the user {name} exists already")
-    if len(database.users) >= MOST_USERS:
-        raise AccessError(f"there are {MOST_USERS} users, and there cannot be more")
+    if len(database.users) >= MAX_USERS:
+        raise AccessError(f"there are {MAX_USERS} users, and there cannot be more")
     for role in user.roles:
         database.role(role)
     return replace(database, users={**database.users, name: user})
@@ -488,8 +494,8 @@ def _granted(permissions: tuple[Permission, ...], permission: Permission) -> tup
     if not is_pattern(permission.pattern):
         raise AccessError(f"a pattern has 1 to {MAX_PATTERN} characters")
     other_permissions = _revoked(permissions, permission.pattern)
-    if len(other_permissions) >= MOST_PERMISSIONS:
-        raise AccessError(f"there cannot be more than {MOST_PERMISSIONS} permissions")
+    if len(other_permissions) >= MAX_PERMISSIONS:
+        raise AccessError(f"there cannot be more than {MAX_PERMISSIONS} permissions")
     return (*other_permissions, permission)
 
 

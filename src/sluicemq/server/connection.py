@@ -31,7 +31,7 @@ LINGER_SECONDS: Final = 2.0
 """Time for the peer to close after the last bytes are sent. Closing a socket with unread input
 resets it, and the peer might not receive the error that was sent."""
 
-DISMISSED_SECONDS: Final = 5.0
+DISCONNECT_SECONDS: Final = 5.0
 """Time for a disconnected peer to read its remaining output."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -523,7 +523,7 @@ class Connection(asyncio.Protocol):
             return
         if self._session is not None and not self._closing:
             self._call(partial(self._session.disconnect, reason))
-        self._batch.loop.call_later(DISMISSED_SECONDS, self._abort_if_open, reason)
+        self._batch.loop.call_later(DISCONNECT_SECONDS, self._abort_if_open, reason)
 
     def _abort_if_open(self, reason: str) -> None:
         if not self._ended:

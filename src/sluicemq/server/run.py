@@ -55,7 +55,7 @@ EXIT_JOURNAL: Final = 74
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 HOUSEKEEPING_SECONDS: Final = 1.0
-LOOK_SECONDS: Final = 30.0
+CERTIFICATE_CHECK_SECONDS: Final = 30.0
 """Interval between two checks for changed certificate files."""
 
 log = structlog.get_logger("sluicemq")
@@ -376,7 +376,7 @@ class Server:
         """Reload the certificates on SIGHUP and when their files have changed."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(CERTIFICATE_CHECK_SECONDS):
                     await self._reload.wait()
             reload_requested = self._reload.is_set()
             self._reload.clear()

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from sluicemq.admin.api_context import BESIDES_BYTES, ApiContext, ApiLimits
+from sluicemq.admin.api_context import PART_OVERHEAD_BYTES, ApiContext, ApiLimits
 from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker
@@ -124,7 +124,7 @@ class SessionFactories:
         assert self._context is not None
         body = options.max_frame_bytes
         limits = ApiLimits(
-            part=body + BESIDES_BYTES,
+            part=body + PART_OVERHEAD_BYTES,
             name=options.max_name_bytes,
             publish=min(body, self._context.http.max_publish_bytes),
         )

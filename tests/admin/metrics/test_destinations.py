@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.admin.scrape_state import LONGEST_NAME, Ages
+from sluicemq.admin.scrape_state import MAX_NAME_BYTES, Ages
 from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -175,7 +175,7 @@ def test_a_recreated_destination_starts_at_zero() -> None:
     assert of(figures.scrape(), "messages_published_total", "q") == 1
 
 
-@pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (LONGEST_NAME + 1)])
+@pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (MAX_NAME_BYTES + 1)])
 def test_names_that_resemble_a_sum_or_are_too_long_are_summed(name: str) -> None:
     fixture = BrokerFixture()
     fixture.send(fixture.broker.destinations.queue(name), "a")

@@ -186,7 +186,7 @@ def test_gold_tables_need_no_typed_table(spark: SparkSession, traffic: Traffic) 
 def test_what_passes_by_itself_is_tried_again(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(run, "MAX_PAUSE", 0.01)
     calls: list[int] = []
     reports: list[BatchProgress] = []
     write = LakeWriter._silver

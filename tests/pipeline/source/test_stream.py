@@ -180,7 +180,7 @@ def test_where_a_stream_begins(tmp_path: Path, journal: FileJournal) -> None:
 def test_the_tasks_of_a_batch_stay_the_same(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "LEAST_TASK_BYTES", 1000)
+    monkeypatch.setattr(plan, "MIN_TASK_BYTES", 1000)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     stream = stream_of(tmp_path)
     start = stream.initialOffset()

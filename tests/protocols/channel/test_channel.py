@@ -8,9 +8,9 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.errors import BrokerError, DestinationNotFound, LimitExceeded
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.channel import (
-    MOST_TARGETS,
-    MOST_UNCONFIRMED,
-    MOST_UNREAD,
+    MAX_TARGETS,
+    MAX_UNCONFIRMED,
+    MAX_UNREAD,
     Channel,
     Publisher,
     Unacked,
@@ -147,14 +147,14 @@ def test_reading_pauses_while_too_much_is_unconfirmed_or_unread_or_frames_are_he
     channel = Fixture().channel
     transport = channel.transport
     assert isinstance(transport, RecordedTransport)
-    channel.unconfirmed = MOST_UNCONFIRMED + 1
+    channel.unconfirmed = MAX_UNCONFIRMED + 1
     channel.update_reading()
     assert transport.paused
     channel.unconfirmed = 0
     channel.update_reading()
     assert not transport.paused
     channel.mark_congested()
-    channel.write([bytes(MOST_UNREAD + 1)])
+    channel.write([bytes(MAX_UNREAD + 1)])
     assert transport.paused
     channel.clear_congestion()
     channel.update_reading()
@@ -197,6 +197,6 @@ def test_entries_of_ended_deliveries_are_trimmed() -> None:
 
 def test_cache_of_targets_is_cleared_when_it_is_full() -> None:
     targets: dict[int, int] = {}
-    for key in range(MOST_TARGETS + 1):
+    for key in range(MAX_TARGETS + 1):
         cache_target(targets, key, key)
-    assert targets == {MOST_TARGETS: MOST_TARGETS}
+    assert targets == {MAX_TARGETS: MAX_TARGETS}

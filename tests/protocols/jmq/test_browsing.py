@@ -284,7 +284,7 @@ def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
 def test_requests_wait_their_turn(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destination_commands, "MOST_WAITING", 3)
+    monkeypatch.setattr(destination_commands, "MAX_WAITING", 3)
     peer.send("q", *"abcdef")
     harness.scan_time.limit = 2
     requests = [peer.encode_request(H.BROWSE, peer.destination_properties("q")) for _ in range(5)]
@@ -299,7 +299,7 @@ def test_requests_wait_their_turn(
 def test_the_waiting_requests_of_a_connection_have_a_limited_size(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destination_commands, "MOST_WAITING_BYTES", 400)
+    monkeypatch.setattr(destination_commands, "MAX_WAITING_BYTES", 400)
     peer.send("q", *"abc")
     number, ids = browse(peer)
     properties = {"JMQConsumerID": Long(number)}

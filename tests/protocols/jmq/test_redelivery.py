@@ -290,7 +290,7 @@ def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> 
 def test_closed_consumers_are_forgotten(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_commands, "MOST_KNOWN", 10)
+    monkeypatch.setattr(consumer_commands, "MAX_CLOSED_CONSUMERS", 10)
     sessions = [peer.create_session() for _ in range(2)]
     messages = []
     for session in [sessions[0], *[sessions[1]] * 11]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite.mapping import (
-    FOR_EVER,
     LAST_EXPIRATION,
+    NO_EXPIRY,
     read_address,
     to_message,
     wire_body,
@@ -37,12 +37,12 @@ def test_a_limit_of_the_destination_shows() -> None:
         message.expiration = NOW + 5000
         assert wire_timeout(message) == 5
     message.expiration = 0
-    assert wire_timeout(message) == FOR_EVER
+    assert wire_timeout(message) == NO_EXPIRY
 
 
 @pytest.mark.parametrize(
     ("expiration", "expected"),
-    [(0, FOR_EVER), (NOW + 1, 1), (NOW + 1000, 1), (NOW + 1001, 2), (NOW, 0), (NOW - 5000, 0)],
+    [(0, NO_EXPIRY), (NOW + 1, 1), (NOW + 1000, 1), (NOW + 1001, 2), (NOW, 0), (NOW - 5000, 0)],
 )
 def test_the_life_of_a_foreign_message_is_rounded_up(expiration: int, expected: int) -> None:
     message = Message(A, b"", origin=Origin.PHPMQ, timestamp=NOW, expiration=expiration)

@@ -13,7 +13,7 @@ from sluicemq.model.destination import (
     is_reply_address,
 )
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.channel import MOST_UNCONFIRMED
+from sluicemq.protocols.channel import MAX_UNCONFIRMED
 from sluicemq.protocols.msglite import wire
 from tests.protocols.msglite.harness import Harness, Peer
 
@@ -742,7 +742,7 @@ def test_sync_shutdown_resets_a_connection_that_may_have_sent_messages(
 
 def test_sync_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harness) -> None:
     client = harness.connect(Durability.SYNC)
-    sends = MOST_UNCONFIRMED // (1 << 20)
+    sends = MAX_UNCONFIRMED // (1 << 20)
     for _ in range(sends):
         assert not client.transport.paused
         client.session.receive(wire.encode_message(9, b"a", bytes(1 << 20)))

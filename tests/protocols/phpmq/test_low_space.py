@@ -80,12 +80,12 @@ def test_all_probes_behind_waiting_sends_are_answered(harness: Harness) -> None:
 def test_sends_without_content_count_while_they_wait(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
-    peer.put(wire.encode_send(b"jobs", b"") * (phpmq_session.MOST_WAITING // 512 + 1))
+    peer.put(wire.encode_send(b"jobs", b"") * (phpmq_session.MAX_WAITING // 512 + 1))
     assert peer.transport.paused
 
 
 def test_reading_is_paused_when_too_much_waits(harness: Harness) -> None:
-    content = bytes(phpmq_session.MOST_WAITING * 3 // 4)
+    content = bytes(phpmq_session.MAX_WAITING * 3 // 4)
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", content)

@@ -5,7 +5,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.channel import MOST_UNCONFIRMED, MOST_UNREAD
+from sluicemq.protocols.channel import MAX_UNCONFIRMED, MAX_UNREAD
 from sluicemq.protocols.phpmq import wire
 from tests.protocols.phpmq.harness import Harness, encode_dispatch
 from tests.protocols.phpmq.test_wire import MALFORMED
@@ -136,7 +136,7 @@ def test_a_message_is_dispatched_only_once_it_is_durable(harness: Harness) -> No
 
 def test_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harness) -> None:
     peer = harness.connect()
-    sends = MOST_UNCONFIRMED // (1 << 20)
+    sends = MAX_UNCONFIRMED // (1 << 20)
     for _ in range(sends):
         assert not peer.transport.paused
         peer.session.receive(wire.encode_send(b"q", bytes(1 << 20)))
@@ -166,7 +166,7 @@ def test_reading_pauses_while_the_client_does_not_read_the_answers_to_its_probes
     peer = harness.connect()
     probe = wire.encode_send(b"sluicemq.probe.1", b"")
     peer.session.pause_delivery()
-    peer.put(probe * (MOST_UNREAD // len(probe)))
+    peer.put(probe * (MAX_UNREAD // len(probe)))
     assert peer.transport.paused
     assert peer.transport.written
     peer.session.resume_delivery()

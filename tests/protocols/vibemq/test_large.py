@@ -13,7 +13,7 @@ from sluicemq.protocols.vibemq import consumers, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.large import PARALLEL, LargeKey, encode_large
-from sluicemq.protocols.vibemq.session import MOST_UNPACKED
+from sluicemq.protocols.vibemq.session import MAX_UNPACKED_BYTES
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -197,7 +197,7 @@ def test_moderate_frame_reserves_little_memory(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(packed(ORDERS))
     harness.run_event_loop()
-    assert harness.memory.reserved == 2 * MOST_UNPACKED
+    assert harness.memory.reserved == 2 * MAX_UNPACKED_BYTES
 
 
 def test_connection_that_closes_meanwhile(harness: Harness) -> None:

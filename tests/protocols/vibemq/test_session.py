@@ -29,7 +29,7 @@ from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.session import MOST_UNPACKED
+from sluicemq.protocols.vibemq.session import MAX_UNPACKED_BYTES
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Access, Credentials, LoginCallback, UserDirectory
 from tests.protocols.vibemq.harness import Harness
@@ -900,7 +900,7 @@ def test_compressed_frames_are_unpacked_when_there_is_capacity(harness: Harness)
     data = packed(90)
     assert len(data) < 10_000
     peer.session.receive(data)
-    assert len(harness.bodies("q")) <= MOST_UNPACKED // 250_000 + 1
+    assert len(harness.bodies("q")) <= MAX_UNPACKED_BYTES // 250_000 + 1
     assert peer.transport.paused
     assert peer.session.buffered > 0
     assert not peer.session.incomplete

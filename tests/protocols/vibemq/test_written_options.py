@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.protocols.vibemq import queues, wire
-from sluicemq.protocols.vibemq.queues import LEAST_TICKS, MOST_TICKS, WrittenOptions
+from sluicemq.protocols.vibemq.queues import MAX_TICKS, MIN_TICKS, WrittenOptions
 from tests.protocols.vibemq.harness import Harness
 
 ORIGINAL = {
@@ -164,7 +164,7 @@ def test_the_longest_life_does_not_end(harness: Harness, message_ttl: int) -> No
     assert (peer.subscribe("q") == ["1"]) == (message_ttl == LONGEST_MS)
 
 
-spans = st.integers(LEAST_TICKS, MOST_TICKS) | st.integers(-10_000, 10**12)
+spans = st.integers(MIN_TICKS, MAX_TICKS) | st.integers(-10_000, 10**12)
 numbers = st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 6)
 written = st.builds(
     WrittenOptions,

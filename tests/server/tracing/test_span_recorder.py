@@ -265,7 +265,7 @@ def test_there_is_a_limit_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_remembered_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_recorder, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(span_recorder, "MAX_REMEMBERED", 2)
     fixture = TracedFixture()
     queue = fixture.queue("q")
     reader = fixture.read(queue)
@@ -319,7 +319,7 @@ def test_a_collector_that_is_away_costs_spans_and_nothing_else() -> None:
 
 
 def test_a_collector_that_is_slow_costs_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "MOST_WAITING", 2)
+    monkeypatch.setattr(exporting, "MAX_WAITING", 2)
     monkeypatch.setattr(Export, "_run", lambda self: None)
     export = Export(Collector(), MAKE)
     for _ in range(5):

@@ -6,7 +6,7 @@ import { facts, tag } from "./parts.js";
 
 const PER_LINE = 16;
 /** Maximum number of bytes in a hex dump. */
-const MOST_BYTES = 16_384;
+const MAX_BYTES = 16_384;
 
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|([{}[\],])|([^\s"{}[\],:]+)/g;
 /** Characters of a body in a list. */
@@ -37,7 +37,7 @@ function laidOut(text) {
 /** 16 bytes to a line: where, in hexadecimal, as text. */
 function dump(bytes) {
   const lines = [];
-  const dumped = bytes.slice(0, MOST_BYTES);
+  const dumped = bytes.slice(0, MAX_BYTES);
   for (let at = 0; at < dumped.length; at += PER_LINE) {
     const line = [...dumped.slice(at, at + PER_LINE)];
     const hex = line.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");

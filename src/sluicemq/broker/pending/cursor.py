@@ -13,9 +13,9 @@ NO_END: Final = (1 << 62) - 1
 """Order beyond all others: the cursor includes messages that arrive during the scan."""
 CHUNK_COST: Final = 20
 """Cost of passing over a packed chunk, in deliveries examined."""
-EXAMINED: Final = 200
+BATCH: Final = 200
 """Deliveries examined together."""
-FEW: Final = 8
+FIRST_BATCH: Final = 8
 """Deliveries examined together to find the first READY one."""
 
 
@@ -46,7 +46,7 @@ class Cursor(Generic[AnyEntry]):
 
     def __iter__(self) -> Iterator[AnyEntry]:
         """Yield the READY deliveries up to the end of the scan, some as temporary objects."""
-        while ready := self.step(EXAMINED):
+        while ready := self.step(BATCH):
             yield from ready
 
     def step(self, count: int) -> list[AnyEntry]:
@@ -104,7 +104,7 @@ class Cursor(Generic[AnyEntry]):
                     self.last = chunk.last
                     budget -= CHUNK_COST
                     continue
-            limit, priority = min(count - total, budget, EXAMINED), self.priority
+            limit, priority = min(count - total, budget, BATCH), self.priority
             total += len(self.examine(limit))
             if self.priority == priority:
                 budget -= limit

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-LONGEST_PATTERN: Final = 1024
+MAX_PATTERN: Final = 1024
 """Longest pattern, in characters."""
 PART_WEIGHT: Final = 8
 """Nodes counted for a part between two %, which is searched for in the whole value."""
@@ -45,8 +45,8 @@ def split_pattern(pattern: str, escape: str) -> list[Part]:
 
     Raises ValueError with a description if nothing follows an escape or the pattern is too long.
     """
-    if len(pattern) > LONGEST_PATTERN:
-        raise ValueError(f"a pattern of at most {LONGEST_PATTERN} characters")
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"a pattern of at most {MAX_PATTERN} characters")
     parts: list[Part] = []
     plain = ""
     characters = iter(pattern)

@@ -46,9 +46,9 @@ PREFETCH: Final = 1000
 
 AGENT: Final = f"SluiceMQ/{__version__} (Python; {platform.system()} {platform.machine()})"
 
-_LONGEST: Final = 1 << 16
+_MAX_ANSWER: Final = 1 << 16
 """Maximum size of a port mapper's answer, in bytes."""
-_ROUNDS: Final = 8
+_MAX_CHALLENGES: Final = 8
 """Maximum number of AUTHENTICATE_REQUESTs accepted from a broker."""
 
 
@@ -437,8 +437,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
                 )
                 try:
                     writer.write(b"%d\n" % PORT_MAPPER_VERSION)
-                    while not answer.endswith(b"\n.\n") and len(answer) < _LONGEST:
-                        data = await reader.read(_LONGEST)
+                    while not answer.endswith(b"\n.\n") and len(answer) < _MAX_ANSWER:
+                        data = await reader.read(_MAX_ANSWER)
                         if not data:
                             break
                         answer += data
@@ -471,7 +471,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
 
     async def _authenticate(self, channel: RequestChannel) -> None:
         request = await channel.authentication_request()
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_CHALLENGES):
             reply = await channel.request(
                 PacketType.AUTHENTICATE,
                 {"JMQAuthType": text(request, "JMQAuthType")},

@@ -82,7 +82,7 @@ def properties_of(destination: Address) -> dict[str, object]:
 
 # --- bodies
 
-LARGEST: Final = 1 << 28
+MAX_DECOMPRESSED: Final = 1 << 28
 """Maximum size of a decompressed body, in bytes."""
 
 
@@ -221,9 +221,9 @@ class Message:
         if not packet.flags & packets.Z:
             return packet.body
         size = packet.properties.get(UNCOMPRESSED_SIZE)
-        if not isinstance(size, int) or not 0 <= size <= LARGEST:
+        if not isinstance(size, int) or not 0 <= size <= MAX_DECOMPRESSED:
             raise MessageFormatError(f"a compressed body does not say its size, but {size!r}")
-        return java.inflate(packet.body, size, LARGEST)
+        return java.inflate(packet.body, size, MAX_DECOMPRESSED)
 
     @property
     @_format_errors()

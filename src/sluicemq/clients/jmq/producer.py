@@ -19,7 +19,7 @@ from sluicemq.clients.jmq.messages import (
     to_address,
 )
 from sluicemq.clients.jmq.request_channel import (
-    TAKEN,
+    ACCEPTED,
     Credit,
     RequestChannel,
     SessionState,
@@ -182,7 +182,7 @@ class Producer(AsyncClient):
             sysid,
         )
         if wait and options.persistent:
-            check(await channel.send_request(identity, head + content), TAKEN)
+            check(await channel.send_request(identity, head + content), ACCEPTED)
         else:
             if options.persistent:
                 session.confirmations.expect(channel, identity)

@@ -39,7 +39,7 @@ from sluicemq.protocols.jmq.wire import (
 )
 
 _OK: Final = (Status.OK,)
-TAKEN: Final = (Status.OK, Status.NOT_MODIFIED)
+ACCEPTED: Final = (Status.OK, Status.NOT_MODIFIED)
 """Successful statuses of messages. NOT_MODIFIED: the broker has already received the message."""
 
 
@@ -212,7 +212,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
 
     def failure_of(self, response: Packet) -> ClientError | None:
         """Return the failure of a message or an acknowledgement, if the reply reports one."""
-        return failure_of(response, TAKEN)
+        return failure_of(response, ACCEPTED)
 
     def notify(
         self,

@@ -40,7 +40,7 @@ from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid, encode_head
 from sluicemq.protocols.jmq.packets import AckMode, Level, PacketType, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 
-ANY: Final = SendOptions()
+NO_OPTIONS: Final = SendOptions()
 
 
 class XaResource:
@@ -167,7 +167,7 @@ class Session(SessionState, AsyncClient):
 
         Raises StatusError (status 403, 404, …), ConnectionLost, RequestTimeout.
         """
-        options = ANY.with_overrides(persistent, priority, ttl, delay)
+        options = NO_OPTIONS.with_overrides(persistent, priority, ttl, delay)
         address = None if destination is None else to_address(destination)
         producer = Producer(self, address, options, self._producers.remove)
         channel = await self.ready()

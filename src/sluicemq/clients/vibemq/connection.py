@@ -103,7 +103,7 @@ _OPTIONS: Final[urls.Known] = {
 }
 
 
-_GREETING: Final = ""
+_LOGIN: Final = ""
 """Id of the login in `RequestTransport`: any frame answers it."""
 
 
@@ -130,7 +130,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
     async def log_in(self, frame: Frame, offered: Collection[Compression]) -> None:
         """Send CONNECT and wait for the first response. Raises ClientError."""
         answer = await self.send_request(
-            _GREETING, wire.encode(frame), timeout_text="no response to Connect"
+            _LOGIN, wire.encode(frame), timeout_text="no response to Connect"
         )
         self.compression = commands.negotiated_compression(answer, offered)
 
@@ -187,9 +187,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
                 self._deliver(self, frame)
                 continue
             response = commands.refusal_error(frame) if kind == wire.ERROR else frame
-            if self.deliver_response(_GREETING, response) or self.deliver_response(
-                frame.id, response
-            ):
+            if self.deliver_response(_LOGIN, response) or self.deliver_response(frame.id, response):
                 continue
             if kind == wire.ERROR:
                 self._close_reason = str(response)

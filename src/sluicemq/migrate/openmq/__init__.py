@@ -388,7 +388,7 @@ topic.create.allow.user=*
 """
 """Rules of a broker without access control: only the group `admin` may administer it."""
 ALL: Final = "*"
-MOST_NAMED: Final = 500
+MAX_NAMED: Final = 500
 """Maximum number of permissions of a user that name individual destinations."""
 
 _HASH: Final = re.compile(r"-?[0-9a-f]{1,32}\Z")
@@ -574,7 +574,7 @@ def _permissions(
             f"{account.name} may not do everything everywhere: each destination known by now is "
             "permitted by itself, and one that comes later is not (`sluicemq permissions grant`)"
         )
-    for name in list(operations_by_name)[MOST_NAMED:]:
+    for name in list(operations_by_name)[MAX_NAMED:]:
         plan.skip("permission", f"{account.name} on {name}", "there are too many")
         del operations_by_name[name]
     permissions = [

@@ -45,7 +45,7 @@ from sluicemq.protocols.java import STREAM_HEADER, decode_utf
 
 FILE_MAGIC: Final = 0x5555AAAA
 RECORD_MAGIC: Final = 0xAAAA5555
-LARGEST: Final = 0x7FFF_FFFF
+MAX_INT: Final = 0x7FFF_FFFF
 VRFILE: Final = "vrfile"
 
 _FREE: Final = 1
@@ -184,7 +184,7 @@ def _large(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
             return
         if tag == b"....":
             raise file.damage(0, _INTERRUPTED)
-        if not 0 <= size <= min(LARGEST, file.size - _TAG_SIZE):
+        if not 0 <= size <= min(MAX_INT, file.size - _TAG_SIZE):
             raise file.damage(6, f"{size} bytes of data are announced, and the file ends before")
         position = _TAG_SIZE + size
         attachment_size = file.unpack(">q", position)[0] if file.size - position >= 8 else 0

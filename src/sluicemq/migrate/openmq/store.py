@@ -111,10 +111,10 @@ OVERFLOW: Final = {
     3: Overflow.DROP_LOWEST,
 }
 """Open MQ's limit behaviours: FLOW_CONTROL, REMOVE_OLDEST, REJECT_NEWEST, REMOVE_LOW_PRIORITY."""
-USUAL_PRODUCERS: Final = (100, -1, 0)
-USUAL_PREFETCH: Final = (1000, -1, 0)
+DEFAULT_PRODUCERS: Final = (100, -1, 0)
+DEFAULT_PREFETCH: Final = (1000, -1, 0)
 
-_MOST_INTERESTS: Final = 1_000_000
+_MAX_INTERESTS: Final = 1_000_000
 _FIXED: Final = ">Ihhiq32s"
 """Layout: magic, version, type, size, expiration, SysMessageID; all versions but the oldest."""
 _OLDEST: Final = 103
@@ -251,12 +251,12 @@ def _report_unsupported(plan: Plan, address: Address, record: StoredDestination)
     overriding = record.override_ttl or record.override_priority
     for is_unsupported, setting, reason in (
         (
-            producers not in USUAL_PRODUCERS,
+            producers not in DEFAULT_PRODUCERS,
             f"maxNumProducers={producers}",
             "producers are not limited",
         ),
         (
-            prefetch not in USUAL_PREFETCH,
+            prefetch not in DEFAULT_PREFETCH,
             f"consumerFlowLimit={prefetch}",
             "see `prefetch` of a listener",
         ),
@@ -415,7 +415,7 @@ class _Store:
         if attachment.size:
             (count,) = file.unpack(">i", attachment.position)
             length = count * 12
-            if not (0 <= count <= _MOST_INTERESTS and length <= attachment.size - 4):
+            if not (0 <= count <= _MAX_INTERESTS and length <= attachment.size - 4):
                 raise file.damage(attachment.position, f"{count} consumers are announced")
             states.update(iter_unpack(">qi", file.read(attachment.position + 4, length)))
         self._messages[unique_name(address), sysid] = StoredMessage(

@@ -67,7 +67,7 @@ LOCAL: Final = 1
 _COMPOUND: Final = 8
 _RECORD_SIZE: Final = 48
 _VERSION: Final = 1
-_MOST: Final = 1_000_000
+_MAX_ENTRIES: Final = 1_000_000
 """Maximum number of messages or acknowledgements in a transaction."""
 
 
@@ -197,7 +197,7 @@ def _transaction(cursor: ByteReader) -> LoggedTransaction:
 
 def _count(cursor: ByteReader) -> int:
     count = cursor.number(">i")
-    if not 0 <= count <= min(_MOST, cursor.remaining):
+    if not 0 <= count <= min(_MAX_ENTRIES, cursor.remaining):
         raise cursor.damage(f"{count} parts are announced")
     return count
 

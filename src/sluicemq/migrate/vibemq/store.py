@@ -60,7 +60,7 @@ from sluicemq.protocols.vibemq.wire import (
 KIND: Final = "vibemq"
 NORMAL: Final = 1
 """A stored priority, 0-3."""
-MOST_NAMED: Final = 100
+MAX_NAMED: Final = 100
 """Maximum number of rows that are reported individually; others are counted."""
 MESSAGES: Final = frozenset(
     {"id", "queue_name", "payload_json", "timestamp", "headers_json", "priority"}
@@ -169,7 +169,7 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
                 name = message.destination.name
                 lifetime = store.options(name).settings.message_ttl
                 plan.expired_count += message.timestamp + lifetime <= now
-                if len(lifetimes) < MOST_NAMED:
+                if len(lifetimes) < MAX_NAMED:
                     lifetimes[name] = lifetime
             continue
         plan.set_aside[entry.sort] += 1
@@ -180,14 +180,12 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
         if strict:
             raise Damage(f"{store.file}: {kind} {name}: {entry.reason}")
         reported += 1
-        if reported <= MOST_NAMED:
+        if reported <= MAX_NAMED:
             plan.skip(kind, name, f"{entry.reason}; its row is set aside")
     for (sort, name), count in expected_counts.items():
         plan.skip("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
-    if reported > MOST_NAMED:
-        plan.skip(
-            "rows", f"{reported - MOST_NAMED} more", "see the file of rows that are set aside"
-        )
+    if reported > MAX_NAMED:
+        plan.skip("rows", f"{reported - MAX_NAMED} more", "see the file of rows that are set aside")
     if lifetimes:
         names = ", ".join(f"{name} ({ttl / 1000:g} s)" for name, ttl in lifetimes.items())
         plan.notes.append(

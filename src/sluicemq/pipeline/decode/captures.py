@@ -34,7 +34,7 @@ from typing import BinaryIO, Final, NamedTuple
 NO_TIME: Final = -1
 """Value of an unknown time."""
 
-_LARGEST: Final = 16 << 20
+_MAX_BLOCK: Final = 16 << 20
 """Maximum size of a packet or block in bytes; a greater length is invalid."""
 _LAST_TIME: Final = 253_402_300_800 * 1_000_000
 """The year 10000 in µs; later times are invalid."""
@@ -131,7 +131,7 @@ def _pcap(file: BinaryIO, order: str, units: int) -> Iterator[Packet]:
         if len(head) < record.size:
             raise CaptureError(position, "the file ends within a packet")
         seconds, fraction, captured, original = record.unpack(head)
-        if captured > _LARGEST:
+        if captured > _MAX_BLOCK:
             raise CaptureError(position, f"a packet of {captured} bytes is announced")
         data = file.read(captured)
         if len(data) < captured:
@@ -161,7 +161,7 @@ def _pcapng(file: BinaryIO) -> Iterator[Packet]:
         if len(head) < 12:
             raise CaptureError(position, "the file ends within a block")
         kind, length = struct.unpack_from(order + "II", head)
-        if length < 12 or length % 4 or length > _LARGEST:
+        if length < 12 or length % 4 or length > _MAX_BLOCK:
             raise CaptureError(position, f"a block of {length} bytes is announced")
         body = head[8:] + file.read(length - 12)
         if len(body) < length - 8:

@@ -44,7 +44,7 @@ _WINDOW: Final = 1 << 30
 """Largest TCP window in bytes (RFC 7323). Segments further away belong to another connection."""
 _LATE_SYN: Final = 1 << 20
 """Bytes by which segments may precede the SYN of their side, if captured out of order."""
-_FIRST: Final = 64
+_START_SEGMENTS: Final = 64
 """Number of segments among which the lowest is the first, if there is no SYN."""
 _MAX_WAITING: Final = 8 << 20
 """Bytes that wait for earlier ones; beyond that, the earlier ones are missing in the capture."""
@@ -72,7 +72,7 @@ _BEGINNINGS: Final = {
 }
 """Patterns of the first bytes of a side, by protocol, for protocols without a codec: a TLS record
 (RFC 8446, section 5.1), and a line of JMQ's port mapper."""
-_MOST_TRIALS: Final = 256
+_MAX_TRIALS: Final = 256
 _FRAMES, _NOTHING, _FAULT = 4, 1, -1
 """Scores of a side. In their sums, frames of one side outweigh a fault of the other, and an
 undecided side does not."""
@@ -108,7 +108,7 @@ class Reassembler:
         self._base: int | None = None
         """Sequence number after the SYN, or of the first segment."""
         self._started = False
-        """True if `_next` is known: after the SYN, or after _FIRST segments without it."""
+        """True if `_next` is known: after the SYN, or after _START_SEGMENTS segments without it."""
         self._next = 0
         """Unrolled sequence number of the next byte."""
         self._waiting: list[tuple[int, int, Segment]] = []
@@ -168,7 +168,7 @@ class Reassembler:
         """Return what is complete; at the end, everything."""
         chunks: list[Chunk] = []
         waiting = self._waiting
-        if not self._started and (len(waiting) >= _FIRST or (at_end and waiting)):
+        if not self._started and (len(waiting) >= _START_SEGMENTS or (at_end and waiting)):
             self._started = True
             self._next = waiting[0][0]
         while (
@@ -566,7 +566,7 @@ def _score_protocol(kind: type[Codec], heads: Heads, server: int, options: Decod
     score = 0
     for side, (data, begins) in enumerate(heads):
         if data:
-            starts = [0] if begins else islice(kind.starts(data), _MOST_TRIALS)
+            starts = [0] if begins else islice(kind.starts(data), _MAX_TRIALS)
             result = _first_frames(kind, (side != server, options), data, starts)
             score += _FAULT if result is None else _FRAMES if result[2] else _NOTHING
     return score

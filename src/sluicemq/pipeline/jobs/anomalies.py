@@ -19,7 +19,7 @@ from sluicemq.pipeline.jobs.schemas import ANOMALIES
 _PLACE: Final = ("broker", "destination", "destination_kind")
 _NAMED: Final = 5
 """Number of message numbers in the evidence."""
-_MOST_POISON: Final = 100
+_MAX_POISON: Final = 100
 """Maximum number of poison messages of one destination; those with most deliveries."""
 _WEEK: Final = timedelta(days=7)
 """Time between the hours that are compared."""
@@ -136,7 +136,7 @@ def poison_messages(silver: DataFrame) -> DataFrame:
         silver.where((f.col("destination_kind") == "queue") & f.col("last_delivered").isNotNull())
         .where((attempts >= POISON_ATTEMPTS) & (f.col("state") != "acknowledged"))
         .withColumn("_place", f.row_number().over(by_place))
-        .where(f.col("_place") <= _MOST_POISON)
+        .where(f.col("_place") <= _MAX_POISON)
         .withColumn("minute", f.date_trunc("minute", "last_delivered"))
     )
     figures = {

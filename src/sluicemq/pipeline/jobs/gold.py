@@ -52,7 +52,7 @@ _RATED: Final = {
 }
 """Counts and the columns of their rates."""
 _MAPS: Final = (*LATENCIES, "dead_letter_reasons")
-_LONGEST: Final = tuple(f"{name}_max" for name in LATENCIES)
+_MAXIMA: Final = tuple(f"{name}_max" for name in LATENCIES)
 _DEPTHS: Final = ("backlog", "unacked", "consumers", "depth_time")
 
 
@@ -89,7 +89,7 @@ def _combined() -> dict[str, str]:
     is_later = "coalesce(new.depth_time >= old.depth_time, new.depth_time IS NOT NULL)"
     columns = {name: sum_sql(name) for name in _SUMMED}
     columns |= {name: sum_maps_sql(name) for name in _MAPS}
-    columns |= {name: f"greatest(new.{name}, old.{name})" for name in _LONGEST}
+    columns |= {name: f"greatest(new.{name}, old.{name})" for name in _MAXIMA}
     columns |= {name: f"if({is_later}, new.{name}, old.{name})" for name in _DEPTHS}
     return columns | _derived(columns)
 

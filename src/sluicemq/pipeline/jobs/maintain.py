@@ -22,9 +22,9 @@ from sluicemq.pipeline.session import materialized
 
 _COMPARED: Final = timedelta(days=8)
 """Time range of gold to examine: a day, and the same day of the previous week."""
-_LOOKED_AT: Final = timedelta(days=1)
+_EXAMINED_TIME: Final = timedelta(days=1)
 """Time range of silver to examine: messages with an event in it."""
-KEPT: Final = timedelta(days=7)
+RETENTION: Final = timedelta(days=7)
 """Age of table versions that `maintain` retains."""
 _UNCHECKED: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 """Otherwise Delta refuses to remove files of versions younger than a week."""
@@ -49,7 +49,7 @@ def find_anomalies(spark: SparkSession, lake: Lake) -> int:
     newest = datetime.fromtimestamp(last, UTC)
     start = newest - _COMPARED
     rates = gold.where((f.col("day") >= f.lit(start.date())) & (f.col("minute") >= f.lit(start)))
-    lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
+    lives = silver.where(f.col("last_event") >= f.lit(newest - _EXAMINED_TIME))
     # not cached: each commit to gold or silver would plan the query again and read both tables
     rows = materialized(anomalies(rates, lives, timedelta(seconds=last - first)))
     # merging no rows costs seconds: Delta plans and compiles both of its queries
@@ -62,7 +62,7 @@ def maintain(
     spark: SparkSession,
     lake: Lake,
     on_progress: Callable[[str, int, int], None] = lambda name, before, after: None,
-    older_than: timedelta = KEPT,
+    older_than: timedelta = RETENTION,
 ) -> None:
     """Join the small files of each table and delete files of versions older than `older_than`.
 

@@ -65,7 +65,7 @@ MAX_ROWS: Final = 1_048_576
 MAX_BYTES: Final = 256 << 20
 TRIES: Final = 10
 """Consecutive starts without a batch before a transient failure is raised as an error."""
-LONGEST_PAUSE: Final = 60.0
+MAX_PAUSE: Final = 60.0
 
 QUERIES: Final = {"gold": ("gold",), "tables": ("bronze", "silver")}
 """Tables of each query."""
@@ -75,7 +75,7 @@ SINGLE_WRITER: Final = ("s3a",)
 """Schemes of file systems whose default log store needs the lease."""
 _LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 
-_LOOK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 60.0
 """Time that a batch may take after the query was asked to stop."""
 _WORKER_VARIABLES: Final = (
@@ -210,7 +210,7 @@ class Supervisor:
                 attempts = attempts + 1 if after == before else 1
                 if kind not in _PASSING or attempts > TRIES:
                     raise fault from error
-                pause = min(LONGEST_PAUSE, 2.0 ** (attempts - 1))
+                pause = min(MAX_PAUSE, 2.0 ** (attempts - 1))
                 self._on_progress(
                     BatchProgress(self._rows, trouble=f"{fault}; again in {pause:g} s")
                 )
@@ -341,7 +341,7 @@ class Supervisor:
             self._start(interval)
             while [q for q in self._queries if not _has_ended(q)] and not self._stop.is_set():
                 self._report_batches()
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
             deadline = time.monotonic() + _STOP_SECONDS
             for query in self._queries:
                 _end(query, deadline)
@@ -454,7 +454,7 @@ def _end(query: RunningQuery, deadline: float = 0.0) -> None:
     handle = query.handle
     if handle is not None:
         while handle.isActive and handle.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         handle.stop()
 
 

@@ -25,8 +25,8 @@ RECORD: Final = (
     *("original_destination", *DECODED),
 )
 """Columns of the message's own record, set together; `size` is then not null."""
-_SMALLEST: Final = ("published", "first_delivered")
-_GREATEST: Final = (
+_MINIMA: Final = ("published", "first_delivered")
+_MAXIMA: Final = (
     *("destination", "destination_kind", "protocol", "last_delivered", "attempts"),
     *(column(outcome) for outcome in OUTCOMES),
     *("requeued", "reason", "moved_to_sequence", "last_event"),
@@ -95,8 +95,8 @@ def _milliseconds(start: str, end: str) -> str:
 
 def _combined() -> dict[str, str]:
     columns = {name: f"if(new.size IS NOT NULL, new.{name}, old.{name})" for name in RECORD}
-    columns |= {name: f"least(new.{name}, old.{name})" for name in _SMALLEST}
-    columns |= {name: f"greatest(new.{name}, old.{name})" for name in _GREATEST}
+    columns |= {name: f"least(new.{name}, old.{name})" for name in _MINIMA}
+    columns |= {name: f"greatest(new.{name}, old.{name})" for name in _MAXIMA}
     columns |= {name: sum_sql(name) for name in _SUMMED}
     columns |= {name: sum_maps_sql(name) for name in _MAPS}
     return columns | _derived(columns)
@@ -151,8 +151,8 @@ def _sum(facts: DataFrame, broker: str, topics: bool) -> DataFrame:
     """
     merged = [
         "first(record, true) AS record",
-        *(f"min({name}) AS {name}" for name in _SMALLEST),
-        *(f"max({name}) AS {name}" for name in _GREATEST),
+        *(f"min({name}) AS {name}" for name in _MINIMA),
+        *(f"max({name}) AS {name}" for name in _MAXIMA),
         *(f"sum({name}) AS {name}" for name in _SUMMED),
     ]
     partitions = int(str(facts.sparkSession.conf.get("spark.sql.shuffle.partitions")))

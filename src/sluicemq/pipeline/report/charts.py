@@ -108,7 +108,7 @@ STYLE: Final[Any] = {
     "ytick.major.size": 0,
     "ytick.labelcolor": LIGHT["muted"],
 }
-LEAST: Final = 0.75
+MIN_OUTLINE: Final = 0.75
 """Width in pixels of a bar's outline, so that one message in a busy hour is visible."""
 FEWEST_BINS: Final = 4
 """Minimum number of bins of an axis; with fewer, one bin would be as wide as the page."""
@@ -342,7 +342,7 @@ def _bars(axes: Axes, layers: dict[str, Values], edges: Values) -> float:
             label=label,
             facecolor=LIGHT[BARS[label]],
             edgecolor=LIGHT[BARS[label]],
-            linewidth=LEAST,
+            linewidth=MIN_OUTLINE,
         )
         base = base + values
     return float(base.max(initial=0))

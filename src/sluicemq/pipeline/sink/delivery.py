@@ -39,7 +39,7 @@ from sluicemq.model.rows import encode
 from sluicemq.pipeline.sink.conversion import Converter, Values
 from sluicemq.pipeline.sink.options import SinkOptions
 
-MOST_REASONS: Final = 20
+MAX_REASONS: Final = 20
 """Number of reasons in a commit message; further ones are counted together."""
 OTHER_REASONS: Final = "other reasons"
 
@@ -77,7 +77,7 @@ class SinkCommitMessage(WriterCommitMessage):
 
     def count(self, reason: str, count: int = 1) -> None:
         """Count bad rows with that reason."""
-        is_listed = reason in self.reasons or len(self.reasons) < MOST_REASONS
+        is_listed = reason in self.reasons or len(self.reasons) < MAX_REASONS
         self.reasons[reason if is_listed else OTHER_REASONS] += count
 
 

@@ -40,7 +40,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Failed = Callable[[int, str], None]
 """Called with the row of a record and a description of its damage. May raise."""
 
-MOST_BINARY: Final = (1 << 31) - 1
+MAX_BINARY: Final = (1 << 31) - 1
 
 _PUBLISHED = EVENT_CODES[Event.PUBLISHED]
 _DELIVERED = EVENT_CODES[Event.DELIVERED]
@@ -93,7 +93,7 @@ def slices(data: pa.Buffer, starts: Integers, stops: Integers) -> pa.Array:
     offsets[1::2] = stops
     base = int(offsets[0])
     extent = int(offsets[-1]) - base
-    if extent > MOST_BINARY:
+    if extent > MAX_BINARY:
         raise JournalError(
             f"a message of {extent} bytes is larger than the 2 GiB that a Spark column can "
             "hold: leave out the body by the option columns, or the message by startingOffsets"

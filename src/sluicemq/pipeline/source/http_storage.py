@@ -82,12 +82,12 @@ END_BYTES: Final = 64 << 10
 """Size of the first request, from the end of a sealed segment; it includes a small index."""
 NUMBERS: Final = 400
 """Maximum number of destinations of one request."""
-MOST_INDEXES: Final = 4
+MAX_INDEXES: Final = 4
 
 _AHEAD: Final = "slot-ahead"
 _SPAN: Final = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
 
-_indexes: RecentlyUsed[tuple[object, ...], tuple[bytes, int, bytes]] = RecentlyUsed(MOST_INDEXES)
+_indexes: RecentlyUsed[tuple[object, ...], tuple[bytes, int, bytes]] = RecentlyUsed(MAX_INDEXES)
 """Trailer, index offset and index of sealed segments."""
 
 

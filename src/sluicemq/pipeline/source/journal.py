@@ -32,12 +32,12 @@ from sluicemq.pipeline.source.journal_storage import (
 )
 
 OPEN_SEGMENTS: Final = 12
-MOST_NAMES: Final = 1 << 18
+MAX_NAMES: Final = 1 << 18
 MANY_NAMES: Final = 1000
-MOST_TAILS: Final = 3
-MOST_RELOCATED: Final = 8
+MAX_TAILS: Final = 3
+MAX_RELOCATED: Final = 8
 """Maximum number of segments whose moved messages are cached."""
-MOST_WITHOUT: Final = 1 << 16
+MAX_WITHOUT_MOVES: Final = 1 << 16
 """Maximum number of segments that are remembered to contain no moved message."""
 
 _REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
@@ -80,11 +80,11 @@ def _messages(heads: Heads) -> Heads:
     return heads.take((types == RecordType.MESSAGE) | is_relocated)
 
 
-_tails: RecentlyUsed[tuple[str, int], UnindexedTail] = RecentlyUsed(MOST_TAILS)
-_names: RecentlyUsed[tuple[str, int], Address | None] = RecentlyUsed(MOST_NAMES)
-_relocated: RecentlyUsed[tuple[str, int], Heads] = RecentlyUsed(MOST_RELOCATED)
+_tails: RecentlyUsed[tuple[str, int], UnindexedTail] = RecentlyUsed(MAX_TAILS)
+_names: RecentlyUsed[tuple[str, int], Address | None] = RecentlyUsed(MAX_NAMES)
+_relocated: RecentlyUsed[tuple[str, int], Heads] = RecentlyUsed(MAX_RELOCATED)
 """Records moved to sealed segments, sorted by `reference`."""
-_segments_without_relocated: RecentlyUsed[tuple[str, int], None] = RecentlyUsed(MOST_WITHOUT)
+_segments_without_relocated: RecentlyUsed[tuple[str, int], None] = RecentlyUsed(MAX_WITHOUT_MOVES)
 """Sealed segments without a moved record."""
 
 

@@ -20,9 +20,9 @@ from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
 """Target size of a task."""
-LEAST_TASK_BYTES: Final = 4 << 20
+MIN_TASK_BYTES: Final = 4 << 20
 """Minimum size of an additional task."""
-MOST_TASKS: Final = 4096
+MAX_TASKS: Final = 4096
 NO_LIMIT: Final = (1 << 63) - 1
 """Rows or bytes of a micro-batch without a limit."""
 ROW_BYTES: Final = 80
@@ -66,7 +66,7 @@ def segment_ranges(
         segment = journal.find(place, strict)
         if segment is None or segment.index is None:
             # only one task can read it
-            end, weight = (0, LEAST_TASK_BYTES) if segment is None else (segment.end, segment.end)
+            end, weight = (0, MIN_TASK_BYTES) if segment is None else (segment.end, segment.end)
             estimate = np.array([segment_range.low]), np.array([weight])
             ranges.append(WeighedRange(segment_range._replace(end=end), *estimate))
             continue
@@ -103,10 +103,10 @@ def split_into_tasks(weighed: list[WeighedRange], minimum: int) -> list[list[Seg
     if not total:
         return []
     processors = os.cpu_count() or 1
-    task_count = max(1, min(processors, total // LEAST_TASK_BYTES), -(-total // TASK_BYTES))
+    task_count = max(1, min(processors, total // MIN_TASK_BYTES), -(-total // TASK_BYTES))
     if task_count > processors:
         task_count += -task_count % processors  # no processor is idle at the end
-    task_count = min(max(task_count, minimum), MOST_TASKS)
+    task_count = min(max(task_count, minimum), MAX_TASKS)
     tasks: list[list[SegmentRange]] = [[] for _ in range(task_count)]
     weight_before = 0
     for item in weighed:

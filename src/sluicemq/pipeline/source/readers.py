@@ -34,7 +34,7 @@ from sluicemq.pipeline.source.offsets import (
 )
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
 from sluicemq.pipeline.source.plan import (
-    LEAST_TASK_BYTES,
+    MIN_TASK_BYTES,
     NO_LIMIT,
     limit_batch,
     segment_ranges,
@@ -276,7 +276,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _cuts(self, journal: SourceJournal, start: Offset, end: Offset) -> tuple[int, ...]:
         """Return the sequence numbers that divide a micro-batch among tasks."""
         minimum = self._options.min_partitions
-        is_small = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
+        is_small = start.segment == end.segment and end.offset - start.offset < MIN_TASK_BYTES
         if is_small and start.segment and minimum <= 1:
             return ()
         selection = self._reading.selection.within_range(start.sequence, end.sequence).with_bounds(

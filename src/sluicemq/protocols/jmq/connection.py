@@ -37,7 +37,7 @@ from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
-    LONGEST_REASON,
+    MAX_REASON,
     A,
     Level,
     PacketType,
@@ -252,7 +252,7 @@ class JmqConnection:
 
     def refuse(self, packet: Packet, error: SluiceError) -> None:
         """Send the error reply to a rejected request."""
-        properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
+        properties: dict[str, object] = {"JMQReason": str(error)[:MAX_REASON]}
         if isinstance(error, RejectedRequest):
             properties.update(error.properties)
         self.reply(packet, status_of(error), properties)

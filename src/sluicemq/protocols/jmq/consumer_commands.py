@@ -67,7 +67,7 @@ from sluicemq.protocols.transport import Alarm
 RECOVERY_SECONDS: Final = 0.1
 """Delay between the first START of a reconnected client and the first delivery."""
 
-MOST_KNOWN: Final = 10_000
+MAX_CLOSED_CONSUMERS: Final = 10_000
 """Maximum number of closed consumers that a connection knows."""
 
 _REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
@@ -224,7 +224,7 @@ class ConsumerCommands:
         connection.consumers[consumer_id] = consumer
         session.consumers[consumer_id] = consumer
         self._sessions_by_consumer[consumer_id] = session.number
-        if len(self._sessions_by_consumer) > MOST_KNOWN:
+        if len(self._sessions_by_consumer) > MAX_CLOSED_CONSUMERS:
             self._sessions_by_consumer.popitem(last=False)
         if text(packet, "JMQDurableName"):
             ack_record = self._broker.last_ack_record

@@ -191,13 +191,13 @@ class Outbound:
         self.update_capacity()
 
 
-UNSPEAKABLE: Final = "NotForJMQ"
+NOT_FOR_JMQ: Final = "NotForJMQ"
 """Reason of a dead message that no JMQ packet can carry."""
 GIVEN_UP: Final = "client"
 """Reason of a dead message that a client could not process."""
-MOST_REROUTED: Final = 20
+MAX_REROUTED: Final = 20
 """Number of deliveries after which a message that its consumers reject becomes a dead message."""
-_EVERYTHING: Final = 1 << 62
+_UNLIMITED: Final = 1 << 62
 _PAUSED: Final = 1
 """The reason for a pause: this consumer or its connection may not receive more now."""
 
@@ -522,7 +522,7 @@ class JmsConsumer:
                 reroute(self._broker, holder, delivery, force=True)
             elif not (too_large or delivery.ended):
                 self._broker.dead_letter(
-                    delivery.subscription, delivery.sequence, UNSPEAKABLE, force=True
+                    delivery.subscription, delivery.sequence, NOT_FOR_JMQ, force=True
                 )
         self.update_flow()
 
@@ -608,7 +608,7 @@ class JmsConsumer:
         if last_received is not None and last_received in self.unacked.first:
             boundary = self.unacked.first[last_received][0]
         elif last_received is None:
-            boundary = 0 if none_received else _EVERYTHING
+            boundary = 0 if none_received else _UNLIMITED
         self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry[1]))
         engines = self._stop_delivery()
         sequences: dict[Consumer, list[int]] = {engine: [] for engine in engines}
@@ -711,7 +711,7 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
     """
     consumers = delivery.subscription.consumers
     has_others = len(consumers) > (holder in consumers)  # a closed consumer is not among them
-    if has_others and delivery.attempts < MOST_REROUTED:
+    if has_others and delivery.attempts < MAX_REROUTED:
         broker.release(holder, [delivery.sequence])
     else:
         broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=force)

@@ -73,11 +73,11 @@ from sluicemq.protocols.jmq.wire import Packet, boolean, number
 
 SLICE_BYTES: Final = 1 << 20
 """Maximum number of bytes of bodies delivered in one slice."""
-MOST_VIEWS: Final = 8
+MAX_VIEWS: Final = 8
 """Maximum number of BROWSE replies to which DELIVER may refer; older ones are dropped."""
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 """Maximum number of waiting requests of a connection."""
-MOST_WAITING_BYTES: Final = 1 << 20
+MAX_WAITING_BYTES: Final = 1 << 20
 """Maximum size of its waiting requests in bytes, unless there is only one."""
 
 _FLAVOURS: Final = {
@@ -379,8 +379,8 @@ class Browsing:
 
     def _enqueue(self, work: Work, packet: Packet) -> None:
         size = len(packet.head) + len(packet.body)
-        too_large = self._request_bytes + size > MOST_WAITING_BYTES
-        if len(self._requests) >= MOST_WAITING or (self._requests and too_large):
+        too_large = self._request_bytes + size > MAX_WAITING_BYTES
+        if len(self._requests) >= MAX_WAITING or (self._requests and too_large):
             raise RejectedRequest(
                 Status.UNAVAILABLE,
                 "the connection has too many requests to browse queues in progress",
@@ -441,7 +441,7 @@ class Browsing:
                     yield
         number = self._connection.uid()
         self._views[number] = view
-        if len(self._views) > MOST_VIEWS:
+        if len(self._views) > MAX_VIEWS:
             del self._views[next(iter(self._views))]
         properties = {"JMQConsumerID": Long(number)}
         self._connection.reply(packet, properties=properties, body=bytes(view.ids))

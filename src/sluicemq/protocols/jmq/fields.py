@@ -400,7 +400,7 @@ _long: Final = Struct(">hhq")
 _int: Final = Struct(">hhi")
 _i64: Final = Struct(">q")
 _COUNT: Final = _int.pack(DELIVERY_COUNT, _i32.size, 0)
-_REMEMBERED: Final = 512
+_MAX_CACHED: Final = 512
 """Maximum size of a cached header in bytes: the headers of one producer's messages repeat."""
 
 
@@ -472,7 +472,7 @@ def decode_header(raw: bytes) -> VariableHeader:
     Raises ProtocolError for a record that runs past the end or has the wrong length, and for
     strings that are not UTF-8.
     """
-    return _remembered(raw) if len(raw) <= _REMEMBERED else _decode(raw)
+    return _remembered(raw) if len(raw) <= _MAX_CACHED else _decode(raw)
 
 
 def _decode(raw: bytes) -> VariableHeader:

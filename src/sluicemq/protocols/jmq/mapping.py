@@ -103,7 +103,7 @@ _SERIALISED: Final = (BodyKind.MAP, BodyKind.STREAM, BodyKind.OBJECT)
 _LONGS: Final = 1 << 63
 
 _JMQ: Final = Origin.JMQ
-_KEPT: Final = 0xFFFF & ~(L | F | C | I)
+_KEPT_FLAGS: Final = 0xFFFF & ~(L | F | C | I)
 """Flags of the sender that a delivery keeps. R is one of them: a client that lost its broker before
 SEND_REPLY sends the message again with R, because a consumer may have received the first one."""
 _FLAGS_AT: Final = 62
@@ -237,7 +237,7 @@ def encode_delivery(
     properties = message.properties
     if message.origin is not _JMQ or not native or (properties and REASON in properties):
         native, body = _encode_transcoded(message, identity)
-    flags |= (native[_FLAGS_AT] << 8 | native[_FLAGS_AT + 1]) & _KEPT
+    flags |= (native[_FLAGS_AT] << 8 | native[_FLAGS_AT + 1]) & _KEPT_FLAGS
     return (
         native[:_FLAGS_AT],
         _delivery.pack(flags, consumer_id, DELIVERY_COUNT, _COUNT_SIZE, count),

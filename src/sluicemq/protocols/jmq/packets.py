@@ -306,7 +306,7 @@ class Level:
 
 # --- rejected requests ---------------------------------------------------------------------------
 
-LONGEST_REASON: Final = 1000
+MAX_REASON: Final = 1000
 """Maximum length of JMQReason in characters."""
 
 

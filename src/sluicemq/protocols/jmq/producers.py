@@ -63,20 +63,20 @@ from sluicemq.protocols.jmq.wire import (
     number,
 )
 
-MOST_PARKED: Final = 10_000
+MAX_PARKED: Final = 10_000
 """Maximum number of messages that wait for room; the next one is rejected at once."""
 
-_MOST_SEARCHES: Final = 100
+_MAX_SEARCHES: Final = 100
 """Maximum number of searches for re-sent messages per connection."""
-_MOST_SEARCHED: Final = 10_000
+_MAX_SEARCH_STEPS: Final = 10_000
 """Maximum number of steps per search, most of which examine a message."""
-_EXAMINED: Final = 50
+_LOOKUP_BATCH: Final = 50
 """Number of messages looked up together."""
 _WINDOW: Final = 10_000
 """Numbers of the journal whose messages are examined in order, after those with later numbers."""
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
-_LARGEST_SEQUENCE: Final = (1 << 62) - 1
+_MAX_SEQUENCE: Final = (1 << 62) - 1
 _ANY_SIZE: Final = Limits(1 << 31, 1 << 31, 1 << 31)
 """Limits of copies, whose originals are within those of the listener. The properties of an old
 packet may be larger in the present encoding."""
@@ -258,7 +258,7 @@ class Producers:
 
     def _copy_for_topic(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
         """Return a copy of the packet addressed to the topic, with a new message id."""
-        number = self._connection.uid() & _LARGEST_SEQUENCE
+        number = self._connection.uid() & _MAX_SEQUENCE
         raw = encode_header(
             format_name(name),
             header.correlation_id,
@@ -289,11 +289,11 @@ class Producers:
         search is limited, and uses the time for scans. Raises SearchPending."""
         if self._search is None or self._search[0] is not packet:
             self._searches += 1
-            if self._searches > _MOST_SEARCHES:
+            if self._searches > _MAX_SEARCHES:
                 return False
             self._search = (
                 packet,
-                islice(self._compare_latest(destination, message), _MOST_SEARCHED),
+                islice(self._compare_latest(destination, message), _MAX_SEARCH_STEPS),
             )
         for is_match in self._search[1]:
             if is_match:
@@ -363,7 +363,7 @@ class Producers:
 
     def may_park(self, destination: Destination) -> bool:
         """Return whether one more message may wait for capacity."""
-        return len(destination.parked) < MOST_PARKED
+        return len(destination.parked) < MAX_PARKED
 
     def finish_parked(self, request: Packet, error: BrokerError | None) -> None:
         """Reply to a message that has waited for capacity."""
@@ -396,4 +396,4 @@ def _latest_first(
     for end in range(broker.journal.next_sequence(), 0, -_WINDOW):
         cursor = subscription.cursor(end, priority, max(0, end - _WINDOW))
         while cursor.priority == priority:
-            yield from cursor.examine(_EXAMINED) or (None,)
+            yield from cursor.examine(_LOOKUP_BATCH) or (None,)

@@ -91,7 +91,7 @@ from sluicemq.protocols.transport import (
 )
 from sluicemq.security.access import OPEN, Access, Credentials
 
-MOST_IDS: Final = 10_000
+MAX_IDS: Final = 10_000
 """Maximum number of unique ids in one GENERATE_UID_REPLY."""
 
 _INFO_STATUS: Final = 1
@@ -103,10 +103,10 @@ _ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
 _BEFORE_LOGIN: Final = frozenset(
     {PacketType.HELLO, PacketType.AUTHENTICATE, PacketType.GOODBYE, PacketType.PING}
 )
-_GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
+_ACCEPTED: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
 
-_LONG: Final = frozenset(
+_LONG_REQUESTS: Final = frozenset(
     {
         PacketType.START,
         PacketType.STOP,
@@ -124,7 +124,7 @@ Packets = Sequence[Packet]
 
 _COUNT_BITS: Final = 22
 """Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
-_MOST: Final = (1 << 63) - 1
+_MAX_LONG: Final = (1 << 63) - 1
 
 
 class Coordinator:
@@ -152,7 +152,7 @@ class Coordinator:
         loop."""
         self._broker = broker
         self.background = background
-        self.uid = count((broker.clock.wall << _COUNT_BITS) & _MOST).__next__
+        self.uid = count((broker.clock.wall << _COUNT_BITS) & _MAX_LONG).__next__
         """Returns a number of 63 bits that is unique within the broker, also across restarts."""
         self._ready = False
         self.session = self.uid()
@@ -398,7 +398,7 @@ class JmqSession:
                 if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
                     limited = send(packet)
                 else:
-                    limited = kind in _LONG
+                    limited = kind in _LONG_REQUESTS
                     self._handler(kind)(packet)
             except ANSWERED as error:
                 self._refuse(packet, error)
@@ -500,7 +500,7 @@ class JmqSession:
         self._previous_number = number(packet, "JMQConnectionID", 0)
         connection.reconnected = self._previous_number != 0
         status = answer_hello(connection, packet, self._coordinator.session)
-        if status not in _GOING_ON:
+        if status not in _ACCEPTED:
             self._close_when_answered(f"HELLO: {status.name}")
             return
         self._coordinator.prepare()
@@ -586,8 +586,8 @@ class JmqSession:
 
     def _generate_uid(self, packet: Packet) -> None:
         quantity = number(packet, "JMQQuantity", 1)
-        if not 0 < quantity <= MOST_IDS:
-            raise RejectedRequest(Status.BAD_REQUEST, f"JMQQuantity must be 1 to {MOST_IDS}")
+        if not 0 < quantity <= MAX_IDS:
+            raise RejectedRequest(Status.BAD_REQUEST, f"JMQQuantity must be 1 to {MAX_IDS}")
         ids = b"".join([self._coordinator.uid().to_bytes(8, "big") for _ in range(quantity)])
         self._connection.reply(packet, properties={"JMQQuantity": quantity}, body=ids)
 

@@ -64,9 +64,9 @@ from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 # --- transactions ------------------------------------------------------------------------------
 
-MOST_REMEMBERED: Final = 4096
+MAX_REMEMBERED: Final = 4096
 """Maximum number of remembered ended transactions."""
-LOOK_INTERVAL: Final = 1000
+SEARCH_INTERVAL: Final = 1000
 """Minimum ms between two searches for transactions to roll back."""
 
 
@@ -295,7 +295,7 @@ class Branches:
                 next_deadline = min(next_deadline, deadline)
         self._next_expiry_check = NEVER
         if next_deadline < NEVER:
-            self._schedule_expiry_check(max(next_deadline, now + LOOK_INTERVAL))
+            self._schedule_expiry_check(max(next_deadline, now + SEARCH_INTERVAL))
 
     def _detach(self, branch: Branch, timeout: int, limit: int) -> None:
         """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
@@ -404,7 +404,7 @@ class Branches:
             self._by_connection[connection].pop(branch.number, None)
         branch.connection_numbers.clear()
         self._ended[branch.number] = branch
-        if len(self._ended) > MOST_REMEMBERED:
+        if len(self._ended) > MAX_REMEMBERED:
             _, oldest = self._ended.popitem(last=False)
             if self._by_xid.get(oldest.xid) is oldest:
                 del self._by_xid[oldest.xid]

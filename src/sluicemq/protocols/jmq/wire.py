@@ -174,7 +174,7 @@ class Oversized(Packet):
 _DEFAULT_LIMITS: Final = Limits()
 _OLDEST: Final = 103
 _VERSIONS: Final = (VERSION, 200, _OLDEST)
-_LARGEST: Final = 0x7FFF_FFFF
+_MAX_INT: Final = 0x7FFF_FFFF
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
 
 _prefix: Final = Struct(">Ihhi")
@@ -215,7 +215,7 @@ class Decoder:
 
     def allow(self, limits: Limits) -> None:
         """Set the limits of the packets that have not been received in part."""
-        self._limit = min(limits.packet, _LARGEST - FIXED_SIZE)  # so that kept data is a packet
+        self._limit = min(limits.packet, _MAX_INT - FIXED_SIZE)  # so that kept data is a packet
         self._header_limit = FIXED_SIZE + limits.header
         self._property_limit = limits.properties
 
@@ -442,7 +442,7 @@ def encode_head(
     """
     offset = FIXED_SIZE + len(header)
     total = offset + len(block) + body_size
-    if total > _LARGEST:
+    if total > _MAX_INT:
         raise FrameTooLarge(f"a packet cannot have {total} bytes")
     return b"".join(
         (

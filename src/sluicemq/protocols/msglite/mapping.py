@@ -35,7 +35,7 @@ from sluicemq.protocols.transcoding import answer_correlation, content
 _BYTES: Final = BodyKind.BYTES
 _MSGLITE: Final = Origin.MSGLITE
 
-FOR_EVER: Final = (1 << 31) - 1
+NO_EXPIRY: Final = (1 << 31) - 1
 """Timeout in seconds of a delivered message that never expires: 68 years. msglite has no value for
 "never"; the original server takes numbers above 7.4e9 for a time in the past."""
 
@@ -45,14 +45,14 @@ that milliseconds and microseconds fit into 64 bits."""
 
 _SECOND: Final = 1000
 _BLANKS: Final = b" \t\r\n"
-ANSWER: Final = b"reply:"
+REPLY_PREFIX: Final = b"reply:"
 """Prefix of a reply address that is more than a queue name."""
-MAX_ANSWER: Final = 60_000
+MAX_REPLY_ADDRESS: Final = 60_000
 """Maximum length of such an address, in bytes; a command line may have 65,536."""
 _MAX_NESTED: Final = 1024
 """Maximum length in bytes of a queue's name that itself is read as such an address: each of its
 levels takes time."""
-_ANSWER: Final = re.compile(rb"reply:(queue|topic):([^:]+):([^:]*)\Z")
+_REPLY_ADDRESS: Final = re.compile(rb"reply:(queue|topic):([^:]+):([^:]*)\Z")
 _KINDS: Final = {b"queue": Kind.QUEUE, b"topic": Kind.TOPIC}
 
 
@@ -82,15 +82,15 @@ def to_message(
 def wire_timeout(message: Message) -> int:
     """Return the timeout that the publisher gave, in seconds.
 
-    For a message from another protocol it is the time to live, rounded up; FOR_EVER if none.
+    For a message from another protocol it is the time to live, rounded up; NO_EXPIRY if none.
     """
     expiration = message.expiration
     if message.origin is _MSGLITE:
         if expiration == LAST_EXPIRATION and message.native:
             return int(message.native)
-        return (expiration - message.timestamp) // _SECOND if expiration else FOR_EVER
+        return (expiration - message.timestamp) // _SECOND if expiration else NO_EXPIRY
     if not expiration:
-        return FOR_EVER
+        return NO_EXPIRY
     return max(0, -((message.timestamp - expiration) // _SECOND))
 
 
@@ -100,12 +100,12 @@ def wire_reply(message: Message) -> bytes:
     if address is None or not address.name:
         return b""
     raw = _write_address(address, answer_correlation(message))
-    return raw if len(raw) <= MAX_ANSWER else b""
+    return raw if len(raw) <= MAX_REPLY_ADDRESS else b""
 
 
 def read_address(to: bytes) -> tuple[Address, str]:
     """Return destination and correlation id of a message that is sent to this address."""
-    answer = _read_answer(to) if to.startswith(ANSWER) else None
+    answer = _read_answer(to) if to.startswith(REPLY_PREFIX) else None
     return answer or (Address(Kind.QUEUE, decode_name(to)), "")
 
 
@@ -126,7 +126,7 @@ def _write_address(address: Address, correlation: str) -> bytes:
 
 def _read_answer(raw: bytes) -> tuple[Address, str] | None:
     """Parse a `reply:` address; None unless `_write_address` restores it exactly."""
-    match = _ANSWER.match(raw)
+    match = _REPLY_ADDRESS.match(raw)
     if match is None:
         return None
     address = Address(_KINDS[match[1]], decode_name(unquote_to_bytes(match[2])))

@@ -42,7 +42,7 @@ from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, Publisher, SentDeliveries, cache_target, find_target
 from sluicemq.protocols.msglite.mapping import (
-    ANSWER,
+    REPLY_PREFIX,
     read_address,
     to_message,
     wire_body,
@@ -73,11 +73,11 @@ CLOSED: Final = 16
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
 _SYNC: Final = Durability.SYNC
 
-_MOST_UNSENT: Final = 256 * 1024
+_MAX_UNSENT: Final = 256 * 1024
 """Bytes written but not sent from which on the session processes no further command."""
-_MOST_HELD_BACK: Final = 256 * 1024
+_MAX_HELD_BACK: Final = 256 * 1024
 """Bytes received behind a waiting command from which on reading pauses."""
-_LONGEST_ALARM: Final = 86_400.0
+_MAX_ALARM: Final = 86_400.0
 """Seconds. Event loops limit timers, the protocol does not limit timeouts: the session sets a timer
 that fires early again."""
 _SMALL_BODY: Final = 4096
@@ -202,13 +202,13 @@ class MsgliteSession:
                 self._transport.quick_ack()
         elif self._pending or decoder.buffered or decoder.error is not None:
             self._held_bytes += len(data)
-            if self._held_bytes > _MOST_HELD_BACK:
+            if self._held_bytes > _MAX_HELD_BACK:
                 self._channel.pause_reading(True)
         self._publisher.count_received(len(data))
 
     def _holds_back_too_much(self, wait: bool) -> bool:
         """Return whether the input behind a waiting command lets reading pause."""
-        return self._held_bytes > _MOST_HELD_BACK
+        return self._held_bytes > _MAX_HELD_BACK
 
     @property
     def buffered(self) -> int:
@@ -360,7 +360,7 @@ class MsgliteSession:
             if destination is None:
                 return  # a late reply
             # a temporary destination receives only one message
-            if not destination.temporary and not to.startswith(ANSWER):
+            if not destination.temporary and not to.startswith(REPLY_PREFIX):
                 cache_target(self._destinations, to, destination)
         durability = self._durability
         queue = destination.queue
@@ -416,7 +416,7 @@ class MsgliteSession:
         self._cancel_waiting()
         self._wait_reasons &= ~WAITING
         self._unsent += len(TIMEOUT_LINE)
-        if self._unsent > _MOST_UNSENT:
+        if self._unsent > _MAX_UNSENT:
             self._wait_reasons |= FULL
         self._transport.write((TIMEOUT_LINE,))
 
@@ -495,7 +495,7 @@ class MsgliteSession:
             self._used_replies.append(self._query)
             self._query = None
         self._wait_reasons &= ~WAITING
-        if self._unsent > _MOST_UNSENT:
+        if self._unsent > _MAX_UNSENT:
             self._wait_reasons |= FULL
 
     def detached(self, consumer: Consumer) -> None:
@@ -558,7 +558,7 @@ class MsgliteSession:
 
     def _set_alarm(self) -> None:
         """Set the timer for the deadline. One timer serves all commands; an earlier one is kept."""
-        delay = min((self._deadline - self._broker.clock.steady) / 1000, _LONGEST_ALARM)
+        delay = min((self._deadline - self._broker.clock.steady) / 1000, _MAX_ALARM)
         self._alarm_at = self._deadline
         self._alarm.set(delay, self._on_alarm)
 

@@ -74,8 +74,8 @@ _TO_BLANK: Final = bytes.maketrans(_BLANKS, b"    ")
 _CR: Final = 0x0D
 _LF: Final = 0x0A
 
-_MOST_LINES: Final = 64
-_LONGEST_KEPT: Final = 128
+_MAX_CACHED_LINES: Final = 64
+_MAX_CACHED_BYTES: Final = 128
 """The decoder caches 64 lines of up to 128 bytes: most clients repeat themselves."""
 
 _START: Final = 64
@@ -126,7 +126,7 @@ class Decoder(FrameDecoder[Frame]):
 
     def feed(self, data: bytes) -> list[Frame]:
         """Decode received bytes and return the complete frames. Never raises."""
-        if not self._rest and len(data) <= _LONGEST_KEPT:
+        if not self._rest and len(data) <= _MAX_CACHED_BYTES:
             frame = self._commands.get(data)
             if frame is not None and self.error is None:
                 return [frame]
@@ -218,8 +218,8 @@ class Decoder(FrameDecoder[Frame]):
         self.has_command = True
         head = length, frame
         # lines with a reply address are not cached: each reply address is different
-        if len(line) <= _LONGEST_KEPT and (count != 4 or kind != MESSAGE):
-            if len(self._lines) >= _MOST_LINES:
+        if len(line) <= _MAX_CACHED_BYTES and (count != 4 or kind != MESSAGE):
+            if len(self._lines) >= _MAX_CACHED_LINES:
                 self._lines.clear()
                 self._commands.clear()
             self._lines[line] = head

@@ -12,7 +12,7 @@ that refer to a missing message are ignored.
     sends that cannot be accepted yet        frames behind them on the connection
     -------------------------------------    ----------------------------------------------------
     their queue is full and blocks           wait; the session reads no more
-    the journal's disk is nearly full        sends wait, in order, up to MOST_WAITING bytes; then
+    the journal's disk is nearly full        sends wait, in order, up to MAX_WAITING bytes; then
                                              the session reads no more. Other frames are processed:
                                              acknowledgements free disk space
 
@@ -73,9 +73,9 @@ from sluicemq.protocols.channel import (
 )
 from sluicemq.protocols.phpmq.wire import (
     ACKNOWLEDGE,
-    ANSWER,
     CONSUME,
     PROBE,
+    REPLY_PREFIX,
     REQUEUE,
     SEND,
     WITHOUT_TTL,
@@ -97,7 +97,7 @@ _BYTES: Final = BodyKind.BYTES
 _PHPMQ: Final = Origin.PHPMQ
 _SYNC: Final = Durability.SYNC
 
-MOST_WAITING: Final = 1024 * 1024
+MAX_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space from which on the session reads no more."""
 WAITING_OVERHEAD: Final = 512
 """Bytes that a waiting send counts in addition to its content."""
@@ -407,7 +407,9 @@ class PhpmqSession:
             else:
                 self._answer_probe(queue)
             return None, ""
-        sequence = self._ids.decode(queue[len(ANSWER) :]) if queue.startswith(ANSWER) else 0
+        sequence = (
+            self._ids.decode(queue[len(REPLY_PREFIX) :]) if queue.startswith(REPLY_PREFIX) else 0
+        )
         if sequence:
             delivery = None if self._consumer is None else self._consumer.unacked.get(sequence)
             request = None if delivery is None else self._broker.read(delivery)
@@ -490,12 +492,12 @@ class PhpmqSession:
 
     def _count_waiting(self, size: int) -> None:
         self._waiting_bytes += size + WAITING_OVERHEAD
-        if self._waiting_bytes > MOST_WAITING:
+        if self._waiting_bytes > MAX_WAITING:
             self._pause_reading()
 
     def _has_too_many_waiting(self, wait: bool) -> bool:
         """Return whether the sends that wait for disk space let reading pause."""
-        return self._waiting_bytes > MOST_WAITING and not self._channel.ended
+        return self._waiting_bytes > MAX_WAITING and not self._channel.ended
 
     def _on_space_available(self) -> None:
         """Continue once the journal has space again."""

@@ -64,7 +64,7 @@ dispatch of version 1 has no TTL and is read as 0.
 """
 
 
-ANSWER: Final = b"reply:"
+REPLY_PREFIX: Final = b"reply:"
 """Prefix of a message id in the name of the queue for the answer to that message."""
 
 PROBE: Final = b"sluicemq.probe."
@@ -113,10 +113,10 @@ packet, the form used at high rates, have none, so that nothing more is stored f
 _DEFAULT_LIMITS: Final = Limits()
 _HEADER_SIZE: Final = 8
 _PACKET_HEADER_SIZE: Final = 32
-_FOR_EVER: Final = b"P05%029d0" % 1
+_NO_EXPIRY: Final = b"P05%029d0" % 1
 _FULL_ID: Final = b"P03%029d" % 32
 _LEAD_SIZE: Final = _HEADER_SIZE + _PACKET_HEADER_SIZE
-_MOST_LEADS: Final = 256
+_MAX_LEADS: Final = 256
 
 _CACHED_HEADERS: Final = 4096
 _packet_headers: dict[bytes, tuple[int, int]] = {}
@@ -192,12 +192,12 @@ class Decoder(FrameDecoder[Frame]):
                             packets -= 1
                             identity += _PACKET_HEADER_SIZE
                             end = identity + 32 if starts(_FULL_ID, end) else size + 1
-                        if (end <= size) if packets == 2 else starts(_FOR_EVER, end):
+                        if (end <= size) if packets == 2 else starts(_NO_EXPIRY, end):
                             queue = data[position + _LEAD_SIZE : name_end]
                             content = data[body : body + header[1]]
                             number = -1 if packets == 2 and kind == SEND else 0
                             append((kind, queue, content, data[identity:end], number))
-                            position = end if packets == 2 else end + len(_FOR_EVER)
+                            position = end if packets == 2 else end + len(_NO_EXPIRY)
                             continue
             end = self._message(data, position, frames)
             if end < 0:
@@ -271,7 +271,7 @@ class Decoder(FrameDecoder[Frame]):
         identity = contents[MESSAGE_ID] or b""
         frames.append((kind, queue, contents[CONTENT] or b"", identity, number))
         if not in_line_form and order[0] == QUEUE_NAME and kind in (SEND, DISPATCH, ACKNOWLEDGE):
-            if len(self._leads) >= _MOST_LEADS:
+            if len(self._leads) >= _MAX_LEADS:
                 self._leads.clear()
             lead = data[start : start + _LEAD_SIZE]
             self._leads[lead] = kind, len(order), _LEAD_SIZE + len(queue)
@@ -397,7 +397,7 @@ class DispatchEncoder:
 
     __slots__ = ("_for_ever", "_identity", "_name", "_newline", "_prefixes")
 
-    _MOST_PREFIXES: Final = 1024
+    _MAX_PREFIXES: Final = 1024
 
     def __init__(self, queue: bytes, newline: bytes = b"") -> None:
         self._newline = newline
@@ -417,7 +417,7 @@ class DispatchEncoder:
         key = length if ttl >= 0 else ~length
         prefix = self._prefixes.get(key)
         if prefix is None:
-            if len(self._prefixes) >= self._MOST_PREFIXES:
+            if len(self._prefixes) >= self._MAX_PREFIXES:
                 self._prefixes.clear()
             header = _header(DISPATCH, 4 if ttl >= 0 else 3)
             prefix = b"%b%bP02%029d%b" % (header, self._name, length, newline)

@@ -21,7 +21,7 @@ THRESHOLD: Final = 1024
 
 _GZIP: Final = 31
 """zlib's wbits value for the gzip format with its largest window."""
-_MOST_MEMBERS: Final = 16
+_MAX_MEMBERS: Final = 16
 """Maximum number of members of a gzip body. Known clients send one; thousands of empty ones would
 each cost a copy of the frame."""
 _STEP: Final = 1 << 18
@@ -131,7 +131,7 @@ def _plain(data: bytes) -> Iterator[bytes]:
 
 def _gunzip(data: bytes) -> Iterator[bytes]:
     """Yield the parts of a gzip body, up to the end of the last member. Raises ProtocolError."""
-    for _ in range(_MOST_MEMBERS):
+    for _ in range(_MAX_MEMBERS):
         stream = zlib.decompressobj(_GZIP)
         while not stream.eof:
             try:
@@ -146,7 +146,7 @@ def _gunzip(data: bytes) -> Iterator[bytes]:
         data = stream.unused_data
         if not data:
             return
-    raise ProtocolError(f"the gzip body has more than {_MOST_MEMBERS} members")
+    raise ProtocolError(f"the gzip body has more than {_MAX_MEMBERS} members")
 
 
 def _unbrotli(data: bytes) -> Iterator[bytes]:

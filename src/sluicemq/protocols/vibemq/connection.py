@@ -63,11 +63,11 @@ from sluicemq.protocols.vibemq.wire import (
     encode,
 )
 
-_LONGEST_RESPONSE: Final = 4 * MAX_BODY
+_MAX_RESPONSE: Final = 4 * MAX_BODY
 """Maximum size of a response's body before its compression, in bytes: a list of queues."""
-_LONGEST_REASON: Final = 1000
+_MAX_REASON: Final = 1000
 """Maximum length of an error's message, in bytes."""
-_MOST_PARKED: Final = 1000
+_MAX_PARKED: Final = 1000
 """Messages of a connection that may wait for room; a further one is refused at once."""
 _NEEDS_QUEUE: Final = {
     PUBLISH: "publish",
@@ -196,7 +196,7 @@ class VibemqConnection:
         """Send one frame, with the negotiated compression."""
         compression = self.compression
         try:
-            data = encode(frame, limit=_LONGEST_RESPONSE if compression else MAX_BODY)
+            data = encode(frame, limit=_MAX_RESPONSE if compression else MAX_BODY)
             if compression:
                 data = compressed(data, compression, self.options.threshold)
         except FrameTooLarge as error:
@@ -206,7 +206,7 @@ class VibemqConnection:
 
     def refuse(self, identity: str, code: str, reason: str) -> None:
         """Answer the request of that id with an Error. Clients show users only `reason`."""
-        text = reason.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
+        text = reason.encode(errors="replace")[:_MAX_REASON].decode(errors="replace")
         self.send(Frame(ERROR, identity, error_code=code, error_message=text))
 
     def fail(self, identity: str, error: SluiceError) -> None:
@@ -285,7 +285,7 @@ class VibemqConnection:
 
     def may_park(self, destination: Destination) -> bool:
         """Return whether one more message may wait for room."""
-        return self.options.block_timeout > 0 and self.publisher.parked < _MOST_PARKED
+        return self.options.block_timeout > 0 and self.publisher.parked < _MAX_PARKED
 
     def finish_parked(self, request: Request, error: BrokerError | None) -> None:
         """Answer a Publish that has waited for room."""

@@ -70,7 +70,7 @@ from sluicemq.protocols.vibemq.mapping import to_deliver, wire_id
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
 
-MOST_COPIES: Final = 4096
+MAX_COPIES: Final = 4096
 """Maximum number of tracked copies per connection. A client that never acknowledges adds a few with
 each timeout."""
 _SHARED_BYTES: Final = 16 * 1024
@@ -705,7 +705,7 @@ class Subscriptions:
                 copy.is_passed = not unacked  # kept, because the client may still acknowledge it
             remaining.append(copy)
         if expired or silent:
-            self.copies = remaining[-MOST_COPIES:]
+            self.copies = remaining[-MAX_COPIES:]
             self.last_activity = now if silent else self.last_activity
             for subscriber, sequences in expired.items():
                 subscriber.time_out(sequences)

@@ -103,7 +103,7 @@ _READ_PRIORITIES: Final = {
 }
 _PRIORITY_NAMES: Final = ("Low",) * 4 + ("Normal",) + ("High",) * 3 + ("Critical",) * 2
 
-_OURS: Final = COMPRESSION | {PRIORITY, CORRELATION_ID, REPLY_TO, TYPE, CONTENT_ENCODING}
+_BROKER_HEADERS: Final = COMPRESSION | {PRIORITY, CORRELATION_ID, REPLY_TO, TYPE, CONTENT_ENCODING}
 """Headers that are made from fields of the message or omitted, never made from properties."""
 TOPIC: Final = "topic:"
 """Prefix of a topic's name where a queue of that name could be meant."""
@@ -134,7 +134,7 @@ _QUICK_LEVELS: Final = 8
 PIECE: Final = 256 * 1024
 """Bytes of a payload that are checked at a time. The check blocks other threads for some ms."""
 _CLOSERS: Final = {0x5B: b"]", 0x7B: b"}"}
-_MOST_WITHOUT_COMMA: Final = 5 * MAX_DEPTH
+_MAX_WITHOUT_COMMA: Final = 5 * MAX_DEPTH
 """Quotes, or brackets, that JSON may have between two commas: each level has one key at most."""
 
 
@@ -356,7 +356,7 @@ def wire_headers(message: Message, encoded: bool) -> dict[str, str]:
         from_jms = message.origin is Origin.JMQ
         for key, value in properties.items():
             name = from_identifier(key) if from_jms else key
-            if name in _OURS or (name == ATTEMPTS_HEADER and not dead):
+            if name in _BROKER_HEADERS or (name == ATTEMPTS_HEADER and not dead):
                 continue
             text = _property_text(value)
             if is_encodable(name) and is_encodable(text):
@@ -475,7 +475,7 @@ def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
         if comma < 0 or position + comma == start:
             parts = data.split(b'"')
             brackets = b"".join(parts[in_string::2]).translate(None, _NO_BRACKETS)
-            if max(len(parts), len(brackets)) > _MOST_WITHOUT_COMMA:
+            if max(len(parts), len(brackets)) > _MAX_WITHOUT_COMMA:
                 raise ProtocolError("the payload is not JSON: values without commas")
             in_string ^= len(parts) % 2 == 0
             position += len(data)

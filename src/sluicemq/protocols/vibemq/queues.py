@@ -89,11 +89,11 @@ _SPAN: Final = re.compile(
 _INTEGER: Final = re.compile(r"-?\d{1,18}\Z", re.A)
 TICKS_PER_MS: Final = 10_000
 """A tick is 100 ns, the unit of .NET's time spans."""
-MOST_TICKS: Final = 2**63 - 1
-LEAST_TICKS: Final = -(2**63)
-MOST_NAME: Final = 1024
+MAX_TICKS: Final = 2**63 - 1
+MIN_TICKS: Final = -(2**63)
+MAX_NAME: Final = 1024
 """Maximum length of a dead-letter queue's name, in bytes."""
-MOST_ODD_NAME: Final = 4096
+MAX_UNUSABLE_NAME: Final = 4096
 """Maximum length of an unusable dead-letter queue name that QueueInfo returns, in characters."""
 
 
@@ -174,7 +174,7 @@ class WrittenOptions(NamedTuple):
 
     mode, overflow      numbers of Mode and Strategy, or others
     ttl_ticks           100 ns; 0 and less = none
-    dead_letter_queue   any text of up to MOST_ODD_NAME characters
+    dead_letter_queue   any text of up to MAX_UNUSABLE_NAME characters
     """
 
     mode: int | None = None
@@ -298,7 +298,7 @@ def _truth(value: object) -> bool | None:
 
 
 def _limited_name(value: object) -> str | None:
-    return value if isinstance(value, str) and len(value) <= MOST_ODD_NAME else None
+    return value if isinstance(value, str) and len(value) <= MAX_UNUSABLE_NAME else None
 
 
 def _span(value: object) -> int | None:
@@ -306,7 +306,7 @@ def _span(value: object) -> int | None:
     ticks = read_span(value.strip()) if isinstance(value, str) else None
     if ticks is None and (ms := _integer(value)) is not None:
         ticks = ms * TICKS_PER_MS
-    return ticks if ticks is not None and LEAST_TICKS <= ticks <= MOST_TICKS else None
+    return ticks if ticks is not None and MIN_TICKS <= ticks <= MAX_TICKS else None
 
 
 def read_span(text: str) -> int | None:
@@ -324,7 +324,7 @@ def read_span(text: str) -> int | None:
 
 def can_be_queue(name: str) -> bool:
     """Return whether a dead-letter queue may have this name: a valid name in any protocol."""
-    return is_encodable(name, MOST_NAME) and name.isprintable() and not is_temporary(name)
+    return is_encodable(name, MAX_NAME) and name.isprintable() and not is_temporary(name)
 
 
 class _Option(NamedTuple):

@@ -37,7 +37,7 @@ from sluicemq.model.errors import (
     TooManyConnections,
     TooManyFailures,
 )
-from sluicemq.protocols.channel import CONGESTED, MOST_UNREAD, Channel, LoginCheck
+from sluicemq.protocols.channel import CONGESTED, MAX_UNREAD, Channel, LoginCheck
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.protocols.vibemq.commands import COMMANDS
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker, negotiate
@@ -87,10 +87,12 @@ from sluicemq.protocols.vibemq.wire import (
 )
 from sluicemq.security.access import Access, Credentials
 
-MOST_UNPACKED: Final = 4 * MAX_BODY
+MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY
 """Bytes that compressed frames of one connection may unpack to before other connections are served.
 A single larger frame waits for the memory of the largest frame that is accepted."""
-_LONG: Final = frozenset({LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE, UNSUBSCRIBE})
+_LONG_REQUESTS: Final = frozenset(
+    {LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE, UNSUBSCRIBE}
+)
 """Requests whose output, a list or a backlog, can be long, and UNSUBSCRIBE, which examines all
 unacked messages of the connection."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
@@ -196,7 +198,7 @@ class VibemqSession:
         if large is None:
             self.receive(b"")
         else:
-            self._submit_large(large, MOST_UNPACKED, 2 * MOST_UNPACKED)
+            self._submit_large(large, MAX_UNPACKED_BYTES, 2 * MAX_UNPACKED_BYTES)
 
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
         work = partial(read_large, self._decoder, large, limit)
@@ -336,7 +338,7 @@ class VibemqSession:
                 self._connection.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
                 self._execute(frame)
-                if kind in _LONG and (later_frames := frames[index + 1 :]):
+                if kind in _LONG_REQUESTS and (later_frames := frames[index + 1 :]):
                     channel.hold(later_frames, size)
                     self._is_continued = True
                     self._continuation.set(0, self._continue)
@@ -358,7 +360,7 @@ class VibemqSession:
 
     def _continue(self) -> None:
         """Process the frames behind a long request, unless the client reads no responses."""
-        if self._channel.unread <= MOST_UNREAD:
+        if self._channel.unread <= MAX_UNREAD:
             self._is_continued = False
             self._handle(self._channel.release())
 
@@ -440,7 +442,7 @@ class VibemqSession:
         limits = Limits(
             frame=self._options.frame,
             unpacked=self._options.unpacked,
-            batch=MOST_UNPACKED,
+            batch=MAX_UNPACKED_BYTES,
             inline=LARGE,
             skip=True,
         )

@@ -351,12 +351,12 @@ class Limits(NamedTuple):
 
 
 _DEFAULT_LIMITS: Final = Limits()
-_MOST_QUEUES: Final = 256
+_MAX_QUEUES: Final = 256
 """Queue names cached by a decoder."""
 
-_SHORTEST: Final = 2
+_MIN_SIZE: Final = 2
 """Minimum size of a body in bytes; the original server rejects shorter ones as well."""
-_LONGEST: Final = 0x7FFFFFFF
+_MAX_SIZE: Final = 0x7FFFFFFF
 """Maximum size of a body in bytes; the original server rejects longer ones as well."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -467,7 +467,7 @@ class Decoder(FrameDecoder[Frame]):
             length, flag, _, kind, id_size = unpack(data, position)
             start = position + HEADER_SIZE
             end = start + length
-            if flag or end > size or not _SHORTEST <= length <= limit:
+            if flag or end > size or not _MIN_SIZE <= length <= limit:
                 break
             # Plain frames without headers are decoded here for speed, all others by _body
             queue_at = start + 4 + id_size
@@ -520,9 +520,9 @@ class Decoder(FrameDecoder[Frame]):
                 self._need = 4
                 break
             length = _u32.unpack_from(data, position)[0]
-            if length < _SHORTEST:
+            if length < _MIN_SIZE:
                 raise ProtocolError(f"a frame announces a body of {length} bytes")
-            if length > (_LONGEST if limits.skip else limits.frame):
+            if length > (_MAX_SIZE if limits.skip else limits.frame):
                 raise _announced(length, limits.frame)
             start = position + HEADER_SIZE
             if size < start:
@@ -661,9 +661,9 @@ class Decoder(FrameDecoder[Frame]):
         name = self._queues.get(raw)
         if name is None:
             name = _string(raw)
-            if len(self._queues) >= _MOST_QUEUES:
+            if len(self._queues) >= _MAX_QUEUES:
                 self._queues.clear()
-            if len(raw) <= _MOST_QUEUES:
+            if len(raw) <= _MAX_QUEUES:
                 self._queues[raw] = name
         return name
 

@@ -1,7 +1,7 @@
 """Span export to a collector, in a separate thread.
 
 The thread converts span records of the event loop to spans and sends them in batches. If the
-collector is slow or unavailable, records beyond MOST_WAITING are dropped and counted; messages are
+collector is slow or unavailable, records beyond MAX_WAITING are dropped and counted; messages are
 not affected.
 
 Names and attributes of the spans follow OpenTelemetry's conventions for messaging; attributes
@@ -27,11 +27,11 @@ from opentelemetry.util.types import AttributeValue
 from sluicemq import __version__
 from sluicemq.server.tracing.span_recorder import SpanRecord
 
-MOST_WAITING: Final = 10_000
+MAX_WAITING: Final = 10_000
 BATCH: Final = 512
-PATIENCE_SECONDS: Final = 1.0
+BATCH_SECONDS: Final = 1.0
 """Maximum time for which spans wait until a batch is full."""
-FAREWELL_SECONDS: Final = 5.0
+SHUTDOWN_SECONDS: Final = 5.0
 """Maximum time to send the remaining spans at shutdown."""
 
 SYSTEM: Final = "sluicemq"
@@ -81,7 +81,7 @@ class Export:
     def put(self, span_record: SpanRecord) -> None:
         """Queue a span record for export. Called on the event loop."""
         queue_length = len(self._waiting)
-        if queue_length >= MOST_WAITING:
+        if queue_length >= MAX_WAITING:
             self.counts["dropped"] += 1
             return
         self._waiting.append(span_record)
@@ -89,16 +89,16 @@ class Export:
             self._wakeup.set()
 
     def close(self) -> None:
-        """Send the remaining spans within FAREWELL_SECONDS and stop the thread."""
+        """Send the remaining spans within SHUTDOWN_SECONDS and stop the thread."""
         self._ending = True
         self._wakeup.set()
-        self._thread.join(FAREWELL_SECONDS)
+        self._thread.join(SHUTDOWN_SECONDS)
         self._exporter.shutdown()
 
     def _run(self) -> None:
         ending = False
         while not ending:
-            self._wakeup.wait(PATIENCE_SECONDS)
+            self._wakeup.wait(BATCH_SECONDS)
             self._wakeup.clear()
             ending = self._ending  # records queued before the flag was set are still sent
             while self._waiting:

@@ -47,7 +47,7 @@ SAMPLED: Final = 1
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 
-MOST_REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 """Maximum number of remembered ready times, and of deliveries with a pending end event. Above it,
 `deliver` spans start at the arrival time and deliveries have no `ack` span."""
 _SECOND: Final = 1_000_000_000
@@ -217,7 +217,7 @@ class SpanRecorder:
                 subscription.name,
             )
             self._export(deliver)
-            if len(self._unacked) < MOST_REMEMBERED:
+            if len(self._unacked) < MAX_REMEMBERED:
                 self._unacked[subscription, delivery.sequence] = deliver
 
     def ended(self, subscription: Subscription, sequence: int, outcome: str) -> None:
@@ -241,7 +241,7 @@ class SpanRecorder:
     def _remember(self, sequence: int, now: int) -> None:
         since = self._ready_times
         since[sequence] = now
-        if len(since) > MOST_REMEMBERED:
+        if len(since) > MAX_REMEMBERED:
             del since[next(iter(since))]
 
     def _ready_time(self, message: Message, sequence: int, now: int) -> int:

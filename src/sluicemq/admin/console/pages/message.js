@@ -10,7 +10,7 @@ import { button, empty, facts, head, loading, panel, tag, when } from "../parts.
 import { go, here } from "../router.js";
 import { session } from "../session.js";
 
-const MOST_BODY = 262_144;
+const MAX_BODY = 262_144;
 
 /** Put it into a page's element. */
 export function fill(element, place, id, signal) {
@@ -27,7 +27,7 @@ export function fill(element, place, id, signal) {
   loading(
     content,
     async () => {
-      const query = place.query({ max_body_bytes: MOST_BODY, subscription });
+      const query = place.query({ max_body_bytes: MAX_BODY, subscription });
       const message = await get(place.path(path), query, signal);
       put(actions, tools(place, message));
       put(content, view(place, path, message));
