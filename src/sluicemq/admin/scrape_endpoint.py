@@ -34,7 +34,7 @@ GET_METRICS: Final = ApiOperation(
     "GET",
     "/metrics",
     Need.USER,
-    "Figures for Prometheus",
+    "Metrics for Prometheus",
     NoParameters,
     bytes,
     media=TEXT,

@@ -570,7 +570,7 @@ class Broker:
         """Remove a delivered message; `force` dead-letters it even if `dead_letter` is not set."""
         return dead_letter(subscription, sequence, reason, force)
 
-    # --- turns -------------------------------------------------------------------------------
+    # --- iterations --------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Begin an iteration: read the clocks. Later records carry the new setting of the wall

@@ -333,7 +333,7 @@ class _Recovery:
             else:
                 count += self._distribute(destination, row, acked_deliveries)
         self._adopt_prepared(acked_deliveries)
-        self._dead_letter_orphans()
+        self._discard_orphans()
         return count
 
     def _requires_use(self, settings: StoredSettings) -> bool:
@@ -391,7 +391,7 @@ class _Recovery:
         destination.set_number(row.destination)
         return destination
 
-    def _dead_letter_orphans(self) -> None:
+    def _discard_orphans(self) -> None:
         """Journal the end of messages without a subscription, and forget temporary destinations."""
         journal = self.broker.journal
         wall = self.broker.clock.wall

@@ -115,7 +115,7 @@ def requeue_unacked(
         subscription.waiting += 1
         subscription.waiting_bytes += delivery.size
         if delivery.expires:
-            core.wheel.add(delivery, now)  # handed-over deliveries are not in the wheel yet
+            core.wheel.add(delivery, now)  # it is not there yet if it was dispatched on arrival
         if wait:
             if delivery.attempts:
                 subscription.requeued[delivery.sequence] = delivery

@@ -30,7 +30,7 @@ class LiveSegment:
 
     first         number in its name
     base          sequence number of index 0 of the columns
-    live          settlements awaited, by sequence - base
+    live          references that are not released yet, by sequence - base
     retained      the same for references in memory; empty as long as there are none
     offsets       offset / 8 of each record, by sequence - base; 0 = no record. Only until it is
                   sealed
@@ -227,7 +227,7 @@ class Liveness:
         target: LiveSegment,
         new_sequence: int,
     ) -> None:
-        """Move the record from `sequence` to `to`, which already has its references."""
+        """Move the record from `sequence` to `new_sequence`, which already has its references."""
         references = self.retained_references(segment, sequence)
         self.set_live_references(segment, sequence, 0)
         self.relocated[identity] = new_sequence

@@ -66,7 +66,7 @@ SEQUENCE_GAP: Final = 1 << 20
 
 _PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
-"""Pattern for a column of types: all types except MESSAGE, RELOCATED, INDEX and GAUGE."""
+"""Pattern for a column of types: all types except MESSAGE, RELOCATED, INDEX and DEPTH."""
 _APPLIED: Final = re.compile(
     b"[%c%c%c%c%c]"
     % (

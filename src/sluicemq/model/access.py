@@ -27,13 +27,13 @@ _MAX_CACHED: Final = 1024
 class Operation(StrEnum):
     """Operation on a destination that a permission can grant.
 
-    PRODUCE  send to it; it comes into being if it may do so by itself
-    CONSUME  receive from it, acknowledge, give back; it comes into being likewise
-    BROWSE   see its figures and settings, and its messages without taking them
+    PRODUCE  publish to it; this creates it where destinations are created by use
+    CONSUME  receive, acknowledge and requeue messages; this may create it, too
+    BROWSE   read its statistics and settings, and its messages without receiving them
     CREATE   declare it, with settings
-    DELETE   remove it
-    MANAGE   empty it
-    LIST     see that it exists, in lists; every other operation includes it
+    DELETE   delete it
+    MANAGE   change its settings, pause and resume it, purge it, and delete its subscriptions
+    LIST     see it in lists; every other operation includes it
     """
 
     PRODUCE = "produce"

@@ -149,13 +149,14 @@ class Connection(asyncio.Protocol):
             self.peer_user = peer_user(certificate, kind)
             if not self.peer_user:
                 # without a user name the client would be treated as anonymous
-                log.info("turned away", peer=self.peer, reason=f"no {kind} in its certificate")
+                reason = f"no {kind} in its certificate"
+                log.info("connection rejected", peer=self.peer, reason=reason)
                 self.abort("its certificate names no user")
                 return
         try:
             self._session = session_factory(self, self._admission.options)
         except TooManyConnections as error:
-            log.info("turned away", peer=self.peer, reason=str(error))
+            log.info("connection rejected", peer=self.peer, reason=str(error))
             self.abort(str(error))
             return
         except Exception as error:
@@ -471,7 +472,7 @@ class Connection(asyncio.Protocol):
         else:
             timeout = self._admission.options.output_timeout
             self._reason = f"took none of the bytes sent to it for {timeout:g} s"
-            log.info("cut off", peer=self.peer, reason=self._reason)
+            log.info("slow connection closed", peer=self.peer, reason=self._reason)
             self._admission.closed["output-timeout"] += 1
             self.abort("")
 

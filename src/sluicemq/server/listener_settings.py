@@ -249,7 +249,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     strict_create: Annotated[
         bool,
         about(
-            "VibeMQ: CreateQueue fails for an existing queue, even with the same options.",
+            "VibeMQ: CreateQueue of a queue that exists is answered with QUEUE_EXISTS.",
             only=VIBEMQ,
         ),
     ] = False

@@ -311,7 +311,7 @@ class TlsAcceptor:
         self._log_rejection(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
 
     def _log_rejection(self, peer: str, cause: str) -> None:
-        log.info("turned away", peer=peer, url=str(self._admission.url), reason=cause)
+        log.info("connection rejected", peer=peer, url=str(self._admission.url), reason=cause)
 
 
 def reason(error: OSError) -> str:

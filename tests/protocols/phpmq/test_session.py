@@ -186,7 +186,7 @@ def test_a_probe_after_a_refused_message_does_not_come_back(harness: Harness) ->
 # --- dispatch versions -------------------------------------------------------------------------
 
 
-def test_generation_1_dispatches_three_packets_and_keeps_the_time_to_live(harness: Harness) -> None:
+def test_version_1_dispatches_three_packets_and_keeps_the_time_to_live(harness: Harness) -> None:
     peer = harness.connect(dispatch_version=1)
     peer.send(b"q", b"body", ttl=5)
     peer.consume(b"q", 1)

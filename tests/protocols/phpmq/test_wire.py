@@ -90,7 +90,7 @@ def test_examples_in_the_line_form(name: str, newline: bytes) -> None:
     assert encode(frame, newline) == lines
 
 
-def test_sends_of_both_generations_on_one_connection() -> None:
+def test_sends_of_both_dispatch_versions_on_one_connection() -> None:
     decoder = wire.Decoder()
     first = wire.encode_send(b"q", b"one", dispatch_version=1)
     second = wire.encode_send(b"q", b"two", dispatch_version=2)

@@ -282,29 +282,29 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a durable subscription requires a client id"
             )
-        sort, name, sharing = ALONE, str(consumer_id), False
+        type, name, sharing = ALONE, str(consumer_id), False
         if jms_share:
             name, sharing = durable_name or shared_name, True
-            sort = SHARED_DURABLE if durable_name else SHARED
+            type = SHARED_DURABLE if durable_name else SHARED
             if not name:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQSharedSubscriptionName is missing")
         elif durable_name:
-            sort, name, sharing = DURABLE, durable_name, share
+            type, name, sharing = DURABLE, durable_name, share
         elif share and client_id:
-            sort, name, sharing = GROUP, selector.text if selector else "", True
+            type, name, sharing = GROUP, selector.text if selector else "", True
         exclude: object = None
         if boolean(packet, "JMQNoLocal"):
-            exclude = self._connection.sender if sort == ALONE else client_id
+            exclude = self._connection.sender if type == ALONE else client_id
             if not exclude:
                 raise RejectedRequest(
                     Status.PRECONDITION_FAILED,
                     "JMQNoLocal requires a client id for a subscription that is not exclusive",
                 )
-        if sort == ALONE:
-            return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
-        qualified_name = subscription_name(sort, client_id, name)
+        if type == ALONE:
+            return Terms(subscription_name(type, "", name), type, sharing, selector, exclude)
+        qualified_name = subscription_name(type, client_id, name)
         owner = self._durables.owner_for(client_id, qualified_name, self._connection.identity)
-        return Terms(qualified_name, sort, sharing, selector, exclude, owner)
+        return Terms(qualified_name, type, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------
 
@@ -354,10 +354,10 @@ class ConsumerCommands:
         connection = self._connection
         client_id = connection.sender.client_id or text(packet, "JMQClientID")
         durables = self._durables
-        for sort in (DURABLE, SHARED_DURABLE):
-            if sort == DURABLE and not client_id:
+        for type in (DURABLE, SHARED_DURABLE):
+            if type == DURABLE and not client_id:
                 continue
-            qualified_name = subscription_name(sort, client_id, name)
+            qualified_name = subscription_name(type, client_id, name)
             if not durables.may_use(qualified_name, connection.identity):
                 connection.channel.deny(f"unsubscribe {qualified_name}")
                 raise AccessDenied(f"{name} belongs to another user")

@@ -302,7 +302,7 @@ class JmsConsumer:
         if terms.durable:
             identity = self._outbound.channel.identity
             state = self._durables.expect_replaceable(terms, name, identity)
-        elif terms.sort == SHARED:
+        elif terms.type == SHARED:
             self._durables.add_shared_consumer(terms.name, name)
         self._outbound.consumers[self] = None
         if pattern is not None:
@@ -330,7 +330,7 @@ class JmsConsumer:
 
     def _attach_to(self, destination: Destination) -> None:
         """Receive messages from one more destination. Raises BrokerError."""
-        is_queue = self.terms.sort == OF_QUEUE
+        is_queue = self.terms.type == OF_QUEUE
         subscription = destination.queue if is_queue else self._subscribe(destination)
         # JMS knows no time in which a message has to be acknowledged
         engine = self._broker.attach(
@@ -351,7 +351,7 @@ class JmsConsumer:
         if existing is not None and not may_use_subscription(identity, existing):
             raise not_owner_error(terms.name)
         subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
-        if terms.sort != ALONE:
+        if terms.type != ALONE:
             claim_subscription(self._broker, identity, subscription)
         for consumer in subscription.consumers:
             sink = consumer.sink
@@ -653,7 +653,7 @@ class JmsConsumer:
         """End the deliveries and return the consumers of the engine."""
         self.closed = True
         del self._outbound.consumers[self]
-        if self.terms.sort == SHARED:
+        if self.terms.type == SHARED:
             self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._attach_to_new_topic)
@@ -662,7 +662,7 @@ class JmsConsumer:
 
     def _delete_unused_subscriptions(self, engines: list[Consumer]) -> None:
         """Delete nondurable subscriptions of topics whose last consumer was detached."""
-        if not (self.terms.durable or self.terms.sort == OF_QUEUE):
+        if not (self.terms.durable or self.terms.type == OF_QUEUE):
             for engine in engines:
                 subscription = engine.subscription
                 if not subscription.consumers and not subscription.closed:

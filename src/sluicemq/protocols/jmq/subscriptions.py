@@ -23,7 +23,7 @@ A durable or shared subscription belongs to the user who created it (protocols/o
 does a client id while it has durable subscriptions: those created with it later belong to that user
 too, regardless of their creator.
 
-Names of subscriptions are `<sort>:<client id>/<name>`, quoted as in URLs; the name of a durable
+Names of subscriptions are `<type>:<client id>/<name>`, quoted as in URLs; the name of a durable
 subscription of a wildcard is followed by a space and the wildcard, which is needed after a restart.
 (Protocol specification, ADD_CONSUMER; JMS 2.0 section 8.3.)
 """
@@ -50,12 +50,12 @@ SHARED: Final = "shared"
 ALONE: Final = "consumer"
 OF_QUEUE: Final = "queue"
 
-_OTHER_SORT: Final = {DURABLE: SHARED_DURABLE, SHARED_DURABLE: DURABLE}
+_OTHER_TYPE: Final = {DURABLE: SHARED_DURABLE, SHARED_DURABLE: DURABLE}
 
 
-def subscription_name(sort: str, client_id: str, name: str) -> str:
+def subscription_name(type: str, client_id: str, name: str) -> str:
     """Return the name of a subscription (format: see the module)."""
-    return f"{sort}:{_quoted(client_id)}/{_quoted(name)}"
+    return f"{type}:{_quoted(client_id)}/{_quoted(name)}"
 
 
 def pattern_name(name: str, pattern: str) -> str:
@@ -76,14 +76,14 @@ class Terms(NamedTuple):
     """Terms of a consumer's subscription.
 
     name      name of the subscription; see the module
-    sort      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE of a topic; OF_QUEUE
+    type      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE of a topic; OF_QUEUE
     sharing   True if the subscription may have other consumers
     exclude   sender whose messages are excluded (no-local), or None
     owner     owner of a new subscription
     """
 
     name: str
-    sort: str
+    type: str
     sharing: bool
     selector: Selector | None
     exclude: object
@@ -92,7 +92,7 @@ class Terms(NamedTuple):
     @property
     def durable(self) -> bool:
         """True if the subscription outlives its consumers."""
-        return self.sort in _OTHER_SORT
+        return self.type in _OTHER_TYPE
 
 
 def engine_name(terms: Terms, pattern: Pattern | None) -> str:
@@ -118,7 +118,7 @@ def subscribe(
         engine_name(terms, pattern),
         durable=terms.durable,
         # each consumer states whether a durable one is shared, and this can change
-        shared=terms.sort != ALONE,
+        shared=terms.type != ALONE,
         selector=terms.selector,
         exclude=terms.exclude,
         owner=terms.owner,
@@ -167,14 +167,14 @@ class Durables:
         for subscription in broker.durable_subscriptions.values():
             name = subscription.name.partition(" ")[0]
             pattern = wildcard_of(subscription)
-            sort = name.partition(":")[0]
-            if sort not in _OTHER_SORT:
+            type = name.partition(":")[0]
+            if type not in _OTHER_TYPE:
                 continue
             self.add(name, subscription)
             if pattern:
                 terms = Terms(
                     name,
-                    sort,
+                    type,
                     True,
                     subscription.selector,
                     subscription.exclude,
@@ -307,8 +307,8 @@ class Durables:
         """
         if not self.may_use(terms.name, identity):
             raise not_owner_error(terms.name)
-        sort, _, suffix = terms.name.partition(":")
-        if self.is_known(f"{_OTHER_SORT[sort]}:{suffix}"):
+        type, _, suffix = terms.name.partition(":")
+        if self.is_known(f"{_OTHER_TYPE[type]}:{suffix}"):
             raise SubscriptionInUse(
                 f"{suffix} exists as a subscription with another kind of sharing"
             )
@@ -365,7 +365,8 @@ class Durables:
     def remove(self, name: str) -> None:
         """Delete the subscriptions of a name. Raises SubscriptionInUse."""
         self.expect_unused(name)
-        self.restore(name, ([], None))
+        no_subscriptions: DurableState = ([], None)
+        self.restore(name, no_subscriptions)
 
 
 def check_unused(

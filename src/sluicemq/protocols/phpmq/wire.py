@@ -44,7 +44,7 @@ DispatchVersion = Literal["auto", 1, 2]
 """Form of written messages: 1 without, 2 with a TTL packet. `auto`: see docs/protocols/phpmq.md."""
 
 DISPATCH_VERSIONS: Final[dict[str, DispatchVersion]] = {"auto": "auto", "1": 1, "2": 2}
-"""Generations by their names in a URL."""
+"""Dispatch versions by their names in a URL."""
 
 FROM_CLIENT: Final = frozenset({SEND, CONSUME, ACKNOWLEDGE, REQUEUE, DEAD_LETTER})
 FROM_SERVER: Final = frozenset({DISPATCH})
