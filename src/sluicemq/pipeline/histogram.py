@@ -38,8 +38,7 @@ def bucket_column(ms: Column) -> Column:
     """Return the bucket of a latency in ms; null for null."""
     index = f.ceil(f.log(ms / FLOOR) / math.log(RATIO))
     # least() ignores nulls
-    bucket = f.when(ms <= FLOOR, 0).when(ms.isNotNull(), f.least(f.lit(LAST), index))
-    return bucket.cast("int")
+    return f.when(ms <= FLOOR, 0).when(ms.isNotNull(), f.least(f.lit(LAST), index)).cast("int")
 
 
 def percentile_sql(histogram: str, share: float) -> str:

@@ -204,9 +204,11 @@ def materialized(rows: DataFrame) -> DataFrame:
     Unlike cached rows, they are not computed again when one of the tables they come from changes.
     On a cluster they have two copies, because the part of a lost worker cannot be computed again.
     """
-    local = is_local(rows.sparkSession)
-    level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
-    return rows.localCheckpoint(storageLevel=level)
+    return rows.localCheckpoint(
+        storageLevel=StorageLevel.MEMORY_AND_DISK
+        if is_local(rows.sparkSession)
+        else StorageLevel.MEMORY_AND_DISK_2
+    )
 
 
 @contextmanager

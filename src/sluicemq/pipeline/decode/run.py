@@ -139,8 +139,12 @@ def _summary(frames: DataFrame) -> Summary:
         .limit(MAX_TROUBLES)
         .collect()
     )
-    errors = sum(count.errors for count in counts)
-    return Summary(connections.count(), counts, [text for (text,) in troubles], errors)
+    return Summary(
+        connections.count(),
+        counts,
+        [text for (text,) in troubles],
+        sum(count.errors for count in counts),
+    )
 
 
 def _as_json(frames: DataFrame) -> DataFrame:

@@ -212,8 +212,9 @@ class LakeWriter:
             rows = table.changes(spark, *changed, inserts_only=True)
         else:
             rows = table.read(spark).where(f.col("sequence").between(self.ends["silver"] + 1, last))
-        rows = rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
-        return self._with_task_limit(rows)
+        return self._with_task_limit(
+            rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
+        )
 
     def _with_task_limit(self, rows: DataFrame) -> DataFrame:
         return rows.coalesce(self._tasks) if self._tasks else rows

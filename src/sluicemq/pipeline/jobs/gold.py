@@ -148,8 +148,10 @@ def _sum(facts: DataFrame) -> DataFrame:
 
     def collected(event: str, key: str) -> str:
         condition = f"event = '{event}' AND {key} IS NOT NULL"
-        entries = f"collect_list(if({condition}, struct({key}, count), NULL))"
-        return f"map_from_entries(array_sort({entries}))"
+        return (
+            "map_from_entries(array_sort(collect_list("
+            f"if({condition}, struct({key}, count), NULL))))"
+        )
 
     columns = {
         "published": counted(Event.PUBLISHED),

@@ -52,8 +52,8 @@ class PipelineMetrics:
             registry=self.registry,
         )
         for table in definition.tables:
-            names = [item.name for item in table.expectations]
-            self.add({table.name: TableCounts(failed=dict.fromkeys(names, 0))})
+            failed = {item.name: 0 for item in table.expectations}
+            self.add({table.name: TableCounts(failed=failed)})
 
     def add(self, counts: Mapping[str, TableCounts]) -> None:
         """Add the counts of a batch by table."""

@@ -282,8 +282,9 @@ class Supervisor:
         if interval is None:
             query.handle = stream.trigger(availableNow=True).start()
         else:
-            trigger = f"{round(interval * 1000)} milliseconds"
-            query.handle = stream.trigger(processingTime=trigger).start()
+            query.handle = stream.trigger(
+                processingTime=f"{round(interval * 1000)} milliseconds"
+            ).start()
 
     def _check_definition(self) -> None:
         """Check the typed tables. Raises ConfigurationError, also if a schema was inferred."""

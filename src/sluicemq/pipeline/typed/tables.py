@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from types import MappingProxyType
 from typing import Final
 
@@ -131,13 +133,13 @@ def _last_counted_records(
     """Return the last counted record of each typed table that exists.
 
     Counts from before a table's creation are those of a removed table of the same name."""
-    is_counted = f.lit(False)
-    for name in (item.name for item in definition.tables):
-        typed = lake.table(f"silver.{name}")
-        if typed.exists(spark):
-            later = f.col("time") >= f.lit(typed.created(spark))
-            is_counted = is_counted | ((f.col("table") == name) & later)
-    rows = table.read(spark).where((f.col("broker") == lake.broker) & is_counted)
+    conditions = [
+        (f.col("table") == item.name) & (f.col("time") >= f.lit(typed.created(spark)))
+        for item in definition.tables
+        if (typed := lake.table(f"silver.{item.name}")).exists(spark)
+    ]
+    rows = table.read(spark).where(f.col("broker") == lake.broker)
+    rows = rows.where(reduce(or_, conditions, f.lit(False)))
     return dict(rows.groupBy("table").agg(f.max("last_sequence")).collect())
 
 
