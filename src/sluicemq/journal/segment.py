@@ -606,18 +606,26 @@ def _find_group(view: memoryview, start: int, end: int, last: int) -> int:
 
 
 def _is_intact_but_shorter(view: memoryview, offset: int, end: int) -> bool:
-    """Return whether the record at `offset` matches its CRC if it ends at `end` or before."""
+    """Return whether the record at `offset` matches its CRC if it ends before a header, which is
+    at `end` or before."""
     expected = int(SIZE_AND_CRC.unpack_from(view, offset)[1])
-    crc = crc32(view[offset + 8 : offset + HEADER_BYTES])
-    for block in range(offset + HEADER_BYTES, end, 8):
-        if crc == expected:
+    data = bytes(view[offset : end + HEADER_BYTES])
+    crc = crc32(data[8:HEADER_BYTES])
+    start = HEADER_BYTES
+    for match in _PLAUSIBLE.finditer(data, HEADER_BYTES + TYPE_AT):
+        following = match.start() - TYPE_AT
+        if following & 7:
+            continue
+        block = max(start, following - 8)
+        crc = crc32(data[start:block], crc)
+        start = block
+        last_block = data[block:following]  # of which up to 7 bytes are padding
+        used = len(last_block.rstrip(b"\0"))
+        if any(
+            crc32(last_block[:size], crc) == expected for size in range(used, len(last_block) + 1)
+        ):
             return True
-        if not view[block + 7]:  # possibly the padding
-            used = len(bytes(view[block : block + 8]).rstrip(b"\0"))
-            if any(crc32(view[block : block + size], crc) == expected for size in range(used, 8)):
-                return True
-        crc = crc32(view[block : block + 8], crc)
-    return crc == expected
+    return False
 
 
 IDENTITY_NAME: Final = "identity"
