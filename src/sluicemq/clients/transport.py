@@ -28,7 +28,13 @@ from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from sluicemq.clients.urls import Target
-from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
+from sluicemq.model.errors import (
+    ClientError,
+    ConfigurationError,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimeout,
+)
 
 FrameT = TypeVar("FrameT")
 ConnectionT = TypeVar("ConnectionT", bound="ClientTransport[Any]")
@@ -408,7 +414,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
             await asyncio.sleep(backoff.delay(attempt))
             try:
                 connection = await self._connect()
-            except ClientError as error:
+            except (ClientError, ConfigurationError) as error:  # such as a missing CA file
                 self._failure = str(error)
             else:
                 self._adopt(connection)

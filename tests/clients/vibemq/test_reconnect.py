@@ -15,7 +15,8 @@ from sluicemq.clients.vibemq import (
     Subscription,
     VibeMQClient,
 )
-from sluicemq.model.errors import ConnectionLost, RequestTimeout
+from sluicemq.clients.vibemq.connection import ClientConnection
+from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.clients.vibemq.script import SOON, Script, acknowledge, saying, script
@@ -134,6 +135,28 @@ def test_a_connection_is_given_up() -> None:
             with pytest.raises(ConnectionLost, match=reason):
                 await client.subscribe("other")
             await client.close()
+
+    script(scenario)
+
+
+def test_an_invalid_configuration_is_tried_again_after_a_break(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a CA file that is missing while it is replaced; JMQ reads it when it connects."""
+
+    async def scenario(broker: Script, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+        connect = client._open
+
+        async def fail(host: str, port: int) -> ClientConnection:
+            monkeypatch.setattr(client, "_open", connect)
+            raise ConfigurationError("ca.pem: no such file")
+
+        monkeypatch.setattr(client, "_open", fail)
+        broker.connections[-1].close()
+        await broker.hears(lambda: broker.types().count(wire.CONNECT) == 2)
+        await client.publish("q", 1)
+        await client.close()
 
     script(scenario)
 
