@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.channel import MAX_UNCONFIRMED, MAX_UNREAD
+from sluicemq.protocols.jmq import wire as jmq_wire
+from sluicemq.protocols.jmq.fields import encode_header
+from sluicemq.protocols.jmq.mapping import message_of
+from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.phpmq import wire
 from tests.protocols.phpmq.harness import Harness, encode_dispatch
 from tests.protocols.phpmq.test_wire import MALFORMED
@@ -708,6 +714,28 @@ def test_sends_of_a_broken_connection_that_wait_count_as_memory(harness: Harness
     assert harness.broker.memory > 100_000
     consumer.consume(b"q", 10)
     assert consumer.bodies() == [b"1", b"2", bytes(100_000), b"4"]
+
+
+def test_compressed_messages_are_unpacked_a_few_at_a_time(harness: Harness) -> None:
+    """The broker limits the bytes of a dispatch, which are compressed."""
+    plain = bytes(3 << 20)
+    properties = {"JMS_SUN_UNCOMPRESSED_SIZE": len(plain)}
+    data = jmq_wire.encode_packet(
+        PacketType.BYTES_MESSAGE, Q | Z, 0, properties, encode_header("q"), zlib.compress(plain)
+    )
+    queue = harness.broker.destinations.queue("q")
+    for _ in range(5):
+        [packet] = jmq_wire.Decoder().feed(data)
+        harness.broker.publish(queue, message_of(packet))
+    harness.run_event_loop()
+    consumer = harness.connect()
+    consumer.session.receive(wire.encode_consume(b"q", 10))
+    harness.broker.flush()
+    for count in (2, 2, 1):
+        assert list(map(len, consumer.bodies())) == [len(plain)] * count
+        harness.run_event_loop()
+    [holder] = queue.queue.consumers
+    assert [delivery.attempts for delivery in holder.unacked.values()] == [1] * 5
 
 
 def test_an_acknowledgement_behind_a_blocked_send_of_a_broken_connection(

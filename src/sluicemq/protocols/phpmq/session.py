@@ -101,6 +101,9 @@ MAX_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space from which on the session reads no more."""
 WAITING_OVERHEAD: Final = 512
 """Bytes that a waiting send counts in addition to its content."""
+_MAX_CONVERTED: Final = 4 << 20
+"""Bytes of contents that differ from the bodies, as those of compressed JMS messages, from which on
+a dispatch ends: the broker limits the bytes of the bodies only."""
 _UNSENT: Final = 2
 """Reason for a pause: the subscription was made while output was unsent."""
 
@@ -562,6 +565,7 @@ class PhpmqSession:
         version = self._dispatch_version
         prefix = self._ids.prefix
         now = self._broker.clock.steady
+        converted = 0
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # unacked
@@ -569,10 +573,27 @@ class PhpmqSession:
             ttl = seconds_left(expires, now) if expires else 0
             if version != 2 and (version == 1 or not has_ttl_packet(message)):
                 ttl = -1
-            add(chunks, to_content(message), b"%b%016x" % (prefix, delivery.sequence), ttl)
+            body = to_content(message)
+            add(chunks, body, b"%b%016x" % (prefix, delivery.sequence), ttl)
+            if body is not message.body:
+                converted += len(body)
+                if converted > _MAX_CONVERTED:
+                    deliveries = self._return_behind(consumer, deliveries, delivery)
+                    break
         self._channel.traffic.delivered += len(deliveries)
         self._transport.write(chunks)
         self._broker.page_out(deliveries)
+
+    def _return_behind(
+        self, consumer: Consumer, deliveries: list[Delivery], last: Delivery
+    ) -> list[Delivery]:
+        """Return the deliveries up to `last`; requeue those behind it, which count no attempt."""
+        count = deliveries.index(last) + 1
+        sequences = [delivery.sequence for delivery in deliveries[count:]]
+        broker = self._broker
+        # not now: this runs within the dispatch of the queue
+        self._transport.call_later(0, lambda: broker.release(consumer, sequences, attempted=False))
+        return deliveries[:count]
 
     def detached(self, consumer: Consumer) -> None:
         """Subscribe to the new queue of the same name when the queue is deleted.
