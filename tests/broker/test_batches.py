@@ -183,6 +183,15 @@ def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
     assert broker.batches.write(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).is_repeat
 
 
+def test_the_number_of_a_repeated_part_costs_neither_time_nor_memory() -> None:
+    broker = BrokerFixture().broker
+    broker.batches.write(FIRST, rows("a"))
+    for number in ((1 << 31) - 1, (1 << 32) - 1):
+        assert broker.batches.write(replace(FIRST, part=number), rows("a")).is_repeat
+    [writer] = broker.batches.writers.values()
+    assert writer.repeated == {}
+
+
 def test_parts_out_of_order_are_conflicts() -> None:
     broker = BrokerFixture().broker
     with pytest.raises(BatchConflict, match="only 0 parts"):

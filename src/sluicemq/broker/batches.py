@@ -81,7 +81,8 @@ class BatchWriterState:
     rows      number of rows of each complete partition
     digests   digest of each complete partition: the sum of its parts' digests
     partial   digest and rows of each part of the incomplete partitions
-    repeated  digest and rows of each part of a complete partition that was repeated since the start
+    repeated  repetition of a complete partition: number of its last part, digest and rows of the
+              parts before that one, and its own
     owner     user that owns the writer, "" = none yet
     """
 
@@ -93,7 +94,7 @@ class BatchWriterState:
     rows: array[int] = field(default_factory=lambda: array("Q"))
     digests: array[int] = field(default_factory=lambda: array("Q"))
     partial: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    repeated: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    repeated: dict[int, tuple[int, tuple[int, int], tuple[int, int]]] = field(default_factory=dict)
 
     def total(self, partition: int) -> tuple[int, int] | None:
         """Return digest and rows of a complete partition; None if it is not complete."""
@@ -106,16 +107,19 @@ class BatchWriterState:
         """Record a repeated part of a complete partition.
 
         Return False if it is the last part and the rows of the repetition differ from those written
-        first. They cannot be compared if the broker was restarted during the repetition.
+        first. They cannot be compared if parts are missing, because the broker was restarted during
+        the repetition.
         """
-        repetition = self.repeated.setdefault(part.partition, {})
-        repetition[part.part] = (part.digest, part.rows)
-        if not part.final:
+        number, before, last = self.repeated.pop(part.partition, (-1, (0, 0), (0, 0)))
+        if part.part == 0:
+            before = (0, 0)  # also after an interrupted repetition
+        elif part.part == number + 1:
+            before = _sum([before, last])
+        elif part.part != number:
             return True
-        # parts arrive in order, so these belong to this repetition even if an earlier one was
-        # interrupted
-        parts = [repetition[number] for number in range(part.part + 1) if number in repetition]
-        return len(parts) <= part.part or _sum(parts) == self.total(part.partition)
+        last = (part.digest, part.rows)
+        self.repeated[part.partition] = (part.part, before, last)
+        return not part.final or _sum([before, last]) == self.total(part.partition)
 
     def add(self, part: BatchPart) -> None:
         """Record a part that has been written."""
