@@ -146,6 +146,18 @@ def test_unusable_standard_streams(
     assert "Exception ignored" not in result.stderr
 
 
+def test_standard_output_that_cannot_be_written_before_the_end(broker: RunningBroker) -> None:
+    """As output that is longer than the buffer."""
+    command = [sys.executable, "-m", "sluicemq.cli", "queues", "--json", *broker.where]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr == "error: standard output: No space left on device\n"
+
+
 def test_a_reader_that_closes_the_pipe_is_no_error_message(broker: RunningBroker) -> None:
     reader, writer = os.pipe()
     os.close(reader)

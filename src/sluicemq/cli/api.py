@@ -47,6 +47,7 @@ from sluicemq.cli.console import (
     print_json,
     printable,
     show,
+    write_output,
 )
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
 from sluicemq.clients.http import (
@@ -346,7 +347,7 @@ def print_result(result: CommandResult, as_json: bool) -> None:
             print_json(result.document)
     else:
         if isinstance(result.output, str):
-            sys.stdout.write(result.output + "\n")
+            write_output(result.output + "\n")
         elif result.output is not None:
             show(result.output)
         if result.text:

@@ -3,7 +3,6 @@ configuration."""
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Final
 
 import msgspec
@@ -19,6 +18,7 @@ from sluicemq.cli.console import (
     print_error,
     print_json,
     report,
+    write_output,
 )
 from sluicemq.cli.location import (
     AuthorityOption,
@@ -116,7 +116,7 @@ def show_configuration(
     if as_json:
         print_json(to_builtins(loaded_config.config))
     else:
-        sys.stdout.write(render(loaded_config.config, loaded_config.origins if explain else None))
+        write_output(render(loaded_config.config, loaded_config.origins if explain else None))
 
 
 @app.command()

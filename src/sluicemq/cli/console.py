@@ -78,7 +78,16 @@ def print_json(value: Any) -> None:
         data = msgspec.json.encode(_escape(msgspec.to_builtins(value)))
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
-    sys.stdout.write(data.decode() + "\n")
+    write_output(data.decode() + "\n")
+
+
+def write_output(text: str) -> None:
+    """Write to standard output. Raises OSError that names it."""
+    try:
+        sys.stdout.write(text)
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def _escape(value: Any) -> Any:
