@@ -186,6 +186,13 @@ def _basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
+def wait_until_none_runs(client: Client) -> None:
+    deadline = time.monotonic() + 30
+    while client.get("/backups").json()["running"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
     broker: LocalBroker, home: Path
 ) -> None:
@@ -199,10 +206,7 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
         assert client.get("/backups").json()["running"]
         assert refused(client, "fast") == (409, "backup-running")
         connection.close()
-        deadline = time.monotonic() + 30
-        while client.get("/backups").json()["running"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_none_runs(client)
         assert not list(home.iterdir())
         assert not Slots(broker.directory / "journal").list()
         assert back_up(client, "fast")[-1]["state"] == "done"
@@ -220,10 +224,7 @@ def test_a_backup_without_progress_is_cancelled_with_its_connection(
         assert [json.loads(answer.readline())["state"] for _ in range(2)] == ["copying"] * 2
     connection.close()
     with Client(broker.port("http")) as client:
-        deadline = time.monotonic() + 30
-        while client.get("/backups").json()["running"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_none_runs(client)
     assert not list(home.iterdir())
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from msgspec.structs import replace
 
 from sluicemq.journal.port import MemoryJournal
@@ -38,6 +41,17 @@ class LazyFixture(BrokerFixture):
         self.disk = LazyJournal()
         super().__init__(journal=self.disk)
 
+    @contextmanager
+    def answered_when_written(self) -> Iterator[Callable[[], None]]:
+        """Fail unless the yielded answer is given when the disk writes again, and not before."""
+        answers: list[str] = []
+        self.disk.busy = True
+        yield lambda: answers.append("a")
+        assert answers == []
+        self.disk.busy = False
+        self.broker.flush()
+        assert answers == ["a"]
+
 
 def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_delay() -> None:
     fixture = LazyFixture()
@@ -47,14 +61,9 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     fixture.broker.flush()
     assert reader.got() == ["a"]
     fixture.disk.asked.clear()
-    answers: list[str] = []
-    fixture.disk.busy = True
-    fixture.broker.when_completed(lambda: answers.append("a"))
-    reader.settle("a")
-    assert answers == []
-    fixture.disk.busy = False
-    fixture.broker.flush()
-    assert answers == ["a"]
+    with fixture.answered_when_written() as answer:
+        fixture.broker.when_completed(answer)
+        reader.settle("a")
     assert fixture.disk.asked == [False]
     assert fixture.disk.durable < fixture.disk.written
     fixture.wait(99)
@@ -120,14 +129,9 @@ def test_an_acknowledgement_of_a_retained_message_is_answered_when_it_is_written
     fixture.send(topic, "a")
     fixture.broker.flush()
     assert reader.got() == ["a"]
-    answers: list[str] = []
-    fixture.disk.busy = True
-    fixture.broker.when_completed(lambda: answers.append("a"))
-    reader.settle("a")
-    assert answers == []
-    fixture.disk.busy = False
-    fixture.broker.flush()
-    assert answers == ["a"]
+    with fixture.answered_when_written() as answer:
+        fixture.broker.when_completed(answer)
+        reader.settle("a")
 
 
 def test_a_commit_of_the_acknowledgement_of_a_retained_message_waits_for_the_disk() -> None:
@@ -139,14 +143,9 @@ def test_a_commit_of_the_acknowledgement_of_a_retained_message_waits_for_the_dis
     assert reader.got() == ["a"]
     transaction = fixture.broker.transactions.begin()
     assert fixture.broker.transactions.acknowledge(transaction, reader.consumer, sequence)
-    answers: list[str] = []
-    fixture.disk.busy = True
-    fixture.broker.transactions.commit(transaction, lambda: answers.append("a"))
-    fixture.broker.flush()
-    assert answers == []
-    fixture.disk.busy = False
-    fixture.broker.flush()
-    assert answers == ["a"]
+    with fixture.answered_when_written() as answer:
+        fixture.broker.transactions.commit(transaction, answer)
+        fixture.broker.flush()
 
 
 def test_an_acknowledgement_of_a_requeued_message_is_answered_when_it_is_written() -> None:
@@ -156,15 +155,10 @@ def test_an_acknowledgement_of_a_requeued_message_is_answered_when_it_is_written
     [sequence] = fixture.send(queue, "a")
     fixture.broker.flush()
     reader.release()
-    answers: list[str] = []
-    fixture.disk.busy = True
-    fixture.broker.when_completed(lambda: answers.append("a"))
-    assert fixture.broker.acknowledge_any(queue.queue, sequence)
-    fixture.broker.flush()
-    assert answers == []
-    fixture.disk.busy = False
-    fixture.broker.flush()
-    assert answers == ["a"]
+    with fixture.answered_when_written() as answer:
+        fixture.broker.when_completed(answer)
+        assert fixture.broker.acknowledge_any(queue.queue, sequence)
+        fixture.broker.flush()
 
 
 def test_a_commit_with_a_waiting_client_is_synced() -> None:

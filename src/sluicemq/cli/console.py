@@ -93,7 +93,7 @@ def write_output(text: str) -> None:
 def _escape(value: Any) -> Any:
     match value:
         case str():
-            return value.encode("utf-8", "backslashreplace").decode()
+            return escape_bytes(value)
         case dict():
             return {name: _escape(item) for name, item in value.items()}
         case list():
@@ -110,9 +110,14 @@ def print_error(what: str, hint: str = "") -> None:
         console.print(f"[dim]{escape(hint)}[/]")
 
 
+def escape_bytes(text: str) -> str:
+    """Return `text` with bytes that are not UTF-8, and surrogates, escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def printable(text: str) -> str:
     """Return `text` with control characters and unencodable characters escaped."""
-    escaped = text.encode("utf-8", "backslashreplace").decode()
+    escaped = escape_bytes(text)
     return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in escaped)
 
 

@@ -31,6 +31,7 @@ from sluicemq.cli.console import (
     JsonFlag,
     body_fields,
     err,
+    escape_bytes,
     moment,
     number,
     out,
@@ -251,7 +252,7 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
         "offset": entry.offset,
     }
     if entry.address is not None:
-        document["destination"] = _text(str(entry.address))
+        document["destination"] = escape_bytes(str(entry.address))
     if record.reference:
         document["reference"] = record.reference
     document.update(_details(entry))
@@ -286,9 +287,12 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
                 if value := getattr(message, name):
                     yield f"message_{name}" if name == "type" else name, _plain(value)
             if message.reply_to is not None:
-                yield "reply_to", _text(str(message.reply_to))
+                yield "reply_to", escape_bytes(str(message.reply_to))
             if message.properties:
-                yield "properties", {_text(k): _plain(v) for k, v in message.properties.items()}
+                yield (
+                    "properties",
+                    {escape_bytes(k): _plain(v) for k, v in message.properties.items()},
+                )
             yield from body_fields(message.body).items()
 
 
@@ -361,11 +365,7 @@ def _plain(value: Any) -> Any:
     """Return a property as a JSON value."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
-    return _text(value) if isinstance(value, str) else value
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+    return escape_bytes(value) if isinstance(value, str) else value
 
 
 # --- `sluicemq backup …` and `sluicemq restore` ---------------------------------------------------

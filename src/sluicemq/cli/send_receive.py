@@ -15,7 +15,14 @@ import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.console import JsonFlag, body_fields, err, print_json, quantity
+from sluicemq.cli.console import (
+    JsonFlag,
+    body_fields,
+    err,
+    escape_bytes,
+    print_json,
+    quantity,
+)
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout, SluiceError
 from sluicemq.model.url import Url
@@ -427,7 +434,7 @@ def receive(
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
     """Return a message for JSON: `body` if it is text, else `body_base64`; unknown fields are
     omitted."""
-    record: dict[str, Any] = {"queue": message.queue.encode("utf-8", "backslashreplace").decode()}
+    record: dict[str, Any] = {"queue": escape_bytes(message.queue)}
     record |= body_fields(message.body)
     record |= {
         name: value for name in ("id", "ttl", "reply_to") if (value := getattr(message, name))

@@ -242,7 +242,7 @@ class Slots:
             self._delete(name)
 
     def drop_expired(self, name: str) -> None:
-        """Delete the slot if its lease has expired and nobody has renewed or claimed it since."""
+        """Delete the slot if its lease has expired, unless a client has renewed or claimed it."""
         with self._lock(), suppress(RecordNotFound, JournalDamaged):
             if self.get(name).is_expired(now_ms()):
                 self._delete(name)
