@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -125,6 +126,18 @@ def test_prepared_transactions_are_imported_once(
     assert report["messages"]["imported_before"] == 10
     with restored(tmp_path / "data") as broker:
         assert len(broker.transactions.prepared) == 1
+
+
+def test_topic_message_without_subscription_does_not_count_as_imported(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    sent = packet("prices", "1", 20, queue=False)
+    instance.write("fs370/txnlog", store.log(b"\x04\x00" + sent + pack(">i", 0)))
+    counted = ("imported", "imported_before", "unwanted")
+    reports = [migrate("openmq", instance.path)["messages"] for _ in range(2)]
+    assert [[report[name] for name in counted] for report in reports] == [[10, 0, 1], [0, 10, 1]]
+    instance.interests(store.interest(5, "prices", "desk", "news"))
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 1
 
 
 def test_incomplete_line_of_the_ledger_is_ignored(

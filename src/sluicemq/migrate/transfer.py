@@ -35,7 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -60,6 +60,7 @@ from sluicemq.model.destination import (
     differing,
 )
 from sluicemq.model.errors import SelectorError, SluiceError
+from sluicemq.model.message import Message
 from sluicemq.server.clock import SystemClock
 
 LEDGER: Final = "migrations.log"
@@ -164,6 +165,16 @@ def _check_names(plan: Plan, existing: Collection[Address]) -> None:
         )
 
 
+class RoutedMessage(NamedTuple):
+    """A message with the number of its destination, and its past deliveries by the number of each
+    subscription that receives it."""
+
+    message: Message
+    key: Key
+    destination: int
+    attempts: dict[int, int]
+
+
 @dataclass
 class _Transfer:
     """One run."""
@@ -194,14 +205,17 @@ class _Transfer:
         self._subscribe()
         self._journal.sync()
         self._import_transactions()
-        part: list[SourceMessage] = []
+        part: list[RoutedMessage] = []
         size = 0
         for source_message in self._plan.read_messages():
             self.raise_if_interrupted()
             if source_message.key in self._ledger.keys:
                 self._outcome.imported_earlier += 1
                 continue
-            part.append(source_message)
+            routed = self._route(source_message)
+            if routed is None:
+                continue
+            part.append(routed)
             size += len(source_message.message.body) + len(source_message.message.native)
             if len(part) >= PART_MESSAGES or size >= PART_BYTES:
                 self._write(part)
@@ -268,41 +282,43 @@ class _Transfer:
         )
         return destinations.assign_number(destination)
 
-    def _write(self, part: list[SourceMessage]) -> None:
-        """Append one unit."""
-        for source_message in part:
-            self._destination_number(source_message.message.destination)
-        number = self._ledger.begin_part([source_message.key for source_message in part])
-        for source_message in part:
-            self._append(source_message)
-        self._import.end_unit(number, len(part))
-
-    def _append(self, source_message: SourceMessage) -> int:
-        """Append a message and its past deliveries. Returns its sequence number, or 0 if no
-        subscription receives it."""
+    def _route(self, source_message: SourceMessage) -> RoutedMessage | None:
+        """Find the subscriptions that receive a message; None if there are none. May append records
+        of the destination, so it has to come before a unit begins."""
         message = source_message.message
         address = message.destination
         number = self._destination_number(address)
-        takers = source_message.delivery_counts
-        attempts = {number: (takers or {}).get("", 0)}  # of a queue, or of the group of a topic
+        counts = source_message.delivery_counts
+        attempts = {number: (counts or {}).get("", 0)}  # of a queue, or of the group of a topic
         if address.kind is Kind.TOPIC:
             topic = self._broker.destinations.topic(address.name)
             subscriptions = topic.subscriptions
             if not topic.settings.retain_without_subscriptions:
-                if takers is None:
-                    takers = {target.name: 0 for target in topic.targets(message)}
+                if counts is None:
+                    counts = {target.name: 0 for target in topic.targets(message)}
                 attempts = {
                     subscriptions[name].number: count
-                    for name, count in takers.items()
+                    for name, count in counts.items()
                     if name in subscriptions
                 }
             message.routes = tuple(attempts)
         if not attempts:
             self._outcome.unmatched += 1
-            return 0
-        sequence = self._import.message(message, number, len(attempts), attempts)
-        self._outcome.imported[address] += 1
-        return sequence
+            return None
+        return RoutedMessage(message, source_message.key, number, attempts)
+
+    def _write(self, part: list[RoutedMessage]) -> None:
+        """Append one unit."""
+        number = self._ledger.begin_part([routed.key for routed in part])
+        for routed in part:
+            self._append(routed)
+        self._import.end_unit(number, len(part))
+
+    def _append(self, routed: RoutedMessage) -> int:
+        """Append a message and its past deliveries. Returns its sequence number."""
+        message, _, number, attempts = routed
+        self._outcome.imported[message.destination] += 1
+        return self._import.message(message, number, len(attempts), attempts)
 
     def _subscription_number(self, address: Address, name: str) -> int | None:
         """Return the number of a subscription in the journal; None if it does not exist."""
@@ -331,26 +347,23 @@ class _Transfer:
             source_message for key, source_message in acked_messages.items() if key not in keys
         ]
         self._outcome.imported_earlier += len(acked_messages) - len(new_messages)
-        if not branches and not new_messages:
+        routed_messages = [routed for message in new_messages if (routed := self._route(message))]
+        if not branches and not routed_messages:
             return
-        for source_message in new_messages:
-            self._destination_number(source_message.message.destination)
-        unit_keys = [source_message.key for source_message in new_messages] + [
+        unit_keys = [routed.key for routed in routed_messages] + [
             _branch_key(branch.xid) for branch in branches
         ]
         number = self._ledger.begin_part(unit_keys)
-        sequences = {
-            source_message.key: self._append(source_message) for source_message in new_messages
-        }
+        sequences = {routed.key: self._append(routed) for routed in routed_messages}
         for branch in branches:
             acks: dict[int, list[int]] = {}
             for source_message, name in branch.acks:
-                if sequence := sequences.get(source_message.key, 0):
+                if sequence := sequences.get(source_message.key):
                     target = self._subscription_number(source_message.message.destination, name)
                     if target is not None:
                         acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
-        self._import.end_unit(number, len(new_messages))
+        self._import.end_unit(number, len(routed_messages))
 
 
 def _branch_key(xid: bytes) -> Key:
