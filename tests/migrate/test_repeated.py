@@ -8,8 +8,9 @@ from struct import pack
 
 import pytest
 
-from sluicemq.broker import OfflineImport
+from sluicemq.broker import Broker, OfflineImport
 from sluicemq.cli.local import LocalBroker
+from sluicemq.journal import Recovery
 from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import ChangeDetector
 from tests.cli.conftest import Run
@@ -112,6 +113,34 @@ def test_messages_of_a_run_that_ended_twice_in_one_unit_are_imported(
             with pytest.raises(Crash):
                 run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
     assert migrate("openmq", instance.path)["messages"]["imported"] == 10
+    assert numbers(tmp_path / "data") == list(range(10))
+
+
+def test_interrupted_run_is_completed_after_the_broker_has_forgotten_it(
+    instance: Instance, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after 30 days in which other batches were written."""
+    recover = transfer.recover
+    begin_part = transfer.Ledger.begin_part
+
+    def recover_without_writers(broker: Broker, recovery: Recovery) -> None:
+        recover(broker, recovery)
+        broker.batches.writers.clear()
+
+    def interrupt(self: transfer.Ledger, keys: list[bytes]) -> int:
+        if self.part == 3:
+            raise transfer.Interrupted
+        return begin_part(self, keys)
+
+    monkeypatch.setattr(transfer, "PART_MESSAGES", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer.Ledger, "begin_part", interrupt)
+        result = run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
+        assert result.code == 130
+        monkeypatch.setattr(transfer, "recover", recover_without_writers)
+        result = run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
+        assert result.code == 130
+    assert migrate("openmq", instance.path)["messages"]["imported_before"] == 6
     assert numbers(tmp_path / "data") == list(range(10))
 
 

@@ -8,12 +8,15 @@ repeated imports:
 
     migrations.log    {"journal": "<identity, hex>"}                       one JSON object a line
                       {"part": 1, "keys": "<keys of its messages, base64>"}
+                      {"written": 1}
                       {"part": 2, …}
+                      {"written": 2}
                       {"done": "openmq", "place": "/var/imq/…", "messages": 512, "at": …}
 
-A part is a unit of the journal. Its line is on disk before the unit is begun, and the unit ends
-with a BATCH record that has the part's number: so after a crash the journal shows whether the last
-unit was written. All units before it were.
+A part is a unit of the journal. Its line is on disk before the unit is begun, and the next line
+follows once the unit is on disk. After a crash in between, the BATCH_PART record with the part's
+number, with which the unit ends, shows whether the unit was written. The broker forgets that record
+after 30 days, so it decides only if the list does not.
 
 Rows of the source that are set aside are not imported but written to a file in the data directory:
 
@@ -313,6 +316,7 @@ class _Transfer:
         for routed in part:
             self._append(routed)
         self._import.end_unit(number, len(part))
+        self._ledger.end_part()
 
     def _append(self, routed: RoutedMessage) -> int:
         """Append a message and its past deliveries. Returns its sequence number."""
@@ -364,6 +368,7 @@ class _Transfer:
                         acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
         self._import.end_unit(number, len(routed_messages))
+        self._ledger.end_part()
 
 
 def _branch_key(xid: bytes) -> Key:
@@ -374,7 +379,7 @@ def _branch_key(xid: bytes) -> Key:
 
 
 class LedgerLine(msgspec.Struct):
-    """A line of the ledger; the last line of a run has none of these members."""
+    """A line of the ledger; lines that confirm a part or end a run have none of these members."""
 
     journal: str = ""
     part: int = 0
@@ -384,7 +389,7 @@ class LedgerLine(msgspec.Struct):
 class Ledger:
     """The file and the keys in it. `part` is the last unit begun.
 
-    Only the journal knows whether the unit of the last line was written.
+    If the last line begins a part, only the journal knows whether its unit was written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -418,18 +423,19 @@ class Ledger:
             self._end += len(line)
 
     def begin(self, journal: bytes, written: int) -> None:
-        """Prepare for writing: remove an incomplete last line, and a last part whose unit is not in
-        the journal. `written` is the number of the last part in the journal.
+        """Prepare for writing: remove an incomplete last line, and a last part that is neither
+        confirmed nor in the journal. `written` is the number of the last part in the journal, as
+        far as the broker remembers it.
 
         A list that belongs to another journal, which no longer exists, is removed.
         """
         if self.journal != journal.hex():
             self.keys.clear()
             self._end = 0
-        elif self.part > written:
+        elif self.part > written and self._last_keys:
             self.keys.difference_update(self._last_keys)
             self._end = self._last_start
-        self.part = written
+        self.part = max(self.part, written)
         fd = open_and_inherit_owner(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(fd, "wb") as file:
             os.fchmod(fd, 0o600)
@@ -444,16 +450,21 @@ class Ledger:
         self._write(part=self.part, keys=b"".join(keys))
         return self.part
 
+    def end_part(self) -> None:
+        """Record that the unit of the part is on disk. A crash may lose this line."""
+        self._write(written=self.part, sync=False)
+
     def finish(self, kind: str, place: Path, messages: int, at: int) -> None:
         """Record that a migration is complete. `at` is ms since the epoch."""
         self._write(done=kind, place=str(place), messages=messages, at=at)
 
-    def _write(self, **entry: object) -> None:
+    def _write(self, *, sync: bool = True, **entry: object) -> None:
         line = msgspec.json.encode(entry) + b"\n"
         with self.path.open("ab") as file:
             file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
 
 
 # --- rows that are set aside -------------------------------------------------------------------
