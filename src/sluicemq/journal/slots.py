@@ -26,6 +26,8 @@ SLOTS_DIRECTORY: Final = "slots"
 DEFAULT_SLOT_LIMIT: Final = 10 << 30
 DEFAULT_IDLE_TIMEOUT: Final = 7 * 24 * 3_600_000
 """Default of `journal.slot_idle_timeout`, in ms."""
+MAX_POSITION: Final = (1 << 63) - 1
+"""Maximum position, and maximum limit in bytes."""
 NOTE_MS: Final = 60_000
 """Minimum interval between records of acknowledgements that do not move the slot, in ms."""
 
@@ -148,8 +150,12 @@ class Slots:
         `lease` is in ms, 0 = none: the slot holds no segments after it expires without renewal.
         """
         path = self._path(name)
-        if position < 0 or (limit_bytes is not None and limit_bytes <= 0):
-            raise JournalError("a slot's position is at least 0 and its limit at least 1 byte")
+        is_limit_valid = limit_bytes is None or 0 < limit_bytes <= MAX_POSITION
+        if not (0 <= position <= MAX_POSITION and is_limit_valid):
+            raise JournalError(
+                "a slot's position is at least 0, its limit at least 1 byte, and both are less "
+                "than 2^63"
+            )
         now = now_ms()
         slot = Slot(
             position=position,
