@@ -7,6 +7,7 @@ import os
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType
@@ -265,6 +266,30 @@ def test_a_slot_claimed_while_its_removal_waits_stays(journal: FileJournal) -> N
     journal.sync()
     with pytest.raises(JournalError, match="held by second"):
         journal.slots.claim("job", "third", 0, 60_000)
+    journal.close()
+
+
+@pytest.mark.parametrize("change", ["has read everything", "is new", "has read a part"])
+def test_a_slot_changed_while_its_loss_waits_is_lost_only_if_it_has_a_gap(
+    journal: FileJournal, change: str
+) -> None:
+    journal.slots.create("reader", limit_bytes=10**9)
+    turnover(journal, 5)
+    slot = journal.slots.get("reader")
+    path = journal.slots._path("reader")
+    journal.slots._write(path, msgspec.structs.replace(slot, limit_bytes=1))
+    may_continue = threading.Event()
+    journal._writer.defer(lambda: may_continue.wait(10), ignore)
+    journal._upkeep.remove_finished()
+    journal.slots._write(path, slot)
+    if change == "is new":
+        journal.slots.drop("reader")
+        journal.slots.create("reader")
+    else:
+        journal.slots.advance("reader", journal.durable if "everything" in change else 5)
+    may_continue.set()
+    journal.sync()
+    assert journal.slots.get("reader").lost == (change == "has read a part")
     journal.close()
 
 

@@ -42,11 +42,15 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         slots.advance("a", 9)
     with pytest.raises(JournalError, match="at least"):
         slots.create("b", -1)
+    with pytest.raises(JournalError, match="less"):
+        slots.create("b", 1 << 63)
+    with pytest.raises(JournalError, match="less"):
+        slots.create("b", 0, 1 << 63)
     with pytest.raises(RecordNotFound):
         slots.advance("missing", 1)
     with pytest.raises(RecordNotFound):
         slots.drop("missing")
-    slots.mark_lost("a")
+    slots.mark_lost("a", slots.get("a"))
     with pytest.raises(JournalError, match="lost"):
         slots.advance("a", 11)
 
@@ -65,7 +69,7 @@ def test_a_slower_reader_does_not_move_a_slot_back(tmp_path: Path) -> None:
     assert slots.advance("a", 20, shared=True).position == 20
     assert slots.advance("a", 15, shared=True).position == 20
     assert slots.get("a").position == 20
-    slots.mark_lost("a")
+    slots.mark_lost("a", slots.get("a"))
     with pytest.raises(JournalError, match="lost"):
         slots.advance("a", 15, shared=True)
 

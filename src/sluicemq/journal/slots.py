@@ -236,11 +236,21 @@ class Slots:
             raise JournalError(slot.describe_loss(name))
         return slot
 
-    def mark_lost(self, name: str, abandoned: bool = False) -> None:
-        """Mark the slot lost, so that it holds no segments; `abandoned` as in Slot."""
+    def mark_lost(
+        self, name: str, expected: Slot, removed: int = 0, *, abandoned: bool = False
+    ) -> None:
+        """Mark the slot lost, so that it holds no segments; `abandoned` as in Slot.
+
+        `expected` is the slot on which the decision was based. If it has changed since then, it is
+        lost only if its reader has not read up to `removed`, the last sequence number of the
+        removed segments; another slot of that name is not lost. Raises RecordNotFound.
+        """
         with self._lock():
-            slot = msgspec.structs.replace(self.get(name), lost=True, abandoned=abandoned)
-            self._write(self._path(name), slot)
+            slot = self.get(name)
+            has_gap = slot.created == expected.created and slot.position < removed
+            if slot == expected or has_gap:
+                slot = msgspec.structs.replace(slot, lost=True, abandoned=abandoned)
+                self._write(self._path(name), slot)
 
     def drop(self, name: str) -> None:
         """Delete the slot. Raises RecordNotFound."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from sluicemq.journal.format import HEADER_BYTES, Record
 from sluicemq.journal.liveness import Liveness, LiveSegment
@@ -36,6 +36,14 @@ MOVE_BYTES: Final = 1 << 20
 """Maximum bytes to move per group, which limits the effect on live traffic."""
 ALLOWANCE_SEGMENTS: Final = 4
 """Maximum budget for moves, in segments."""
+
+
+class LostSlot(NamedTuple):
+    """A slot to be marked lost, with its state at the decision; `abandoned` as in Slot."""
+
+    name: str
+    slot: Slot
+    abandoned: bool
 
 
 class Upkeep:
@@ -192,7 +200,7 @@ class Upkeep:
         timeout = self._options.slot_idle_timeout
         now = now_ms()
         candidates = self._removable()
-        lost_slots: dict[str, bool] = {}
+        lost_slots: list[LostSlot] = []
         expired_slots: list[str] = []
         idle_names: set[str] = set()
         try:
@@ -206,14 +214,14 @@ class Upkeep:
                 continue
             unread = _unread(slot, candidates)
             if sum(s.size for s in unread) > (0 if invalidates_slots else slot.limit_bytes):
-                lost_slots[name] = False
+                lost_slots.append(LostSlot(name, slot, abandoned=False))
                 self._on_warning(f"the slot {name} is lost: it would hold back more than its limit")
                 continue
             idle_time = (
                 slot.idle_time(self.sealed_time(unread[0]), now) if unread and timeout else 0
             )
             if idle_time > timeout:
-                lost_slots[name] = True
+                lost_slots.append(LostSlot(name, slot, abandoned=True))
                 self._on_warning(
                     f"the slot {name} is lost: its reader has not moved it for longer than "
                     f"journal.slot_idle_timeout ({timeout} ms)"
@@ -267,27 +275,24 @@ class Upkeep:
             return 0
 
     def _remove(
-        self, segments: list[LiveSegment], lost_slots: dict[str, bool], expired_slots: list[str]
+        self, segments: list[LiveSegment], lost_slots: list[LostSlot], expired_slots: list[str]
     ) -> None:
-        """Remove segments and update slots, on the writer's background thread.
-
-        `lost_slots` has the names of lost slots, each with whether its reader has abandoned it.
-        """
+        """Remove segments and update slots, on the writer's background thread."""
+        removed = max((segment.last for segment in segments), default=0)
         unmarked_slots = [
-            name
-            for name in lost_slots
-            if not self._mark_slot_lost(name, lost_slots[name], wait=False)
+            lost for lost in lost_slots if not self._mark_slot_lost(lost, removed, wait=False)
         ]
         for name in expired_slots:
             self._slots.drop_expired(name)
         for segment in segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
-        for name in unmarked_slots:  # the removed segments have freed space
-            self._mark_slot_lost(name, lost_slots[name], wait=True)
+        for lost in unmarked_slots:  # the removed segments have freed space
+            self._mark_slot_lost(lost, removed, wait=True)
 
-    def _mark_slot_lost(self, name: str, abandoned: bool, *, wait: bool) -> bool:
+    def _mark_slot_lost(self, lost: LostSlot, removed: int, *, wait: bool) -> bool:
         """Mark a slot lost. Return False if the disk is full."""
-        action = partial(self._slots.mark_lost, name, abandoned=abandoned)
+        name, slot, abandoned = lost
+        action = partial(self._slots.mark_lost, name, slot, removed, abandoned=abandoned)
         try:
             self._space.retry_with_reserve(action, ENTRY_BYTES, upkeep=True, wait=wait)
         except RecordNotFound:

@@ -369,7 +369,7 @@ def test_a_slot_that_is_lost(
 ) -> None:
     slots = Slots(tmp_path)
     slots.create("lake")
-    slots.mark_lost("lake")
+    slots.mark_lost("lake", slots.get("lake"))
     stream = stream_of(tmp_path, slot="lake", failondataloss=strict)
     start = stream.initialOffset()
     if strict == "true":
