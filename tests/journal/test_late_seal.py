@@ -18,14 +18,17 @@ import pytest
 from sluicemq.journal import FileJournal, RecordType
 from sluicemq.journal import recovery as recovery_module
 from sluicemq.journal import upkeep as upkeep_module
+from sluicemq.journal.backup import create
 from sluicemq.journal.files import DurableEnd, DurableFile, read_durable
+from sluicemq.journal.format import HEADER_BYTES, encode_record
 from sluicemq.journal.inspect import check, dump
 from sluicemq.journal.reader import read_records
-from sluicemq.journal.segment import MappedSegment, records_end
+from sluicemq.journal.segment import MappedSegment, build_index, encode_trailer, records_end
+from sluicemq.journal.stored_backup import verify
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
-from tests.journal.support import TINY, live_of, put, recover, reopen, replace_os, segments_of
+from tests.journal.support import T0, TINY, live_of, put, recover, reopen, replace_os, segments_of
 from tests.support.journal import read_from
 
 BODIES = [b"one", b"two", b"three"]
@@ -106,6 +109,41 @@ def test_groups_go_on_while_a_seal_takes_its_time(history: Crashed) -> None:
     durable = read_durable(history.crashed)
     assert durable is not None
     assert durable.segment == int(paths[2].stem)
+
+
+def looks_sealed(offset: int) -> bytes:
+    """Return a body at `offset` of a segment that ends like a sealed segment."""
+    index = encode_record(RecordType.INDEX, 1, T0, build_index(b"", 64, {}), flags=3)
+    return bytes(8) + b"".join(index) + encode_trailer(offset + 8, 0, 0)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_body_that_looks_like_an_index_seals_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
+    """Without preallocation, a file ends with its last record."""
+    held_seals = HeldSeals(monkeypatch)
+    journal = reopen(tmp_path / "running")
+    put(journal, b"first")
+    body = looks_sealed(journal._fill + HEADER_BYTES)
+    flush(journal, put(journal, body))
+    expected = [b"first", body]
+    if not is_last:
+        journal.seal()
+        flush(journal, put(journal, b"last"))
+        expected.append(b"last")
+    directory = tmp_path / "crashed"
+    shutil.copytree(tmp_path / "running", directory)
+    held_seals.proceed.set()
+    journal.close()
+    assert segments_of(directory)[0].read_bytes().endswith(body)
+    assert bodies(directory) == expected
+    assert check(directory).problems == []
+    create(directory, tmp_path / "backup")
+    assert verify(tmp_path / "backup").problems == []
+    journal = reopen(directory)
+    assert list(live_of(journal).values()) == expected
+    journal.close()
 
 
 def test_a_start_seals_segments_left_unsealed_by_a_crash(

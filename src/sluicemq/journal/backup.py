@@ -45,13 +45,12 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     TRAILER_BYTES,
     DamagedFile,
-    MappedSegment,
     crc_before_trailer,
     decode_trailer,
     find_tail,
     list_segments,
+    open_segment,
     read_identity,
-    records_end,
     segment_path,
 )
 from sluicemq.journal.slots import Slots, now_ms
@@ -446,17 +445,16 @@ def _lock_if_stopped(journal: Path) -> Iterator[bool]:
 def _last_unit(journal: Path) -> DurableEnd | None:
     """Return the end that recovery would find; `durable` may be behind after a power loss."""
     durable = read_durable(journal)
-    limit: int | None = None
+    following: int | None = None
     for first in reversed(list_segments(journal)):
-        path = segment_path(journal, first)
-        if path.stat().st_size < SEGMENT_HEADER_BYTES:
+        if segment_path(journal, first).stat().st_size < SEGMENT_HEADER_BYTES:
             continue
-        with closing(MappedSegment(path)) as view:
+        with closing(open_segment(journal, first, following)) as view:
             if view.index is not None:
                 last = int(view.index.sequences[-1]) if view.index.count else first
                 return DurableEnd(first, view.size, last)
-            tail = find_tail(view, durable, limit)
-            limit = view.header.previous_end or None
+            tail = find_tail(view, durable, view.end or None)
+            following = first
         if tail.heads:
             return DurableEnd(
                 first, tail.end, sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)
@@ -468,10 +466,8 @@ def _extent(
     journal: Path, identity: bytes, first: int, following: int | None, end: DurableEnd
 ) -> tuple[int, bool, int]:
     """Return bytes to copy, whether that is a whole sealed segment, and the previous segment."""
-    intact_end = records_end(journal, first, following)
-    path = segment_path(journal, first)
-    view = MappedSegment(path)
-    header, size, index = view.header, view.size, view.index_offset
+    view = open_segment(journal, first, following)
+    path, header, size, index = view.path, view.header, view.size, view.index_offset
     view.close()
     if header.identity != identity:
         raise DamagedFile(path, 40, "the segment belongs to another data directory")
@@ -479,6 +475,6 @@ def _extent(
         return size, True, header.previous
     if first == end.segment:
         return end.offset, False, header.previous
-    if not intact_end:
+    if not view.end:
         raise DamagedFile(path, size, "the segment is not the last and has no intact end")
-    return intact_end, False, header.previous
+    return view.end, False, header.previous

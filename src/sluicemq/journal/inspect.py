@@ -32,8 +32,8 @@ from sluicemq.journal.segment import (
     build_index,
     find_tail,
     list_segments,
+    open_segment,
     read_identity,
-    records_end,
     segment_path,
 )
 from sluicemq.journal.slots import Slots
@@ -96,8 +96,8 @@ def check(directory: Path) -> InspectionReport:
         with _collect_damage(directory, report), suppress(FileNotFoundError):
             _check_header(path, durable_offset)
             if durable is None or first <= durable.segment:
-                end = durable_offset or records_end(directory, first, following)
-                with closing(MappedSegment(path)) as view:
+                with closing(open_segment(directory, first, following)) as view:
+                    end = durable_offset or view.end
                     _check_segment(view, end, durable is not None, identity, report)
     if identity is not None and not report.problems:
         with _collect_damage(directory, report):

@@ -34,8 +34,8 @@ from sluicemq.journal.segment import (
     MappedSegment,
     SegmentIndex,
     list_segments,
+    open_segment,
     record_offsets,
-    records_end,
     segment_path,
 )
 from sluicemq.journal.writer import SegmentFile
@@ -157,7 +157,7 @@ class Lookup:
         entry = self._opened.get(segment.first)
         if entry is None:
             path = segment_path(self._directory, segment.first)
-            entry = MappedSegment(path), os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            entry = MappedSegment(path, segment.end), os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._opened[segment.first] = entry
             if len(self._opened) > OPEN_SEGMENTS:
                 self.forget(next(iter(self._opened)))
@@ -248,13 +248,11 @@ def read_records(
     for first, following in zip_longest(firsts, firsts[1:]):
         if following is not None and following <= sequence:
             continue
-        end = records_end(directory, first, following)
-        path = segment_path(directory, first)
-        with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
-            if first == durable.segment:
-                end = durable.offset
-            elif not end or view.index is not None:
-                end = view.size
+        with (
+            suppress(FileNotFoundError),
+            closing(open_segment(directory, first, following)) as view,
+        ):
+            end = durable.offset if first == durable.segment else view.end or view.size
             for offset, record in read_segment(view, end, sequence):
                 yield view, offset, record
 
@@ -281,7 +279,7 @@ def _in_segment(directory: Path, segment: LiveSegment, position: int) -> int:
     if segment.first > position or segment.last <= position:
         return segment.records if segment.first > position else 0
     path = segment_path(directory, segment.first)
-    with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
+    with suppress(FileNotFoundError), closing(MappedSegment(path, segment.end)) as view:
         index = view.index
         return segment.records if index is None else index.count - index.row(position + 1)
     return 0  # it has been removed meanwhile

@@ -44,6 +44,7 @@ from sluicemq.journal.segment import (
     find_full,
     find_tail,
     list_segments,
+    open_segment,
     read_segment_header,
     segment_path,
 )
@@ -262,13 +263,12 @@ class Recovery:
     ) -> SegmentPart | None:
         """Map a segment. Discard the newest one and return None if it has no record."""
         path = segment_path(self.directory, first)
-        is_last = following is None
         durable_offset = durable.offset if durable and durable.segment == first else None
-        if is_last and (size := path.stat().st_size) < SEGMENT_HEADER_BYTES:
+        if following is None and (size := path.stat().st_size) < SEGMENT_HEADER_BYTES:
             self._report_end(durable_offset, size, 0)
             self._discard(path)
             return None
-        view = MappedSegment(path)
+        view = open_segment(self.directory, first, following)
         try:
             header = view.header
             if header.first != first or header.identity != self.identity:
@@ -278,7 +278,7 @@ class Recovery:
             index = view.index
             end = view.index_offset
             if index is not None:
-                if verify or is_last:
+                if verify:
                     view.verify()
                 self._names.update(index.summary.addresses())
             else:
@@ -332,12 +332,11 @@ class Recovery:
 
     def _find_full(self, view: MappedSegment, following: int) -> Tail:
         """Return the records of a segment that a crash left unsealed before the next one."""
-        first = view.header.first
-        header = read_segment_header(self.directory, following)
-        if first < self._sealed_before or header.previous != first or not header.previous_end:
+        read_segment_header(self.directory, following)  # its damage is reported first
+        if view.header.first < self._sealed_before or not view.end:
             end = find_tail(view, None).end
             raise DamagedFile(view.path, end, "the segment is not the last and has no intact end")
-        return find_full(view, header.previous_end)
+        return find_full(view, view.end)
 
     def _discard(self, path: Path) -> None:
         """Report the newest segment, which has no record, and remove it unless only reading.
@@ -359,7 +358,7 @@ class Recovery:
             table.close()
             view.close()
             self._seal(header, tail, space, index == len(self.parts) - 1)
-            view = MappedSegment(view.path)
+            view = MappedSegment(view.path, tail.end)
             assert view.index is not None
             segment.size = view.size
             self.parts[index] = SegmentPart(segment, view, view.index)

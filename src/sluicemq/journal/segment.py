@@ -41,6 +41,8 @@ The trailer follows the INDEX record and ends the file:
       24     4   CRC-32 of the file before the trailer
       28     4   CRC-32 of bytes 0 .. 28
 
+A body at the end of an unsealed segment may look like both (see MappedSegment).
+
 An unsealed segment may be damaged, or end with a tail that a crash has torn: after a crash of the
 machine the last write may be there in part, in any order of its pages. So the first bad record ends
 the segment, unless something shows that it was on disk before:
@@ -383,8 +385,7 @@ def read_segment_header(directory: Path, first: int) -> SegmentHeader:
 def records_end(directory: Path, first: int, following: int | None) -> int:
     """Return the end of the records of segment `first` as stated by the next one, 0 if unknown.
 
-    Call this before opening the segment: if the next one has been removed, this one has its index
-    by then. Damage of the next segment is ignored; its reader reports it. Raises JournalError.
+    Damage of the next segment is ignored; its reader reports it. Raises JournalError.
     """
     if following is None:
         return 0
@@ -406,16 +407,23 @@ def record_offsets(
 
 
 class MappedSegment:
-    """Segment file mapped for reading. `index` is None if the segment is not sealed.
-
-    Raises FileNotFoundError, JournalDamaged, JournalError. Callers `close` the view. `checksum` is
-    zlib's CRC-32 or a faster implementation of it; it checks the index, 5 % of the segment.
+    """Segment file mapped for reading. `index` is None if the segment is not sealed; `end` is the
+    end of its records, 0 if it is unknown. Callers `close` the view.
     """
 
-    __slots__ = ("_map", "crc", "header", "index", "index_offset", "path", "size", "view")
+    __slots__ = ("_map", "crc", "end", "header", "index", "index_offset", "path", "size", "view")
 
-    def __init__(self, path: Path, checksum: Checksum = crc32) -> None:
+    def __init__(self, path: Path, end: int = 0, checksum: Checksum = crc32) -> None:
+        """Map the file.
+
+        A client can send a body that looks like an index with a trailer. So an index counts only if
+        it begins at `end`, the end of the records as known from elsewhere, or if the file matches
+        its CRC. `checksum` is zlib's CRC-32 or a faster implementation of it.
+
+        Raises FileNotFoundError, JournalDamaged, JournalError.
+        """
         self.path = path
+        self.end = end
         with path.open("rb", buffering=0) as file:
             self.size = os.fstat(file.fileno()).st_size
             if self.size < SEGMENT_HEADER_BYTES:
@@ -443,7 +451,9 @@ class MappedSegment:
         size = record_size(self.view[:end], offset, checksum)
         if size == 0 or self.view[offset + TYPE_AT] != RecordType.INDEX:
             return
-        self.index_offset = offset
+        if offset != self.end and checksum(self.view[:end]) != crc:
+            return
+        self.index_offset = self.end = offset
         self.crc = crc
         try:
             self.index = SegmentIndex(self.view[offset + HEADER_BYTES : offset + size])
@@ -469,6 +479,16 @@ class MappedSegment:
         self.view.release()
         with suppress(BufferError):  # a propagating exception still refers to the map
             self._map.close()
+
+
+def open_segment(directory: Path, first: int, following: int | None) -> MappedSegment:
+    """Map segment `first`; `following` is the number of the next one, if there is one.
+
+    Raises FileNotFoundError, JournalDamaged, JournalError.
+    """
+    # in this order: if the next segment has been removed, this one has its index by then
+    end = records_end(directory, first, following)
+    return MappedSegment(segment_path(directory, first), end)
 
 
 SEQUENCE_LEAP: Final = 1 << 32

@@ -250,7 +250,7 @@ class DirectoryStorage(JournalStorage):
     def open(self, first: int, end: int = 0) -> StoredSegment:
         path = segment_path(self.path, first)
         try:
-            view = MappedSegment(path, zlib_ng.crc32)
+            view = MappedSegment(path, end, zlib_ng.crc32)
             if view.index is not None:
                 return Mapped(view, view.index_offset)
             if not end:
