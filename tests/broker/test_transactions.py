@@ -286,6 +286,29 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     assert bodies(full) == ["new"]
 
 
+def test_the_end_of_a_retained_message_is_in_the_unit_of_its_commit() -> None:
+    journal = RecordingJournal()
+    fixture = BrokerFixture(journal=journal)
+    topic = fixture.topic(retain_without_subscriptions=True)
+    answers = fixture.queue("answers")
+    [sequence] = fixture.send(topic, "retained")
+    reader = fixture.read(fixture.broker.subscribe(topic, "s", durable=True))
+    fixture.broker.flush()
+    transactions = fixture.broker.transactions
+    transaction = transactions.begin()
+    assert transactions.acknowledge(transaction, reader.consumer, sequence)
+    send(fixture, transaction, answers, "answer")
+    start = journal.durable + 1
+    transactions.commit(transaction)
+    fixture.broker.flush()
+    assert [
+        (record.type, bool(record.flags & UNIT_END))
+        for record in read_from(journal, start)
+        if record.type in (RecordType.MESSAGE, RecordType.COMPLETED)
+    ] == [(RecordType.MESSAGE, False), (RecordType.COMPLETED, True)]
+    assert journal.stats().live == 1
+
+
 def test_a_transaction_without_anything_durable_leaves_no_record() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)

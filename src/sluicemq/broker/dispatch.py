@@ -19,7 +19,6 @@ from sluicemq.broker.subscription import (
     drop_overflow,
     expire,
     expire_uncounted,
-    journal_completion,
     mark_window_available,
     remove_drained_consumer,
     requeue_in_place,
@@ -426,12 +425,8 @@ def acknowledge(consumer: Consumer, sequence: int) -> bool:
         subscription.acked.append(sequence)
     elif delivery.journaled == SHARED:
         if destination.end_shared_copy(sequence):
-            if subscription.number == destination.number:
-                if not subscription.acked:
-                    core.subscriptions_with_acks[subscription] = None
-                subscription.acked.append(sequence)
-            else:
-                journal_completion(destination.queue, Cause.ACKNOWLEDGED, [sequence])
+            core.subscriptions_with_acks[destination.queue] = None
+            destination.queue.acked.append(sequence)
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     window = consumer.window

@@ -190,9 +190,8 @@ def _transfer_accepted(subscription: Subscription, delivery: Delivery, *, ready:
     if ready:
         queue.all_ready.pin_unpacked(delivery)
     withdraw(delivery)
-    journaled, delivery.journaled = delivery.journaled, UNJOURNALED
     end_unjournaled(delivery, Cause.MOVED)
-    if journaled:
+    if delivery.journaled:
         message.durability = message.durability or Durability.SYNC
     if message.durability:
         queue.destination.shared_copies[message.sequence] = 1

@@ -15,7 +15,7 @@ from sluicemq.broker.dispatch import add
 from sluicemq.broker.fan_out import fan_out, includes_group, reserve
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, UNJOURNALED
 from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
-from sluicemq.broker.subscription import end_unjournaled, journal_completion
+from sluicemq.broker.subscription import end_unjournaled, journal_completion, owner_of_end
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
@@ -383,18 +383,18 @@ class Publisher:
 
         Return the sequence to pass to `when_durable` (0 = none).
         """
-        is_recorded = delivery.journaled == RECORDED
+        owner = owner_of_end(delivery)
         if not delivery.journaled:
             message.durability = Durability.NONE
         message.destination = target.address
         if message.durability and not target.number:
             self._destinations.assign_number(target)
-        if is_recorded:
+        if owner is not None:
             self._core.event_recorder.write()
-        self.accept(target, message, not is_recorded, chosen)
+        self.accept(target, message, owner is None, chosen)
         sequence = message.sequence if message.durability else 0
-        if is_recorded:
-            sequence = journal_completion(delivery.subscription, cause, [delivery.sequence])
+        if owner is not None:
+            sequence = journal_completion(owner, cause, [delivery.sequence])
             self.make_unit_visible()
         end_unjournaled(delivery, cause)
         return sequence

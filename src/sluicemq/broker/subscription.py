@@ -242,23 +242,40 @@ def end(delivery: Delivery, cause: Cause) -> None:
 
 
 def end_all(subscription: Subscription, deliveries: Iterable[Delivery], cause: Cause) -> int:
-    """End deliveries that are no longer counted, and journal the cause in one record.
+    """End deliveries that are no longer counted, and journal the cause.
 
-    Return the record's sequence; 0 if the end of none of them is journaled.
+    Return the sequence of the last record; 0 if the end of none of them is journaled.
     """
-    sequences: list[int] = []
+    sequences: dict[Subscription, list[int]] = {}
     for delivery in deliveries:
-        if delivery.journaled == RECORDED:
-            sequences.append(delivery.sequence)
+        owner = owner_of_end(delivery)
+        if owner is not None:
+            sequences.setdefault(owner, []).append(delivery.sequence)
         end_unjournaled(delivery, cause)
-    if not sequences:
-        return 0
-    subscription.core.event_recorder.write()
-    return journal_completion(subscription, cause, sequences)
+    record = 0
+    if sequences:
+        subscription.core.event_recorder.write()
+    for owner, ended in sequences.items():
+        record = journal_completion(owner, cause, ended)
+    return record
+
+
+def owner_of_end(delivery: Delivery) -> Subscription | None:
+    """Return the subscription under whose number the end of a delivery is journaled, or None.
+
+    The end of the last SHARED delivery of a message is that of its topic's group. This counts the
+    end of a SHARED delivery: call it once for each.
+    """
+    if delivery.journaled == RECORDED:
+        return delivery.subscription
+    destination = delivery.subscription.destination
+    if delivery.journaled == SHARED and destination.end_shared_copy(delivery.sequence):
+        return destination.queue
+    return None
 
 
 def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
-    """End a delivery without journaling it, because another record already does."""
+    """End a delivery without journaling it, because the caller does if needed (`owner_of_end`)."""
     subscription = delivery.subscription
     sequence = delivery.sequence
     if delivery.state == DELAYED:
@@ -273,12 +290,9 @@ def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
         core.drop_message(delivery)
     if delivery.expires:
         core.wheel.discard(delivery)
-    destination = subscription.destination
-    if delivery.journaled == SHARED:
-        if destination.end_shared_copy(sequence):
-            journal_completion(destination.queue, Cause.ACKNOWLEDGED, [sequence])
-    elif delivery.journaled == HELD:
+    if delivery.journaled == HELD:
         core.journal.release(sequence)
+    destination = subscription.destination
     if destination.parked:
         core.unblocking[destination] = None
     if core.observer is not None:

@@ -54,6 +54,7 @@ from sluicemq.broker.subscription import (
     end_unjournaled,
     journal_completion,
     mark_window_available,
+    owner_of_end,
     remove_drained_consumer,
 )
 from sluicemq.journal.format import Cause, RecordType
@@ -468,7 +469,11 @@ class Transactions:
                 self._destinations.assign_number(destination)
             publications.append((destination, message))
         deliveries = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
-        acked_sequences = recorded(deliveries)
+        acked_sequences: dict[Subscription, list[int]] = {}
+        for delivery in deliveries:
+            owner = owner_of_end(delivery)
+            if owner is not None:
+                acked_sequences.setdefault(owner, []).append(delivery.sequence)
         if acked_sequences:
             self._core.event_recorder.write()
         remaining = (
@@ -492,15 +497,12 @@ class Transactions:
         if record:
             sequence = self.resolve(transaction, record, True)
         self._publisher.make_unit_visible()
-        last_ack_record = self._core.last_ack_record
         for delivery in deliveries:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
             end_unjournaled(delivery, Cause.ACKNOWLEDGED)
-        if self._core.last_ack_record != last_ack_record:
-            sequence = self._core.last_ack_record  # of SHARED deliveries, outside the unit
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
@@ -659,25 +661,14 @@ class Transactions:
 
 def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
     """Return acknowledged deliveries that survive a restart, in the form of a PREPARED record."""
-    surviving = (
-        d
-        for d in deliveries
-        if d.journaled == RECORDED or (d.journaled == SHARED and d.subscription.durable)
-    )
-    return [(s.number, sequences) for s, sequences in by_subscription(surviving).items()]
-
-
-def recorded(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
-    """Return the sequences of deliveries whose end is journaled, by subscription."""
-    return by_subscription(d for d in deliveries if d.journaled == RECORDED)
-
-
-def by_subscription(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
-    """Return the sequences of deliveries by subscription."""
-    sequences: dict[Subscription, list[int]] = {}
+    sequences: dict[int, list[int]] = {}
     for delivery in deliveries:
-        sequences.setdefault(delivery.subscription, []).append(delivery.sequence)
-    return sequences
+        subscription = delivery.subscription
+        if delivery.journaled == RECORDED or (
+            delivery.journaled == SHARED and subscription.durable
+        ):
+            sequences.setdefault(subscription.number, []).append(delivery.sequence)
+    return list(sequences.items())
 
 
 def _run_callbacks(transaction: Transaction) -> None:
