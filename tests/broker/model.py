@@ -73,6 +73,8 @@ class Entry:
         """Lowest and highest number of attempts that recovery may restore."""
         self.state = READY
         self.until = 0
+        self.scheduled = 0
+        """Order of the starts of delays."""
         self.delivered = 0
         self.holder: object = None
         self.shared = False
@@ -398,8 +400,7 @@ class Model:
             entry.shared = subscription in group
             entry.alone = entry.shared and is_alone
             if model_message.deliver_at > self.wall:
-                entry.state = DELAYED
-                entry.until = self.steady + model_message.deliver_at - self.wall
+                self.schedule(entry, self.steady + model_message.deliver_at - self.wall)
             subscription.entries.append(entry)
             if entry.expires and entry.expires <= self.steady:
                 self.expire(entry)
@@ -418,12 +419,18 @@ class Model:
                 return
             ready = subscription.ready()
             if not ready:
-                return
-            if limits.overflow is Overflow.DROP_OLDEST:
+                victim = min(waiting_entries, key=lambda entry: entry.scheduled)
+            elif limits.overflow is Overflow.DROP_OLDEST:
                 victim = min(ready, key=lambda entry: entry.age)
             else:
                 victim = min(ready, key=lambda entry: (entry.priority, entry.age))
             self.drop(victim)
+
+    def schedule(self, entry: Entry, until: int) -> None:
+        entry.state = DELAYED
+        entry.until = until
+        self.births += 1
+        entry.scheduled = self.births
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -615,8 +622,7 @@ class Model:
             if attempted:
                 entry.failed = entry.attempts
             if delay:
-                entry.state = DELAYED
-                entry.until = self.steady + delay
+                self.schedule(entry, self.steady + delay)
 
     def requeue(self, entry: Entry, expiration: int) -> None:
         if isinstance(entry.holder, Consumer):
@@ -845,6 +851,9 @@ class Model:
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
                         self.wake(entry, deliveries_recorded)
             self.hold_again(destination, [e for e in entries if e.shared], deliveries_recorded)
+        scheduled = [e for s in self.subscriptions() for e in s.entries if e.state == DELAYED]
+        for entry in sorted(scheduled, key=lambda entry: entry.sequence):
+            self.schedule(entry, entry.until)
 
     def wake(self, entry: Entry, deliveries_recorded: bool) -> None:
         """Make the entry ready without its consumer; its attempts stay. An entry requeued unseen
@@ -858,8 +867,7 @@ class Model:
         entry.holder = None
         entry.state = READY
         if entry.model_message.deliver_at > self.wall and not entry.requeued:
-            entry.state = DELAYED
-            entry.until = self.steady + entry.model_message.deliver_at - self.wall
+            self.schedule(entry, self.steady + entry.model_message.deliver_at - self.wall)
 
     def hold_again(
         self, topic: Destination, copies: list[Entry], deliveries_recorded: bool

@@ -209,6 +209,19 @@ def test_the_displaced_message_goes_when_its_dead_letter_queue_is_full() -> None
     assert (dead(fixture), queue.waiting, queue.statistics.dropped) == (["a"], 1, 1)
 
 
+@pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
+def test_refused_messages_make_room_for_new_ones(overflow: Overflow) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_attempts=1, max_messages=2, overflow=overflow)
+    fixture.queue("q.dlq", max_messages=1)
+    exhaust(fixture, queue, "a", "b")
+    exhaust(fixture, queue, "c")
+    assert (dead(fixture), queue.waiting) == (["a"], 2)
+    fixture.send(queue, "new", priority=0)
+    assert (bodies(queue), queue.statistics.dropped) == (["new", "c"], 1)
+    assert fixture.read(queue).got() == ["new"]
+
+
 @pytest.mark.parametrize("overflow", list(Overflow))
 def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Overflow) -> None:
     fixture = BrokerFixture()

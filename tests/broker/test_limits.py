@@ -80,6 +80,19 @@ def test_drop_lowest_priority_drops_the_oldest_of_the_lowest(limit: dict[str, An
     assert bodies(queue) == ["hi", "l2"]
 
 
+@pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
+def test_scheduled_messages_are_dropped_if_none_is_ready(overflow: Overflow) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=2, overflow=overflow)
+    due = fixture.clock.wall + 1000
+    fixture.send(queue, "a", "b", "c", deliver_at=due)
+    assert (bodies(queue), queue.statistics.dropped) == (["b", "c"], 1)
+    fixture.send(queue, "ready")
+    assert (bodies(queue), queue.statistics.dropped) == (["b", "c"], 2)
+    fixture.wait(1000)
+    assert fixture.read(queue).got() == ["b", "c"]
+
+
 def test_one_large_message_displaces_as_many_as_needed() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=4, overflow=Overflow.DROP_OLDEST)

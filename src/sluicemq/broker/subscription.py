@@ -137,11 +137,23 @@ def drop_overflow(subscription: Subscription) -> None:
     ):
         if not destination.drops_when_full:
             return
-        delivery = subscription.all_ready.take_for_drop(drops_lowest)
+        delivery = _take_for_drop(subscription, drops_lowest)
         if delivery is None:
             return
         withdraw(delivery)
         drop(delivery, "overflow", False)
+
+
+def _take_for_drop(subscription: Subscription, lowest: bool) -> Delivery | None:
+    """Return the waiting delivery to drop, or None.
+
+    Deliveries refused by the full dead-letter queue are dropped first, as no consumer gets them;
+    then ready ones; then the one that was scheduled first.
+    """
+    for delivery, _, _ in subscription.refused.values():
+        return delivery
+    ready = subscription.all_ready.take_for_drop(lowest)
+    return ready or next(iter(subscription.delayed.values()), None)
 
 
 # --- consumers (see also attachment.py) --------------------------------------------------------
