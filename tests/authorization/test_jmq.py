@@ -431,7 +431,12 @@ def _unsubscribe(cell: JmqCell) -> None:
     cell.ask(PacketType.DELETE_CONSUMER, {"JMQDurableName": DURABLE, "JMQClientID": CLIENT_ID})
 
 
-@row(PacketType.DELETE_CONSUMER, "that is a durable subscription of a wildcard", RIGHTS)
+@row(
+    PacketType.DELETE_CONSUMER,
+    "that is a durable subscription of a wildcard",
+    RIGHTS,
+    changes=True,
+)
 def _unsubscribe_wildcard(cell: JmqCell) -> None:
     cell.durable("own.none.*")
     cell.ask(PacketType.DELETE_CONSUMER, {"JMQDurableName": DURABLE, "JMQClientID": CLIENT_ID})

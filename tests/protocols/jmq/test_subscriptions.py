@@ -338,6 +338,47 @@ def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None
     assert sorted(reconnected.texts()) == ["x", "y"]
 
 
+def test_a_durable_wildcard_that_nothing_matches_survives_a_restart(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    peer = harness.connect(client_id="me")
+    subscribe(peer, "w.>", JMQDurableName="w", JMQSelector="n = 1")
+    harness = harness.restart()
+    sender = harness.connect()
+    publish(sender, "w.a", "x", "y", properties={"n": 1})
+    publish(sender, "w.b", "z", properties={"n": 2})
+    reconnected = harness.connect(client_id="me")
+    consumer = subscribe(reconnected, "w.>", JMQDurableName="w", JMQSelector="n = 1")
+    assert reconnected.texts() == ["x", "y"]
+    reconnected.close_consumer(consumer)
+    assert reconnected.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "w"}) == Status.OK
+    harness.run_event_loop()
+    harness = harness.restart()
+    assert not harness.broker.durable_subscriptions
+
+
+def test_a_durable_wildcard_without_the_topic_of_wildcards_is_completed(tmp_path: Path) -> None:
+    """Migrations, and versions before that topic, have only the subscriptions of topics."""
+    harness = DiskHarness(tmp_path)
+    topic = harness.broker.destinations.topic("w.a")
+    harness.broker.subscribe(topic, "durable:me/w w.%2A", durable=True, shared=True)
+    harness.run_event_loop()
+    harness = harness.restart()
+    publish(harness.connect(), "w.b", "x")
+    peer = harness.connect(client_id="me")
+    subscribe(peer, "w.*", JMQDurableName="w")
+    assert peer.texts() == ["x"]
+
+
+def test_no_wildcard_matches_the_topic_of_wildcards(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    subscribe(peer, "mq.>", JMQDurableName="d")
+    kept = harness.topic("mq.sys.wildcards")
+    assert len(kept.subscriptions) == 1
+    subscribe(peer, "mq.*.wildcards")
+    assert len(kept.subscriptions) == 1
+    publish(peer, "mq.sys.wildcards", "x", expect=Status.FORBIDDEN)
+
+
 # --- shared --------------------------------------------------------------------------------------
 
 

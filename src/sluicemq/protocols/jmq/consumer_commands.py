@@ -58,6 +58,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED_DURABLE,
     Durables,
     Terms,
+    permission_name,
     subscription_name,
 )
 from sluicemq.protocols.jmq.transactions import Branches
@@ -217,7 +218,6 @@ class ConsumerCommands:
             prefetch,
             byte_credit,
             self._durables,
-            address,
             terms,
         )
         consumer.attach()
@@ -270,7 +270,7 @@ class ConsumerCommands:
                 raise RejectedRequest(Status.ERROR, "JMQNoLocal requires a topic")
             if durable_name:
                 raise RejectedRequest(Status.ERROR, "a durable subscription requires a topic")
-            return Terms(address.name, OF_QUEUE, True, selector, None)
+            return Terms(address.name, OF_QUEUE, address, True, selector, None)
         shared_name = text(packet, "JMQSharedSubscriptionName")
         share = boolean(packet, "JMQShare")
         jms_share = boolean(packet, "JMQJMSShare")
@@ -301,10 +301,11 @@ class ConsumerCommands:
                     "JMQNoLocal requires a client id for a subscription that is not exclusive",
                 )
         if type == ALONE:
-            return Terms(subscription_name(type, "", name), type, sharing, selector, exclude)
+            unnamed = subscription_name(type, "", name)
+            return Terms(unnamed, type, address, sharing, selector, exclude)
         qualified_name = subscription_name(type, client_id, name)
         owner = self._durables.owner_for(client_id, qualified_name, self._connection.identity)
-        return Terms(qualified_name, type, sharing, selector, exclude, owner)
+        return Terms(qualified_name, type, address, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------
 
@@ -361,11 +362,11 @@ class ConsumerCommands:
             if not durables.may_use(qualified_name, connection.identity):
                 connection.channel.deny(f"unsubscribe {qualified_name}")
                 raise AccessDenied(f"{name} belongs to another user")
-            for subscription in durables.find(qualified_name):
-                connection.channel.demand(Operation.CONSUME, subscription.destination.name)
-            if durables.is_known(qualified_name):
-                engines = () if closing is None else closing.pauses.consumers
-                durables.expect_unused(qualified_name, closing, engines)
+            subscriptions = durables.find(qualified_name)
+            for subscription in subscriptions:
+                connection.channel.demand(Operation.CONSUME, permission_name(subscription))
+            if subscriptions:
+                durables.expect_unused(qualified_name, closing)
                 return qualified_name
         raise RejectedRequest(Status.NOT_FOUND, f"the durable subscription {name} does not exist")
 

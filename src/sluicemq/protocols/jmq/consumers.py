@@ -58,7 +58,6 @@ from sluicemq.broker import (
     Window,
     queue_order,
 )
-from sluicemq.model.destination import Address
 from sluicemq.model.errors import BrokerError, ProtocolError, SubscriptionInUse
 from sluicemq.protocols.channel import Channel, DeliveryPauses, SentDeliveries, Unacked
 from sluicemq.protocols.jmq.destinations import Pattern, find_or_create, is_wildcard
@@ -69,15 +68,14 @@ from sluicemq.protocols.jmq.subscriptions import (
     OF_QUEUE,
     SHARED,
     Durables,
-    DurableState,
     Terms,
-    engine_name,
     matches_topic,
     matching_topics,
+    may_use_subscription,
     not_owner_error,
-    subscribe,
+    wildcard_topic,
 )
-from sluicemq.protocols.ownership import claim_subscription, may_use_subscription
+from sluicemq.protocols.ownership import claim_subscription
 
 UNLIMITED: Final = 1 << 40
 """Number of messages beyond every count."""
@@ -208,6 +206,7 @@ class JmsConsumer:
     number            JMQConsumerID
     prefetch          maximum number of messages sent until RESUME_FLOW
     pauses            consumers of the engine: one, or one for each topic that a wildcard matches
+                      and, if it is durable, that of the topic that keeps the wildcard
     unacked           by SysMessageID: delivery index within this consumer, and the delivery. A
                       sender may have used an id twice
     pending           pending messages, in queue order
@@ -220,7 +219,6 @@ class JmsConsumer:
     """
 
     __slots__ = (
-        "_address",
         "_broker",
         "_durables",
         "_full",
@@ -253,7 +251,6 @@ class JmsConsumer:
         prefetch: int,
         byte_credit: ByteCredit,
         durables: Durables,
-        address: Address,
         terms: Terms,
     ) -> None:
         """Create a consumer.
@@ -270,8 +267,8 @@ class JmsConsumer:
         self.byte_credit = byte_credit
         self.terms = terms
         self._durables = durables
-        self._address = address
-        self._pattern = Pattern(address.name) if is_wildcard(address.name) else None
+        name = terms.address.name
+        self._pattern = Pattern(name) if is_wildcard(name) else None
         self.requires_ack = session.mode != AckMode.NO_ACK
         """True if messages are held until they are acknowledged, else settled when written."""
         self.window = Window(0, False)
@@ -291,19 +288,18 @@ class JmsConsumer:
     @property
     def has_destination(self) -> bool:
         """True if there is a destination of that name; always True for a wildcard."""
-        return bool(self._pattern or self._broker.destinations.find(self._address))
+        return bool(self._pattern or self._broker.destinations.find(self.terms.address))
 
     def attach(self) -> None:
         """Attach the consumer. Nothing is delivered before `update_flow`. Raises BrokerError."""
         terms = self.terms
-        name = self._address.name
         pattern = self._pattern
-        state: DurableState = ([], None)
+        existing: list[Subscription] = []
         if terms.durable:
             identity = self._outbound.channel.identity
-            state = self._durables.expect_replaceable(terms, name, identity)
+            existing = self._durables.expect_replaceable(terms, identity)
         elif terms.type == SHARED:
-            self._durables.add_shared_consumer(terms.name, name)
+            self._durables.add_shared_consumer(terms.name, terms.address.name)
         self._outbound.consumers[self] = None
         if pattern is not None:
             self._broker.destinations.creations.append(self._attach_to_new_topic)
@@ -312,21 +308,20 @@ class JmsConsumer:
                 self._attach_to_address()
             else:
                 if terms.durable:
-                    self._durables.add_wildcard(terms, pattern)
-                    self._durables.add_wildcard_consumer(terms, self)
+                    self._attach_to(wildcard_topic(self._broker))
                 for topic in matching_topics(self._broker, pattern):
                     self._attach_to(topic)
         except BrokerError:
             self.end()
             if terms.durable:
-                self._durables.restore(terms.name, state)
+                self._durables.restore(terms.name, existing)
             raise
         if terms.durable:
-            self._durables.delete_replaced(terms.name, name)
+            self._durables.delete_replaced(terms)
 
     def _attach_to_address(self) -> None:
         creator = self._outbound.channel.identity.creator
-        self._attach_to(find_or_create(self._broker, self._address, creator))
+        self._attach_to(find_or_create(self._broker, self.terms.address, creator))
 
     def _attach_to(self, destination: Destination) -> None:
         """Receive messages from one more destination. Raises BrokerError."""
@@ -347,10 +342,20 @@ class JmsConsumer:
         """Return the subscription of a topic. Raises BrokerError if the consumer may not use it."""
         terms = self.terms
         identity = self._outbound.channel.identity
-        existing = topic.subscriptions.get(engine_name(terms, self._pattern))
+        existing = topic.subscriptions.get(terms.engine_name)
         if existing is not None and not may_use_subscription(identity, existing):
             raise not_owner_error(terms.name)
-        subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
+        subscription = self._broker.subscribe(
+            topic,
+            terms.engine_name,
+            durable=terms.durable,
+            # each consumer states whether a durable one is shared, and this can change
+            shared=terms.type != ALONE,
+            selector=terms.selector,
+            exclude=terms.exclude,
+            owner=terms.owner,
+            creator=identity.creator,
+        )
         if terms.type != ALONE:
             claim_subscription(self._broker, identity, subscription)
         for consumer in subscription.consumers:
@@ -358,7 +363,7 @@ class JmsConsumer:
             if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.terms.sharing):
                 raise SubscriptionInUse(f"{terms.name} of {topic.address} has a consumer already")
         if terms.durable:
-            self._durables.add(terms.name, subscription)
+            self._durables.add(subscription)
         return subscription
 
     def _attach_to_new_topic(self, topic: Destination) -> None:
@@ -657,7 +662,6 @@ class JmsConsumer:
             self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._attach_to_new_topic)
-            self._durables.remove_wildcard_consumer(self.terms.name, self)
         return self.pauses.take_consumers()
 
     def _delete_unused_subscriptions(self, engines: list[Consumer]) -> None:

@@ -5,6 +5,7 @@
 | temporary_destination://...   | deleted with the connection that created it; all may send to it, |
 |                               | only that connection consumes, browses, verifies and destroys it |
 | mq.sys.dmq                    | the dead message queue: consumed and browsed, never sent to      |
+| mq.sys.wildcards              | the topic that keeps durable subscriptions of wildcards          |
 | mq.metrics.*, mq.log.broker.* | topics of the broker: consumed, never sent to                    |
 | another name with mq.         | nothing: it is reserved                                          |
 | with an element * ** or >     | a wildcard: only of topics                                       |

@@ -24,24 +24,26 @@ does a client id while it has durable subscriptions: those created with it later
 too, regardless of their creator.
 
 Names of subscriptions are `<type>:<client id>/<name>`, quoted as in URLs; the name of a durable
-subscription of a wildcard is followed by a space and the wildcard, which is needed after a restart.
-(Protocol specification, ADD_CONSUMER; JMS 2.0 section 8.3.)
+subscription of a wildcard is followed by a space and the wildcard. Such a subscription consists of
+one of the topic `mq.sys.wildcards`, which receives no messages but keeps the wildcard and its terms
+while no other topic matches, and one of each topic that matches. (Protocol specification,
+ADD_CONSUMER; JMS 2.0 section 8.3.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from sluicemq.broker import Broker, Consumer, Destination, Selector, Subscription
+from sluicemq.broker import Broker, Destination, Selector, Subscription
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
-from sluicemq.protocols.jmq.destinations import Pattern, is_reserved
+from sluicemq.protocols.jmq.destinations import DEFAULTS, Pattern, is_reserved, is_wildcard
 from sluicemq.protocols.jmq.packets import RejectedRequest, Status
-from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
+from sluicemq.protocols.ownership import claim_subscription, may_use
 
 DURABLE: Final = "durable"
 SHARED_DURABLE: Final = "shared-durable"
@@ -51,6 +53,8 @@ ALONE: Final = "consumer"
 OF_QUEUE: Final = "queue"
 
 _OTHER_TYPE: Final = {DURABLE: SHARED_DURABLE, SHARED_DURABLE: DURABLE}
+WILDCARD_TOPIC: Final = Address(Kind.TOPIC, "mq.sys.wildcards")
+"""Topic that keeps the durable subscriptions of wildcards. No wildcard matches it."""
 
 
 def subscription_name(type: str, client_id: str, name: str) -> str:
@@ -68,6 +72,15 @@ def wildcard_of(subscription: Subscription) -> str:
     return unquote(subscription.name.partition(" ")[2], errors="surrogatepass")
 
 
+@lru_cache(maxsize=4096)
+def _pattern_in(name: str) -> Pattern | None:
+    """Return the wildcard in the name of a durable subscription, None if it has no valid one."""
+    try:
+        return Pattern(unquote(name.partition(" ")[2], errors="surrogatepass"))
+    except ValueError:
+        return None
+
+
 def _quoted(part: str) -> str:
     return quote(part, safe="", errors="surrogatepass")
 
@@ -77,6 +90,7 @@ class Terms(NamedTuple):
 
     name      name of the subscription; see the module
     type      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE of a topic; OF_QUEUE
+    address   queue, topic or wildcard
     sharing   True if the subscription may have other consumers
     exclude   sender whose messages are excluded (no-local), or None
     owner     owner of a new subscription
@@ -84,6 +98,7 @@ class Terms(NamedTuple):
 
     name: str
     type: str
+    address: Address
     sharing: bool
     selector: Selector | None
     exclude: object
@@ -94,36 +109,12 @@ class Terms(NamedTuple):
         """True if the subscription outlives its consumers."""
         return self.type in _OTHER_TYPE
 
-
-def engine_name(terms: Terms, pattern: Pattern | None) -> str:
-    """Return the name of the engine's subscription of these terms."""
-    if pattern is not None and terms.durable:
-        return pattern_name(terms.name, pattern.text)
-    return terms.name
-
-
-def subscribe(
-    broker: Broker,
-    topic: Destination,
-    terms: Terms,
-    pattern: Pattern | None,
-    creator: str | None = None,
-) -> Subscription:
-    """Return the topic's subscription with these terms, creating it if needed.
-
-    A new durable one counts against the quota of `creator` (Identity.creator). Raises BrokerError.
-    """
-    return broker.subscribe(
-        topic,
-        engine_name(terms, pattern),
-        durable=terms.durable,
-        # each consumer states whether a durable one is shared, and this can change
-        shared=terms.type != ALONE,
-        selector=terms.selector,
-        exclude=terms.exclude,
-        owner=terms.owner,
-        creator=creator,
-    )
+    @property
+    def engine_name(self) -> str:
+        """Name of the engine's subscriptions of these terms."""
+        if self.durable and is_wildcard(self.address.name):
+            return pattern_name(self.name, self.address.name)
+        return self.name
 
 
 def matching_topics(broker: Broker, pattern: Pattern) -> list[Destination]:
@@ -136,52 +127,49 @@ def matches_topic(pattern: Pattern, topic: Destination) -> bool:
 
     Reserved names match only wildcards that begin with mq.
     """
-    if not topic.topic or topic.temporary:
+    if not topic.topic or topic.temporary or topic.address == WILDCARD_TOPIC:
         return False
     if is_reserved(topic.address) and not is_reserved(Address(Kind.TOPIC, pattern.text)):
         return False
     return pattern.matches(topic.name)
 
 
-DurableState = tuple[list[Subscription], tuple[Terms, Pattern] | None]
-"""Subscriptions of a durable name, and its wildcard."""
+def wildcard_topic(broker: Broker) -> Destination:
+    """Return the topic that keeps the wildcards, creating it if needed."""
+    topic = broker.destinations.find(WILDCARD_TOPIC)
+    return topic or broker.destinations.create(WILDCARD_TOPIC, DEFAULTS, None, True)
+
+
+def permission_name(subscription: Subscription) -> str:
+    """Return the name or pattern for which the subscription requires the permission to consume."""
+    return (wildcard_of(subscription) or subscription.destination.name).replace(">", "*")
+
+
+def may_use_subscription(identity: Identity, subscription: Subscription) -> bool:
+    """Return whether the user may consume from, replace or delete the subscription."""
+    return may_use(
+        identity, subscription.owner, [(Operation.CONSUME, permission_name(subscription))]
+    )
 
 
 class Durables:
     """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
-    subscription, even if the engine has one for each topic that a wildcard matches."""
+    subscription, even if the engine has several for a wildcard."""
 
-    __slots__ = ("_broker", "_names", "_shared", "_wildcard_consumers", "_wildcards")
+    __slots__ = ("_broker", "_names", "_shared")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._wildcards: dict[str, tuple[Terms, Pattern]] = {}
-        """Wildcards, whose subscriptions include topics that are created later."""
-        self._wildcard_consumers: dict[str, dict[object, bool]] = {}
-        """Consumers of wildcards, which may match no topic, and whether they share, by name."""
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
         """Subscriptions by client id, quoted as in the names, and name."""
         self._shared: dict[str, tuple[str, int]] = {}
         """Topics of the shared subscriptions that are not durable, and the numbers of their
         consumers, by name."""
-        for subscription in broker.durable_subscriptions.values():
-            name = subscription.name.partition(" ")[0]
-            pattern = wildcard_of(subscription)
-            type = name.partition(":")[0]
-            if type not in _OTHER_TYPE:
-                continue
-            self.add(name, subscription)
-            if pattern:
-                terms = Terms(
-                    name,
-                    type,
-                    True,
-                    subscription.selector,
-                    subscription.exclude,
-                    subscription.owner,
-                )
-                with suppress(ValueError):
-                    self.add_wildcard(terms, Pattern(pattern))
+        for subscription in list(broker.durable_subscriptions.values()):
+            if subscription.name.partition(":")[0] in _OTHER_TYPE:
+                self.add(subscription)
+                if _pattern_in(subscription.name) is not None:
+                    self._keep_wildcard(subscription)
         broker.destinations.creations.append(self._subscribe_to_new_topic)
 
     def find(self, name: str) -> list[Subscription]:
@@ -189,32 +177,17 @@ class Durables:
         client = _client_part(name)
         names = self._names.get(client, {})
         alive = [subscription for subscription in names.get(name, ()) if not subscription.closed]
-        if alive or name in self._wildcards:
+        if alive:
             names[name] = dict.fromkeys(alive)
         elif names.pop(name, None) is not None and not names:
             del self._names[client]
         return alive
 
-    def add(self, name: str, *subscriptions: Subscription) -> None:
-        """Add subscriptions to those of a name."""
+    def add(self, subscription: Subscription) -> None:
+        """Add a durable subscription of the engine."""
+        name = subscription.name.partition(" ")[0]
         names = self._names.setdefault(_client_part(name), {})
-        names.setdefault(name, {}).update(dict.fromkeys(subscriptions))
-
-    def add_wildcard(self, terms: Terms, pattern: Pattern) -> None:
-        """Subscribe to topics that are created later and match the wildcard."""
-        self._wildcards[terms.name] = (terms, pattern)
-        self.add(terms.name)
-
-    def add_wildcard_consumer(self, terms: Terms, consumer: object) -> None:
-        """Add a consumer to a wildcard."""
-        self._wildcard_consumers.setdefault(terms.name, {})[consumer] = terms.sharing
-
-    def remove_wildcard_consumer(self, name: str, consumer: object) -> None:
-        """Remove a consumer from a wildcard, if it is one of its consumers."""
-        consumers = self._wildcard_consumers.get(name, {})
-        consumers.pop(consumer, None)
-        if not consumers:
-            self._wildcard_consumers.pop(name, None)
+        names.setdefault(name, {})[subscription] = None
 
     def add_shared_consumer(self, name: str, topic: str) -> None:
         """Add a consumer to a shared subscription that is not durable.
@@ -232,26 +205,51 @@ class Durables:
         if consumers > 1:
             self._shared[name] = (topic, consumers - 1)
 
+    # --- wildcards ---------------------------------------------------------------------------
+
+    def _keep_wildcard(self, subscription: Subscription) -> None:
+        """Keep the wildcard of a subscription of a topic: earlier versions and migrations create
+        only those of topics."""
+        topic = wildcard_topic(self._broker)
+        if subscription.name not in topic.subscriptions:
+            self._extend(subscription, topic)
+
     def _subscribe_to_new_topic(self, topic: Destination) -> None:
-        for terms, pattern in list(self._wildcards.values()):
-            if matches_topic(pattern, topic):
+        kept = self._broker.destinations.find(WILDCARD_TOPIC)
+        if kept is None:
+            return
+        for subscription in list(kept.subscriptions.values()):
+            pattern = _pattern_in(subscription.name) if subscription.durable else None
+            if pattern is not None and matches_topic(pattern, topic):
                 with suppress(BrokerError):
-                    self.add(terms.name, subscribe(self._broker, topic, terms, pattern))
+                    self._extend(subscription, topic)
+
+    def _extend(self, subscription: Subscription, topic: Destination) -> None:
+        """Extend the durable subscription of a wildcard to one more topic. Raises BrokerError."""
+        extension = self._broker.subscribe(
+            topic,
+            subscription.name,
+            durable=True,
+            shared=True,
+            selector=subscription.selector,
+            exclude=subscription.exclude,
+            owner=subscription.owner,
+        )
+        self.add(extension)
 
     # --- owners ------------------------------------------------------------------------------
 
     def owner_for(self, client_id: str, name: str, identity: Identity) -> str:
         """Return the owner of a new subscription: the owner of the one that it joins or replaces,
         or of the client id, else the requesting user."""
-        owner = next(filter(None, self._owners(name)), "")
+        owner = self._owner_of(name)
         if not owner and client_id:
             owner = self.owner_of(client_id)
         return owner or identity.name
 
     def owner_of(self, client_id: str) -> str:
         """Return the owner of a client id, "" if it has none."""
-        names = list(self._names.get(_quoted(client_id), ()))
-        return next((owner for name in names for owner in self._owners(name) if owner), "")
+        return next(filter(None, map(self._owner_of, self._names_of(client_id))), "")
 
     def may_use_client_id(self, client_id: str, identity: Identity) -> bool:
         """Return whether the user may use a client id: it has no other owner.
@@ -264,117 +262,80 @@ class Durables:
         owner = self.owner_of(client_id)
         if owner:
             return owner == identity.name
-        names = list(self._names.get(_quoted(client_id), ()))
+        names = self._names_of(client_id)
         return not names or any(self.may_use(name, identity) for name in names)
 
     def claim(self, client_id: str, identity: Identity) -> None:
         """Make the user the owner of the client id's durable subscriptions that have no owner and
         from whose topics the user may consume."""
-        for name in list(self._names.get(_quoted(client_id), ())):
-            if not self.may_use(name, identity):
-                continue
-            for subscription in self.find(name):
-                claim_subscription(self._broker, identity, subscription)
-            terms, pattern = self._wildcards.get(name, (None, None))
-            if terms is not None and pattern is not None and not terms.owner:
-                self._wildcards[name] = (terms._replace(owner=identity.name), pattern)
+        for name in self._names_of(client_id):
+            if self.may_use(name, identity):
+                for subscription in self.find(name):
+                    claim_subscription(self._broker, identity, subscription)
 
     def may_use(self, name: str, identity: Identity) -> bool:
         """Return whether the user may use, replace or delete all subscriptions of that name."""
-        if not all(
-            may_use_subscription(identity, subscription) for subscription in self.find(name)
-        ):
-            return False
-        terms, pattern = self._wildcards.get(name, (None, None))
-        if terms is None or pattern is None:
-            return True
-        return may_use(identity, terms.owner, [(Operation.CONSUME, pattern.text.replace(">", "*"))])
+        return all(may_use_subscription(identity, subscription) for subscription in self.find(name))
 
-    def _owners(self, name: str) -> Iterator[str]:
-        for subscription in self.find(name):
-            yield subscription.owner
-        if name in self._wildcards:
-            yield self._wildcards[name][0].owner
+    def _names_of(self, client_id: str) -> list[str]:
+        """Return the names of a client id's durable subscriptions."""
+        return list(self._names.get(_quoted(client_id), ()))
+
+    def _owner_of(self, name: str) -> str:
+        return next((item.owner for item in self.find(name) if item.owner), "")
 
     # --- replacing and removing --------------------------------------------------------------
 
-    def expect_replaceable(self, terms: Terms, topic: str, identity: Identity) -> DurableState:
-        """Return the state of the name of a new subscription, for `restore`.
+    def expect_replaceable(self, terms: Terms, identity: Identity) -> list[Subscription]:
+        """Return the subscriptions of the name of a new one, for `restore`.
 
         Raises SubscriptionInUse if the subscription of that name belongs to another user, differs
-        in sharing, or has another topic and consumers; of a wildcard also if it has consumers and
-        is not shared.
+        in sharing, or has another topic and consumers.
         """
         if not self.may_use(terms.name, identity):
             raise not_owner_error(terms.name)
         type, _, suffix = terms.name.partition(":")
-        if self.is_known(f"{_OTHER_TYPE[type]}:{suffix}"):
+        if self.find(f"{_OTHER_TYPE[type]}:{suffix}"):
             raise SubscriptionInUse(
                 f"{suffix} exists as a subscription with another kind of sharing"
             )
-        check_unused(terms.name, self._replaced(terms.name, topic))
-        wildcard = self._wildcards.get(terms.name)
-        consumers = self._wildcard_consumers.get(terms.name, {})
-        shares = terms.sharing and wildcard is not None and wildcard[1].text == topic
-        if consumers and not (shares and all(consumers.values())):
-            raise SubscriptionInUse(f"{terms.name} has a consumer")
-        return self.find(terms.name), wildcard
+        _expect_unused(terms.name, self._replaced(terms))
+        return self.find(terms.name)
 
-    def delete_replaced(self, name: str, topic: str) -> None:
+    def delete_replaced(self, terms: Terms) -> None:
         """Delete the subscription of that name with another topic (JMS 1.1 section 6.11.1), once
         the new one exists; the engine replaces one with other terms."""
-        for subscription in self._replaced(name, topic):
+        for subscription in self._replaced(terms):
             self._broker.unsubscribe(subscription)
-        wildcard = self._wildcards.get(name)
-        if wildcard is not None and wildcard[1].text != topic:
-            del self._wildcards[name]
 
-    def restore(self, name: str, state: DurableState) -> None:
-        """Delete what was created since `state` was returned, because the request is refused."""
-        subscriptions, wildcard = state
+    def restore(self, name: str, subscriptions: list[Subscription]) -> None:
+        """Delete all subscriptions of that name but these, because the request is refused."""
         for subscription in self.find(name):
             if subscription not in subscriptions:
                 self._broker.unsubscribe(subscription)
-        if wildcard is None:
-            self._wildcards.pop(name, None)
-        else:
-            self._wildcards[name] = wildcard
         self.find(name)  # removes the name if it is no longer in use
 
-    def _replaced(self, name: str, topic: str) -> list[Subscription]:
+    def _replaced(self, terms: Terms) -> list[Subscription]:
         """Return the subscriptions of that name to other topics or wildcards."""
         return [
             subscription
-            for subscription in self.find(name)
-            if (wildcard_of(subscription) or subscription.destination.name) != topic
+            for subscription in self.find(terms.name)
+            if (wildcard_of(subscription) or subscription.destination.name) != terms.address.name
         ]
 
-    def is_known(self, name: str) -> bool:
-        """Return whether there is a subscription of that name, or a wildcard without topics."""
-        return name in self._wildcards or bool(self.find(name))
-
-    def expect_unused(
-        self, name: str, closing: object = None, engines: Collection[Consumer] = ()
-    ) -> None:
-        """Raise SubscriptionInUse if a subscription of that name has other consumers than
-        `closing`, whose consumers of the engine are `engines`."""
-        check_unused(name, self.find(name), engines)
-        if any(consumer is not closing for consumer in self._wildcard_consumers.get(name, ())):
-            raise SubscriptionInUse(f"{name} has a consumer")
+    def expect_unused(self, name: str, closing: object = None) -> None:
+        """Raise SubscriptionInUse if the name has other consumers than `closing`."""
+        _expect_unused(name, self.find(name), closing)
 
     def remove(self, name: str) -> None:
         """Delete the subscriptions of a name. Raises SubscriptionInUse."""
         self.expect_unused(name)
-        no_subscriptions: DurableState = ([], None)
-        self.restore(name, no_subscriptions)
+        self.restore(name, [])
 
 
-def check_unused(
-    name: str, subscriptions: list[Subscription], closing: Collection[Consumer] = ()
-) -> None:
-    """Raise SubscriptionInUse if one of them has other consumers than those `closing`."""
+def _expect_unused(name: str, subscriptions: list[Subscription], closing: object = None) -> None:
     for subscription in subscriptions:
-        if any(consumer not in closing for consumer in subscription.consumers):
+        if any(consumer.sink is not closing for consumer in subscription.consumers):
             raise SubscriptionInUse(f"{name} has a consumer")
 
 
