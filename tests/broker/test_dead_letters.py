@@ -178,7 +178,7 @@ class Note:
         dead_letter.properties["noted"] = f"{origin} {reason} {attempts} {wall}"
         return dead_letter
 
-    def prepare_redrive(self, message: Message) -> None:
+    def adapt_copy(self, copy: Message) -> None:
         pass
 
 

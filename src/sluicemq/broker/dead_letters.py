@@ -13,7 +13,7 @@ from sluicemq.model.message import Message, Origin
 
 
 class DeadLetterPolicy(Protocol):
-    """Rules of one protocol for its messages that cannot be delivered."""
+    """Rules of one protocol for its messages that cannot be delivered, or are moved or copied."""
 
     def keep(self, message: Message, destination: Destination) -> bool | None:
         """Return whether the message becomes a dead letter; None = the destination's settings
@@ -25,8 +25,10 @@ class DeadLetterPolicy(Protocol):
     ) -> Message:
         """Return the dead letter of a message, based on `dead_letter_of`."""
 
-    def prepare_redrive(self, message: Message) -> None:
-        """Adapt the copy of a dead letter that returns to its original destination."""
+    def adapt_copy(self, copy: Message) -> None:
+        """Adapt the framing of a moved, copied or redriven message to its destination, expiration
+        and body.
+        """
 
 
 class DeadLetters:
@@ -70,11 +72,11 @@ class DeadLetters:
             note_topic(dead_letter, subscription)
         return dead_letter
 
-    def prepare_redrive(self, message: Message) -> None:
-        """Let the policy of its protocol adapt the redriven copy of a dead letter."""
-        policy = self.policies.get(message.origin)
+    def adapt_copy(self, copy: Message) -> None:
+        """Let the policy of its protocol adapt the copy of a message for another destination."""
+        policy = self.policies.get(copy.origin)
         if policy is not None:
-            policy.prepare_redrive(message)
+            policy.adapt_copy(copy)
 
     def has_capacity(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""

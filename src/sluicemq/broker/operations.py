@@ -192,10 +192,8 @@ class Operations:
 
     def move(self, delivery: Delivery, target: Destination) -> int:
         """Move a message. Raises ActionRefused if it is unacked or the target is full."""
-        message, expiration = self._to_move(delivery)
-        copy = message.copy(target.address, expiration)
-        copy.deliver_at = self._deliver_at(delivery, message)
-        return self._replace(delivery, target, copy)
+        message = self._to_move(delivery)
+        return self._replace(delivery, target, self._copy_for(target, delivery, message))
 
     def redrive(
         self, delivery: Delivery, origin: DeadLetterOrigin, creator: str | None = None
@@ -205,7 +203,7 @@ class Operations:
         Raises ActionRefused as `move`, and if the origin no longer exists and cannot be created for
         `creator`.
         """
-        message, _ = self._to_move(delivery)
+        message = self._to_move(delivery)
         try:
             target = self._destinations.resolve(
                 origin.address, creator=creator, by=CreatedBy.MANAGEMENT
@@ -222,15 +220,13 @@ class Operations:
         properties = without_dead_letter_properties(message)
         copy = message.copy(target.address, 0, properties)
         copy.properties = properties or None
-        self._core.dead_letters.prepare_redrive(copy)
+        self._core.dead_letters.adapt_copy(copy)
         return self._replace(delivery, target, copy, subscription)
 
     def copy(self, delivery: Delivery, target: Destination) -> int:
         """Publish a copy of a message to `target`. Raises ActionRefused if the target is full."""
         message = self._core.read(delivery)
-        copy = message.copy(target.address, self._expiration(delivery))
-        copy.deliver_at = self._deliver_at(delivery, message)
-        destination, copy = self._admit(target, copy)
+        destination, copy = self._admit(target, self._copy_for(target, delivery, message))
         if not copy.durability:
             self._publisher.expect_memory()
         elif not destination.number:
@@ -253,12 +249,19 @@ class Operations:
             end_delay(delivery)
         return 0
 
-    def _to_move(self, delivery: Delivery) -> tuple[Message, int]:
-        """Return the message and its expiration in wall ms. Raises ActionRefused."""
+    def _to_move(self, delivery: Delivery) -> Message:
+        """Return the message. Raises ActionRefused if it cannot be moved."""
         _expect_no_transaction(delivery)
         if delivery.state == TAKEN:
             raise ActionRefused("in-flight", "a consumer has it; it can be redelivered, or deleted")
-        return self._core.read(delivery), self._expiration(delivery)
+        return self._core.read(delivery)
+
+    def _copy_for(self, target: Destination, delivery: Delivery, message: Message) -> Message:
+        """Return a copy of a message with its expiration and delivery time."""
+        copy = message.copy(target.address, self._expiration(delivery))
+        copy.deliver_at = self._deliver_at(delivery, message)
+        self._core.dead_letters.adapt_copy(copy)
+        return copy
 
     def _expiration(self, delivery: Delivery) -> int:
         """Return the expiration in present wall time; the clock may have been set since the

@@ -696,8 +696,8 @@ class DeadLetterMover(Protocol):
     ) -> Message:
         """Return the dead letter of a message that was in `source`, in its `subscription`."""
 
-    def prepare_redrive(self, message: Message) -> None:
-        """Let the policy of its protocol adapt the redriven copy of a dead letter."""
+    def adapt_copy(self, copy: Message) -> None:
+        """Let the policy of its protocol adapt the copy of a message for another destination."""
 
     def has_capacity(self, source: Destination, size: int) -> bool:
         """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""

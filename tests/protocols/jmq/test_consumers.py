@@ -11,7 +11,8 @@ from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.fields import encode_blocks
+from sluicemq.protocols.jmq.fields import class_of, encode_blocks
+from sluicemq.protocols.jmq.mapping import sysid_of
 from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 from tests.support.broker import purge
@@ -351,6 +352,51 @@ def test_a_redriven_message_has_not_expired_and_is_as_long_as_it_says(
     messages = peer.delivered()
     assert [(message.body, message.expiration) for message in messages] == [(b"whole", 0), (b"", 0)]
     assert messages[1].properties == properties
+
+
+@pytest.mark.parametrize("action", ["move", "copy"])
+@pytest.mark.parametrize("target", [Address(Kind.QUEUE, "a-b"), Address(Kind.TOPIC, "t")])
+def test_a_moved_message_names_its_new_destination(
+    harness: Harness, peer: Peer, action: str, target: Address
+) -> None:
+    destination = harness.broker.destinations.resolve(target)
+    expiration = harness.clock.wall + 1000
+    peer.consume(target.name, peer.create_session(), topic=target.kind is Kind.TOPIC)
+    peer.send(
+        "q", "x", expiration=expiration, correlation_id="c", reply_to="r", properties={"n": 1}
+    )
+    [delivery] = harness.queue("q").queue.cursor()
+    sysid = sysid_of(harness.broker.read(delivery), b"")
+    getattr(harness.broker.operations, action)(delivery, destination)
+    harness.run_event_loop()
+    [message] = peer.delivered()
+    header = message.variable
+    is_queue = bool(message.flags & Q)
+    assert (header.queue if is_queue else header.topic) == target
+    assert header.destination_class == class_of(target)
+    # the kind of the destination was that of the reply-to, too
+    assert header.reply_address(is_queue) == Address(Kind.QUEUE, "r")
+    assert (header.correlation_id, header.delivery_count) == ("c", 1)
+    assert (message.sysid, message.expiration, message.properties) == (sysid, expiration, {"n": 1})
+    assert message.body == b"x"
+
+
+def test_a_dead_letter_that_was_moved_names_its_original_queue_once_redriven(
+    harness: Harness, peer: Peer
+) -> None:
+    consumer = peer.consume("q", peer.create_session())
+    peer.send("q", "x")
+    peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+    [dead_letter] = harness.queue("mq.sys.dmq").queue.cursor()
+    harness.broker.operations.move(dead_letter, harness.broker.destinations.queue("p"))
+    harness.run_event_loop()
+    [moved] = harness.queue("p").queue.cursor()
+    origin = origin_of(harness.broker.read(moved))
+    assert origin is not None
+    harness.broker.operations.redrive(moved, origin)
+    harness.run_event_loop()
+    [message] = peer.delivered()
+    assert (message.consumer_id, message.variable.destination) == (consumer, "q")
 
 
 def test_clients_reject_no_dead_letter_as_expired(harness: Harness, peer: Peer) -> None:

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from struct import Struct
 from typing import Final
@@ -72,9 +73,10 @@ from sluicemq.protocols.jmq.fields import (
     format_name,
     make_sysid,
     origin_text,
+    sysid_text,
 )
 from sluicemq.protocols.jmq.fields import MAX_HEADER_STRING as MAX_HEADER_STRING
-from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q, Z
+from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q, W, Z
 from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
 
@@ -390,6 +392,43 @@ def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:
     )
 
 
+def readdress(copy: Message, sysid: bytes = b"") -> None:
+    """Adapt the packet of a copy of a JMQ message to its destination, expiration and body, and
+    give it the id `sysid` if it is not empty. Raises ProtocolError if the name is too long."""
+    native = copy.native
+    *_, type, _, _, sender_sysid, offset, _, priority, flags, consumer_id = FIXED.unpack_from(
+        native
+    )
+    variable = decode_header(native[FIXED_SIZE:offset])
+    address = copy.destination
+    header = encode_header(
+        format_name(address.name),
+        variable.correlation_id,
+        variable.reply_to,
+        variable.type,
+        class_of(address),
+        class_of(copy.reply_to) if copy.reply_to else None,
+        producer_id=variable.producer_id,
+        delivery_time=variable.delivery_time,
+        delivery_count=0,
+        message_id=None if sysid else variable.message_id,
+    )
+    flags = flags & ~(Q | W) | (Q if address.kind is Kind.QUEUE else 0)
+    copy.native = encode_head(
+        type,
+        flags,
+        consumer_id,
+        header,
+        _block(native),
+        len(copy.body),
+        priority,
+        copy.expiration,
+        sysid or sender_sysid,
+    )
+    if sysid:
+        copy.message_id = sysid_text(sysid)
+
+
 def _block(native: bytes) -> bytes:
     """Return the property block of a head."""
     offset, size = _sizes.unpack_from(native, 52)
@@ -437,9 +476,8 @@ class JmqDeadLetterPolicy:
             )
         return dead_letter
 
-    def prepare_redrive(self, message: Message) -> None:
-        """Remove the expiration, and adapt the size of the packet to a truncated body."""
-        native = message.native
-        if native:
-            size = _i32.pack(len(native) + len(message.body))
-            message.native = _without_expiration(native[:8] + size + native[12:])
+    def adapt_copy(self, copy: Message) -> None:
+        """Adapt the packet to the destination, the expiration and a truncated body."""
+        if copy.native:
+            with suppress(ProtocolError):  # the name of the destination is too long for a packet
+                readdress(copy)

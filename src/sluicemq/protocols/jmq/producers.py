@@ -37,8 +37,8 @@ from sluicemq.protocols.jmq.destinations import (
     is_reserved,
     is_wildcard,
 )
-from sluicemq.protocols.jmq.fields import VariableHeader, encode_header, format_name, make_sysid
-from sluicemq.protocols.jmq.mapping import message_of, sysid_of
+from sluicemq.protocols.jmq.fields import VariableHeader, format_name, make_sysid
+from sluicemq.protocols.jmq.mapping import message_of, readdress, sysid_of
 from sluicemq.protocols.jmq.packets import (
     ANSWERED,
     A,
@@ -49,15 +49,11 @@ from sluicemq.protocols.jmq.packets import (
     Q,
     RejectedRequest,
     Status,
-    W,
 )
 from sluicemq.protocols.jmq.subscriptions import matching_topics
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
-    Decoder,
-    Limits,
     Packet,
-    encode_head,
     encode_packet,
     encode_reply,
     number,
@@ -77,9 +73,6 @@ _WINDOW: Final = 10_000
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
 _MAX_SEQUENCE: Final = (1 << 62) - 1
-_ANY_SIZE: Final = Limits(1 << 31, 1 << 31, 1 << 31)
-"""Limits of copies, whose originals are within those of the listener. The properties of an old
-packet may be larger in the present encoding."""
 
 
 class Producers:
@@ -187,7 +180,7 @@ class Producers:
         if destination is not None and not destination.removed:
             is_accepted = self._publish(packet, header, destination, message)
         elif is_wildcard(message.destination.name):
-            is_accepted = self._publish_copies(packet, header, message.destination)
+            is_accepted = self._publish_copies(packet, header, message)
         else:
             destination = self._find(header, message.destination)
             is_accepted = self._publish(packet, header, destination, message)
@@ -233,20 +226,20 @@ class Producers:
         cache_target(targets, header, destination)
         return destination
 
-    def _publish_copies(self, packet: Packet, header: VariableHeader, address: Address) -> bool:
+    def _publish_copies(self, packet: Packet, header: VariableHeader, message: Message) -> bool:
         """Publish a copy of a message to each topic that matches its wildcard; return what
         `_publish` returns.
 
         Raises the errors of `_publish`, after trying all topics.
         """
-        self._check_may_send(address)
+        wildcard = message.destination
+        self._check_may_send(wildcard)
         problem: BrokerError | None = None
         parked_count = 0
-        for topic in matching_topics(self._broker, Pattern(address.name)):
-            copy = self._copy_for_topic(packet, header, topic.name)
-            message = message_of(copy, self._connection.sender, self._persistent, self._transient)
+        for topic in matching_topics(self._broker, Pattern(wildcard.name)):
+            copy = self._copy_for_topic(message, topic.address)
             try:
-                parked_count += not self._publish(packet, header, topic, message, True)
+                parked_count += not self._publish(packet, header, topic, copy, True)
             except BrokerError as error:
                 problem = error
         if parked_count:
@@ -256,32 +249,13 @@ class Producers:
             raise problem
         return True
 
-    def _copy_for_topic(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
-        """Return a copy of the packet addressed to the topic, with a new message id."""
+    def _copy_for_topic(self, message: Message, topic: Address) -> Message:
+        """Return a copy of a message to a wildcard for a topic, with a new message id."""
         number = self._connection.uid() & _MAX_SEQUENCE
-        raw = encode_header(
-            format_name(name),
-            header.correlation_id,
-            header.reply_to,
-            header.type,
-            header.destination_class,
-            header.reply_to_class,
-            header.transaction_id,
-            header.producer_id,
-            header.delivery_time,
-        )
-        head = encode_head(
-            packet.type,
-            packet.flags & ~W,
-            0,
-            raw,
-            packet.current_block(),
-            len(packet.body),
-            packet.priority,
-            packet.expiration,
-            make_sysid(self._broker.identity, number, packet.timestamp),
-        )
-        [copy] = Decoder(_ANY_SIZE).feed(head + packet.body)
+        copy = message.copy(topic, message.expiration)
+        copy.deliver_at = message.deliver_at
+        copy.sender = message.sender
+        readdress(copy, make_sysid(self._broker.identity, number, message.timestamp))
         return copy
 
     def _was_published(self, packet: Packet, destination: Destination, message: Message) -> bool:
