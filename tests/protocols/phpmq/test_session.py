@@ -578,6 +578,24 @@ def test_a_full_queue_that_rejects_closes_the_producers_connection(harness: Harn
     assert other.bodies() == [b"1"]
 
 
+@pytest.mark.parametrize("name", [b"full", None])
+def test_a_refusal_closes_when_the_sends_before_it_are_durable(
+    harness: Harness, name: bytes | None
+) -> None:
+    """A client that ends its output takes the close for the confirmation."""
+    harness.limit("full", DestinationSettings(max_messages=1))
+    peer = harness.connect()
+    peer.send(b"full", b"")
+    refused_input = b"nonsense" if name is None else wire.encode_send(name, b"")
+    peer.session.receive(wire.encode_send(b"q", b"1") + refused_input)
+    peer.session.receive(wire.encode_send(b"q", b"2") + wire.encode_consume(b"q", 1))
+    assert peer.transport.open
+    harness.run_event_loop()
+    assert peer.transport.close_reason
+    assert not peer.transport.aborted
+    assert harness.bodies("q") == [b"1"]
+
+
 def test_a_body_over_the_queues_limit_closes(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_message_bytes=3))
     peer = harness.connect()

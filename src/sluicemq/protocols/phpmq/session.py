@@ -6,8 +6,9 @@ connection lives. A new request replaces the old one and requeues its messages.
 
 The protocol has no error frame and confirms nothing. The session closes the connection on malformed
 input and on a send that the queue's limits reject, which is the only way to report to a producer
-that a message was not accepted. Unacked messages are then requeued, so nothing else is lost. Frames
-that refer to a missing message are ignored.
+that a message was not accepted. Unacked messages are requeued at once, and the connection closes
+when the sends before are durable, so nothing else is lost. Frames that refer to a missing message
+are ignored.
 
     sends that cannot be accepted yet        frames behind them on the connection
     -------------------------------------    ----------------------------------------------------
@@ -179,7 +180,7 @@ class PhpmqSession:
     def receive(self, data: bytes) -> None:
         """Process bytes from the client. Malformed input closes after the frames before it."""
         channel = self._channel
-        if channel.closed:
+        if channel.ended:
             return
         frames = self._decoder.feed(data)
         if channel.held_frames is not None:
@@ -328,14 +329,14 @@ class PhpmqSession:
                 else:
                     self._requeue_or_dead_letter(kind, queue, message_id, number)
         except (BrokerError, AccessDenied) as error:
-            self._close(str(error))
+            self._refuse(str(error))
             return True
         finally:
             self._channel.traffic.published += published
         if waiting:
             return False
         if self._decoder.error is not None:
-            self._close(str(self._decoder.error))
+            self._refuse(str(self._decoder.error))
         return True
 
     def _subscribe(self, queue: bytes, count: int) -> None:
@@ -469,7 +470,7 @@ class PhpmqSession:
         if error is None:
             self._resume_processing(frames)
         else:
-            self._close(str(error))
+            self._refuse(str(error))
 
     def _resume_processing(self, frames: list[Frame]) -> None:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
@@ -537,8 +538,15 @@ class PhpmqSession:
             self._waiting_probes.clear()
             self._waiting_bytes = 0
 
-    def _close_when_durable(self) -> None:
-        self._broker.when_durable(self._publisher.last_sync, lambda: self._close(""))
+    def _refuse(self, reason: str) -> None:
+        """Close because of a frame that cannot be carried out. The frames behind it are dropped."""
+        self._channel.end()
+        self._unsubscribe()
+        self._close_when_durable(reason)
+
+    def _close_when_durable(self, reason: str = "") -> None:
+        """Close once the sends are durable: clients take an orderly close for the confirmation."""
+        self._broker.when_durable(self._publisher.last_sync, lambda: self._close(reason))
 
     def _close(self, reason: str, *, lost: bool = False) -> None:
         """Close the connection. `lost`: there may be sends that are not read."""
@@ -607,7 +615,7 @@ class PhpmqSession:
         try:
             self._subscribe(self._queue, self._count)
         except BrokerError as error:
-            self._close(str(error))
+            self._refuse(str(error))
 
 
 def _size(frames: list[Frame]) -> int:
