@@ -589,6 +589,7 @@ def test_polling_an_unknown_address_creates_no_queue(harness: Harness, client: P
 def test_a_full_queue_is_an_error(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1))
     assert client.ask(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n").startswith(b"- a is full")
+    assert harness.broker.traffic_of("msglite").published == 1
     assert harness.bodies("a") == [b"1"]
 
 

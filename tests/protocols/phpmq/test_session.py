@@ -574,6 +574,7 @@ def test_a_full_queue_that_rejects_closes_the_producers_connection(harness: Harn
     producer.send(b"q", b"1", b"2", b"3")
     assert "full" in (producer.transport.close_reason or "")
     assert harness.bodies("q") == [b"1"]
+    assert harness.broker.traffic_of("phpmq").published == 1
     other.consume(b"q", 1)
     assert other.bodies() == [b"1"]
 

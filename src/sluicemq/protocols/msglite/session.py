@@ -378,9 +378,9 @@ class MsgliteSession:
         message = to_message(destination.address, body, timeout, reply, durability, now)
         if correlation:
             message.correlation_id = correlation
-        self._channel.traffic.published += 1
         if not self._publisher.publish(destination, message, None):
             self._wait_reasons |= PARKED
+        self._channel.traffic.published += 1
         if not timeout:
             self._broker.dispatch(queue)
 

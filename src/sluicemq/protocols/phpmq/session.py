@@ -301,15 +301,15 @@ class PhpmqSession:
                     )
                     if correlation:
                         message.correlation_id = correlation
-                    published += 1
+                    accepted = True
                     if waiting:
                         self._wait_for_space(destination, message)
-                        continue
-                    try:
-                        accepted = publisher.publish(destination, message, None)
-                    except LowDiskSpace:
-                        self._wait_for_space(destination, message)
-                        continue
+                    else:
+                        try:
+                            accepted = publisher.publish(destination, message, None)
+                        except LowDiskSpace:
+                            self._wait_for_space(destination, message)
+                    published += 1
                     if not accepted:
                         self._hold_frames(frames[index + 1 :])
                         return False
