@@ -322,6 +322,22 @@ def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -
     assert harness.bodies("\x1b[2J\udcff\n\\") == []
 
 
+def test_name_with_backslashes_is_read_as_the_pages_show_it(
+    harness: Harness, terminal: Terminal
+) -> None:
+    harness.connect().send(b"a\\b", b"1")
+    harness.connect().send(b"a\\\\b", b"2")
+    assert r" * a\\b (" in terminal.enter(b"search a")
+    terminal.enter(rb"flush a\\b")
+    assert harness.bodies(r"a\b") == []
+    assert harness.bodies(r"a\\b") == [b"2"]
+    terminal.enter(rb"flush a\\b")  # no queue is shown under this name any more
+    assert harness.bodies(r"a\\b") == [b"2"]
+    harness.connect().send(b"a\\b", b"3")
+    terminal.enter(rb"flush a\b")
+    assert harness.bodies(r"a\b") == []
+
+
 def test_a_slow_terminal_is_drawn_less_often(terminal: Terminal) -> None:
     terminal.enter(b"monitor")
     terminal.session.pause_delivery()

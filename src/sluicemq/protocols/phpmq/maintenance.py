@@ -307,15 +307,16 @@ class MaintenanceSession(NoConsumers):
         return not destination.temporary or self._channel.identity.superuser
 
     def _find(self, name: str) -> Destination | None:
-        """Return the queue of this name, which may be escaped as on the pages; or None."""
+        """Return the queue of this name, or None. What may be an escaped name is always read as
+        one: a page may show another queue under the same characters."""
+        if screen.may_be_escaped(name):
+            return next(
+                (queue for queue in self._queues() if screen.printable(queue.name) == name), None
+            )
         destination = self._broker.destinations.find(Address(Kind.QUEUE, name))
-        if destination is not None:
-            return destination if self._is_visible(destination) else None
-        if "\\" not in name:
+        if destination is None or not self._is_visible(destination):
             return None
-        return next(
-            (queue for queue in self._queues() if screen.printable(queue.name) == name), None
-        )
+        return destination
 
     # --- output ------------------------------------------------------------------------------
 

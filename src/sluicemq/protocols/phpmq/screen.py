@@ -9,6 +9,7 @@ Clients choose the queue names, so characters that would control the terminal ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ DETAIL_ROWS: Final = 14
 _COLUMNS: Final = 80
 _NAME_COLUMNS: Final = 32
 _BAR_COLUMNS: Final = 20
+_ESCAPED: Final = re.compile(r"(?:[^\\]|\\(?:\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}))*")
 
 
 class QueueSummary(NamedTuple):
@@ -63,6 +65,11 @@ def printable(name: str) -> str:
     if name.isprintable() and "\\" not in name:
         return name
     return "".join(map(_printable_character, name))
+
+
+def may_be_escaped(name: str) -> bool:
+    """Return whether `printable` may have returned this text for another name."""
+    return "\\" in name and _ESCAPED.fullmatch(name) is not None
 
 
 def _printable_character(character: str) -> str:
