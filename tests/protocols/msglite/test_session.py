@@ -252,6 +252,22 @@ def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client
     assert harness.bodies("a") == []
 
 
+def test_a_message_that_the_client_reads_late_is_not_delivered_twice(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    harness.limit("a", DestinationSettings(ack_timeout=1000))
+    client.transport.stalled = True
+    client.put(b"< 60 a\r\n")
+    harness.connect().put(b"> 1 60 a\r\n1\r\n")
+    worker.put(b"< 60 a\r\n")
+    harness.run_event_loop(5000)
+    assert worker.got() == b""
+    client.transport.stalled = False
+    harness.run_event_loop()
+    assert client.got() == b"> 1 60 a\r\n1\r\n"
+    assert harness.bodies("a") == []
+
+
 def test_long_reply_addresses_count_as_output_too(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
     for _ in range(20):

@@ -216,7 +216,7 @@ class GatewaySession:
         head.kind = BodyKind.JSON
         self._state = _State.WAITING
         self._restart_timeout()
-        broker.attach(reply.queue, self, Window(_WINDOW, True), owner=self)
+        broker.attach(reply.queue, self, Window(_WINDOW, True), ack_timeout=0, owner=self)
         broker.publish(content, self._message(content, request.body))
         if not broker.publish(target, head, _ignore_acceptance):
             self._parked = target, head

@@ -397,7 +397,7 @@ class MsgliteSession:
         """Process `?`: publish with a new reply address, then wait for a message there."""
         broker = self._broker
         self._query = reply = self._replies.create(broker, self, self._channel.identity.creator)
-        broker.attach(reply.queue, self, Window(1, False), owner=self)
+        broker.attach(reply.queue, self, Window(1, False), ack_timeout=0, owner=self)
         self._wait_reasons |= WAITING
         self._send(timeout, body, to, encode_name(reply.name))
         self._wait(timeout)
@@ -466,7 +466,8 @@ class MsgliteSession:
         queue = self._broker.destinations.queue(
             name, self._channel.identity.creator, CreatedBy.MSGLITE
         ).queue
-        self._broker.attach(queue, self, self._window, owner=self._replies)
+        # the client cannot acknowledge, and what it reads late must not be delivered twice
+        self._broker.attach(queue, self, self._window, ack_timeout=0, owner=self._replies)
 
     # --- from the broker ---------------------------------------------------------------------
 
