@@ -130,7 +130,6 @@ class MsgliteSession:
         "_destinations",
         "_durability",
         "_held_bytes",
-        "_old_consumers",
         "_pending",
         "_publisher",
         "_query",
@@ -138,7 +137,6 @@ class MsgliteSession:
         "_sent",
         "_transport",
         "_unsent",
-        "_used_replies",
         "_wait_reasons",
         "_window",
     )
@@ -180,10 +178,6 @@ class MsgliteSession:
         self._alarm_at = 0
         self._unsent = 0
         self._sent = SentDeliveries(broker, refill=False)
-        self._old_consumers: list[Consumer] = []
-        """Consumers of earlier addresses with deliveries that are not sent yet."""
-        self._used_replies: list[Destination] = []
-        """Reply addresses whose message is not sent yet."""
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -241,13 +235,7 @@ class MsgliteSession:
         """Acknowledge the sent deliveries and process the commands that waited for them."""
         self._unsent = 0
         self._wait_reasons &= ~FULL
-        self._sent.acknowledge()
-        if self._old_consumers:
-            for consumer in self._old_consumers:
-                self._broker.detach(consumer)
-            self._old_consumers.clear()
-        if self._used_replies:
-            self._remove_used_replies()
+        self._end_consumers(self._sent.acknowledge())
         if not self._wait_reasons and (self._held_bytes or self._channel.ended):
             # this iteration's flush has already run, and pending commands may publish
             self._broker.schedule_flush()
@@ -267,12 +255,11 @@ class MsgliteSession:
         """
         self._channel.close()
         self._alarm.cancel()
+        self._end_consumers(self._sent.unsent)
         self._sent.unsent.clear()
-        for consumer in (*self._old_consumers, *self._window.consumers):
+        for consumer in list(self._window.consumers):
             self._broker.detach(consumer)
-        self._old_consumers.clear()
         self._cancel_waiting()
-        self._remove_used_replies()
         self._wait_reasons &= CLOSED
         self._run()
         while self._pending:
@@ -301,9 +288,7 @@ class MsgliteSession:
         """Return the consumers of the waiting ready or query."""
         consumers = list(self._window.consumers)
         if self._query is not None:
-            consumers += [
-                consumer for consumer in self._query.queue.consumers if consumer.sink is self
-            ]
+            consumers += self._query.queue.consumers
         return consumers
 
     # --- commands ----------------------------------------------------------------------------
@@ -438,9 +423,7 @@ class MsgliteSession:
             if not is_reply_address(name):  # those need no permission
                 self._channel.demand(Operation.CONSUME, name)
         for consumer in list(self._window.consumers):
-            if consumer.unacked:
-                self._old_consumers.append(consumer)
-            else:
+            if not consumer.unacked:  # else once its message is sent
                 broker.detach(consumer)
         self._addresses = ()
         self._window = Window(0, False)
@@ -492,9 +475,7 @@ class MsgliteSession:
             self._sent.unsent.append((consumer, delivery))
             self._unsent += len(to) + len(reply) + length
         self._channel.traffic.delivered += len(deliveries)
-        if self._query is not None:
-            self._used_replies.append(self._query)
-            self._query = None
+        self._query = None
         self._wait_reasons &= ~WAITING
         if self._unsent > _MAX_UNSENT:
             self._wait_reasons |= FULL
@@ -514,11 +495,17 @@ class MsgliteSession:
         except BrokerError as error:
             self._refuse(str(error))
 
-    def _remove_used_replies(self) -> None:
-        for destination in self._used_replies:
-            if not destination.removed:
+    def _end_consumers(self, sent: list[tuple[Consumer, Delivery]]) -> None:
+        """End the consumers of these deliveries that the next ready command does not use: those of
+        earlier addresses, and of queries with their reply addresses."""
+        for consumer, _ in sent:
+            if consumer.window is self._window:
+                continue
+            destination = consumer.subscription.destination
+            if destination.owner is not self:
+                self._broker.detach(consumer)
+            elif not destination.removed:
                 self._broker.remove(destination, force=True)
-        self._used_replies.clear()
 
     def encode_confirms(self, batch: list[None]) -> list[bytes]:
         """Return nothing: the protocol confirms nothing."""
