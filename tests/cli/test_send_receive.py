@@ -106,6 +106,20 @@ def test_messages_beyond_the_count_stay_in_the_queue(run: Run, url: str) -> None
     assert run("receive", url, "-n0", "--timeout", "0").out == "2\n3\n"
 
 
+@pytest.mark.parametrize("count", [1, 2, 20])
+@pytest.mark.parametrize("protocol", ["phpmq", "jmq"])
+def test_messages_beyond_the_count_are_not_attempted(
+    run: Run, ask: Run, broker: RunningBroker, protocol: str, count: int
+) -> None:
+    queue = f"{protocol}-one-attempt-{count}"
+    assert ask("queues", "create", queue, "max_attempts=1").code == 0
+    url = f"{getattr(broker, protocol)}?queue={queue}"
+    bodies = [str(number) for number in range(count + 2)]
+    run("send", url, *bodies)
+    assert run("receive", url, "-n", str(count)).out.splitlines() == bodies[:count]
+    assert run("receive", url, "-n0", "--timeout", "0").out.splitlines() == bodies[count:]
+
+
 def test_time_to_live_is_passed_on(run: Run, broker: RunningBroker) -> None:
     url = f"{broker.phpmq}?queue=ttl"
     run("send", url, "x", "--ttl", "1h")

@@ -6,9 +6,10 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from io import BufferedReader
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, cast
 
 import msgspec
@@ -30,6 +31,7 @@ from sluicemq.server.settings import Unit, format_quantity
 
 if TYPE_CHECKING:
     from sluicemq.clients.blocking import BlockingClient
+    from sluicemq.clients.phpmq import PhpmqMessage
 
 
 # --- Clients of one queue -------------------------------------------------------------------------
@@ -172,9 +174,25 @@ def connect(url: Url, timeout: float, count: int = 0) -> BlockingClient:
 
 
 class _Phpmq(QueueClient):
+    """PHPMQ client. A message that is dispatched and not received counts an attempt, which may be
+    its last. If messages are counted, the broker therefore dispatches only as many: the
+    acknowledgements that would let it dispatch more are sent together with the end of the
+    subscription. They are those of the last window, which is a tenth of the messages at most.
+    """
+
     _subscribed = False
     # "auto": a released PHP consumer cannot read a message that was sent with a TTL
     defaults: ClassVar = {"dispatch_version": "auto"}
+
+    def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
+        super().__init__(client, url, options, count)
+        self._early_acks = inf
+        """Number of acknowledgements that may still be sent before the end."""
+        self._late_acks: list[PhpmqMessage] = []
+        """Messages to acknowledge at the end."""
+        if count:
+            self.window = min(max(1, count // 10), WINDOW)
+            self._early_acks = count - self.window
 
     async def _send(self, body: bytes, ttl: int) -> None:
         await self.client.send(self.queue, body, ttl)
@@ -184,9 +202,22 @@ class _Phpmq(QueueClient):
             await self.client.subscribe(self.queue, self.window)
             self._subscribed = True
         message = await self.client.receive(timeout)
+        acknowledge = partial(self._acknowledge, message)
         return ReceivedMessage(
-            message.queue, message.body, message.id, message.ttl, "", message.ack
+            message.queue, message.body, message.id, message.ttl, "", acknowledge
         )
+
+    async def _acknowledge(self, message: PhpmqMessage) -> None:
+        if self._early_acks > 0:
+            self._early_acks -= 1
+            await message.ack()
+        else:
+            self._late_acks.append(message)
+
+    async def close(self) -> None:
+        if self._late_acks:
+            await self.client.subscribe(self.queue, 0, *self._late_acks)
+        await super().close()
 
 
 class _Msglite(QueueClient):
@@ -404,7 +435,7 @@ def receive(
 ) -> None:
     """Receive messages and write their bodies to standard output, one per line.
 
-    Each message is acknowledged after it has been written. Exits with code 1 if none was received.
+    A message is acknowledged after it has been written. Exits with code 1 if none was received.
     """
     patience = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
     received = 0

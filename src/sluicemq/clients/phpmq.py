@@ -216,17 +216,20 @@ class PhpmqClient(AsyncClient):
         self._connection.sends += 1
         await self._connection.send(frame)
 
-    async def subscribe(self, queue: str, window: int = 1) -> None:
+    async def subscribe(self, queue: str, window: int = 1, *acknowledged: PhpmqMessage) -> None:
         """Subscribe with up to `window` unacked messages; 0 unsubscribes and requeues all.
 
         Replaces the previous subscription. Its messages that `receive` has not returned are
-        dropped: the broker has requeued them. Raises ConnectionLost, RequestTimeout, ValueError.
+        dropped: the broker has requeued them. The messages `acknowledged` are acknowledged in the
+        same write, so that the broker dispatches no others instead. Raises ConnectionLost,
+        RequestTimeout, ValueError.
         """
         name, connection = _name(queue), self._connection
         request = encode_consume(name, _natural(window, "window"))
         connection.inbox.messages.clear()
         connection.queue = name if window else b""
-        await connection.send(request)
+        acks = [encode_acknowledge(item._raw_queue, item._raw_id) for item in acknowledged]
+        await connection.send(b"".join((*acks, request)))
 
     async def receive(self, timeout: float | None = None) -> PhpmqMessage:
         """Return the next message; waits up to `timeout` seconds (None = for ever).
