@@ -17,7 +17,7 @@ from sluicemq.management.clients import ConnectionItem
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
-from sluicemq.security.records import Database, Preparation
+from sluicemq.security.records import Change, Database
 from sluicemq.security.user_service import UserService
 
 
@@ -121,7 +121,7 @@ class NoUsers:
     def now(self) -> int:
         raise NotImplementedError
 
-    async def apply(self, prepare: Preparation, by: str) -> None:
+    async def apply(self, change: Change, by: str) -> None:
         raise NotImplementedError
 
 

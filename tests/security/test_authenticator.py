@@ -36,13 +36,12 @@ from sluicemq.security.passwords import (
     page_digest_answer,
 )
 from sluicemq.security.records import (
-    Preparation,
+    Change,
     UserRecord,
     UserStore,
     change_user,
     make_token,
-    prepare_user,
-    without_preparation,
+    save_user,
 )
 from sluicemq.server.listener_settings import Listener
 from tests.security.test_login_queue import Loop
@@ -734,10 +733,17 @@ def test_rights_are_those_of_the_login(fixture: AuthenticatorFixture) -> None:
 # --- changes over a protocol --------------------------------------------------------------------
 
 
-def with_password(access: ConnectionAccess, name: str, password: str, *, new: bool) -> Preparation:
+def with_password(access: ConnectionAccess, name: str, password: str, *, new: bool) -> Change:
     assert access.users is not None
     requested = UserRequest(password=password)
-    return prepare_user(name, requested, access.users.hash, access.users.now(), new=new)
+    return functools.partial(
+        save_user,
+        name=name,
+        requested=requested,
+        hash_password=access.users.hash,
+        now=access.users.now(),
+        new=new,
+    )
 
 
 class Admin:
@@ -761,9 +767,9 @@ class Admin:
     def set_password(self, name: str, password: str) -> AccessError | None:
         return self.do(with_password(self.access, name, password, new=False))
 
-    def do(self, prepare: Preparation) -> AccessError | None:
+    def do(self, change: Change) -> AccessError | None:
         outcomes: list[AccessError | None] = []
-        self.access.change(prepare, outcomes.append)
+        self.access.change(change, outcomes.append)
         assert outcomes == []
         self.wait()
         return outcomes[0]
@@ -777,7 +783,7 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert admin.create("anna", "secret") is None
     assert isinstance(admin.create("anna", "secret"), UserExists)
     assert isinstance(admin.create("a b", "x"), AccessError)
-    assert admin.do(without_preparation(records.grant, "anna", CONSUME, now)) is None
+    assert admin.do(lambda database: records.grant(database, "anna", CONSUME, now)) is None
     assert users.database.rights("anna") == (CONSUME,)
     assert users.database.rights("unknown") == ()
     accounts = users.database.users
@@ -786,16 +792,20 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
         ("root", True),
     ]
     assert accounts["anna"].created == fixture.now
-    assert admin.do(without_preparation(records.revoke, "anna", "orders.*", now)) is None
-    assert admin.do(without_preparation(records.revoke, "anna", "orders.*", now)) is None
+    assert admin.do(lambda database: records.revoke(database, "anna", "orders.*", now)) is None
+    assert admin.do(lambda database: records.revoke(database, "anna", "orders.*", now)) is None
     assert users.database.rights("anna") == ()
     password_hash = fixture.store.read().users["anna"].password
     assert admin.set_password("anna", "other") is None
     assert fixture.store.read().users["anna"].password != password_hash
     assert isinstance(admin.set_password("unknown", "other"), UserNotFound)
-    assert isinstance(admin.do(without_preparation(records.remove_user, "root")), AccessDenied)
-    assert admin.do(without_preparation(records.remove_user, "anna")) is None
-    assert isinstance(admin.do(without_preparation(records.remove_user, "anna")), UserNotFound)
+    assert isinstance(
+        admin.do(lambda database: records.remove_user(database, "root")), AccessDenied
+    )
+    assert admin.do(lambda database: records.remove_user(database, "anna")) is None
+    assert isinstance(
+        admin.do(lambda database: records.remove_user(database, "anna")), UserNotFound
+    )
     events = [entry for entry in log if entry["event"].startswith("user ")]
     assert [entry["event"] for entry in events] == [
         "user added",
@@ -876,8 +886,8 @@ def test_minimum_length_holds_for_users_that_a_protocol_adds(tmp_path: Path) -> 
         ("root", "12345678901"),
         ("bert", "123456789012"),
     ):
-        prepare = with_password(access, name, password, new=name != "root")
-        access.change(prepare, outcomes.append)
+        change = with_password(access, name, password, new=name != "root")
+        access.change(change, outcomes.append)
     while len(line.calls) < 3:
         fixture.loop.run_one()
     for call in line.calls:

@@ -94,7 +94,7 @@ from sluicemq.security.passwords import (
     hash_password,
     password_warnings,
 )
-from sluicemq.security.records import Database, Preparation, UserStore
+from sluicemq.security.records import Change, Database, UserStore
 from sluicemq.security.user_service import UserService
 from sluicemq.server.config import Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
@@ -182,9 +182,8 @@ class FileAccounts(OperationCaller):
         """Return the time in seconds since the epoch."""
         return int(time.time())
 
-    async def apply(self, prepare: Preparation, by: str) -> None:
+    async def apply(self, change: Change, by: str) -> None:
         """Apply a change to the file. Raises AccessError."""
-        change = prepare()
         self._store.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._store.change(change, by)
 

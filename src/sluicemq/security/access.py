@@ -17,7 +17,7 @@ from sluicemq.model.access import EVERYBODY, Identity, Operation
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.model.setting import about
 from sluicemq.model.url import Url
-from sluicemq.security.records import Database, Preparation
+from sluicemq.security.records import Change, Database
 
 # --- Configuration, listener and connection, as the authentication sees them ----------------------
 #
@@ -211,7 +211,7 @@ class UserDirectory(Protocol):
     def now(self) -> int:
         """Return the time in seconds since the epoch."""
 
-    async def apply(self, prepare: Preparation, by: str) -> None:
+    async def apply(self, change: Change, by: str) -> None:
         """Apply a change and wait until it is on disk; `by` is its author for the audit log.
         Raises the errors of the change."""
 
@@ -258,7 +258,7 @@ class Access:
         """Log a denied operation in the audit log, if there is one. `operation` is like "produce
         orders"."""
 
-    def change(self, prepare: Preparation, done: ChangeCallback) -> None:
+    def change(self, change: Change, done: ChangeCallback) -> None:
         """Change `users`, which is not None, in the name of the user of the latest login.
 
         The session checks whether that user may make the change. It is on disk before `done` is

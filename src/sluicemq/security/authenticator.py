@@ -59,8 +59,8 @@ from sluicemq.security.passwords import (
     verify,
 )
 from sluicemq.security.records import (
+    Change,
     Database,
-    Preparation,
     UserSnapshot,
     UserStore,
     fingerprint,
@@ -252,8 +252,8 @@ class Authenticator:
         """
         return hash_password(password, self._settings.min_password_length)
 
-    def change(self, prepare: Preparation, by: str, done: ChangeCallback) -> None:
-        """Call `prepare` and apply the change that it returns, both off the event loop, in order.
+    def change(self, change: Change, by: str, done: ChangeCallback) -> None:
+        """Apply a change off the event loop; changes are applied in order.
 
         `done` is called on the event loop's thread.
         """
@@ -261,22 +261,22 @@ class Authenticator:
             done(AccessError("too many changes of users at once; try again"))
             return
         self._pending_changes += 1
-        self._submit(prepare, by, partial(self._changed, done))
+        self._submit(change, by, partial(self._changed, done))
 
-    async def apply(self, prepare: Preparation, by: str) -> None:
+    async def apply(self, change: Change, by: str) -> None:
         """Apply a change as `change` does, and wait until it is on disk. Raises AccessError."""
-        outcome: AccessError | None = await wait_for_callback(self.change, prepare, by)
+        outcome: AccessError | None = await wait_for_callback(self.change, change, by)
         if outcome is not None:
             raise outcome
 
-    def _submit(self, prepare: Preparation, author: str, callback: FailureCallback) -> None:
-        self._changes.submit(self._change, prepare, author, callback)
+    def _submit(self, change: Change, author: str, callback: FailureCallback) -> None:
+        self._changes.submit(self._change, change, author, callback)
 
-    def _change(self, prepare: Preparation, author: str, callback: FailureCallback) -> None:
+    def _change(self, change: Change, author: str, callback: FailureCallback) -> None:
         """Change the file, in the thread."""
         failure: Exception | None = None
         try:
-            self._store.change(prepare(), author)
+            self._store.change(change, author)
         except Exception as error:
             # any error: the caller waits for the end of the change
             failure = error
@@ -367,7 +367,7 @@ class ConnectionAccess(Access):
         """Log a denied operation in the audit log (`Access`)."""
         self._authenticator.audit.log_denied(peer, identity.name, operation)
 
-    def change(self, prepare: Preparation, done: ChangeCallback) -> None:
+    def change(self, change: Change, done: ChangeCallback) -> None:
         """Apply a change of users in the name of the connection's user (`Access`)."""
         name = self.identity.name if self.identity is not None else ""
 
@@ -375,7 +375,7 @@ class ConnectionAccess(Access):
             self._transport.call_later(0, partial(done, outcome))
 
         author = f"{name or 'everybody'} at {self._transport.peer}"
-        self._authenticator.change(prepare, author, answer)
+        self._authenticator.change(change, author, answer)
 
     def _answer(self, callback: LoginCallback, verdict: Identity | AccessError) -> None:
         def call() -> None:

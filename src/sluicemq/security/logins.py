@@ -57,7 +57,7 @@ from sluicemq.security.passwords import (
 from sluicemq.security.records import (
     MAX_USERS,
     Change,
-    Preparation,
+    Database,
     UserSnapshot,
     fingerprint,
     replace_hashes,
@@ -261,13 +261,13 @@ then."""
 
 @dataclass(slots=True, eq=False)
 class PasswordUpgrades:
-    """Replacements of one broker. All methods but `_prepare` are called on the event loop's thread.
+    """Replacements of one broker. All methods but `_replace` are called on the event loop's thread.
 
     `_submit` gives a change to the thread that changes the file; `_on_written` is called after each
     change.
     """
 
-    _submit: Callable[[Preparation, str, FailureCallback], None]
+    _submit: Callable[[Change, str, FailureCallback], None]
     _on_written: Callable[[], None]
     _replaced: dict[str, str] = field(default_factory=dict)
     """New hash of each replaced hash. Entries are added before the file is written, so that every
@@ -306,16 +306,16 @@ class PasswordUpgrades:
             for user in part:
                 del self._waiting[user]
             self._running = True
-            self._submit(partial(self._prepare, part), AUTHOR, self._done)
+            self._submit(partial(self._replace, part), AUTHOR, self._done)
 
-    def _prepare(self, part: dict[str, tuple[str, str]]) -> Change:
-        """Hash the passwords, in the thread."""
+    def _replace(self, part: dict[str, tuple[str, str]], database: Database) -> Database:
+        """Hash the passwords of a part of the users, and replace their hashes; runs in a thread."""
         hashes = {user: (old, hash_password(password)) for user, (old, password) in part.items()}
         for old, new in hashes.values():
             if len(self._replaced) >= MAX_USERS:
                 del self._replaced[next(iter(self._replaced))]
             self._replaced[new] = old
-        return partial(replace_hashes, hashes=hashes)
+        return replace_hashes(database, hashes)
 
     def _done(self, failure: Exception | None) -> None:
         self._running = False

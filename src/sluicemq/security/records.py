@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -56,7 +56,6 @@ from sluicemq.security.passwords import (
 )
 
 ItemT = TypeVar("ItemT")
-P = ParamSpec("P")
 
 VERSION: Final = 1
 
@@ -134,7 +133,7 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 Change = Callable[[Database], Database]
-"""Change to the database; raises AccessError."""
+"""Change to the database; raises AccessError. Not called on the event loop, as it may take long."""
 
 
 class _Version(msgspec.Struct):
@@ -271,52 +270,44 @@ class UserSnapshot:
 
 # --- Changes --------------------------------------------------------------------------------------
 #
-# Changes to the database: pure functions from one database to another.
+# Changes to the database: functions from one database to another.
 #
-# They neither access files nor hash passwords, because the file is locked while they run. A
-# `Preparation` does what has to come before, such as hashing a password.
-
-Preparation = Callable[[], Change]
-"""Prepares a change; raises AccessError. May take long, so it is not called on the event loop."""
+# `UserStore.change` calls them while the file is locked. Hashing a password takes about 25 ms, much
+# less than other processes wait for the lock.
 
 MAX_USERS: Final = 10_000
 MAX_PERMISSIONS: Final = 1000
 """Maximum number of permissions of one user or role."""
 
 
-def without_preparation(
-    change: Callable[Concatenate[Database, P], Database], *args: P.args, **options: P.kwargs
-) -> Preparation:
-    """Return a change with its arguments, which needs no preparation."""
-    return lambda: lambda database: change(database, *args, **options)
-
-
-def prepare_user(
-    name: str, requested: UserRequest, hash_password: Callable[[str], str], now: int, *, new: bool
-) -> Preparation:
-    """Return the preparation of an addition (`new`) or of a change of a user.
+def save_user(
+    database: Database,
+    name: str,
+    requested: UserRequest,
+    hash_password: Callable[[str], str],
+    now: int,
+    *,
+    new: bool,
+) -> Database:
+    """Add a `new` user, or change one. Slow on purpose if a password is requested.
 
     `hash_password` raises AccessError for an unacceptable password. A new password keeps the
-    permission for digest logins unless changed.
+    permission for digest logins unless changed. Raises the errors of `add_user` and `change_user`.
     """
-
-    def prepare() -> Change:
-        password = requested.password if isinstance(requested.password, str) else ""
-        hashed = hash_password(password) if password else ""
-        digest = digest_form(name, password) if password else ""
-        if not new:
-            return lambda database: change_user(database, name, requested, hashed, digest, now)
-        user = UserRecord(
-            password=hashed,
-            digest=digest if requested.allow_digest else "",
-            superuser=bool(requested.superuser),
-            roles=tuple(dict.fromkeys(requested.roles or ())),
-            created=now,
-            updated=now,
-        )
-        return lambda database: add_user(database, name, user)
-
-    return prepare
+    password = requested.password if isinstance(requested.password, str) else ""
+    hashed = hash_password(password) if password else ""
+    digest = digest_form(name, password) if password else ""
+    if not new:
+        return change_user(database, name, requested, hashed, digest, now)
+    user = UserRecord(
+        password=hashed,
+        digest=digest if requested.allow_digest else "",
+        superuser=bool(requested.superuser),
+        roles=tuple(dict.fromkeys(requested.roles or ())),
+        created=now,
+        updated=now,
+    )
+    return add_user(database, name, user)
 
 
 def add_user(database: Database, name: str, user: UserRecord) -> Database:

@@ -52,7 +52,7 @@ from sluicemq.model.errors import AccessError, RoleExists, UserExists
 from sluicemq.security import records
 from sluicemq.security.access import UserDirectory
 from sluicemq.security.passwords import password_warnings, scheme_of
-from sluicemq.security.records import Database, make_token, prepare_user
+from sluicemq.security.records import Database, make_token
 
 P = ParamSpec("P")
 
@@ -90,8 +90,9 @@ class UserService:
     async def save_user(self, call: UserCall, name: str, change: UserRequest, *, new: bool) -> None:
         """Add or change a user. Raises AccessError."""
         directory = self._directory
-        prepare = prepare_user(name, change, directory.hash, directory.now(), new=new)
-        await directory.apply(prepare, call.by)
+        await self._change(
+            call, records.save_user, name, change, directory.hash, directory.now(), new=new
+        )
 
     # --- users -------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ class UserService:
         *args: P.args,
         **options: P.kwargs,
     ) -> None:
-        await self._directory.apply(records.without_preparation(change, *args, **options), call.by)
+        await self._directory.apply(lambda database: change(database, *args, **options), call.by)
 
 
 def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:

@@ -13,7 +13,7 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security import records
 from sluicemq.security.access import ChangeCallback, Credentials, LoginCallback
-from sluicemq.security.records import Database, Preparation, UserRecord
+from sluicemq.security.records import Change, Database, UserRecord
 from tests.protocols.vibemq.harness import Harness, Peer
 
 NOW = 1_700_000_000
@@ -51,11 +51,11 @@ class Directory:
     def now(self) -> int:
         return NOW
 
-    def change(self, prepare: Preparation, done: ChangeCallback) -> None:
+    def change(self, change: Change, done: ChangeCallback) -> None:
         error = self.refusal
         try:
             if error is None:
-                self.database = prepare()(self.database)
+                self.database = change(self.database)
         except AccessError as raised:
             error = raised
         if self.slow:

@@ -65,7 +65,6 @@ from sluicemq.protocols.vibemq.wire import (
 )
 from sluicemq.security import records
 from sluicemq.security.access import Access, ChangeCallback, UserDirectory
-from sluicemq.security.records import prepare_user, without_preparation
 
 # --- queues --------------------------------------------------------------------------------------
 
@@ -256,6 +255,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     name, pattern = request.username or "", request.queue_pattern or ""
     response: dict[str, object] = {"username": name}
     callback = partial(_changed, connection, frame, response)
+    save_user = partial(records.save_user, name=name, hash_password=users.hash, now=users.now())
     if not identity.superuser and name != identity.name:
         raise _denied(connection, kind, _OWN[kind])
     if kind == GET_USER_PERMISSIONS:
@@ -266,7 +266,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         # 1 to 64 letters, digits, `-`, `_` and `.`
         if len(name) <= MAX_USER and is_queue_name(name):
             new_user = UserRequest(password=request.password or "")
-            access.change(prepare_user(name, new_user, users.hash, users.now(), new=True), callback)
+            access.change(partial(save_user, requested=new_user, new=True), callback)
         else:
             callback(AccessError(_USER_NAME))
     elif kind == DELETE_USER:
@@ -274,17 +274,17 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         if account is not None and account.superuser:
             callback(AccessDenied(_SUPERUSER_STAYS))
         else:
-            access.change(without_preparation(records.remove_user, name), callback)
+            access.change(partial(records.remove_user, name=name), callback)
     elif kind == CHANGE_PASSWORD:
         change = UserRequest(password=request.new_password or "")
-        access.change(prepare_user(name, change, users.hash, users.now(), new=False), callback)
+        access.change(partial(save_user, requested=change, new=False), callback)
     elif kind == GRANT_PERMISSION:
         _grant(request, access, users, response, callback)
     else:
         response["queuePattern"] = pattern
         # succeeds for an unknown user
         access.change(
-            without_preparation(records.revoke, name, pattern, users.now()),
+            partial(records.revoke, name=name, pattern=pattern, now=users.now()),
             lambda error: callback(None if isinstance(error, UserNotFound) else error),
         )
 
@@ -348,7 +348,8 @@ def _grant(
         response |= {"queuePattern": pattern, "operations": operations}
         granted = frozenset(OPERATIONS[operation] for operation in operations)
         permission = Permission(pattern, granted, ignore_case=True)
-        access.change(without_preparation(records.grant, name, permission, users.now()), callback)
+        change = partial(records.grant, name=name, permission=permission, now=users.now())
+        access.change(change, callback)
 
 
 def _changed(
