@@ -325,9 +325,8 @@ def test_long_reply_addresses_are_rejected() -> None:
     reader = PartReader(EVERYBODY, 0, 64)
     data = frame([row("q", reply_to="é" * 32), row("q", reply_to="é" * 33)])
     reader.take(memoryview(data)[4:])
-    assert list(reader.messages) == [0]
     assert reader.refused == {1: "the reply address has more than 64 bytes"}
-    assert reader.message(1)[1].reply_to is None
+    assert reader.messages[1][1].reply_to is None
 
 
 def test_too_many_properties_end_the_decoding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -95,19 +96,18 @@ def test_foreign_host_names(name: str, port: int) -> None:
 def test_every_row_is_a_message_or_rejected(rows: list[RowValues]) -> None:
     reader = PartReader(EVERYBODY, 1_000, 64)
     reader.take(memoryview(frame(rows))[4:])
-    assert sorted([*reader.messages, *reader.refused]) == list(range(len(rows)))
-    for number, (address, message) in reader.messages.items():
+    assert len(reader.messages) == len(rows)
+    for number, (address, message) in enumerate(reader.messages):
         values = rows[number]
         assert (address.kind is Kind.TOPIC, message.body) == (values[1], values[2])
+        if number in reader.refused:
+            continue
         assert 0 < len(address.name.encode("utf-8", "surrogateescape")) <= 64
         assert message.timestamp == (values[15] or 1_000)
         assert bool(message.expiration) == bool(values[5] or values[6])
-    for number in reader.refused:
-        _, dead_letter = reader.message(number)
-        assert dead_letter.body == rows[number][2]
     unauthenticated = PartReader(ANONYMOUS, 1_000, 64)
     unauthenticated.take(memoryview(frame(rows))[4:])
-    assert unauthenticated.messages == {}
+    assert sorted(unauthenticated.refused) == list(range(len(rows)))
 
 
 @given(st.binary(), st.lists(ROWS, min_size=1, max_size=2), st.data())
@@ -118,9 +118,5 @@ def test_damaged_frames(noise: bytes, rows: list[RowValues], draw: st.DataObject
     )
     for data in (noise, bytes(damaged_rows)):
         reader = PartReader(EVERYBODY, 1_000, 64)
-        try:
+        with suppress(ProtocolError):
             reader.take(memoryview(data))
-        except ProtocolError:
-            continue
-        for number in reader.refused:
-            reader.message(number)

@@ -69,8 +69,8 @@ _NIL: Final = b"\xc0"
 class PartReader:
     """Reader of consecutive frames; row numbers start at 0 and continue over the frames.
 
-    messages   messages of the valid rows with their destinations, by row number
-    refused    numbers of the other rows, with the reasons
+    messages   message of each row with its destination; of a refused row, as much as is valid
+    refused    reasons for which rows cannot be published, by row number
     forbidden  names of destinations to which the sender may not publish
     """
 
@@ -80,7 +80,7 @@ class PartReader:
         `wall` is the time from which times to live count, `max_name` the maximum length of names in
         bytes, `max_targets` the maximum number of destinations, 0 = unlimited.
         """
-        self.messages: dict[int, Addressed] = {}
+        self.messages: list[Addressed] = []
         self.refused: dict[int, str] = {}
         self.forbidden: set[str] = set()
         self._identity = identity
@@ -88,66 +88,43 @@ class PartReader:
         self._max_name = max_name
         self._max_targets = max_targets
         self._properties = 0
-        self._targets: dict[tuple[bytes, bool], Address | str] = {}
-        """Destinations by encoded name and kind; the reason for those that accept no messages."""
+        self._targets: dict[tuple[bytes, bool], tuple[Address, str]] = {}
+        """Destinations by encoded name and kind, with the reason for those that accept no
+        messages."""
         self._usable = 0
-        self._rejected: dict[int, Row] = {}
 
     def take(self, frame: memoryview) -> None:
         """Decode a frame. Raises ProtocolError (FrameTooLarge) for an invalid frame."""
         targets = self._targets
-        messages = self.messages
-        first = len(messages) + len(self.refused)
-        for number, row in enumerate(decode(frame), first):
+        for row in decode(frame):
             key = (bytes(row.destination), row.topic)
             target = targets.get(key)
             if target is None:
                 target = targets[key] = self._target(*key)
-            properties: dict[str, Property] | None = None
-            problem = target if isinstance(target, str) else ""
-            if not problem and bytes(row.properties) != _NIL:
+            address, problem = target
+            properties = None
+            if bytes(row.properties) != _NIL:
                 try:
                     properties = properties_of(row.properties)
                 except ProtocolError as error:
-                    problem = str(error)
-                else:
-                    self._properties += len(properties or {})
-                    if self._properties > MAX_PROPERTIES:
-                        raise FrameTooLarge(
-                            f"the rows of the part have more than {MAX_PROPERTIES} properties; "
-                            "send several parts"
-                        )
-            if not problem and row.body_kind != BodyKind.BYTES:
-                problem = body_problem(row.body_kind, row.body)
+                    problem = problem or str(error)
+                self._properties += len(properties or {})
+                if self._properties > MAX_PROPERTIES:
+                    raise FrameTooLarge(
+                        f"the rows of the part have more than {MAX_PROPERTIES} properties; "
+                        "send several parts"
+                    )
+            if row.body_kind != BodyKind.BYTES and (
+                reason := body_problem(row.body_kind, row.body)
+            ):
+                problem = problem or reason
+                row.body_kind = BodyKind.BYTES
             if row.reply_to and len(encode_name(row.reply_to)) > self._max_name:
                 problem = problem or f"the reply address has more than {self._max_name} bytes"
-                row.reply_to = None  # it may become a dead letter
-            if problem or isinstance(target, str):
-                self.refused[number] = problem
-                self._rejected[number] = row
-            else:
-                messages[number] = target, self._message(row, target, properties)
-
-    def message(self, number: int) -> tuple[str, Message]:
-        """Return a row, even an invalid one, as a message, and the name of its destination."""
-        row = self._rejected.get(number)
-        if row is None:
-            address, message = self.messages[number]
-            return address.name, message
-        try:
-            origin = name_of(row.destination)
-        except UnusableRow as fault:
-            origin = fault.name
-        except ProtocolError:
-            origin = ""
-        address = Address(Kind.TOPIC if row.topic else Kind.QUEUE, origin)
-        if body_problem(row.body_kind, row.body):
-            row.body_kind = BodyKind.BYTES
-        try:
-            properties = properties_of(row.properties)
-        except ProtocolError:
-            properties = None
-        return origin, self._message(row, address, properties)
+                row.reply_to = None
+            if problem:
+                self.refused[len(self.messages)] = problem
+            self.messages.append((address, self._message(row, address, properties)))
 
     def _message(
         self, row: Row, address: Address, properties: dict[str, Property] | None
@@ -177,13 +154,22 @@ class PartReader:
             properties or None,
         )
 
-    def _target(self, raw: bytes, topic: bool) -> Address | str:
-        """Return the destination, or the reason why it accepts no messages. Raises FrameTooLarge
-        for more destinations than the limit."""
+    def _target(self, raw: bytes, topic: bool) -> tuple[Address, str]:
+        """Return the destination, and the reason why it accepts no messages, "" if it does. Raises
+        FrameTooLarge for more destinations than the limit."""
+        name, problem = "", ""
         try:
             name = name_of(raw)
+        except UnusableRow as error:
+            name, problem = error.name, str(error)
         except ProtocolError as error:
-            return str(error)
+            problem = str(error)
+        problem = problem or self._check(name, topic)
+        return Address(Kind.TOPIC if topic else Kind.QUEUE, name), problem
+
+    def _check(self, name: str, topic: bool) -> str:
+        """Return why the sender cannot publish to a destination, "" if it can. Raises FrameTooLarge
+        for more destinations than the limit."""
         limit = self._max_targets
         if limit and self._usable >= limit:
             raise FrameTooLarge(
@@ -200,7 +186,7 @@ class PartReader:
             client = self._identity.name or "an anonymous client"
             return f"{client} may not {Operation.PRODUCE} {name!r}"
         self._usable += 1
-        return Address(Kind.TOPIC if topic else Kind.QUEUE, name)
+        return ""
 
 
 def body_problem(kind: int, body: bytes) -> str:
@@ -270,7 +256,7 @@ class BatchService(Service):
         broker.schedule_flush()
         existing = broker.batches.find(part)
         if existing is not None:
-            return await self._known(existing, part.writer)
+            return await self._report_duplicate(existing, part.writer)
         reader = await self._read(call.identity, body)
         del body  # free the body during the wait for the disk; the messages suffice
         if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
@@ -340,17 +326,17 @@ class BatchService(Service):
         part = replace(part, owner=self._owner(call, query.writer))
         existing = broker.batches.find(part)
         if existing is not None:  # a concurrent request has written the same part
-            return await self._known(existing, part.writer)
-        outcome = Outcome(list(reader.messages.values()), [], {})
+            return await self._report_duplicate(existing, part.writer)
+        outcome = Outcome(reader.messages, [], {})
         if reader.refused:
-            outcome = self._sort(identity, reader, query)
+            outcome = self._select(identity, reader, query)
         try:
             answer = broker.batches.write(
                 part, outcome.messages + outcome.dead_letters, identity.creator
             )
         except BatchRefused:
             # rare; checking every message beforehand would take as long as writing it
-            outcome = self._sort(identity, reader, query)
+            outcome = self._select(identity, reader, query)
             answer = broker.batches.write(
                 part, outcome.messages + outcome.dead_letters, identity.creator
             )
@@ -363,29 +349,31 @@ class BatchService(Service):
             **refusal_report(outcome.refused),
         )
 
-    async def _known(self, existing: BatchAnswer, writer: str) -> BatchPartResult:
+    async def _report_duplicate(self, existing: BatchAnswer, writer: str) -> BatchPartResult:
+        """Return the result for a part that was written before, once that is on disk."""
         latest = self._broker.batches.writers[writer].batch
         await wait_until_durable(self._broker, existing.sequence)
         return BatchPartResult(
             written=0, duplicate=True, latest_batch=latest, dead_lettered=0, **refusal_report({})
         )
 
-    def _sort(self, identity: Identity, reader: PartReader, query: BatchQuery) -> Outcome:
+    def _select(self, identity: Identity, reader: PartReader, query: BatchQuery) -> Outcome:
         """Return the messages and dead letters to write for a part with refused rows. Raises
-        Problem if nothing of the part is to be written."""
+        ApiError if nothing of the part is to be written."""
         refused = dict(reader.refused)
         temporary_errors: dict[int, str] = {}
-        rows, messages = list(reader.messages), list(reader.messages.values())
+        rows = [row for row in range(len(reader.messages)) if row not in refused]
+        messages = [reader.messages[row] for row in rows]
         for index, error, is_temporary in self._broker.batches.check(messages, identity.creator):
             (temporary_errors if is_temporary else refused)[rows[index]] = str(error)
         if temporary_errors:
-            raise _rejected(temporary_errors, passing=True)
+            raise _rejected(temporary_errors, is_temporary=True)
         if query.bad_rows == "fail":
-            raise _rejected(refused, passing=False)
+            raise _rejected(refused, is_temporary=False)
         dead_letters = []
         if query.bad_rows == "dead-letter":
             dead_letters = self._dead_letters(identity, reader, refused, query.dead_letter_queue)
-        accepted = [message for row, message in reader.messages.items() if row not in refused]
+        accepted = [reader.messages[row] for row in rows if row not in refused]
         return Outcome(accepted, dead_letters, refused)
 
     def _dead_letters(
@@ -397,8 +385,8 @@ class BatchService(Service):
         dead_letters = []
         rows = sorted(refused)
         for row in rows:
-            origin, message = reader.message(row)
-            dead_letter = dead_letter_of(message, origin, refused[row], 0, wall)
+            origin, message = reader.messages[row]
+            dead_letter = dead_letter_of(message, origin.name, refused[row], 0, wall)
             if message.destination.kind is Kind.TOPIC:
                 note_topic(dead_letter, "")
             dead_letter.destination = address
@@ -409,7 +397,8 @@ class BatchService(Service):
             for index, error, _ in refusals
         }
         if reasons:
-            raise _rejected(reasons, passing=any(is_temporary for _, _, is_temporary in refusals))
+            are_temporary = any(is_temporary for _, _, is_temporary in refusals)
+            raise _rejected(reasons, is_temporary=are_temporary)
         return dead_letters
 
 
@@ -422,12 +411,12 @@ def refusal_report(refused: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def _rejected(rows: Mapping[int, str], *, passing: bool) -> ApiError:
-    """Return the error for a part of which nothing is written because of these rows; `passing`: the
-    same rows may be accepted later."""
+def _rejected(rows: Mapping[int, str], *, is_temporary: bool) -> ApiError:
+    """Return the error for a part of which nothing is written because of these rows;
+    `is_temporary`: the same rows may be accepted later."""
     row, reason = min(rows.items())
     first = f"the first of them is row {row}: {reason}. Nothing of the part has been written"
-    if passing:
+    if is_temporary:
         return ApiError(
             503,
             "temporarily-unavailable",
