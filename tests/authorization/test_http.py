@@ -72,6 +72,8 @@ PEER: Final = "10.0.0.99:7"
 WRITER: Final = "own-writer"
 XID: Final = Xid(7, b"own", b"")
 REFUSALS: Final = frozenset({401, 403, 404})
+PUBLISHERS: Final = RIGHTS | {Actor.OTHER}
+"""Actors that may publish to some destination."""
 
 
 class HttpFixture:
@@ -527,7 +529,7 @@ def _write_as_owners(cell: HttpCell) -> None:
     _write_as(cell, "owner")
 
 
-@row(f"POST {API}/batches", "as a writer without owner", LOGGED_IN, changes=True)
+@row(f"POST {API}/batches", "as a writer without owner", PUBLISHERS, changes=True)
 def _write_without_owner(cell: HttpCell) -> None:
     _write_as(cell, "")
 

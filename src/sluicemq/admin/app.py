@@ -68,7 +68,6 @@ from sluicemq.management.users import (
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import (
-    AccessDenied,
     AuthenticationFailed,
     AuthenticationMissing,
     JournalFailed,
@@ -261,7 +260,7 @@ class Application:
 
     def _check_permission(self, call: Call) -> None:
         """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit
-        line if the caller lacks it; raises Problem if the CSRF token of a browser session is
+        line if the caller lacks it; raises ApiError if the CSRF token of a browser session is
         missing or wrong."""
         operation = call.endpoint.operation
         if operation.changes and call.sender.session is not None:
@@ -270,9 +269,7 @@ class Application:
             call.demand(operation.needs, address_in(call.names, call.query).name)
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             route = f"{operation.method} {operation.full_path}"
-            call.log_denied(route)
-            client = call.identity.name or "an anonymous client"
-            raise AccessDenied(f"{client} may not {route}: that takes a superuser")
+            raise call.denial(route, ": that takes a superuser")
 
     async def _handle(self, call: Call) -> Response:
         if call.endpoint.operation.body is None:

@@ -231,6 +231,9 @@ class BatchService(Service):
     @handles(WRITE_BATCH_PART)
     async def post(self, call: Call, query: BatchQuery) -> BatchPartResult:
         """POST /batches"""
+        if not call.identity.may_anywhere(Operation.PRODUCE):
+            # a part without rows names no destination whose permission could be checked
+            raise call.denial(f"{Operation.PRODUCE} to any destination")
         if not query.writer.isprintable():
             raise ApiError(400, "bad-parameter", "the parameter writer is printable characters")
         limit = self._context.limits.name

@@ -40,6 +40,7 @@ from sluicemq.management.operation import (
 )
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, decode_name
+from sluicemq.model.errors import AccessDenied
 from sluicemq.security.access import demand
 
 # --- Request bodies -------------------------------------------------------------------------------
@@ -177,6 +178,13 @@ class Call:
     def log_denied(self, operation: str) -> None:
         """Write an audit line for a denied action; `operation` is for example "produce x"."""
         self.caller.access.log_denied(self.caller.peer, self.identity, operation)
+
+    def denial(self, operation: str, reason: str = "") -> AccessDenied:
+        """Write an audit line for a denied action, and return the error, which may end in a
+        reason."""
+        self.log_denied(operation)
+        client = self.identity.name or "an anonymous client"
+        return AccessDenied(f"{client} may not {operation}{reason}")
 
 
 class RouteTable:

@@ -27,7 +27,6 @@ from sluicemq.journal.reader import records_after
 from sluicemq.journal.slots import now_ms
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
-from sluicemq.model.errors import AccessDenied
 
 GET_METRICS: Final = ApiOperation(
     "getMetrics",
@@ -52,9 +51,7 @@ class MetricsPage(Service):
         scrape_state = self._context.scrape_state
         # metrics cover all destinations; only patterns that match every name match the empty one
         if not (self._context.http.public_metrics or call.identity.may(Operation.BROWSE, "")):
-            call.log_denied("browse all destinations")
-            client = call.identity.name or "an anonymous client"
-            raise AccessDenied(f"{client} may not browse all destinations")
+            raise call.denial("browse all destinations")
         request_time = time.monotonic()
         async with scrape_state.build_lock:
             if request_time - scrape_state.built_at >= FRESH_SECONDS:

@@ -123,6 +123,10 @@ class Identity:
             self._known[key] = verdict
         return verdict
 
+    def may_anywhere(self, operation: Operation) -> bool:
+        """Return whether the identity may perform the operation on at least one name."""
+        return self.superuser or any(operation in operations for _, operations in self._rules)
+
     def sees(self, destination: str) -> bool:
         """Return whether the identity has any permission there, so that lists include the
         destination.
