@@ -44,21 +44,22 @@ def options_known(error: str) -> list[str]:
 def test_options_of_the_source() -> None:
     table = tables("source.md")[0]
     assert names(table) == [option.name for option in OPTIONS]
-    defaults = {name: NAME.findall(row[1]) for row in table[1:] for name in NAME.findall(row[0])}
-    for option in OPTIONS:
-        assert defaults[option.name] == [option.default] * bool(option.default), option.name
-
-
-def test_defaults_of_the_source() -> None:
-    defaults = parse_options({"path": "/x"})
-    for option in OPTIONS:
-        # the end of a batch; an endingOffsets of None is also what a stream must have
-        if option.default and option.name != "endingOffsets":
-            value = option.parse(option.default)
-            assert getattr(defaults, option.field) == value, option.name
     with pytest.raises(ConfigurationError) as error:
         parse_options({"nonsense": "1"})
     assert options_known(str(error.value)) == [option.name for option in OPTIONS]
+
+
+def test_defaults_of_the_source() -> None:
+    table = tables("source.md")[0]
+    documented = {name: NAME.findall(row[1]) for row in table[1:] for name in NAME.findall(row[0])}
+    # the end of a batch; an endingOffsets of None is also what a stream must have
+    assert documented.pop("endingOffsets") == ["latest"]
+    defaults = parse_options({"path": "/x"})
+    for option in OPTIONS:
+        if texts := documented.get(option.name):
+            assert [option.parse(texts[0])] == [getattr(defaults, option.field)], option.name
+        elif option.name != "path":
+            assert not getattr(defaults, option.field), option.name
 
 
 @pytest.mark.parametrize(("place", "schema"), [(2, KAFKA), (3, PLAIN), (4, HEADERS)])

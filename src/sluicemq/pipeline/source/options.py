@@ -302,17 +302,15 @@ READ_STREAM: Final = "spark.readStream"
 class OptionSpec(NamedTuple):
     """One option.
 
-    name     its name in Spark; case does not matter
-    field    field of SourceOptions
-    parse    returns the value for the text of the option; raises ValueError
-    default  default as it would be written; "" = none
-    only     READ or READ_STREAM if the option is for these queries only
+    name   its name in Spark; case does not matter
+    field  field of SourceOptions, which has the default
+    parse  returns the value for the text of the option; raises ValueError
+    only   READ or READ_STREAM if the option is for these queries only
     """
 
     name: str
     field: str
     parse: Callable[[str], object]
-    default: str = ""
     only: str = ""
 
 
@@ -322,14 +320,14 @@ OPTIONS: Final = (
     OptionSpec("user", "user", str),
     OptionSpec("password", "password", str),
     OptionSpec("token", "token", str),
-    OptionSpec("shape", "shape", _shape, "events"),
+    OptionSpec("shape", "shape", _shape),
     OptionSpec("destinations", "destinations", _globs),
     OptionSpec("subscribe", "subscribe", _destination_names),
     OptionSpec("subscribePattern", "destinations", _regular_expression),
     OptionSpec("assign", "subscribe", _assigned_destinations),
-    OptionSpec("events", "events", _events, "published"),
+    OptionSpec("events", "events", _events),
     OptionSpec("startingOffsets", "starting_offsets", _position),
-    OptionSpec("endingOffsets", "ending_offsets", _position, "latest", only=READ),
+    OptionSpec("endingOffsets", "ending_offsets", _position, only=READ),
     OptionSpec("startingTimestamp", "starting_timestamps", _timestamp),
     OptionSpec("endingTimestamp", "ending_timestamps", _timestamp, only=READ),
     OptionSpec("startingOffsetsByTimestamp", "starting_timestamps", _timestamps_by_destination),
@@ -337,12 +335,12 @@ OPTIONS: Final = (
         "endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination, only=READ
     ),
     OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", _positive, only=READ_STREAM),
-    OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms, "15m"),
+    OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms),
     OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", _positive, only=READ_STREAM),
     OptionSpec("maxBytesPerTrigger", "max_bytes_per_trigger", _positive, only=READ_STREAM),
     OptionSpec("minPartitions", "min_partitions", _positive),
-    OptionSpec("failOnDataLoss", "fail_on_data_loss", _boolean, "true"),
-    OptionSpec("includeHeaders", "include_headers", _boolean, "false"),
+    OptionSpec("failOnDataLoss", "fail_on_data_loss", _boolean),
+    OptionSpec("includeHeaders", "include_headers", _boolean),
     OptionSpec("columns", "columns", _list),
     OptionSpec("slot", "slot", str, only=READ_STREAM),
     OptionSpec("kafka.group.id", "slot", str),

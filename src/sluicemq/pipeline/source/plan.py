@@ -15,7 +15,7 @@ from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, se
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalState, StoredSegment
 from sluicemq.pipeline.source.offsets import Offset
-from sluicemq.pipeline.source.reading import SegmentRange
+from sluicemq.pipeline.source.reading import Reading, SegmentRange
 from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
@@ -144,23 +144,22 @@ def split_by_segment(
 
 def limit_batch(
     journal: SourceJournal,
-    selection: Selection,
+    reading: Reading,
     start: Offset,
     end: Offset,
     max_rows: int,
     max_bytes: int,
-    strict: bool,
 ) -> tuple[Offset, int, int]:
     """Return the position from `start` up to `end` at which the micro-batch reaches a limit.
 
     Its first record is admitted even if it exceeds the limits. Also return the rows and the bytes
     of the records that were counted: all up to `end`, or more than a limit.
 
-    Raises RecordNotFound or JournalDamaged if `strict`. Otherwise removed and damaged segments
-    count as empty, because the tasks report them.
+    Raises RecordNotFound or JournalDamaged if the reading is strict. Otherwise removed and damaged
+    segments count as empty, because the tasks report them.
     """
     rows_before = bytes_before = 0
-    for segment, records, counts in _selected(journal, selection, start, end, strict):
+    for segment, records, counts in _selected(journal, reading, start, end):
         if not records.count:
             continue
         rows = np.cumsum(counts)
@@ -174,22 +173,21 @@ def limit_batch(
         rows_before += int(rows[-1])
         bytes_before += int(volume[-1])
         if admitted_count < records.count:
-            position = Offset(end.journal, int(records["sequence"][admitted_count]))
-            if segment.index is None:
-                position = replace(
-                    position, segment=segment.first, offset=int(records["offset"][admitted_count])
-                )
+            sequence, offset = (
+                int(records[name][admitted_count]) for name in ("sequence", "offset")
+            )
+            position = replace(end, sequence=sequence, segment=segment.first, offset=offset)
             return position, rows_before, bytes_before
     return end, rows_before, bytes_before
 
 
 def _selected(
-    journal: SourceJournal, selection: Selection, start: Offset, end: Offset, strict: bool
+    journal: SourceJournal, reading: Reading, start: Offset, end: Offset
 ) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
     """Yield the selected records from `start` up to `end`, with the number of rows of each."""
-    requested = selection.within_range(start.sequence, end.sequence)
+    requested = reading.selection.within(start.sequence, end.sequence, start.starts, {})
     for place, segment_range in _ranges(journal.state, start.sequence, end.sequence):
-        segment = journal.find(place, strict)
+        segment = journal.find(place, reading.strict)
         if segment is None or (
             segment.index is not None and not requested.may_be_in(segment.index.summary)
         ):

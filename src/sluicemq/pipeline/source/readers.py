@@ -77,12 +77,11 @@ class BatchReader(_Reader, DataSourceReader):
         explicit = Offset(journal.identity, start.explicit)
         if start.explicit and (earliest := first_after_loss(journal, explicit)):
             reading.report_removed(start.explicit, earliest)
-        selection = reading.selection.within_range(start.sequence, end.sequence).with_bounds(
-            start.by_destination, end.by_destination
-        )
+        bounds = start.by_destination, end.by_destination
+        selection = reading.selection.within(start.sequence, end.sequence, *bounds)
         weighed = segment_ranges(journal, selection, reading.columns, reading.strict)
         return [
-            Share(task, journal.identity, start.by_destination, end.by_destination)
+            Share(task, journal.identity, *bounds)
             for task in split_into_tasks(weighed, self._options.min_partitions) or [[]]
         ]
 
@@ -145,6 +144,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         end = _end(journal.state)
         if self._target is not None and self._target.sequence < end.sequence:
             end = self._target
+        end = replace(end, starts=begin.starts)
         if end.sequence <= begin.sequence or self._must_wait(journal, begin, end, limit):
             return start
         rows = volume = NO_LIMIT
@@ -154,13 +154,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             rows = limit.max_rows
             volume = self._options.max_bytes_per_trigger or NO_LIMIT
         if min(rows, volume) < NO_LIMIT:
-            selection = self._reading.selection.with_bounds(begin.starts, {})
-            end, _, _ = limit_batch(
-                journal, selection, begin, end, rows, volume, self._reading.strict
-            )
-        self._planned = replace(
-            end, cuts=self._cuts(journal, begin, end), slot=self._options.slot, starts=begin.starts
-        )
+            end, _, _ = limit_batch(journal, self._reading, begin, end, rows, volume)
+        cuts = self._cuts(journal, begin, end)
+        self._planned = replace(end, cuts=cuts, slot=self._options.slot)
         return self._planned.as_json()
 
     def _must_wait(
@@ -182,15 +178,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             if self._counted_rows is not None and self._counted_rows[0] == begin.sequence:
                 _, counted_to, rows, volume = self._counted_rows
             if counted_to.sequence < end.sequence:
-                selection = self._reading.selection.with_bounds(begin.starts, {})
+                limits = min_rows - rows, max_bytes - volume
                 _, more_rows, more_bytes = limit_batch(
-                    journal,
-                    selection,
-                    counted_to,
-                    end,
-                    min_rows - rows,
-                    max_bytes - volume,
-                    self._reading.strict,
+                    journal, self._reading, counted_to, end, *limits
                 )
                 rows, volume = rows + more_rows, volume + more_bytes
             self._counted_rows = (begin.sequence, end, rows, volume)
@@ -279,9 +269,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         is_small = start.segment == end.segment and end.offset - start.offset < MIN_TASK_BYTES
         if is_small and start.segment and minimum <= 1:
             return ()
-        selection = self._reading.selection.within_range(start.sequence, end.sequence).with_bounds(
-            start.starts, {}
-        )
+        selection = self._reading.selection.within(start.sequence, end.sequence, start.starts, {})
         weighed = segment_ranges(journal, selection, self._reading.columns, strict=False)
         return tuple(task[0].low for task in split_into_tasks(weighed, minimum)[1:])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
@@ -109,12 +109,14 @@ class Reading:
         lost records are skipped with a warning.
         """
         assert isinstance(share, Share)
-        reading = replace(self, selection=self.selection.with_bounds(share.lows, share.highs))
         journal = SourceJournal(self.storage, share.identity)
         for segment_range in share.segment_ranges:
+            selection = self.selection.within(
+                segment_range.low, segment_range.high, share.lows, share.highs
+            )
             try:
                 segment = self.storage.open(segment_range.first, segment_range.end)
-                yield from _RangeReader(reading, journal, segment, segment_range).read()
+                yield from _RangeReader(self, journal, segment, segment_range, selection).read()
             except RecordNotFound as error:
                 self.report_removed(segment_range.low, segment_range.high, str(error))
             except JournalDamaged as error:
@@ -154,12 +156,13 @@ class _RangeReader:
         journal: SourceJournal,
         segment: StoredSegment,
         segment_range: SegmentRange,
+        selection: Selection,
     ) -> None:
         self._reading = reading
         self._journal = journal
         self._segment = segment
         self._range = segment_range
-        self._selection = reading.selection.within_range(segment_range.low, segment_range.high)
+        self._selection = selection
         self._columns = reading.columns
         self._names = journal.names(segment)
         self._wants_dead_letters = Event.DEAD_LETTERED in self._selection.events and (

@@ -38,8 +38,9 @@ _TYPE_OF: Final = {event: type for type, event in _TYPES.items()}
 END: Final = (1 << 63) - 1
 """Upper bound of all sequence numbers."""
 
-ENDED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
-LISTS: Final = (*ENDED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
+LISTS: Final = tuple(
+    EVENT_CODES[event] for event in (*_CAUSES.values(), Event.DELIVERED, Event.REDELIVERED)
+)
 """Events that one record lists for many messages."""
 BODIED: Final = (EVENT_CODES[Event.PUBLISHED], EVENT_CODES[Event.RELOCATED])
 """Events with a body."""
@@ -118,13 +119,12 @@ class Selection:
         """Return the selection that the options of a read define."""
         return cls(frozenset(options.events), options.destinations, frozenset(options.subscribe))
 
-    def within_range(self, low: int, high: int) -> Selection:
-        """Return this selection, limited to sequence numbers from `low` on and below `high`."""
-        return replace(self, low=max(self.low, low), high=min(self.high, high))
-
-    def with_bounds(self, lows: Mapping[str, int], highs: Mapping[str, int]) -> Selection:
-        """Return this selection with bounds for single destinations."""
-        return replace(self, lows=lows, highs=highs) if lows or highs else self
+    def within(
+        self, low: int, high: int, lows: Mapping[str, int], highs: Mapping[str, int]
+    ) -> Selection:
+        """Return the selection of the same records, limited to these bounds."""
+        low, high = max(self.low, low), min(self.high, high)
+        return replace(self, low=low, high=high, lows=lows, highs=highs)
 
     @cached_property
     def _selected_codes(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
