@@ -363,6 +363,22 @@ def test_a_slot_holds_segments(tmp_path: Path) -> None:
             stream.latestOffset(start, ALL)
 
 
+def test_a_slot_ahead_of_the_query_is_reported(
+    tmp_path: Path, journal: FileJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = stream_of(tmp_path, slot="lake")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    stream.latestOffset(end, ALL)
+    assert not caplog.records
+    # the checkpoint was removed
+    stream_of(tmp_path, slot="lake").latestOffset(start, ALL)
+    assert "slot lake is ahead of this query" in caplog.text
+    caplog.clear()
+    stream_of(tmp_path, slot="lake").latestOffset(end, ALL)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_a_slot_that_is_lost(
     tmp_path: Path, journal: FileJournal, strict: str, caplog: pytest.LogCaptureFixture

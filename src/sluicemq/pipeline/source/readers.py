@@ -94,9 +94,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
         self._target: Offset | None = None
-        self._has_slot = False
-        self._acknowledged = -1
-        """Sequence number up to which the slot was moved; -1 = not yet."""
+        self._slot_position: int | None = None
+        """Last record that the slot does not retain; None = the query does not have it yet."""
         self._lag = LagCounter(self._storage)
         self._planned: Offset | None = None
         """End of the latest micro-batch."""
@@ -222,13 +221,21 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _hold(self, start: Offset) -> None:
         """Create the slot when the query starts."""
         options = self._options
-        if self._has_slot or not options.slot:
+        if self._slot_position is not None or not options.slot:
             return
         position = max(0, start.sequence - 1)
         slot = self._storage.hold(options.slot, position, options.slot_limit_bytes)
         if slot.lost:
             self._report_lost_slot(slot.describe_loss(options.slot))
-        self._has_slot = True
+        elif slot.position > position:
+            log.warning(
+                "The slot %s is ahead of this query: the broker may remove records %d to %d before "
+                "they are read",
+                options.slot,
+                start.sequence,
+                slot.position,
+            )
+        self._slot_position = slot.position
 
     def _acknowledge(self, start: Offset) -> None:
         """Move the slot to `start`, unless it is there already.
@@ -236,11 +243,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         If the broker does not answer, the next batch tries again. Raises JournalError if the slot
         is lost.
         """
-        slot = self._options.slot
-        if not slot or start.sequence <= self._acknowledged:
+        slot, position = self._options.slot, start.sequence - 1
+        if self._slot_position is None or position <= self._slot_position:
             return
         try:
-            self._storage.advance(slot, start.sequence - 1)
+            self._storage.advance(slot, position)
         except RecordNotFound:
             self._report_lost_slot("the slot has been dropped")
         except JournalError as error:
@@ -248,7 +255,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         except ClientError as error:
             log.warning("The slot %s was not moved: %s", slot, error)
             return
-        self._acknowledged = start.sequence
+        self._slot_position = position
 
     def _report_lost_slot(self, why: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
