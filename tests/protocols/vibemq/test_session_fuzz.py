@@ -187,13 +187,13 @@ class Model(RuleBasedStateMachine):
             if message is not None and message.message_id == identity:
                 if consumer is None or delivery.delivered == self.harness.clock.steady:
                     return False
-                return consumer in session._subscriptions.mine  # type: ignore[attr-defined]
+                return consumer in session.consumers()
         return False
 
     def is_late(self, number: int) -> bool:
         """Return whether the connection has not acknowledged in time: its window is smaller."""
         session = self.peers[number].session
-        return session._subscriptions.copies is not None  # type: ignore[attr-defined]
+        return session._subscriptions._window_is_reduced  # type: ignore[attr-defined]
 
     @invariant()
     def books_balance(self) -> None:

@@ -13,43 +13,42 @@ would with a queue; the copies of other members are dropped with their subscript
 acknowledgements (`auto_ack`) a delivery is acknowledged once its bytes are sent, and the
 unsent ones are dropped with the subscription.
 
-Unacked deliveries are found by the ids that the client uses. Several deliveries may have the same
-id; the oldest comes first. Deliveries may end or be requeued without notice; their ids stay until
-they are looked up, or until there are many.
+A message that was sent and must be acknowledged is a *copy* until the client acknowledges it. An
+acknowledgement belongs to the oldest copy of its id: several messages may have been published with
+one id, and a message may have been sent again. It acknowledges the message even if that has been
+requeued, because its handler has succeeded.
 
 The .NET client handles one message after the other, over all its subscriptions, and acknowledges
 each when its handler has returned. It does not report a failed handler. The client has therefore
-not begun most of its unacked messages, and those must neither time out nor count an attempt.
-Unacked deliveries, in the order in which they were sent, are
+not begun most of its copies, and their messages must neither time out nor count an attempt. Copies,
+in the order in which they were sent, are
 
-    passed    sent before a message that has been acknowledged: the client has begun it, its
-              timeout runs from its delivery
+    passed    sent before a copy that has been acknowledged: the client has begun it, its timeout
+              runs from the delivery
     current   the first of the others: its timeout runs since it became the first, that is since
               the last acknowledgement or the last expired timeout
     queued    the rest: the client has not begun them, and their timeouts do not run
 
 When a timeout expires, the delivery counts as an attempt. If its subscription has other consumers,
-the message is requeued for them, else it is redelivered at once. If it was the current one, the
-connection is *silent* until its next acknowledgement: queued messages are requeued without an
-attempt if there are other consumers, and each subscription has a window of one message.
+the message is requeued for them, else it is redelivered at once. If it was that of the current
+copy, the connection is *silent* until its next acknowledgement: messages of queued copies are
+requeued without an attempt if there are other consumers, and each subscription has a window of one
+message.
 
-The client still has the copies of messages that were requeued or redelivered, and its handler works
-on them: while such a copy is the current one, the client has begun none of its unacked messages.
-So from the first expired timeout until the client has handled all such copies, each copy that was
-sent is tracked, and the window is reduced by those that were requeued. The acknowledgement of such
-a copy counts like any other: its handler has succeeded. The timeout of a current copy that was
-requeued expires, too; then the next copy becomes current.
+The client still has the copies of messages that were requeued, and its handler works on them. Until
+it has acknowledged them or a later copy, they reduce the window. The timeout of a current copy
+whose message was requeued expires, too; then the copy is passed, although the client may still
+acknowledge it.
 
-When the connection closes, passed and current deliveries have had an attempt, which may have been
-their last. Queued deliveries also count an attempt, but are requeued however many they had: a
-client that crashes on one message must not dead-letter all messages behind it.
+When the connection closes, the messages of passed and current copies have had an attempt, which may
+have been their last. Those of queued copies also count an attempt, but are requeued however many
+they had: a client that crashes on one message must not dead-letter all messages behind it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -71,10 +70,11 @@ from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
 
 MAX_COPIES: Final = 4096
-"""Maximum number of tracked copies per connection. A client that never acknowledges adds a few with
-each timeout."""
+"""Copies of a connection, the latest, that are kept although their messages are not unacked."""
 _SHARED_BYTES: Final = 16 * 1024
 """Size of a frame, in bytes, from which it is compressed once for all subscribers of a topic."""
+_MAX_FRAME: Final = HEADER_SIZE + MAX_BODY
+"""Maximum size of a frame that clients can read, in bytes."""
 _UNSENT: Final = 1024
 """Window of a subscriber without acknowledgements, in messages."""
 _FULL: Final = 2
@@ -96,7 +96,6 @@ class Subscriber:
         "_blocked",
         "_broker",
         "_connection",
-        "_latest_acked",
         "_needs_acks",
         "_queue",
         "_requested_key",
@@ -123,8 +122,6 @@ class Subscriber:
         """The large frame that is requested."""
         self._timer = Alarm(self._connection.channel.transport)
         """Scheduled sending of that frame."""
-        self._latest_acked = (0, 0, 0)
-        """Position of the latest acknowledged delivery, as of `_position`."""
 
     # --- beginning and end -------------------------------------------------------------------
 
@@ -146,7 +143,6 @@ class Subscriber:
         window = Window(0, True)
         consumer = broker.attach(subscription, self, window, ack_timeout=0)
         self.consumer = consumer
-        self._subscriptions.mine[consumer] = self
         self._unacked_bytes = 0
         self.pauses = DeliveryPauses(broker, CONGESTED if connection.channel.congested else 0)
         self.pauses.add(consumer)
@@ -197,18 +193,15 @@ class Subscriber:
     def _drop_consumer(self) -> Consumer | None:
         consumer, self.consumer = self.consumer, None
         self.pauses.consumers.clear()
-        self._subscriptions.mine.pop(consumer, None)
         return consumer
 
     # --- deliveries --------------------------------------------------------------------------
 
     def update_unacked_bytes(self) -> None:
-        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume.
-
-        The subscription has a queue.
-        """
+        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume."""
         consumer = self.consumer
-        assert consumer is not None
+        if consumer is None:
+            return
         self._unacked_bytes = sum(delivery.size for delivery in consumer.unacked.values())
         if self._unacked_bytes >= self._connection.options.window_bytes:
             self.pauses.pause(_FULL)
@@ -221,8 +214,10 @@ class Subscriber:
             self._blocked += deliveries
         else:
             self._send(consumer, deliveries)
+        size = self._unacked_bytes
         for delivery in deliveries:
-            self._unacked_bytes += delivery.size
+            size += delivery.size
+        self._unacked_bytes = size
         if self._unacked_bytes >= self._connection.options.window_bytes:
             self.pauses.pause(_FULL)
         if self.timeout:
@@ -240,13 +235,15 @@ class Subscriber:
         compression = connection.compression
         detect_json = connection.options.detect_json
         queue = self._queue
-        first = subscriptions.by_token.first
+        copies = subscriptions.copies
+        first = copies.first
+        number = subscriptions.sent_copies
+        now = self._broker.clock.steady
         needs_acks = self._needs_acks
         prefix = self._broker.identity
         unsent = subscriptions.sent.unsent
         chunks: list[bytes] = []
         too_long: list[int] = []
-        copies = subscriptions.copies
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             assert message is not None  # unacked
@@ -267,18 +264,20 @@ class Subscriber:
                 frame = to_deliver(message, raw, queue, attempts, MAX_BODY, detect_json)
                 if compression:
                     frame = self._compressed(frame, delivery)
-            if not 0 < len(frame) <= MAX_BODY + HEADER_SIZE:
+            if not 0 < len(frame) <= _MAX_FRAME:
                 too_long.append(delivery.sequence)
                 continue
             chunks.append(frame)
             if not needs_acks:
                 unsent.append((consumer, delivery))
-            elif first.setdefault(identity, delivery) is not delivery:
-                subscriptions.by_token.add_duplicate(identity, delivery)
-            if copies is not None:
-                copies.append(Copy(identity, delivery, self, delivery.delivered))
+                continue
+            number += 1
+            copy = Copy(number, delivery.sequence, self, now)
+            if first.setdefault(identity, copy) is not copy:
+                copies.add_duplicate(identity, copy)
         connection.channel.transport.write(chunks)
         connection.channel.traffic.delivered += len(chunks)
+        subscriptions.sent_copies = number
         subscriptions.trim()
         if too_long:
             decline = partial(self._decline, consumer, compression, too_long)
@@ -376,33 +375,23 @@ class Subscriber:
             self._broker.decline(consumer, sequences, kind, "TooLargeForVibeMQ")
             self.update_unacked_bytes()
 
-    def acknowledge(self, consumer: Consumer, delivery: Delivery) -> bool:
-        """Acknowledge a delivery of `consumer`, this subscription's; False if it has ended."""
-        if not self._broker.acknowledge(consumer, delivery.sequence):
-            return False
-        subscriptions = self._subscriptions
-        if subscriptions.copies is None:
-            subscriptions.last_activity = self._broker.clock.steady
-            position = _position(delivery)
-            if position > self._latest_acked:
-                self._latest_acked = position
-            if delivery.delivered > subscriptions.latest_acked_send:
-                subscriptions.latest_acked_send = delivery.delivered
+    def acknowledge(self, sequence: int) -> None:
+        """Acknowledge a message that was sent, even if it has been requeued."""
+        consumer = self.consumer
+        if consumer is None:
+            return
+        delivery = consumer.unacked.get(sequence)
+        if delivery is None:
+            self._broker.acknowledge_any(consumer.subscription, sequence)
+            return
+        self._broker.acknowledge(consumer, sequence)
         self._unacked_bytes -= delivery.size
         if self.pauses.reasons & _FULL and (
             self._unacked_bytes < self._connection.options.window_bytes or not consumer.unacked
         ):
             self.update_unacked_bytes()
-        return True
 
     # --- time --------------------------------------------------------------------------------
-
-    def is_passed(self, delivery: Delivery) -> bool:
-        """Return whether a later delivery of the same send time was acknowledged."""
-        return (
-            delivery.delivered == self._latest_acked[0]
-            and _position(delivery) <= self._latest_acked
-        )
 
     def time_out(self, sequences: list[int]) -> None:
         """Redeliver messages whose acknowledgement timeout has expired, counting an attempt.
@@ -420,7 +409,7 @@ class Subscriber:
         else:
             deliveries = broker.start_next_attempt(consumer, sequences, attempted=True)
             unacked = {delivery.sequence for delivery in deliveries}
-            self._subscriptions.stop_tracking(
+            self._subscriptions.forget_ended(
                 sequence for sequence in sequences if sequence not in unacked
             )
             if deliveries:
@@ -444,9 +433,9 @@ class Subscriber:
             broker.grant(window, 1)
 
     def restore_window(self, requeued: int) -> None:
-        """Restore the whole window of a client that is no longer silent.
+        """Restore the window of a client that is no longer silent.
 
-        It is reduced by `requeued`, the copies that were requeued but that the client still has.
+        It is reduced by `requeued`, the number of copies of requeued messages.
         """
         consumer = self.consumer
         if consumer is None or not self.timeout:
@@ -467,261 +456,210 @@ class Subscriber:
         )
 
 
-def _position(delivery: Delivery) -> tuple[int, int, int]:
-    """Return the position of a delivery among those sent: the send time in steady ms, and its
-    position in the queue, as deliveries sent at one time are in that order."""
-    return delivery.delivered, -delivery.priority, delivery.order
-
-
-@dataclass(slots=True, eq=False)
 class Copy:
-    """Frame that the client has to acknowledge.
+    """Message as it was sent to the client, which has not acknowledged it.
 
-    identity    id in the client's acknowledgement
+    number      position among the copies of the connection
+    sequence    sequence of the message
     subscriber  subscription for which it was sent
     sent_at     send time, in steady ms
-    is_passed   the client has begun it (see the module)
     """
 
-    identity: str
-    delivery: Delivery
-    subscriber: Subscriber
-    sent_at: int
-    is_passed: bool = False
+    __slots__ = ("number", "sent_at", "sequence", "subscriber")
+
+    def __init__(self, number: int, sequence: int, subscriber: Subscriber, sent_at: int) -> None:
+        self.number = number
+        self.sequence = sequence
+        self.subscriber = subscriber
+        self.sent_at = sent_at
 
     @property
-    def unacked(self) -> bool:
-        """True if the subscription for which it was sent still holds the delivery."""
+    def delivery(self) -> Delivery | None:
+        """Delivery of the message, if its subscription holds it; None if it was requeued or has
+        ended."""
         consumer = self.subscriber.consumer
-        delivery = self.delivery
-        return consumer is not None and consumer.unacked.get(delivery.sequence) is delivery
+        return None if consumer is None else consumer.unacked.get(self.sequence)
 
 
 class Subscriptions:
-    """Subscriptions of one connection, with their unacked deliveries and acknowledgement timeouts.
+    """Subscriptions of one connection, with their copies and acknowledgement timeouts.
 
     by_name            subscriptions by queue name
-    mine               the same by their broker consumers; the subscriptions maintain it
-    by_token           deliveries by the id that the client acknowledges; the subscriptions add
-                       them, and call `trim` after a batch
+    copies             copies by the id that the client acknowledges; the subscriptions add them,
+                       and call `trim` after a batch
+    sent_copies        number of copies sent so far
     sent               deliveries of queues without acknowledgements
-    copies             tracked copies, in the order in which they were sent; None = no tracking is
-                       needed
-    last_activity      steady ms of the last acknowledgement or the last expired timeout
-    latest_acked_send  latest send time of the acknowledged deliveries, in steady ms
-    is_silent          the current delivery's timeout has expired without an acknowledgement since
+    is_silent          the current copy's timeout has expired without an acknowledgement since
     """
 
     __slots__ = (
         "_alarm",
+        "_clock",
         "_due",
+        "_last_activity",
+        "_latest_acked",
+        "_latest_expired",
+        "_window_is_reduced",
         "by_name",
-        "by_token",
         "connection",
         "copies",
         "is_silent",
-        "last_activity",
-        "latest_acked_send",
-        "mine",
         "sent",
+        "sent_copies",
     )
 
     def __init__(self, connection: VibemqConnection) -> None:
         self.connection = connection
+        self._clock = connection.broker.clock
         self.by_name: dict[str, Subscriber] = {}
-        self.mine: dict[Consumer | None, Subscriber] = {}
-        self.by_token: Unacked[str, Delivery] = Unacked()
+        self.copies: Unacked[str, Copy] = Unacked()
+        self.sent_copies = 0
         self.sent = SentDeliveries(connection.broker, refill=True)
-        self.copies: list[Copy] | None = None
-        self.last_activity = 0
-        self.latest_acked_send = 0
         self.is_silent = False
+        self._window_is_reduced = False
+        """Windows are reduced, because the connection is silent or has copies of requeued
+        messages."""
+        self._latest_acked = 0
+        """Number of the latest copy that was acknowledged."""
+        self._latest_expired = 0
+        """Number of the latest copy that is passed because its timeout has expired."""
+        self._last_activity = 0
+        """Steady ms of the last acknowledgement or the last expired timeout of a current copy."""
         self._alarm = Alarm(connection.channel.transport)
         self._due = 0
 
+    def remove(self, name: str) -> None:
+        """End the subscription to a queue name, if there is one, and forget its copies."""
+        subscriber = self.by_name.pop(name, None)
+        if subscriber is not None:
+            subscriber.end(self._begun_sequences())
+            self.copies.keep(lambda copy: copy.subscriber is not subscriber)
+
     def end(self) -> None:
         """End all subscriptions."""
-        begun = self.begun_sequences() if self.by_name else set()
+        begun = self._begun_sequences()
         for subscriber in self.by_name.values():
             subscriber.end(begun)
         self.by_name.clear()
-        self.copies = None
+        self.copies.clear()
         self._alarm.cancel()
 
     def flushed(self) -> None:
         """Acknowledge the sent deliveries of queues without acknowledgements."""
         deliveries = self.sent.acknowledge()
-        for consumer in {consumer for consumer, _ in deliveries}:
-            subscriber = self.mine.get(consumer)
-            if subscriber is not None:
+        for subscriber in {consumer.sink for consumer, _ in deliveries}:
+            if isinstance(subscriber, Subscriber):
                 subscriber.update_unacked_bytes()
-
-    def trim(self) -> None:
-        """Remove ended deliveries if there are many."""
-        self.by_token.trim(self._is_unacked)
-
-    def _is_unacked(self, delivery: Delivery) -> bool:
-        consumer = delivery.consumer
-        return (
-            consumer is not None
-            and consumer in self.mine
-            and consumer.unacked.get(delivery.sequence) is delivery
-        )
 
     # --- acknowledgements --------------------------------------------------------------------
 
     def acknowledge(self, identity: str) -> None:
-        """Acknowledge the oldest tracked copy of that id or, if there is none, the oldest delivery
-        that a consumer of `mine` holds."""
+        """Acknowledge the message of the oldest copy of that id."""
+        self._last_activity = self._clock.steady
         copies = self.copies
-        index = -1
-        if copies is not None:
-            index = next(
-                (position for position, copy in enumerate(copies) if copy.identity == identity), -1
-            )
-        if index < 0:
-            while (delivery := self.by_token.take(identity)) is not None:
-                consumer = delivery.consumer
-                subscriber = self.mine.get(consumer)
-                if (
-                    subscriber is not None
-                    and consumer is not None
-                    and subscriber.acknowledge(consumer, delivery)
-                ):
-                    if copies is None:
-                        return
-                    break
-        self.last_activity = self.connection.broker.clock.steady
-        if copies is None:
-            return
-        subscribers = self._acknowledge_copy(copies, index) if index >= 0 else set()
-        if self.is_silent:
-            self.is_silent = False
-            subscribers.update(self.mine.values())
-        requeued_counts = Counter(copy.subscriber for copy in copies if not copy.unacked)
-        sequences = {copy.delivery.sequence for copy in copies}
-        if not requeued_counts and len(sequences) == len(copies):
-            self.copies = None
-            self.by_token.keep(self._is_unacked)  # it still has those acknowledged by their copies
-        for subscriber in subscribers:
+        copy = copies.take(identity)
+        while copy is not None and identity in copies.first and not self._is_outstanding(copy):
+            copy = copies.take(identity)
+        if copy is not None:
+            if copy.number > self._latest_acked:
+                self._latest_acked = copy.number
+            copy.subscriber.acknowledge(copy.sequence)
+        if self._window_is_reduced:
+            self._restore_windows()
+
+    def _restore_windows(self) -> None:
+        self.is_silent = False
+        requeued_counts = Counter(
+            copy.subscriber
+            for _, copy in self.copies.entries()
+            if copy.number > self._latest_acked and copy.delivery is None
+        )
+        self._window_is_reduced = bool(requeued_counts)
+        for subscriber in self.by_name.values():
             subscriber.restore_window(requeued_counts[subscriber])
 
-    def _acknowledge_copy(self, copies: list[Copy], index: int) -> set[Subscriber]:
-        """Acknowledge the message of a copy and remove the copies that the client has handled.
+    # --- copies ------------------------------------------------------------------------------
 
-        Returns their subscribers.
+    def trim(self) -> None:
+        """Forget the copies that are not outstanding, if there are many."""
+        self.copies.trim(self._is_outstanding)
+
+    def _is_outstanding(self, copy: Copy) -> bool:
+        """Return whether the message is unacked, or the client may still acknowledge it."""
+        latest_handled = max(self._latest_acked, self.sent_copies - MAX_COPIES)
+        return copy.number > latest_handled or copy.delivery is not None
+
+    def forget_ended(self, sequences: Iterable[int]) -> None:
+        """Forget the copies of messages that have ended after their last attempt."""
+        ended_sequences = set(sequences)
+        self.copies.keep(lambda copy: copy.sequence not in ended_sequences)
+
+    def _sort_copies(self) -> tuple[list[Copy], Copy | None]:
+        """Return the passed copies whose timeouts run, and the current copy.
+
+        The timeout of a passed copy does not run if its message was requeued or sent again.
         """
-        subscribers: set[Subscriber] = set()
-        answered_copy = copies[index]
-        delivery = answered_copy.delivery
-        subscriber = answered_copy.subscriber
-        consumer = subscriber.consumer
-        if consumer is not None and not subscriber.acknowledge(consumer, delivery):
-            # the message was requeued before
-            self.connection.broker.acknowledge_any(consumer.subscription, delivery.sequence)
-        later_copies = copies[index + 1 :]
-        later_sequences = {copy.delivery.sequence for copy in later_copies}
-        remaining: list[Copy] = []
-        for copy in copies[: index + 1]:
-            if (
-                copy is not answered_copy
-                and copy.unacked
-                and copy.delivery.sequence not in later_sequences
-            ):
-                copy.is_passed = True
-                remaining.append(copy)
-            else:
-                subscribers.add(copy.subscriber)
-        copies[:] = remaining + later_copies
-        return subscribers
+        copies = [copy for _, copy in self.copies.entries()]
+        copies.sort(key=lambda copy: copy.number)
+        latest_passed = max(self._latest_acked, self._latest_expired)
+        current = next((copy for copy in copies if copy.number > latest_passed), None)
+        latest_copies = {copy.sequence: copy for copy in copies}.values()
+        passed = [
+            copy
+            for copy in latest_copies
+            if copy.number <= latest_passed and copy.delivery is not None
+        ]
+        return passed, current
 
-    def stop_tracking(self, sequences: Iterable[int]) -> None:
-        """Stop tracking messages that have ended after their last attempt."""
-        if self.copies is not None:
-            ended_sequences = set(sequences)
-            self.copies = [
-                copy for copy in self.copies if copy.delivery.sequence not in ended_sequences
-            ]
-
-    def begun_sequences(self) -> set[int]:
-        """Return the sequences of unacked messages that the client may have begun."""
-        copies = self._pending_copies()
-        current = _current(copies)
-        begun_copies = (copy for copy in copies if copy.is_passed or copy is current)
-        return {copy.delivery.sequence for copy in begun_copies if copy.unacked}
+    def _begun_sequences(self) -> set[int]:
+        """Return the sequences of the messages that the client may have begun."""
+        passed, current = self._sort_copies()
+        return {copy.sequence for copy in (*passed, current) if copy is not None}
 
     # --- timeouts ----------------------------------------------------------------------------
-
-    def _pending_copies(self) -> list[Copy]:
-        """Return the copies that are not acknowledged, in the order in which they were sent."""
-        if self.copies is not None:
-            return self.copies
-        by_subscription = {
-            consumer.subscription: subscriber
-            for consumer, subscriber in self.mine.items()
-            if consumer is not None
-        }
-        copies: list[Copy] = []
-        for identity, delivery in self.by_token.entries():
-            # includes messages that have ended in another way: the client does not know
-            subscriber = by_subscription.get(delivery.subscription)
-            if subscriber is not None:
-                delivered_at = delivery.delivered
-                passed = delivered_at < self.latest_acked_send or subscriber.is_passed(delivery)
-                copies.append(Copy(identity, delivery, subscriber, delivered_at, passed))
-        return copies
 
     def schedule_timeout(self, due: int) -> None:
         """Set the timer for a delivery that must be acknowledged by `due`, in steady ms."""
         if self._alarm.timer is not None and self._due <= due:
             return
         self._due = due
-        delay = max(1, due - self.connection.broker.clock.steady)
+        delay = max(1, due - self._clock.steady)
         self._alarm.set(delay / 1000, self._on_alarm)
 
-    def _deadline(self, copy: Copy, current: Copy | None) -> int:
-        """Return the steady ms at which a copy times out; 0 = never."""
-        timeout = copy.subscriber.timeout
-        if timeout and copy.is_passed:
-            return copy.sent_at + timeout if copy.unacked else 0
-        return max(copy.sent_at, self.last_activity) + timeout if timeout and copy is current else 0
+    def _deadlines(self) -> tuple[dict[Copy, int], Copy | None]:
+        """Return the steady ms at which copies time out, and the current copy."""
+        passed, current = self._sort_copies()
+        deadlines: dict[Copy, int] = {}
+        for copy in passed:
+            delivery = copy.delivery
+            if delivery is not None and copy.subscriber.timeout:
+                deadlines[copy] = delivery.delivered + copy.subscriber.timeout
+        if current is not None and current.subscriber.timeout:
+            since = max(current.sent_at, self._last_activity)
+            deadlines[current] = since + current.subscriber.timeout
+        return deadlines, current
 
     def _on_alarm(self) -> None:
         """Handle expired timeouts and set the timer for the next one."""
-        now = self.connection.broker.clock.steady
-        expired: dict[Subscriber, list[int]] = {}
-        copies = self._pending_copies()
-        current = _current(copies)
-        remaining: list[Copy] = []
-        silent = False
-        for copy in copies:
-            if 0 < self._deadline(copy, current) <= now:
-                unacked = copy.unacked
-                if unacked:
-                    expired.setdefault(copy.subscriber, []).append(copy.delivery.sequence)
-                if copy is not current:
-                    continue
-                silent = True
-                copy.is_passed = not unacked  # kept, because the client may still acknowledge it
-            remaining.append(copy)
-        if expired or silent:
-            self.copies = remaining[-MAX_COPIES:]
-            self.last_activity = now if silent else self.last_activity
-            for subscriber, sequences in expired.items():
-                subscriber.time_out(sequences)
-        if silent:
-            self.is_silent = True
-            for subscriber in list(self.mine.values()):
+        now = self._clock.steady
+        deadlines, current = self._deadlines()
+        expired = [copy for copy, deadline in deadlines.items() if deadline <= now]
+        sequences: dict[Subscriber, list[int]] = {}
+        for copy in expired:
+            if copy.delivery is not None:
+                sequences.setdefault(copy.subscriber, []).append(copy.sequence)
+        becomes_silent = False
+        if current is not None and current in expired:
+            becomes_silent = self.is_silent = self._window_is_reduced = True
+            self._last_activity = now
+            if current.delivery is None:
+                self._latest_expired = current.number
+        for subscriber, expired_sequences in sequences.items():
+            subscriber.time_out(expired_sequences)
+        for subscriber in list(self.by_name.values()):
+            if becomes_silent:
                 subscriber.reduce_window()
-        for subscriber in list(self.mine.values()):
             subscriber.update_unacked_bytes()
-        copies = self._pending_copies()
-        current = _current(copies)
-        deadlines = [self._deadline(copy, current) for copy in copies]
-        if any(deadlines):
-            self.schedule_timeout(min(filter(None, deadlines)))
-
-
-def _current(copies: list[Copy]) -> Copy | None:
-    """Return the first copy that the client has not passed."""
-    return next((copy for copy in copies if not copy.is_passed), None)
+        deadlines, _ = self._deadlines()
+        if deadlines:
+            self.schedule_timeout(min(deadlines.values()))

@@ -468,12 +468,10 @@ class VibemqSession:
         name = frame.queue
         by_name = self._subscriptions.by_name
         existing = by_name.get(name)
-        if existing is not None:
-            if existing.consumer is not None:
-                self._answer_subscribed(frame)
-                return
-            del by_name[name]
-            existing.end(set())
+        if existing is not None and existing.consumer is not None:
+            self._answer_subscribed(frame)
+            return
+        self._subscriptions.remove(name)
         destination = connection.creation.find_or_create(name, self._channel.identity.creator)
         subscriber = Subscriber(self._subscriptions, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
@@ -485,9 +483,7 @@ class VibemqSession:
 
     def _unsubscribe(self, frame: Frame) -> None:
         check_queue_name(frame)
-        subscriber = self._subscriptions.by_name.pop(frame.queue, None)
-        if subscriber is not None:
-            subscriber.end(self._subscriptions.begun_sequences())
+        self._subscriptions.remove(frame.queue)
         headers = {"queueName": frame.queue}
         self._connection.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
