@@ -89,7 +89,7 @@ class Channel(Generic[Frame]):
     """
 
     __slots__ = (
-        "_has_backlog",
+        "_schedule_next",
         "access",
         "broker",
         "closed",
@@ -112,10 +112,11 @@ class Channel(Generic[Frame]):
         access: Access,
         protocol: str,
         identity: Identity,
-        has_backlog: Callable[[bool], bool] | None = None,
+        schedule_next: Callable[[bool], bool] | None = None,
     ) -> None:
-        """`has_backlog` returns whether input is left that has to be processed before more is read;
-        its argument is whether that has to wait."""
+        """`schedule_next` returns whether input is left that has to be processed before more is
+        read, held frames included, and schedules its processing; its argument is whether that has
+        to wait. None: frames are only held behind a request that the session continues itself."""
         self.transport = transport
         self.broker = broker
         self.access = access
@@ -129,7 +130,7 @@ class Channel(Generic[Frame]):
         self.paused = False
         self.unconfirmed = 0
         self.unread = 0
-        self._has_backlog = has_backlog
+        self._schedule_next = schedule_next
 
     def demand(self, operation: Operation, name: str) -> None:
         """Raise AccessDenied and write to the audit log unless the user may do this."""
@@ -159,14 +160,11 @@ class Channel(Generic[Frame]):
         """Pause or resume reading, as described in the class."""
         if self.closed:
             return
-        wait = (
-            self.held_frames is not None
-            or self.unconfirmed > MAX_UNCONFIRMED
-            or self.unread > MAX_UNREAD
-        )
-        if self._has_backlog is not None and self._has_backlog(wait):
-            wait = True
-        self.pause_reading(wait)
+        wait = self.unconfirmed > MAX_UNCONFIRMED or self.unread > MAX_UNREAD
+        is_input_left = self.held_frames is not None
+        if self._schedule_next is not None:
+            is_input_left = self._schedule_next(wait)
+        self.pause_reading(wait or is_input_left)
 
     def pause_reading(self, paused: bool) -> None:
         """Pause or resume reading."""
@@ -185,7 +183,7 @@ class Channel(Generic[Frame]):
         """Ignore further input and send nothing more; return False if that was so already."""
         was_open = not self.closed
         self.ended = self.closed = True
-        self._has_backlog = None
+        self._schedule_next = None
         return was_open
 
     # --- output ------------------------------------------------------------------------------
@@ -239,11 +237,16 @@ class LoginCheck(Generic[Frame]):
         self.logged_in = False
 
     @property
+    def is_checking(self) -> bool:
+        """True while the check of a login takes time."""
+        return self._request is not None
+
+    @property
     def state(self) -> Login:
         """State of the login, for the limits of a connection's input."""
         if self.logged_in or self._channel.closed:
             return Login.DONE
-        return Login.DUE if self._request is None else Login.CHECKING
+        return Login.CHECKING if self.is_checking else Login.DUE
 
     def check(self, request: Frame, credentials: Credentials) -> None:
         """Check the credentials of a request. If that takes time, the channel holds frames."""

@@ -121,19 +121,17 @@ class VibemqSession:
     __slots__ = (
         "_channel",
         "_connection",
-        "_continuation",
         "_decoder",
         "_failures",
         "_input_ended",
-        "_is_continued",
         "_large",
         "_login",
+        "_next",
         "_offload",
         "_options",
         "_rate",
         "_second",
         "_subscriptions",
-        "_unpacking",
     )
 
     def __init__(
@@ -154,19 +152,16 @@ class VibemqSession:
         self._decoder = Decoder(Limits(frame=login_limit, compressed=False))
         name = secrets.token_hex(8)
         self._channel: Channel[Frame] = Channel(
-            transport, broker, access, "vibemq", ANONYMOUS, self._has_backlog
+            transport, broker, access, "vibemq", ANONYMOUS, self._schedule_next
         )
         self._connection = VibemqConnection(self._channel, options, name, large)
         self._login = LoginCheck(self._channel, self)
         self._subscriptions = Subscriptions(self._connection)
-        self._unpacking = Alarm(transport)
-        """Scheduled call that unpacks the decoder's backlog or reads its large frame."""
+        self._next = Alarm(transport)
+        """Scheduled processing of the input that is left: frames behind a long request, the
+        decoder's backlog or its large frame."""
         self._large: OffloadedJob | None = None
         """Job that reads the decoder's large frame."""
-        self._continuation = Alarm(transport)
-        """Scheduled call that processes the frames behind a long request."""
-        self._is_continued = False
-        """The held frames are those behind a long request."""
         self._input_ended = False
         """The client has sent EOF, and the decoder still has a backlog."""
         self._failures = 0
@@ -191,11 +186,24 @@ class VibemqSession:
         else:
             self._handle(frames, size)
 
-    def _process_backlog(self) -> None:
-        """Process the next frames of the decoder's backlog, or submit its large frame for reading,
-        first with a small memory limit."""
+    def _schedule_next(self, wait: bool) -> bool:
+        """Return whether received input is left, and schedule its processing unless that has to
+        `wait`."""
+        is_left = self._channel.held_frames is not None or self._decoder.backlog
+        wait = wait or self._login.is_checking or self._large is not None
+        if is_left and not wait and self._next.timer is None:
+            self._next.set(0, self._process_next)
+        return is_left
+
+    def _process_next(self) -> None:
+        """Process the frames behind a long request, or else the next of the decoder's backlog, or
+        submit its large frame for reading, first with a small memory limit."""
+        if self._login.is_checking or self._channel.unread > MAX_UNREAD:
+            return  # it is scheduled again when that has changed
         large = self._decoder.large
-        if large is None:
+        if self._channel.held_frames is not None:
+            self._handle(self._channel.release())
+        elif large is None:
             self.receive(b"")
         else:
             self._submit_large(large, MAX_UNPACKED_BYTES, 2 * MAX_UNPACKED_BYTES)
@@ -213,7 +221,7 @@ class VibemqSession:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
             # in a callback of this connection, so that an error ends only this connection
-            self._unpacking.set(0, partial(self._execute_large, result))
+            self._next.set(0, partial(self._execute_large, result))
 
     def _execute_large(self, result: Frame | Exception) -> None:
         if isinstance(result, Exception):
@@ -229,7 +237,7 @@ class VibemqSession:
     def end_of_input(self) -> None:
         """Process the remaining requests, then close. A login that waits for its password check is
         cancelled: most likely the client has disconnected."""
-        if self._decoder.backlog and (self._channel.held_frames is None or self._is_continued):
+        if self._decoder.backlog and not self._login.is_checking:
             self._input_ended = True
             return
         self._channel.end()
@@ -272,8 +280,6 @@ class VibemqSession:
         self._channel.clear_congestion()
         for subscriber in self._subscriptions.by_name.values():
             subscriber.pauses.resume(CONGESTED)
-        if self._is_continued and self._continuation.timer is None:
-            self._continuation.set(0, self._continue)
         self._channel.update_reading()
 
     def closed(self) -> None:
@@ -340,8 +346,6 @@ class VibemqSession:
                 self._execute(frame)
                 if kind in _LONG_REQUESTS and (later_frames := frames[index + 1 :]):
                     channel.hold(later_frames, size)
-                    self._is_continued = True
-                    self._continuation.set(0, self._continue)
                     break
             if self._channel.closed:
                 break
@@ -357,12 +361,6 @@ class VibemqSession:
             elif decoder.error is not None:
                 self._answer_malformed(decoder.error)
         self._channel.update_reading()
-
-    def _continue(self) -> None:
-        """Process the frames behind a long request, unless the client reads no responses."""
-        if self._channel.unread <= MAX_UNREAD:
-            self._is_continued = False
-            self._handle(self._channel.release())
 
     def _execute(self, frame: Frame) -> None:
         """Process an infrequent request."""
@@ -489,14 +487,6 @@ class VibemqSession:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _has_backlog(self, wait: bool) -> bool:
-        """Return whether received frames are still packed, and unpack them unless they `wait`."""
-        if not self._decoder.backlog:
-            return False
-        if not wait and self._unpacking.timer is None and self._large is None:
-            self._unpacking.set(0, self._process_backlog)
-        return True
-
     def _close_when_durable(self, reason: str = "") -> None:
         """Stop processing input, and close once all publishes are answered."""
         self._channel.end()
@@ -511,9 +501,7 @@ class VibemqSession:
     def _stop(self) -> None:
         """Stop processing input and sending responses."""
         self._channel.close()
-        self._unpacking.cancel()
-        self._continuation.cancel()
-        self._is_continued = False
+        self._next.cancel()
         if self._large is not None:
             self._large.cancel()
             self._large = None
