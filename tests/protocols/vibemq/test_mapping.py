@@ -505,14 +505,14 @@ def test_text_properties_and_fields_come_back(
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "Orders.eu-1_x", "größe", "日本語", "٣", "x" * 256, "ö" * 256]
+    "name", ["a", "Orders.eu-1_x", "größe", "日本語", "٣", "ä٣-1", "x" * 256, "ö" * 256]
 )
 def test_queue_names(name: str) -> None:
     assert mapping.is_queue_name(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", "a/b", "a\n", "topic:x", "x²", "😀", "𝒜", "x" * 257, "ö" * 257]
+    "name", ["", "a b", "a/b", "a\n", "ä\n", "topic:x", "x²", "äⅧ", "😀", "𝒜", "x" * 257, "ö" * 257]
 )
 def test_names_no_queue_has(name: str) -> None:
     assert not mapping.is_queue_name(name)

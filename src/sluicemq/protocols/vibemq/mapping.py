@@ -37,7 +37,6 @@ change them.
 from __future__ import annotations
 
 import re
-import unicodedata
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Mapping
@@ -118,6 +117,7 @@ _ORIGINS_WITHOUT_JSON: Final = frozenset({Origin.PHPMQ, Origin.MSGLITE, Origin.J
 """Origins whose text may be JSON, because their protocols do not distinguish."""
 _OBJECT_OR_ARRAY: Final = re.compile(rb"[ \t\r\n]*[{\[]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
+_DIGITS_AND_MARKS: Final = re.compile(r"[\d_.-]+")
 
 MAX_DEPTH: Final = 64
 """Maximum nesting of arrays and objects."""
@@ -149,14 +149,10 @@ def is_queue_name(name: str) -> bool:
     """
     if _PLAIN_NAME.match(name):
         return True
-    return 0 < len(name) <= MAX_QUEUE_NAME and all(map(_is_name_character, name))
-
-
-def _is_name_character(character: str) -> bool:
-    if character in "-_.":
-        return True
-    category = unicodedata.category(character)
-    return ord(character) < 0x10000 and (category[0] == "L" or category == "Nd")
+    if not 0 < len(name) <= MAX_QUEUE_NAME or max(name) > "\uffff":
+        return False
+    letters = _DIGITS_AND_MARKS.sub("", name)
+    return not letters or letters.isalpha()
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
