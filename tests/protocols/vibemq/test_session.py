@@ -402,6 +402,24 @@ def test_dead_letters_go_only_where_one_may_send() -> None:
     assert answer.error_code == ""
 
 
+def test_dead_letters_need_a_permission_for_the_default_queue_of_another_user() -> None:
+    create = ("orders", Operation.CREATE)
+    options = {"enableDeadLetterQueue": True}
+    address = Address(Kind.QUEUE, "orders.dlq")
+    provenance = Provenance(CreatedBy.VIBEMQ)
+    for permissions, creator, code in (
+        ([create], "other", "NOT_AUTHORIZED"),
+        ([create], "guest", ""),
+        ([create, ("*.dlq", Operation.PRODUCE)], "other", ""),
+    ):
+        harness = limited(*permissions)
+        harness.broker.destinations.declare(address, creator=creator, provenance=provenance)
+        peer = harness.connect()
+        assert peer.ask(wire.CREATE_QUEUE, "orders", options).error_code == code
+    peer = limited(create).connect()
+    peer.create("orders", **options)
+
+
 def test_nothing_comes_into_being_for_who_may_not(harness: Harness) -> None:
     limits = limited(("mine", Operation.BROWSE))
     peer = limits.connect()

@@ -35,7 +35,7 @@ import msgspec
 from sluicemq.broker import Broker, Destination
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
-from sluicemq.model.destination import CreatedBy, Overflow
+from sluicemq.model.destination import Address, CreatedBy, Kind, Overflow
 from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
@@ -93,10 +93,7 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
     if existing is not None and connection.options.strict_create:
         raise DestinationConflict(f"the queue {name} exists already")
     if existing is None or _can_change_options(broker, existing, options):
-        dlq = options.dead_letter_queue
-        # else a user who may create one queue could fill any other, by letting messages expire
-        if dlq:
-            channel.demand(Operation.PRODUCE, dlq)
+        _demand_dead_letter_queue(connection, name, options)
         created = 0
         if existing is not None and existing.address.kind is not options.kind:
             created = existing.created
@@ -127,6 +124,28 @@ def _can_change_options(broker: Broker, existing: Destination, options: QueueOpt
     drops = settings.overflow in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST)
     too_long = bool(limit) and drops and existing.waiting > limit
     return existing.address.kind is options.kind and not too_long
+
+
+def _demand_dead_letter_queue(
+    connection: VibemqConnection, name: str, options: QueueOptions
+) -> None:
+    """Raise AccessDenied unless the user may send to the dead-letter queue of the queue `name`.
+
+    Otherwise a user who may create one queue could fill any other by letting messages expire. No
+    permission is needed for the default name, unless another user's queue has it.
+    """
+    channel = connection.channel
+    destinations = connection.broker.destinations
+    dlq = options.dead_letter_queue
+    if not dlq and options.dead_letter:
+        existing = destinations.find(Address(Kind.QUEUE, f"{name}.dlq"))
+        if existing is None or existing.creator == channel.identity.creator:
+            return
+        source = destinations.dead_letters_of(existing)
+        if source is None or source.name != name:
+            dlq = existing.name
+    if dlq:
+        channel.demand(Operation.PRODUCE, dlq)
 
 
 def delete_queue(connection: VibemqConnection, frame: Frame) -> None:
