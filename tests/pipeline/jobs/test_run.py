@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.cli.main import main
 from sluicemq.journal import Cause, FileJournal, Slots
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import ConfigurationError, JournalError
+from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
 from sluicemq.pipeline.jobs import run, silver
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
@@ -260,6 +260,15 @@ def test_permanent_errors_are_raised_at_once(
     monkeypatch.setattr(LakeWriter, "write", damaged)
     reports: list[BatchProgress] = []
     with pytest.raises(JournalError, match="segment 7 is damaged"):
+        Supervisor(spark, traffic.job(), reports.append).run(None)
+    assert reports == []
+
+    def wrong(self: LakeWriter, events: DataFrame, *_: object) -> BatchResult:
+        events.select("nothing")
+        return BatchResult(0)
+
+    monkeypatch.setattr(LakeWriter, "write", wrong)
+    with pytest.raises(SluiceError, match=r"column, variable, or function .* `nothing`"):
         Supervisor(spark, traffic.job(), reports.append).run(None)
     assert reports == []
 

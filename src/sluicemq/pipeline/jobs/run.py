@@ -40,7 +40,7 @@ from secrets import token_hex
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -246,14 +246,6 @@ class Supervisor:
             options["slot"] = job.slot + {"gold": ".gold", "tables": ""}.get(query.name, ".typed")
         return options
 
-    def _start(self, interval: float | None) -> None:
-        journal = identity(self._job.source)
-        self._job.lake.claim(self._spark, journal)
-        _prepare_source(self._spark)
-        writers = [self._writer(query, journal) for query in self._queries]
-        for query, writer in zip(self._queries, writers, strict=True):
-            self._start_query(query, writer, interval)
-
     def _start_query(self, query: RunningQuery, writer: LakeWriter, interval: float | None) -> None:
         lake = self._job.lake
         end = min(writer.ends.values(), default=-1)
@@ -339,7 +331,12 @@ class Supervisor:
         Raises the error of the first that failed or could not be started, which stops all of them.
         """
         try:
-            self._start(interval)
+            journal = identity(self._job.source)
+            self._job.lake.claim(self._spark, journal)
+            _prepare_source(self._spark)
+            writers = [self._writer(query, journal) for query in self._queries]
+            for query, writer in zip(self._queries, writers, strict=True):
+                self._start_query(query, writer, interval)
             while [q for q in self._queries if not _has_ended(q)] and not self._stop.is_set():
                 self._report_batches()
                 time.sleep(_POLL_SECONDS)
@@ -460,7 +457,9 @@ def _end(query: RunningQuery, deadline: float = 0.0) -> None:
 
 
 def cause_of(error: Exception) -> tuple[str, SluiceError]:
-    """Return the cause of an error, after the name of its class; "" for a class of Spark."""
+    """Return the cause of an error, after the name of its class.
+
+    The name is "" for errors of Spark, except those of the analysis of a query, which recur."""
     if isinstance(error, SluiceError):
         return type(error).__name__, error
     match = _RAISED.search(str(error))
@@ -470,7 +469,9 @@ def cause_of(error: Exception) -> tuple[str, SluiceError]:
     if isinstance(error, Py4JJavaError) and (causes := _CAUSE.findall(text)):
         text = causes[-1]
     first = text.partition("\n")[0]
-    kind = "" if isinstance(error, PySparkException | Py4JError) else type(error).__name__
+    is_run_error = isinstance(error, PySparkException | Py4JError)
+    is_passing = is_run_error and not isinstance(error, AnalysisException)
+    kind = "" if is_passing else type(error).__name__
     return kind, SluiceError(first.rpartition(_PREFACE)[2])
 
 
