@@ -150,7 +150,7 @@ def close(
 
 subscriptions = typer.Typer(
     cls=Listing,
-    help="List topic subscriptions, remove durable ones. Default: list.",
+    help="List topic subscriptions, delete durable ones. Default: list.",
 )
 
 SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
@@ -202,9 +202,9 @@ def delete(
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
 ) -> CommandResult:
-    """Remove a durable subscription and its messages."""
+    """Delete a durable subscription and its messages."""
     destination = _topic(topic)
-    confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
+    confirm(f"Delete the subscription {name} of the topic {destination}, with its messages?", yes)
     subscription = subscription_name(api, Address(Kind.TOPIC, destination), name, client_id)
     api.call(
         DELETE_SUBSCRIPTION,
@@ -212,7 +212,7 @@ def delete(
     )
     return CommandResult(
         {"deleted": name, "destination": destination},
-        f"Removed the subscription {name} of the topic {destination}.",
+        f"Deleted the subscription {name} of the topic {destination}.",
     )
 
 
@@ -347,7 +347,7 @@ def _decide(
 
 slots = typer.Typer(
     cls=Listing,
-    help="List, create, advance and remove retention slots. Default: list.",
+    help="List, create, advance and delete retention slots. Default: list.",
 )
 
 SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
@@ -429,7 +429,7 @@ def advance_slot(api: Api, name: NameArgument, position: PositionOption) -> Comm
 
 @action_command(slots, "delete")
 def delete_slot(api: Api, name: NameArgument, yes: YesFlag = False) -> CommandResult:
-    """Remove a slot; its reader has to start over."""
-    confirm(f"Remove the slot {name}?", yes)
+    """Delete a slot; its reader has to start over."""
+    confirm(f"Delete the slot {name}?", yes)
     api.call(DELETE_SLOT, NamePath(name=name))
-    return CommandResult({"deleted": name}, f"Removed the slot {name}.")
+    return CommandResult({"deleted": name}, f"Deleted the slot {name}.")

@@ -290,7 +290,7 @@ def create(
     address = Address(kind, name)
     request = PutDestination(address=address, expect="new", body=_settings(settings))
     item = api.call(PUT_DESTINATION, request)
-    return CommandResult(item, f"Made {display_name(address)}.")
+    return CommandResult(item, f"Created {display_name(address)}.")
 
 
 def alter(
@@ -316,9 +316,9 @@ def delete(
     address = Address(kind, name)
     if not yes:
         ready = api.call(GET_DESTINATION, DestinationPath(address=address)).ready
-        confirm(f"Remove {display_name(address)} with {number(ready)} messages?", yes)
+        confirm(f"Delete {display_name(address)} with {number(ready)} messages?", yes)
     api.call(DELETE_DESTINATION, DeleteDestination(address=address, force=force))
-    return CommandResult({"deleted": name}, f"Removed {display_name(address)}.")
+    return CommandResult({"deleted": name}, f"Deleted {display_name(address)}.")
 
 
 def purge(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -78,20 +78,33 @@ SubscriptionOption = Annotated[
 ]
 
 
-class Selection(NamedTuple):
-    """Selected messages: those with `ids`, those that match `selector`, or all."""
-
-    ids: list[str] | None
-    selector: str
-    all: bool
-
-
-def select(ids: list[str] | None, selector: str | None, everything: bool) -> Selection:
-    """Return the selection. Raises UsageError unless exactly one form is
-    given."""
+def select(
+    action: Action,
+    ids: list[str] | None,
+    selector: str | None,
+    everything: bool,
+    limit: int,
+    state: str | None = None,
+    subscription: str | None = None,
+) -> MessageActionRequest:
+    """Return the request for an operation on messages: those with `ids` in any state, or those in
+    `state` that match `selector`, or all in `state`. Raises UsageError for another selection."""
     if bool(ids) + (selector is not None) + everything != 1:
         raise UsageError("say which messages: ids, or --selector, or --all")
-    return Selection(ids or None, selector or "", everything)
+    selected_state = check_state(state)
+    if ids:
+        selected_state = "ready"  # ids select messages of any state
+    elif selected_state == "unacked":
+        raise UsageError("unacked messages are selected by their ids: sluicemq messages list")
+    return MessageActionRequest(
+        action=action,
+        ids=ids or None,
+        selector=selector or "",
+        all=everything,
+        subscription=subscription or "",
+        state=selected_state,
+        limit=limit,
+    )
 
 
 def check_state(state: str | None) -> MessageState:
@@ -109,7 +122,7 @@ def subscription_name(
     """Return the name in the API of a topic's subscription, which may be listed by another name;
     "" for none. With `client_id`, only those of that client are looked at. Raises UsageError if
     several clients have one that is listed by that name."""
-    if listed is None or address.kind is not Kind.TOPIC:
+    if not listed or address.kind is not Kind.TOPIC:
         return listed or ""
     names = [
         item.name
@@ -124,57 +137,41 @@ def subscription_name(
     return names[0] if names else listed
 
 
-def describe(selection: Selection) -> str:
-    """Return the selection as part of a sentence."""
-    if selection.ids is not None:
-        count = len(selection.ids)
-        return f"message {selection.ids[0]}" if count == 1 else f"{count} messages"
-    return "all messages" if selection.all else f"the messages with {selection.selector}"
+def describe(request: MessageActionRequest) -> str:
+    """Return the selected messages as part of a sentence."""
+    if request.ids is not None:
+        count = len(request.ids)
+        return f"message {request.ids[0]}" if count == 1 else f"{count} messages"
+    return "all messages" if request.all else f"the messages with {request.selector}"
 
 
 def run_action(
-    api: Api,
-    address: Address,
-    action: Action,
-    selection: Selection,
-    verb: str,
-    *,
-    target: Address | None = None,
-    subscription: str | None = None,
-    state: MessageState = "ready",
-    limit: int = 0,
+    api: Api, address: Address, request: MessageActionRequest, target: Address | None = None
 ) -> CommandResult:
-    """Run an operation on the selection; exit code 1 if it failed for some messages. `verb` is its
-    past participle, such as "moved".
+    """Run an operation on a destination's messages; exit code 1 if it failed for some of them.
 
     The broker processes one batch per request so that clients are not blocked; the command repeats
     the request until all messages that were there at its start are processed.
     """
-    if selection.ids is not None:
-        state = "ready"  # ids select messages of any state
-    elif state == "unacked":
-        raise UsageError("unacked messages are selected by their ids: sluicemq messages list")
-    body = MessageActionRequest(
-        action=action,
-        **selection._asdict(),
+    request = replace(
+        request,
         target=MessageTarget.of(target) if target is not None else None,
-        subscription=subscription_name(api, address, subscription),
-        state=state,
+        subscription=subscription_name(api, address, request.subscription),
     )
+    limit, verb = request.limit, _PAST[request.action]
     processed = 0
     failed: list[MessageActionFailure] = []
     with err().status(f"{number(processed)} {verb}") as status:
         while True:
-            if limit:
-                body = replace(body, limit=limit - processed)
-            request = DestinationBody(address=address, body=body)
-            answer = api.call(APPLY_MESSAGE_ACTION, request)
+            answer = api.call(APPLY_MESSAGE_ACTION, DestinationBody(address=address, body=request))
             processed += answer.processed
             failed += answer.failed
             status.update(f"{number(processed)} {verb}")
             if answer.next_cursor is None or (limit and processed >= limit):
                 break
-            body = replace(body, cursor=answer.next_cursor)
+            request = replace(
+                request, cursor=answer.next_cursor, limit=limit - processed if limit else 0
+            )
     for failure in failed[:MAX_LISTED_FAILURES]:
         print_error(f"message {failure.id}: {FAILURE_REASONS.get(failure.reason, failure.reason)}")
     if len(failed) > MAX_LISTED_FAILURES:
@@ -188,6 +185,14 @@ def run_action(
     )
 
 
+_PAST: Final[dict[Action, str]] = {
+    "delete": "deleted",
+    "move": "moved",
+    "copy": "copied",
+    "redeliver": "will be delivered again",
+    "redrive": "redriven",
+}
+"""What has happened to a message."""
 FAILURE_REASONS: Final = {
     "not-found": "it no longer exists",
     "in-flight": "a consumer holds it unacked; redeliver requeues it",

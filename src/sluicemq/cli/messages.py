@@ -17,7 +17,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import destinations, message_options
+from sluicemq.cli import destinations
 from sluicemq.cli.api import (
     Api,
     CommandResult,
@@ -56,10 +56,15 @@ from sluicemq.cli.message_options import (
     StateOption,
     SubscriptionOption,
     body_preview,
+    check_state,
+    describe,
     details,
     parse_milliseconds,
     parse_properties,
     read_bodies,
+    run_action,
+    select,
+    subscription_name,
 )
 from sluicemq.clients.http import HttpRefusal
 from sluicemq.management.destinations import (
@@ -124,8 +129,8 @@ def list_messages(
     query = MessageQuery(
         address=address,
         selector=selector or "",
-        state=message_options.check_state(state),
-        subscription=message_options.subscription_name(api, address, subscription),
+        state=check_state(state),
+        subscription=subscription_name(api, address, subscription),
         limit=limit,
         offset=offset,
         cursor=after or "",
@@ -265,21 +270,10 @@ def delete(
     yes: YesFlag = False,
 ) -> CommandResult:
     """Delete messages."""
-    address, selection = address_of(name), message_options.select(ids, selector, everything)
-    confirm(
-        f"Delete {message_options.describe(selection)} of {display_name(address)}?",
-        yes,
-    )
-    return message_options.run_action(
-        api,
-        address,
-        "delete",
-        selection,
-        "deleted",
-        subscription=subscription,
-        state=message_options.check_state(state),
-        limit=limit,
-    )
+    address = address_of(name)
+    request = select("delete", ids, selector, everything, limit, state, subscription)
+    confirm(f"Delete {describe(request)} of {display_name(address)}?", yes)
+    return run_action(api, address, request)
 
 
 @action_command(app, "move")
@@ -297,24 +291,11 @@ def move(
 ) -> CommandResult:
     """Move messages to another queue or topic."""
     address, destination = address_of(name), address_of(target)
-    selection = message_options.select(ids, selector, everything)
-    if selection.ids is None:
-        confirm(
-            f"Move {message_options.describe(selection)} of {display_name(address)} "
-            f"to {display_name(destination)}?",
-            yes,
-        )
-    return message_options.run_action(
-        api,
-        address,
-        "move",
-        selection,
-        "moved",
-        target=destination,
-        subscription=subscription,
-        state=message_options.check_state(state),
-        limit=limit,
-    )
+    request = select("move", ids, selector, everything, limit, state, subscription)
+    if request.ids is None:
+        question = f"Move {describe(request)} of {display_name(address)}"
+        confirm(f"{question} to {display_name(destination)}?", yes)
+    return run_action(api, address, request, destination)
 
 
 @action_command(app, "copy")
@@ -330,17 +311,8 @@ def copy(
     subscription: SubscriptionOption = None,
 ) -> CommandResult:
     """Copy messages to another queue or topic."""
-    return message_options.run_action(
-        api,
-        address_of(name),
-        "copy",
-        message_options.select(ids, selector, everything),
-        "copied",
-        target=address_of(target),
-        subscription=subscription,
-        state=message_options.check_state(state),
-        limit=limit,
-    )
+    request = select("copy", ids, selector, everything, limit, state, subscription)
+    return run_action(api, address_of(name), request, address_of(target))
 
 
 @action_command(app, "redeliver")
@@ -355,16 +327,8 @@ def redeliver(
     subscription: SubscriptionOption = None,
 ) -> CommandResult:
     """Requeue messages that a consumer holds unacked, or make scheduled messages ready."""
-    return message_options.run_action(
-        api,
-        address_of(name),
-        "redeliver",
-        message_options.select(ids, selector, everything),
-        "will be delivered again",
-        subscription=subscription,
-        state=message_options.check_state(state),
-        limit=limit,
-    )
+    request = select("redeliver", ids, selector, everything, limit, state, subscription)
+    return run_action(api, address_of(name), request)
 
 
 def _page_result(
@@ -497,23 +461,12 @@ def redrive(
     yes: YesFlag = False,
 ) -> CommandResult:
     """Redrive dead letters to their original destinations, or to another one."""
-    address, selection = address_of(name), message_options.select(ids, selector, everything)
-    target = address_of(to) if to is not None else None
-    if selection.ids is None:
+    address, target = address_of(name), address_of(to) if to is not None else None
+    request = select("redrive" if target is None else "move", ids, selector, everything, limit)
+    if request.ids is None:
         suffix = f"to {display_name(target)}" if target else "to their original destinations"
-        confirm(
-            f"Redrive {message_options.describe(selection)} of {display_name(address)} {suffix}?",
-            yes,
-        )
-    return message_options.run_action(
-        api,
-        address,
-        "redrive" if target is None else "move",
-        selection,
-        "redriven" if target is None else "moved",
-        target=target,
-        limit=limit,
-    )
+        confirm(f"Redrive {describe(request)} of {display_name(address)} {suffix}?", yes)
+    return run_action(api, address, request, target)
 
 
 @action_command(dlq, "purge")
