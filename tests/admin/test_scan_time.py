@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from sluicemq.admin.time_slices import RUN, TimeSlices
+from sluicemq.management.operation import SortedPageQuery
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from tests.admin.stock import in_event_loop, queue, read, send
 from tests.support.api import ApiFixture
@@ -87,6 +91,30 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     # two checks may follow the first that is true: before the pause, and in
     # the flush
     assert max(times) <= api_fixture.scan_time.limit + 4
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@in_event_loop
+async def test_a_list_is_sorted_in_several_slices(
+    api_fixture: ApiFixture, order: Literal["asc", "desc"]
+) -> None:
+    numbers = [number * 7 % (10 * RUN) for number in range(10 * RUN)]
+    compared = Counter[int]()
+
+    async def items() -> AsyncIterator[int]:
+        for number in numbers:
+            yield number
+
+    def key(number: int) -> int:
+        compared[len(api_fixture.scan_time.asked)] += 1
+        return number
+
+    api_fixture.scan_time.limit = 1
+    query = SortedPageQuery(order=order, limit=20, offset=2 * RUN - 10)
+    page = await TimeSlices(api_fixture.broker).sorted_page(query, items(), key)
+    assert page.items == sorted(numbers, reverse=order == "desc")[2 * RUN - 10 : 2 * RUN + 10]
+    assert (page.total, page.next_cursor) == (10 * RUN, str(2 * RUN + 10))
+    assert max(compared.values()) <= 3 * RUN
 
 
 @in_event_loop

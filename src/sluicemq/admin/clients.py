@@ -60,13 +60,13 @@ class ConnectionService(Service):
     @handles(LIST_CONNECTIONS)
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
-        items = [
-            view
-            async for view in TimeSlices(self._broker).iterate(self._context.connections)
+        slices = TimeSlices(self._broker)
+        items = (
+            _connection_item(view)
+            async for view in slices.iterate(self._context.connections)
             if may_see_connection(call.identity, view) and _selects_connection(query, view)
-        ]
-        items.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
-        return query.page_with([_connection_item(view) for view in items[query.part]], len(items))
+        )
+        return await slices.sorted_page(query, items, attrgetter(query.sort, "id"))
 
     @handles(GET_CONNECTION)
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
@@ -142,7 +142,7 @@ class SubscriptionService(Service):
         else:
             topics = list(self._broker.destinations.values())
         slices = TimeSlices(self._broker)
-        items = [
+        items = (
             _subscription_item(topic, subscription)
             async for topic in slices.iterate(topics)
             async for subscription in slices.iterate(list(topic.subscriptions.values()))
@@ -150,10 +150,8 @@ class SubscriptionService(Service):
             # the owner of a subscription may lack permissions for the topic
             and (_has_owner(subscription) or may_see_destination(call.identity, topic))
             and may_see_subscription(call.identity, subscription)
-        ]
-        key = attrgetter(query.sort, "destination", "name")
-        items.sort(key=key, reverse=query.order == "desc")
-        return query.page(items)
+        )
+        return await slices.sorted_page(query, items, attrgetter(query.sort, "destination", "name"))
 
     @handles(DELETE_SUBSCRIPTION)
     async def delete(self, call: Call, query: DeleteSubscription) -> None:
@@ -184,17 +182,15 @@ class SubscriptionService(Service):
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
         """GET /consumers"""
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
-        items = [
+        slices = TimeSlices(self._broker)
+        items = (
             _consumer_item(attached)
-            async for attached in TimeSlices(self._broker).iterate(
-                self._context.connections.consumers()
-            )
+            async for attached in slices.iterate(self._context.connections.consumers())
             if _selects_consumer(query, name, attached)
             and may_see_destination(call.identity, attached.consumer.subscription.destination)
             and may_see_subscription(call.identity, attached.consumer.subscription)
-        ]
-        items.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
-        return query.page(items)
+        )
+        return await slices.sorted_page(query, items, attrgetter(query.sort, "id"))
 
 
 def may_see_subscription(identity: Identity, subscription: Subscription) -> bool:
@@ -299,15 +295,15 @@ class TransactionService(Service):
         """GET /transactions"""
         transactions = self._broker.transactions
         candidates = (*transactions.prepared.values(), *transactions.open.values())
-        items = [
+        slices = TimeSlices(self._broker)
+        items = (
             _transaction_item(transaction)
-            async for transaction in TimeSlices(self._broker).iterate(candidates)
+            async for transaction in slices.iterate(candidates)
             if transaction.state is not TransactionState.ENDED
             and query.state in ("", transaction.state.value)
             and may_administer_transaction(call.identity, transaction)
-        ]
-        items.sort(key=attrgetter(query.sort, "started", "id"), reverse=query.order == "desc")
-        return query.page(items)
+        )
+        return await slices.sorted_page(query, items, attrgetter(query.sort, "started", "id"))
 
     @handles(COMMIT_TRANSACTION)
     async def commit(self, call: Call, parameters: IdPath) -> None:

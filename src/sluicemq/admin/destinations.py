@@ -66,6 +66,7 @@ def _delayed(destination: Destination) -> int:
 
 
 SORT_KEYS: Final[dict[str, Callable[[Destination], Any]]] = {
+    "name": lambda destination: destination.name,
     "kind": lambda destination: destination.address.kind,
     "ready": lambda destination: destination.waiting,
     "unacked": lambda destination: destination.unacked,
@@ -79,7 +80,7 @@ SORT_KEYS: Final[dict[str, Callable[[Destination], Any]]] = {
     "publish_rate": lambda destination: destination.statistics.publish_rate,
     "deliver_rate": lambda destination: destination.statistics.deliver_rate,
 }
-"""Sort keys of lists besides the name."""
+"""Figures that lists are sorted by; the name and the kind decide between equal ones."""
 
 
 class DestinationService(Service):
@@ -89,34 +90,21 @@ class DestinationService(Service):
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
         """GET /destinations: those that the user may see."""
         slices = TimeSlices(self._broker)
-        destinations = await self._select(call.identity, query, slices)
+        is_selected = _filter(query)
+        figure = SORT_KEYS[query.sort]
+        # the figures are read once, because they change between slices
+        entries = (
+            (figure(destination), destination.name, destination.topic, destination)
+            async for destination in slices.iterate(list(self._broker.destinations.values()), 64)
+            if is_selected(destination) and may_see_destination(call.identity, destination)
+        )
+        page = await slices.sorted_page(query, entries, itemgetter(0, 1, 2))
         items = [
             self.item(destination)
-            async for destination in slices.iterate(destinations[query.part])
+            async for *_, destination in slices.iterate(page.items)
             if not destination.removed
         ]
-        return query.page_with(items, len(destinations))
-
-    async def _select(
-        self, identity: Identity, query: DestinationQuery, slices: TimeSlices
-    ) -> list[Destination]:
-        """Return all selected destinations in order."""
-        is_selected = _filter(query)
-        figure = SORT_KEYS.get(query.sort)
-        numbered = list(enumerate(self._broker.destinations.values()))
-        entries = [
-            (
-                None if figure is None else figure(destination),
-                destination.name,
-                position,
-                destination,
-            )
-            async for position, destination in slices.iterate(numbered, 64)
-            if is_selected(destination) and may_see_destination(identity, destination)
-        ]
-        # no two have the same position, so that destinations are never compared
-        entries.sort(key=itemgetter(0, 1, 2), reverse=query.order == "desc")
-        return [entry[3] for entry in entries]
+        return query.page_with(items, page.total or 0)
 
     def item(self, destination: Destination) -> DestinationItem:
         """Return the list entry of a destination."""
@@ -383,15 +371,12 @@ class DeadLetterService(Service):
         """GET /dead-letters"""
         slices = TimeSlices(self._broker)
         queues = await self._queues(call.identity, slices)
-        sorted_queues = sorted(
-            queues,
-            key=lambda queue: (queue.waiting if query.sort == "ready" else 0, queue.name),
-            reverse=query.order == "desc",
-        )
-        page = sorted_queues[query.part]
-        limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page)))
+        figure = SORT_KEYS[query.sort]
+        entries = ((figure(queue), queue.name, queue) async for queue in slices.iterate(queues, 64))
+        page = await slices.sorted_page(query, entries, itemgetter(0, 1))
+        limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page.items)))
         items = []
-        async for queue in slices.iterate(page):
+        async for *_, queue in slices.iterate(page.items):
             summary = await self._count(queue, limit, slices)
             item = DeadLetterItem(
                 kind="queue",
@@ -404,7 +389,7 @@ class DeadLetterService(Service):
                 sources=queues[queue],
             )
             items.append(item)
-        return query.page_with(items, len(sorted_queues))
+        return query.page_with(items, len(queues))
 
     async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:
         """Return the dead-letter queues that the caller may see, with the first destinations that
