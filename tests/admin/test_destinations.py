@@ -225,6 +225,22 @@ async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None
     assert (answer.status, answer.code) == (400, "bad-name")
 
 
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({"max_messages": "many"}, "Expected `int | null`, got `str` in `max_messages`"),
+        ({"overflow": "explode"}, "Invalid enum value 'explode' in `overflow`"),
+        ({"colour": "red"}, "Object contains unknown field `colour`"),
+    ],
+)
+@in_event_loop
+async def test_an_error_names_the_field(
+    api_fixture: ApiFixture, body: dict[str, Any], detail: str
+) -> None:
+    answer = await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/q", body)
+    assert answer.json()["detail"] == f"the body is not valid: {detail}"
+
+
 @in_event_loop
 async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)

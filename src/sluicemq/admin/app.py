@@ -32,7 +32,7 @@ from sluicemq.admin.caller import (
 )
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
 from sluicemq.admin.destinations import DeadLetterService, DestinationService
-from sluicemq.admin.errors import ApiError, error_response, json_response
+from sluicemq.admin.errors import ApiError, decoding_error_text, error_response, json_response
 from sluicemq.admin.journal import BackupService, JournalService
 from sluicemq.admin.message_actions import ActionService, PublishingService
 from sluicemq.admin.messages import MessageService
@@ -294,7 +294,9 @@ def _decoded(call: Call, body: bytes | bytearray) -> Any:
     try:
         return msgspec.json.decode(body, type=call.endpoint.operation.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(400, "bad-body", f"the body is not valid: {error}") from None
+        raise ApiError(
+            400, "bad-body", f"the body is not valid: {decoding_error_text(error)}"
+        ) from None
 
 
 async def _respond(call: Call, body: Any = None) -> Response:

@@ -112,6 +112,13 @@ def error_response(error: Exception) -> Response:
     return Response(msgspec.json.encode(body), api_error.status, api_error.headers, PROBLEM_TYPE)
 
 
+def decoding_error_text(error: Exception) -> str:
+    """Return the text of msgspec's error about a request with the name of the field as the client
+    wrote it: "… in `max_messages`" instead of "… - at `$.max_messages`"."""
+    text = str(error).replace(" - at `key` in `$.", " for a name in `")
+    return text.replace(" - at `$.", " in `")
+
+
 _ERRORS: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
     (AuthenticationMissing, 401, "authentication-required"),
     (TooManyFailures, 429, "too-many-failures"),

@@ -28,7 +28,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from sluicemq.admin.caller import Caller, RequestIdentity
-from sluicemq.admin.errors import ApiError
+from sluicemq.admin.errors import ApiError, decoding_error_text
 from sluicemq.management.operation import (
     BY_BASE64,
     KINDS,
@@ -297,7 +297,8 @@ def parameters(
     try:
         return msgspec.convert(values, operation.parameters, strict=False)
     except msgspec.ValidationError as error:
-        raise ApiError(400, "bad-parameter", f"in the parameters: {error}") from None
+        message = f"in the parameters: {decoding_error_text(error)}"
+        raise ApiError(400, "bad-parameter", message) from None
     except UnicodeEncodeError:  # raised for the value of a Literal parameter
         message = f"a value of {', '.join(query)} is not UTF-8"
         raise ApiError(400, "bad-parameter", message) from None
