@@ -242,6 +242,17 @@ async def test_an_error_names_the_field(
 
 
 @in_event_loop
+async def test_a_topic_cannot_have_the_name_of_a_wildcard(api_fixture: ApiFixture) -> None:
+    http_client = api_fixture.http_client(local=True)
+    for name in ("news.*", "news.%3E"):
+        answer = await http_client.ask("PUT", f"/destinations/topic/{name}", {})
+        assert (answer.status, answer.code) == (400, "bad-name")
+        answer = await http_client.ask("POST", f"/destinations/topic/{name}/messages", {})
+        assert (answer.status, answer.code) == (404, "destination-not-found")
+    assert (await http_client.ask("PUT", "/destinations/queue/news.*", {})).status == 201
+
+
+@in_event_loop
 async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = f"/destinations/queue/{quote(STRANGE, safe='')}"

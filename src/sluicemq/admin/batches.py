@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sluicemq.admin.api_context import Service
+from sluicemq.admin.destinations import is_wildcard_topic
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
 from sluicemq.admin.routing import Call, handles, read_body
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
@@ -50,7 +51,6 @@ from sluicemq.model.rows import (
     name_of,
     properties_of,
 )
-from sluicemq.protocols.jmq.destinations import is_wildcard
 
 # --- Rows of a part -------------------------------------------------------------------------------
 #
@@ -164,13 +164,13 @@ class PartReader:
             name, problem = error.name, str(error)
         except ProtocolError as error:
             problem = str(error)
-        problem = problem or self._check(name, topic)
-        return Address(Kind.TOPIC if topic else Kind.QUEUE, name), problem
+        address = Address(Kind.TOPIC if topic else Kind.QUEUE, name)
+        return address, problem or self._check(address)
 
-    def _check(self, name: str, topic: bool) -> str:
+    def _check(self, address: Address) -> str:
         """Return why the sender cannot publish to a destination, "" if it can. Raises FrameTooLarge
         for more destinations than the limit."""
-        limit = self._max_targets
+        name, limit = address.name, self._max_targets
         if limit and self._usable >= limit:
             raise FrameTooLarge(
                 f"the rows of the part have more than {limit} destinations, the limit "
@@ -179,7 +179,7 @@ class PartReader:
         size = len(encode_name(name))
         if not 0 < size <= self._max_name:
             return f"a destination's name has 1 to {self._max_name} bytes, this one {size}"
-        if topic and is_wildcard(name):
+        if is_wildcard_topic(address):
             return f"{name!r} stands for several topics, and messages are sent to one"
         if not self._identity.may(Operation.PRODUCE, name):
             self.forbidden.add(name)

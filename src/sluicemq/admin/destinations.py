@@ -51,10 +51,12 @@ from sluicemq.model.destination import (
     Address,
     CreatedBy,
     DestinationSettings,
+    Kind,
     encode_name,
     is_temporary,
 )
 from sluicemq.model.errors import JournalError
+from sluicemq.protocols.jmq.destinations import is_wildcard
 from sluicemq.security.access import wait_for_callback
 
 MAX_SUBSCRIPTIONS: Final = 200
@@ -172,6 +174,9 @@ class DestinationService(Service):
             if parameters.expect == "existing":
                 raise not_found(address)
             self._check_name(address.name)
+            if is_wildcard_topic(address):
+                message = f"{printable(address.name)} is the name of several topics, not of one"
+                raise ApiError(400, "bad-name", message)
         elif parameters.expect == "new":
             raise ApiError(409, "destination-exists", f"{printable(str(address))} exists already")
         elif existing.temporary:
@@ -280,6 +285,11 @@ def find_destination(context: ApiContext, call: Call, address: Address) -> Desti
 def may_see_destination(identity: Identity, destination: Destination) -> bool:
     """Return whether lists show it to the user."""
     return identity.superuser or (not destination.temporary and identity.sees(destination.name))
+
+
+def is_wildcard_topic(address: Address) -> bool:
+    """Return whether a JMS client would read the name of the topic as a wildcard."""
+    return address.kind is Kind.TOPIC and is_wildcard(address.name)
 
 
 def not_found(address: Address) -> ApiError:

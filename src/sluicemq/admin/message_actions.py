@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import body_problem
-from sluicemq.admin.destinations import find_destination, not_found
+from sluicemq.admin.destinations import find_destination, is_wildcard_topic, not_found
 from sluicemq.admin.errors import ApiError, printable
 from sluicemq.admin.messages import (
     compile_selector,
@@ -92,6 +92,8 @@ def address_of(target: MessageTarget, max_name_bytes: int) -> Address:
 def resolve_destination(broker: Broker, call: Call, address: Address) -> Destination:
     """Return a destination; the caller creates it by use if automatic creation permits it. Raises
     ApiError, LimitExceeded."""
+    if is_wildcard_topic(address):
+        raise not_found(address)
     try:
         return broker.destinations.resolve(
             address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
