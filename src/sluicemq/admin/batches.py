@@ -19,7 +19,6 @@ import msgspec
 from msgspec.structs import replace
 
 from sluicemq.admin.api_context import Service
-from sluicemq.admin.destinations import is_wildcard_topic
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
 from sluicemq.admin.routing import Call, handles, read_body
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
@@ -51,6 +50,7 @@ from sluicemq.model.rows import (
     name_of,
     properties_of,
 )
+from sluicemq.protocols.jmq.destinations import is_wildcard
 
 # --- Rows of a part -------------------------------------------------------------------------------
 #
@@ -179,7 +179,7 @@ class PartReader:
         size = len(encode_name(name))
         if not 0 < size <= self._max_name:
             return f"a destination's name has 1 to {self._max_name} bytes, this one {size}"
-        if is_wildcard_topic(address):
+        if is_wildcard(address):
             return f"{name!r} stands for several topics, and messages are sent to one"
         if not self._identity.may(Operation.PRODUCE, name):
             self.forbidden.add(name)

@@ -51,7 +51,6 @@ from sluicemq.model.destination import (
     Address,
     CreatedBy,
     DestinationSettings,
-    Kind,
     encode_name,
     is_temporary,
 )
@@ -174,7 +173,7 @@ class DestinationService(Service):
             if parameters.expect == "existing":
                 raise not_found(address)
             self._check_name(address.name)
-            if is_wildcard_topic(address):
+            if is_wildcard(address):
                 message = f"{printable(address.name)} is the name of several topics, not of one"
                 raise ApiError(400, "bad-name", message)
         elif parameters.expect == "new":
@@ -285,11 +284,6 @@ def find_destination(context: ApiContext, call: Call, address: Address) -> Desti
 def may_see_destination(identity: Identity, destination: Destination) -> bool:
     """Return whether lists show it to the user."""
     return identity.superuser or (not destination.temporary and identity.sees(destination.name))
-
-
-def is_wildcard_topic(address: Address) -> bool:
-    """Return whether a JMS client would read the name of the topic as a wildcard."""
-    return address.kind is Kind.TOPIC and is_wildcard(address.name)
 
 
 def not_found(address: Address) -> ApiError:

@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import body_problem
-from sluicemq.admin.destinations import find_destination, is_wildcard_topic, not_found
+from sluicemq.admin.destinations import find_destination, not_found
 from sluicemq.admin.errors import ApiError, printable
 from sluicemq.admin.messages import (
     compile_selector,
@@ -60,6 +60,7 @@ from sluicemq.model.errors import (
     RecordNotFound,
 )
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.protocols.jmq.destinations import is_wildcard
 
 # --- Publishing -----------------------------------------------------------------------------------
 #
@@ -92,7 +93,7 @@ def address_of(target: MessageTarget, max_name_bytes: int) -> Address:
 def resolve_destination(broker: Broker, call: Call, address: Address) -> Destination:
     """Return a destination; the caller creates it by use if automatic creation permits it. Raises
     ApiError, LimitExceeded."""
-    if is_wildcard_topic(address):
+    if is_wildcard(address):
         raise not_found(address)
     try:
         return broker.destinations.resolve(

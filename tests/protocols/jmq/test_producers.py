@@ -11,6 +11,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.message import Durability
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.fields import format_name
 from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import Limits, Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
@@ -473,6 +474,37 @@ def test_names_that_are_not_wildcards(peer: Peer, name: str) -> None:
         peer.request_status(H.ADD_PRODUCER, peer.destination_properties(name, True))
         == Status.BAD_REQUEST
     )
+
+
+@pytest.mark.parametrize("name", ["a*b", "a>", "*", "a b\n", "\x01"])
+def test_a_queue_of_another_protocol_may_have_any_name(
+    harness: Harness, peer: Peer, name: str
+) -> None:
+    wire_name = format_name(name)
+    assert peer.create(wire_name) == Status.OK
+    peer.consume(wire_name, peer.create_session())
+    peer.send(wire_name, "x")
+    [message] = peer.delivered()
+    assert (message.variable.destination, message.body) == (wire_name, b"x")
+    assert harness.queue(name).unacked == 1
+    browse = peer.ask(H.BROWSE, peer.destination_properties(wire_name), expect=Status.OK)
+    assert browse.body == message.sysid
+
+
+def test_the_permission_for_a_queue_is_that_for_its_name(harness: Harness) -> None:
+    peer = harness.connect(access=RecordedAccess("a>: produce"))
+    peer.send(format_name("a>"), "x")
+
+
+@pytest.mark.parametrize("name", ["a*", "a\nb", "\x01"])
+def test_clients_escape_the_names_of_queues(peer: Peer, name: str) -> None:
+    error = Status.UNSUPPORTED_TYPE if "*" in name else Status.BAD_REQUEST
+    peer.send(name, "x", expect=error)
+    assert peer.create(name) == error
+
+
+def test_a_topic_whose_name_is_no_wildcard_is_not_used(peer: Peer) -> None:
+    peer.send(format_name("a*b"), "x", topic=True, expect=Status.BAD_REQUEST)
 
 
 def test_replies_are_possible(harness: Harness, peer: Peer) -> None:

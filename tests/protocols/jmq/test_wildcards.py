@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicemq.model.destination import Address, Kind
 from sluicemq.protocols.jmq.destinations import Pattern, is_wildcard
 
 elements = st.sampled_from(["a", "b", "cc"])
@@ -70,5 +71,5 @@ def test_a_long_wildcard_takes_no_more_time_than_it_must() -> None:
 
 @given(names)
 def test_a_name_is_no_wildcard_and_stands_for_itself(name: str) -> None:
-    assert not is_wildcard(name)
+    assert not is_wildcard(Address(Kind.TOPIC, name))
     assert Pattern(name).matches(name)

@@ -286,7 +286,7 @@ def read_subscription(
     )
     exclude = client_id if record.no_local else ""
     names = {topic: name}
-    if is_wildcard(topic):
+    if is_wildcard(Address(Kind.TOPIC, topic)):
         reason = "the wildcard stands for no topic that there is; its client subscribes again"
         try:
             matches = Pattern(topic).matches

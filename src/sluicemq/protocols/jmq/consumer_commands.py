@@ -35,7 +35,7 @@ from sluicemq.protocols.jmq.consumers import (
     reroute,
 )
 from sluicemq.protocols.jmq.destination_commands import owns
-from sluicemq.protocols.jmq.destinations import address_of, find_or_create
+from sluicemq.protocols.jmq.destinations import address_of, find_or_create, permission_name
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, SYSID_SIZE, decode_blocks
 from sluicemq.protocols.jmq.packets import (
     A,
@@ -58,8 +58,8 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED_DURABLE,
     Durables,
     Terms,
-    permission_name,
     subscription_name,
+    topic_of,
 )
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import Packet, boolean, encode_reply, number, text
@@ -254,7 +254,7 @@ class ConsumerCommands:
                     Status.NOT_ALLOWED, f"{address} belongs to another connection"
                 )
         elif not owns(connection, self._broker.destinations.find(address)):
-            connection.channel.demand(Operation.CONSUME, address.name.replace(">", "*"))
+            connection.channel.demand(Operation.CONSUME, permission_name(address))
 
     def _terms(
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
@@ -364,7 +364,8 @@ class ConsumerCommands:
                 raise AccessDenied(f"{name} belongs to another user")
             subscriptions = durables.find(qualified_name)
             for subscription in subscriptions:
-                connection.channel.demand(Operation.CONSUME, permission_name(subscription))
+                name_or_pattern = permission_name(topic_of(subscription))
+                connection.channel.demand(Operation.CONSUME, name_or_pattern)
             if subscriptions:
                 durables.expect_unused(qualified_name, closing)
                 return qualified_name

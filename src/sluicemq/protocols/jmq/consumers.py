@@ -267,8 +267,7 @@ class JmsConsumer:
         self.byte_credit = byte_credit
         self.terms = terms
         self._durables = durables
-        name = terms.address.name
-        self._pattern = Pattern(name) if is_wildcard(name) else None
+        self._pattern = Pattern(terms.address.name) if is_wildcard(terms.address) else None
         self.requires_ack = session.mode != AckMode.NO_ACK
         """True if messages are held until they are acknowledged, else settled when written."""
         self.window = Window(0, False)

@@ -64,6 +64,7 @@ from sluicemq.protocols.jmq.destinations import (
     is_reserved,
     is_wildcard,
     metrics_of,
+    permission_name,
     to_longs,
 )
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, format_name
@@ -148,7 +149,7 @@ def find_visible(connection: JmqConnection, address: Address) -> Destination | N
     if owns(connection, destination):
         return destination
     if not is_temporary(address.name):
-        connection.channel.demand(Operation.BROWSE, address.name.replace(">", "*"))
+        connection.channel.demand(Operation.BROWSE, permission_name(address))
     if destination is not None and destination.temporary:
         raise not_found_error(connection.broker, address)
     return destination
@@ -158,7 +159,7 @@ def create_destination(connection: JmqConnection, packet: Packet) -> None:
     """Handle CREATE_DESTINATION."""
     address = address_of(packet)
     bits = number(packet, "JMQDestType")
-    wildcard = is_wildcard(address.name)
+    wildcard = is_wildcard(address)
     if bits & DestType.TEMP:
         _create_temporary(connection, address, bits)
     elif is_temporary(address.name):
@@ -178,7 +179,7 @@ def create_destination(connection: JmqConnection, packet: Packet) -> None:
 
 
 def _create_temporary(connection: JmqConnection, address: Address, bits: int) -> None:
-    if is_wildcard(address.name) or is_reserved(address):
+    if is_wildcard(address) or is_reserved(address):
         raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
     if not is_jms_temporary(address.name):
         connection.channel.demand(Operation.CREATE, address.name)
@@ -237,7 +238,7 @@ def verify_destination(connection: JmqConnection, packet: Packet) -> None:
     address = address_of(packet)
     destination = find_visible(connection, address)
     connection.selector(packet)  # raises if the selector is invalid
-    if is_wildcard(address.name):
+    if is_wildcard(address):
         connection.reply(packet, properties={"JMQDestType": DestType.TOPIC}, flags=W)
         return
     if destination is None:

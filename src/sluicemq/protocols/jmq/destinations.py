@@ -65,9 +65,15 @@ from sluicemq.protocols.transport import Process
 _SIGNS: Final = re.compile(r"[*>]")
 
 
-def is_wildcard(name: str) -> bool:
-    """Return whether the name contains wildcards. `Pattern` may still reject it."""
-    return _SIGNS.search(name) is not None
+def is_wildcard(address: Address) -> bool:
+    """Return whether the name is one of topics that contains wildcards. `Pattern` may still reject
+    it. In the name of a queue, which clients escape, `*` and `>` have no meaning."""
+    return address.kind is Kind.TOPIC and _SIGNS.search(address.name) is not None
+
+
+def permission_name(address: Address) -> str:
+    """Return the name, or the pattern for a wildcard, for which a client requires permission."""
+    return address.name.replace(">", "*") if is_wildcard(address) else address.name
 
 
 class Pattern:
@@ -83,7 +89,7 @@ class Pattern:
         for element in text.removesuffix(">").removesuffix("." if open_ended else "").split("."):
             if element == "**":
                 elements += ("*", ">")
-            elif element == "*" or (element and not is_wildcard(element)):
+            elif element == "*" or (element and not _SIGNS.search(element)):
                 elements.append(element)
             elif text != ">":
                 raise ValueError(
@@ -135,22 +141,24 @@ def is_reserved(address: Address) -> bool:
     return address.name.startswith(_RESERVED)
 
 
-def check_name(address: Address) -> None:
-    """Raise RejectedRequest unless it can be a destination's name, a wildcard included."""
-    kind, name = address
-    size = len(name.encode("utf-8", "surrogatepass"))
-    if not 0 < size <= MAX_NAME or not name.isprintable():
+def check_name(address: Address, wire_name: str) -> None:
+    """Raise RejectedRequest unless it can be a destination's name, a wildcard included.
+
+    `wire_name` is the name as the client writes it.
+    """
+    size = len(address.name.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= MAX_NAME or not wire_name.isprintable():
         raise RejectedRequest(
             Status.BAD_REQUEST,
             f"the name of a destination must have 1 to {MAX_NAME} bytes, all printable",
         )
-    if is_wildcard(name):
-        if kind is Kind.QUEUE:
-            raise RejectedRequest(
-                Status.UNSUPPORTED_TYPE, f"{name}: the name of a queue cannot contain wildcards"
-            )
+    if address.kind is Kind.QUEUE and _SIGNS.search(wire_name):
+        raise RejectedRequest(
+            Status.UNSUPPORTED_TYPE, f"{wire_name}: the name of a queue cannot contain wildcards"
+        )
+    if is_wildcard(address):
         try:
-            Pattern(name)
+            Pattern(address.name)
         except ValueError as error:
             raise RejectedRequest(Status.BAD_REQUEST, str(error)) from None
 
@@ -164,8 +172,9 @@ def address_of(packet: Packet, default: int | None = None) -> Address:
     if bool(bits & DestType.QUEUE) == bool(bits & DestType.TOPIC):
         raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} is neither queue nor topic")
     kind = Kind.QUEUE if bits & DestType.QUEUE else Kind.TOPIC
-    address = Address(kind, read_name(text(packet, "JMQDestination")))
-    check_name(address)
+    wire_name = text(packet, "JMQDestination")
+    address = Address(kind, read_name(wire_name))
+    check_name(address, wire_name)
     return address
 
 

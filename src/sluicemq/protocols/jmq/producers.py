@@ -36,6 +36,7 @@ from sluicemq.protocols.jmq.destinations import (
     find_or_create,
     is_reserved,
     is_wildcard,
+    permission_name,
 )
 from sluicemq.protocols.jmq.fields import VariableHeader, format_name, make_sysid
 from sluicemq.protocols.jmq.mapping import message_of, readdress, sysid_of
@@ -126,7 +127,7 @@ class Producers:
         address = address_of(packet)
         number(packet, "JMQSessionID", 0)
         self._check_may_send(address)
-        if not is_wildcard(address.name):
+        if not is_wildcard(address):
             find_or_create(self._broker, address, connection.identity.creator)
         if len(self._producers) >= connection.options.max_per_connection:
             # by this, and not by 409, the Java client knows that there are too many
@@ -156,7 +157,6 @@ class Producers:
 
     def _check_may_send(self, address: Address) -> None:
         """Raise RejectedRequest or AccessDenied unless this client may send to the address."""
-        check_name(address)
         if is_reserved(address):
             raise RejectedRequest(
                 Status.CONFLICT, f"{address} does not accept messages from clients"
@@ -164,7 +164,7 @@ class Producers:
         if not is_temporary(address.name) and not accepts_replies(
             self._broker.destinations.find(address)
         ):
-            self._connection.channel.demand(Operation.PRODUCE, address.name.replace(">", "*"))
+            self._connection.channel.demand(Operation.PRODUCE, permission_name(address))
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -177,12 +177,11 @@ class Producers:
         message = message_of(packet, self._connection.sender, self._persistent, self._transient)
         header = packet.variable
         destination = (self._queues if flags & Q else self._topics).get(header)
-        if destination is not None and not destination.removed:
-            is_accepted = self._publish(packet, header, destination, message)
-        elif is_wildcard(message.destination.name):
+        if destination is None or destination.removed:
+            destination = self._find(header, message.destination)
+        if destination is None:
             is_accepted = self._publish_copies(packet, header, message)
         else:
-            destination = self._find(header, message.destination)
             is_accepted = self._publish(packet, header, destination, message)
         self._traffic.published += 1
         if is_accepted and flags & (A | C | F):
@@ -210,11 +209,14 @@ class Producers:
             raise RejectedRequest(Status.NOT_MODIFIED, "the message was published before")
         return self.publisher.publish(destination, message, packet)
 
-    def _find(self, header: VariableHeader, address: Address) -> Destination:
-        """Return the destination of a message.
+    def _find(self, header: VariableHeader, address: Address) -> Destination | None:
+        """Return the destination of a message, None if it is a wildcard.
 
         Raises RejectedRequest, AccessDenied, BrokerError.
         """
+        check_name(address, header.destination or "")
+        if is_wildcard(address):
+            return None
         if is_reserved(address):
             raise RejectedRequest(
                 Status.FORBIDDEN, f"{address} does not accept messages from clients"

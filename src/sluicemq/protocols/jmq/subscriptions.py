@@ -41,7 +41,13 @@ from sluicemq.broker import Broker, Destination, Selector, Subscription
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
-from sluicemq.protocols.jmq.destinations import DEFAULTS, Pattern, is_reserved, is_wildcard
+from sluicemq.protocols.jmq.destinations import (
+    DEFAULTS,
+    Pattern,
+    is_reserved,
+    is_wildcard,
+    permission_name,
+)
 from sluicemq.protocols.jmq.packets import RejectedRequest, Status
 from sluicemq.protocols.ownership import claim_subscription, may_use
 
@@ -112,7 +118,7 @@ class Terms(NamedTuple):
     @property
     def engine_name(self) -> str:
         """Name of the engine's subscriptions of these terms."""
-        if self.durable and is_wildcard(self.address.name):
+        if self.durable and is_wildcard(self.address):
             return pattern_name(self.name, self.address.name)
         return self.name
 
@@ -140,16 +146,15 @@ def wildcard_topic(broker: Broker) -> Destination:
     return topic or broker.destinations.create(WILDCARD_TOPIC, DEFAULTS, None, True)
 
 
-def permission_name(subscription: Subscription) -> str:
-    """Return the name or pattern for which the subscription requires the permission to consume."""
-    return (wildcard_of(subscription) or subscription.destination.name).replace(">", "*")
+def topic_of(subscription: Subscription) -> Address:
+    """Return the topic or wildcard of a subscription."""
+    return Address(Kind.TOPIC, wildcard_of(subscription) or subscription.destination.name)
 
 
 def may_use_subscription(identity: Identity, subscription: Subscription) -> bool:
     """Return whether the user may consume from, replace or delete the subscription."""
-    return may_use(
-        identity, subscription.owner, [(Operation.CONSUME, permission_name(subscription))]
-    )
+    name = permission_name(topic_of(subscription))
+    return may_use(identity, subscription.owner, [(Operation.CONSUME, name)])
 
 
 class Durables:
@@ -320,7 +325,7 @@ class Durables:
         return [
             subscription
             for subscription in self.find(terms.name)
-            if (wildcard_of(subscription) or subscription.destination.name) != terms.address.name
+            if topic_of(subscription) != terms.address
         ]
 
     def expect_unused(self, name: str, closing: object = None) -> None:
