@@ -57,7 +57,7 @@ class SessionFixture(SessionHarness):
 
     def open_as(self, protocol: str, transport: Transport) -> Session:
         listener = Listener(url=Url.parse(f"{protocol}://127.0.0.1:0"))
-        return self.session_factories.of(listener)(transport, listener)
+        return self.session_factories.of(listener)(transport, False)
 
     def connect(self, protocol: str) -> SessionPeer:
         transport = RecordedTransport(self)

@@ -130,7 +130,9 @@ class ConnectionFixture:
             closed=Counter(),
             logging_in=set(),
             batch=self.batch,
-            admit=lambda _: lambda *_: self.session,
+            admit=lambda _: True,
+            refusals=set(),
+            session_factory=lambda *_: self.session,
             remove=lambda _: None,
             options=SimpleNamespace(
                 output_timeout=0,

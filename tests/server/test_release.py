@@ -112,7 +112,9 @@ class Server:
             closed=Counter(),
             logging_in=set(),
             batch=self.batch,
-            admit=lambda _: lambda transport, _: make(transport, self),
+            admit=lambda _: True,
+            refusals=set(),
+            session_factory=lambda transport, _: make(transport, self),
             remove=lambda connection: self.listener.logging_in.discard(connection),
             claim_user=lambda *_: None,
             options=SimpleNamespace(

@@ -130,8 +130,7 @@ class Connection(asyncio.Protocol):
         # A client that has reset the connection already has no address: its input must not count as
         # that of a Unix socket.
         has_gone = not address and raw is not None and raw.family != socket.AF_UNIX
-        session_factory = None if has_gone else self._admission.admit(self)
-        if session_factory is None:
+        if has_gone or not self._admission.admit(self):
             self._ended = True
             self._transport.abort()
             return
@@ -154,7 +153,8 @@ class Connection(asyncio.Protocol):
                 self.abort("its certificate names no user")
                 return
         try:
-            self._session = session_factory(self, self._admission.options)
+            refused = self in self._admission.refusals
+            self._session = self._admission.session_factory(self, refused)
         except TooManyConnections as error:
             log.info("connection rejected", peer=self.peer, reason=str(error))
             self.abort(str(error))

@@ -42,8 +42,9 @@ CEILING_FACTOR: Final = 2
 """Ceiling of the budget, in multiples of its limit."""
 
 
-SessionFactory = Callable[[Transport, Listener], Session]
-"""Function that creates the session of a new connection."""
+SessionFactory = Callable[[Transport, bool], Session]
+"""Function that creates the session of a new connection of a listener. The session rejects the
+client with an error if the second argument is True. Raises TooManyConnections."""
 
 log = structlog.get_logger("sluicemq.listener")
 
@@ -222,18 +223,12 @@ class Admission(Generic[AnyConnection]):
         session_factory: SessionFactory,
         batch: EventLoopBatch,
         budget: InputBudget,
-        refusal_factory: SessionFactory | None = None,
     ) -> None:
-        """Admit no connection yet; all listeners share `batch` and `budget`.
-
-        `refusal_factory` creates the sessions that reject clients beyond `max_connections` with an
-        error; None closes these connections immediately.
-        """
+        """Admit no connection yet; all listeners share `batch` and `budget`."""
         self.options = options
         self.batch = batch
         self.budget = budget
-        self._session_factory = session_factory
-        self._refusal_factory = refusal_factory
+        self.session_factory = session_factory
         self.url: Url = options.url
         self.connections: set[AnyConnection] = set()
         self.refusals: set[AnyConnection] = set()
@@ -251,22 +246,21 @@ class Admission(Generic[AnyConnection]):
         self.received_bytes = 0
         self.sent_bytes = 0
 
-    def admit(self, connection: AnyConnection) -> SessionFactory | None:
-        """Count a connection in and return what makes its session. Beyond `max_connections` that is
-        a session which refuses, for up to `max_rejections` connections; None for the others."""
+    def admit(self, connection: AnyConnection) -> bool:
+        """Count a connection in. Return False if it has to be closed at once: beyond
+        `max_connections`, only `max_rejections` connections are in `refusals`."""
         self.remove_arrival(connection.peer)
         limit_name = self._limit_reached(connection.peer)
         if not limit_name:
             self.connections.add(connection)
             self.accepted += 1
             self._count_address(connection.peer, 1)
-            return self._session_factory
+            return True
         self._refuse(limit_name)
-        if limit_name != "max_connections" or len(self.refusals) >= self.options.max_rejections:
-            return None
-        if self._refusal_factory is not None:
-            self.refusals.add(connection)
-        return self._refusal_factory
+        if limit_name != "max_connections" or len(self.refusals) >= self.options.rejections:
+            return False
+        self.refusals.add(connection)
+        return True
 
     def admit_arrival(self, peer: str, arrivals: int) -> bool:
         """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
@@ -278,9 +272,9 @@ class Admission(Generic[AnyConnection]):
                 self._arriving.add(peer)
                 self._count_address(peer, 1)
             return True
-        if limit_name == "max_connections" and self._refusal_factory is not None:
+        if limit_name == "max_connections":
             connection_count = len(self.connections) + len(self.refusals) + arrivals
-            if connection_count < self.options.max_connections + self.options.max_rejections:
+            if connection_count < self.options.max_connections + self.options.rejections:
                 return True
         self._refuse(limit_name)
         return False

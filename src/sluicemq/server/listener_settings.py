@@ -32,6 +32,7 @@ DEFAULT_LISTENERS: Final = (
 
 VIBEMQ: Final = frozenset({"vibemq", "auto"})
 JMQ: Final = frozenset({"jmq", "auto"})
+REJECTING: Final = JMQ | VIBEMQ
 TLS: Final = frozenset({"tls"})
 """Listeners for which a setting has a meaning."""
 
@@ -406,7 +407,7 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             "time (HELLO_REPLY with status 503, Error CONNECTION_LIMIT); further connections are "
             "closed at once.",
             le=10_000,
-            only=("jmq", "vibemq", "auto"),
+            only=REJECTING,
         ),
     ] = 64
     user: Annotated[
@@ -471,6 +472,12 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
             only=("unix",),
         ),
     ] = 0o660
+
+    @property
+    def rejections(self) -> int:
+        """Connections beyond `max_connections` that receive an error; 0 if the protocol has none
+        for that."""
+        return self.max_rejections if self.url.protocol in REJECTING else 0
 
 
 def default_listeners() -> tuple[Listener, ...]:

@@ -266,10 +266,7 @@ class Server:
         try:
             for options in config.listeners:
                 session_factory = session_factories.of(options)
-                refusal_factory = session_factories.refusal_factory(options)
-                listener = OpenListener(
-                    Admission(options, session_factory, batch, budget, refusal_factory)
-                )
+                listener = OpenListener(Admission(options, session_factory, batch, budget))
                 await listener.open()
                 self.listeners.append(listener)
             admin = admin_listener(config.admin_socket)

@@ -13,7 +13,7 @@ A service without a listener gets no row, because port 0 means that the service 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -22,7 +22,7 @@ from sluicemq.admin.api_context import PART_OVERHEAD_BYTES, ApiContext, ApiLimit
 from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import ConfigurationError, TooManyConnections
 from sluicemq.model.message import Durability
 from sluicemq.model.url import Url, is_wildcard
 from sluicemq.protocols.jmq.connection import PortMapperSession
@@ -83,41 +83,31 @@ class SessionFactories:
         self._context = context
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
-        self._factories: dict[str, SessionFactory] = {
+        self._factories: dict[str, Callable[[Listener, Transport, bool], Session]] = {
             "phpmq": self._phpmq,
             "phpmq-maintenance": self._maintenance,
             "msglite": self._msglite,
             "msglite-http": self._gateway,
             "vibemq": self._vibemq,
-            "jmq": self._jmq,
-        }
-        self._detected = {**self._factories, "jmq": self._jms, PORT_MAPPER: self._portmapper}
-        """Factories by the protocol that a client's first bytes have shown."""
-        self._detected_refused: dict[str, SessionFactory] = {
-            "jmq": partial(self._jms, refused=True),
-            "vibemq": partial(self._vibemq, refused=True),
+            "jmq": self._jms,
             PORT_MAPPER: self._portmapper,
         }
-        """The same for clients beyond the limit of connections, which can be told so."""
 
     def of(self, options: Listener) -> SessionFactory:
-        """Return the session factory of a listener; each listener that may speak HTTP has its
-        own."""
-        if options.url.protocol == "http":
-            return self.http(options)
-        if options.url.protocol == "auto":
-            return self._auto(options)
-        return self._factories[options.url.protocol]
-
-    def refusal_factory(self, options: Listener) -> SessionFactory | None:
-        """Return what serves clients beyond the limit of connections of a listener: those of JMQ
-        and VibeMQ can be told that there are too many. None for the other protocols."""
-        protocol = options.url.protocol
-        if options.max_rejections and protocol == "auto":
-            return self._auto(options, refused=True)
-        if options.max_rejections and protocol in ("jmq", "vibemq"):
-            return partial(self._jmq if protocol == "jmq" else self._vibemq, refused=True)
-        return None
+        """Return the session factory of a listener."""
+        factories: dict[str, SessionFactory] = {
+            protocol: partial(factory, options) for protocol, factory in self._factories.items()
+        }
+        if self._context is not None and options.url.protocol in ("http", "auto"):
+            factories["http"] = self.http(options)
+        match options.url.protocol, options.services:
+            case "auto", _:
+                return partial(_open_auto, factories)
+            case "jmq", "all":
+                return partial(_open_jmq, factories, options)
+            case "jmq", "portmapper":
+                return factories[PORT_MAPPER]
+        return factories[options.url.protocol]
 
     def http(self, options: Listener, *, local: bool = False) -> SessionFactory:
         """Return the session factory of an HTTP listener; `local`: of the admin socket."""
@@ -136,7 +126,8 @@ class SessionFactories:
         # that every client that reaches the port may use it, by any name
         name = "" if url.public or url.tls else url.host
 
-        def open_session(transport: Transport, options: Listener) -> Session:
+        def open_session(transport: Transport, refused: bool) -> Session:
+            _expect_capacity(options, refused)
             if local:
                 access = self._authenticator.open_local(transport)
             else:
@@ -145,48 +136,49 @@ class SessionFactories:
 
         return open_session
 
-    def _guest_access(self, transport: Transport, options: Listener) -> Access:
+    def _guest_access(self, options: Listener, transport: Transport, refused: bool) -> Access:
         """Return the access of a client without a login. Raises TooManyConnections."""
+        _expect_capacity(options, refused)
         access = self._authenticator.open(transport, options, logs_in=False)
         if access.guest is not None:
             transport.claim_user(access.guest.name)
         return access
 
-    def _phpmq(self, transport: Transport, options: Listener) -> Session:
+    def _phpmq(self, options: Listener, transport: Transport, refused: bool) -> Session:
         return PhpmqSession(
             transport,
             self._broker,
-            access=self._guest_access(transport, options),
+            access=self._guest_access(options, transport, refused),
             dispatch_version=options.dispatch_version,
             durability=_durability(options, Durability.SYNC),
             limits=PhpmqLimits(queue=options.max_name_bytes, body=options.max_frame_bytes),
         )
 
-    def _maintenance(self, transport: Transport, options: Listener) -> Session:
-        access = self._guest_access(transport, options)
+    def _maintenance(self, options: Listener, transport: Transport, refused: bool) -> Session:
+        access = self._guest_access(options, transport, refused)
         return MaintenanceSession(transport, self._broker, self._vitals, access=access)
 
-    def _msglite(self, transport: Transport, options: Listener) -> Session:
+    def _msglite(self, options: Listener, transport: Transport, refused: bool) -> Session:
         return MsgliteSession(
             transport,
             self._broker,
             self._replies,
-            access=self._guest_access(transport, options),
+            access=self._guest_access(options, transport, refused),
             durability=_durability(options, Durability.NONE),
             limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
         )
 
-    def _gateway(self, transport: Transport, options: Listener) -> Session:
+    def _gateway(self, options: Listener, transport: Transport, refused: bool) -> Session:
         return GatewaySession(
             transport,
             self._broker,
             self._replies,
-            access=self._guest_access(transport, options),
+            access=self._guest_access(options, transport, refused),
             address=options.request_queue,
             max_body=options.max_frame_bytes,
         )
 
-    def _vibemq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
+    def _vibemq(self, options: Listener, transport: Transport, refused: bool) -> Session:
         return VibemqSession(
             transport,
             self._broker,
@@ -216,26 +208,7 @@ class SessionFactories:
             self._large,
         )
 
-    def _jmq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
-        """Return the session of a JMQ listener.
-
-        The client selects the port mapper by its first byte or by sending nothing. `refused` is
-        True if the connection exceeds the limit.
-        """
-        if options.services == "jms":
-            return self._jms(transport, options, refused=refused)
-        if options.services == "portmapper":
-            return self._portmapper(transport, options)
-        return AutoSession(
-            transport,
-            lambda protocol: self._open_detected(protocol, transport, options, refused=refused),
-            detect_jmq_protocol,
-            silent=PORT_MAPPER,
-            patience=options.portmapper_timeout,
-            login=Login.DUE,
-        )
-
-    def _jms(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
+    def _jms(self, options: Listener, transport: Transport, refused: bool) -> Session:
         settings = self._jmq_settings
         access = self._authenticator.open(transport, options, logs_in=True)
         authentication = options.authentication
@@ -267,7 +240,7 @@ class SessionFactories:
             ),
         )
 
-    def _portmapper(self, transport: Transport, options: Listener) -> Session:
+    def _portmapper(self, options: Listener, transport: Transport, refused: bool) -> Session:
         return PortMapperSession(
             transport,
             lambda: encode_services(
@@ -276,35 +249,50 @@ class SessionFactories:
             options.portmapper_timeout,
         )
 
-    def _auto(self, options: Listener, *, refused: bool = False) -> SessionFactory:
-        """Return the session factory of an `auto` listener.
 
-        HTTP is the management API and the console, as on an HTTP listener with the same address:
-        its clients log in by the same rules. There is none without a context.
-        """
-        http_factory = None if self._context is None or refused else self.http(options)
+def _open_auto(
+    factories: Mapping[str, SessionFactory], transport: Transport, refused: bool
+) -> Session:
+    """Return the session of an `auto` listener."""
+    return AutoSession(
+        transport,
+        partial(_open_detected, factories, transport, refused),
+        login=Login.DUE if refused else Login.NONE,
+    )
 
-        def open_session(transport: Transport, options: Listener) -> Session:
-            def open_as(protocol: str) -> Session:
-                if protocol == "http" and http_factory is not None:
-                    return http_factory(transport, options)
-                return self._open_detected(protocol, transport, options, refused=refused)
 
-            return AutoSession(transport, open_as, login=Login.DUE if refused else Login.NONE)
+def _open_jmq(
+    factories: Mapping[str, SessionFactory],
+    options: Listener,
+    transport: Transport,
+    refused: bool,
+) -> Session:
+    """Return the session of a JMQ listener. The client selects the port mapper by its first byte
+    or by sending nothing."""
+    return AutoSession(
+        transport,
+        partial(_open_detected, factories, transport, refused),
+        detect_jmq_protocol,
+        silent=PORT_MAPPER,
+        patience=options.portmapper_timeout,
+        login=Login.DUE,
+    )
 
-        return open_session
 
-    def _open_detected(
-        self, protocol: str, transport: Transport, options: Listener, *, refused: bool = False
-    ) -> Session:
-        """Return the session of a protocol that was recognised. Raises ConfigurationError if it is
-        not served, or the client is `refused` and the protocol cannot say so."""
-        factory = (self._detected_refused if refused else self._detected).get(protocol)
-        if factory is None:
-            raise ConfigurationError(
-                "too many connections" if refused else f"{protocol} is not served here"
-            )
-        return factory(transport, options)
+def _open_detected(
+    factories: Mapping[str, SessionFactory], transport: Transport, refused: bool, protocol: str
+) -> Session:
+    """Return the session of a detected protocol. Raises ConfigurationError if it is not served."""
+    factory = factories.get(protocol)
+    if factory is None:
+        raise ConfigurationError(f"{protocol} is not served here")
+    return factory(transport, refused)
+
+
+def _expect_capacity(options: Listener, refused: bool) -> None:
+    """Raise TooManyConnections for a connection beyond the limit whose protocol has no error."""
+    if refused:
+        raise TooManyConnections(f"the limit of {options.max_connections} connections is reached")
 
 
 def _queue_defaults(options: Listener) -> WrittenOptions:
