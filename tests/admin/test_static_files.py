@@ -154,6 +154,11 @@ def test_files_are_compressed_for_clients_with_gzip(port: int) -> None:
         assert gzip.decompress(answer.body) == static_files.files["app.js"].content
         head = ask(connection, path, "HEAD", Accept_Encoding="gzip")
         assert (head.status, head.body) == (200, b"")
+        for refusal in ("gzip;q=0", "br, gzip; q=0.0", "GZIP;Q=0.000, br"):
+            answer = ask(connection, path, Accept_Encoding=refusal)
+            assert "content-encoding" not in answer.headers, refusal
+        answer = ask(connection, path, Accept_Encoding="gzip;q=0.5, br")
+        assert answer.headers["content-encoding"] == "gzip"
 
 
 def test_unknown_paths_are_not_found(port: int) -> None:

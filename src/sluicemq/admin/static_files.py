@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -52,13 +53,11 @@ POLICY: Final = "; ".join(
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
 }
+"""Headers in addition to those of all responses (`app.HEADERS`)."""
 REVALIDATE: Final = "no-cache"
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
+_ACCEPTS_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|\Z))", re.IGNORECASE)
 
 
 class StaticFile(NamedTuple):
@@ -163,7 +162,7 @@ def _send(call: Call, file: StaticFile, cache_control: str) -> Response:
     if file.tag in request_headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     content = file.content
-    if "gzip" in request_headers.get("accept-encoding", ""):
+    if _ACCEPTS_GZIP.search(request_headers.get("accept-encoding", "")):
         content = file.packed
         headers["Content-Encoding"] = "gzip"
     return Response(content, headers=headers, media_type=file.media)
