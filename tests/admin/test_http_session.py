@@ -110,6 +110,22 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 @in_event_loop
+async def test_a_request_target_may_be_a_url() -> None:
+    fixture = SessionFixture()
+    for target in (b"http://localhost:7680/api/v1/status?", b"HTTP://localhost/api/v1/status"):
+        transport = fixture.connect()
+        transport.session.receive(b"GET %b HTTP/1.1\r\nHost: other.example\r\n\r\n" % target)
+        await fixture.rest()
+        [(status, _)] = answers(transport)
+        assert status == 200, target
+    transport = fixture.connect()
+    transport.session.receive(b"GET http://other.example HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await fixture.rest()
+    [(status, body)] = answers(transport)
+    assert (status, b"unknown-host" in body) == (403, True)
+
+
+@in_event_loop
 async def test_a_body_that_the_client_has_not_sent_is_not_taken_from_the_next_request() -> None:
     fixture = SessionFixture()
     waiting = b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"

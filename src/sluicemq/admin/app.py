@@ -45,6 +45,7 @@ from sluicemq.admin.routing import (
     RouteTable,
     address_in,
     handles,
+    in_origin_form,
     may_be_unread,
     parameters,
     read_body,
@@ -215,6 +216,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: send its response, audit it and record its duration."""
         start = perf_counter()
+        scope = in_origin_form(scope)
         request = Request(scope, receive)
         call: Call | None = None
         has_read_body = False

@@ -26,6 +26,7 @@ import msgspec
 from msgspec.inspect import IntType, Metadata, StructType, type_info
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from sluicemq.admin.caller import Caller, RequestIdentity
 from sluicemq.admin.errors import ApiError, decoding_error_text
@@ -88,6 +89,7 @@ def may_be_unread(request: Request) -> bool:
     return is_large or "transfer-encoding" in request.headers or "expect" in request.headers
 
 
+_ABSOLUTE_FORM: Final = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 _PARAMETER: Final = re.compile(r"\{(\*?)\w+\}")
 _NUMBER: Final = re.compile("-?[0-9]{1,20}")
 
@@ -185,6 +187,17 @@ class Call:
         self.log_denied(operation)
         client = self.identity.name or "an anonymous client"
         return AccessDenied(f"{client} may not {operation}{reason}")
+
+
+def in_origin_form(scope: Scope) -> Scope:
+    """Return the scope of a request with a path as its target. A client may send a URL instead,
+    whose host then replaces the `Host` header (RFC 9112, 3.2.2)."""
+    match = _ABSOLUTE_FORM.match(scope["raw_path"])
+    if match is None:
+        return scope
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    path = scope["raw_path"][match.end() :] or b"/"
+    return {**scope, "raw_path": path, "headers": [*headers, (b"host", match[1])]}
 
 
 class RouteTable:
