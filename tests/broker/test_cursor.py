@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from itertools import chain
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.broker import Delivery, Destination, EngineSettings
-from sluicemq.broker.pending.backlog import CHUNK, Requeued
+from sluicemq.broker.pending.backlog import CHUNK, Chunks
 from sluicemq.broker.pending.cursor import CHUNK_COST, Cursor
 from sluicemq.broker.pending.entry import READY, TAKEN
 from sluicemq.broker.subscription import remove_waiting, withdraw
@@ -30,10 +29,8 @@ def ready_in(queue: Destination) -> list[Delivery]:
     line = queue.queue.all_ready
     deliveries: list[Delivery] = []
     for priority in range(10):
-        backlog = line.backlogs[priority]
-        if backlog is not None:
-            deliveries += chain(backlog._front, *backlog._chunks)
-        deliveries += chain(line.fifos[priority] or (), line.requeued[priority] or ())
+        for part in (line.backlogs[priority], line.fifos[priority], line.requeued[priority]):
+            deliveries += part or ()
     deliveries = [delivery for delivery in deliveries if delivery.state == READY]
     return sorted(deliveries, key=lambda delivery: (-delivery.priority, delivery.order))
 
@@ -219,17 +216,16 @@ def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None
 def test_requeued_deliveries_are_kept_in_order(orders: list[int], pops: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue().queue
-    requeued = Requeued()
+    requeued = Chunks()
     expected = []
     for order in orders:
         delivery = Delivery(queue, order, None, 4, 1, 1, 0, 0)
-        requeued.add(delivery)
+        requeued.insert(delivery)
         expected.append(order)
     expected.sort()
     for _ in range(min(pops, len(expected))):
-        assert requeued.first().order == expected[0]
-        assert requeued.pop().order == expected.pop(0)
-    assert len(requeued) == len(expected)
+        assert requeued.front().popleft().order == expected.pop(0)
+        assert requeued.trim() == (not expected)
     assert [d.order for d in requeued] == expected
     for order in (0, 1, 2500, 5000):
         later_orders = [value for value in expected if value > order]
@@ -238,15 +234,15 @@ def test_requeued_deliveries_are_kept_in_order(orders: list[int], pops: int) -> 
 
 def test_many_requeued_deliveries_are_kept_in_chunks_and_released() -> None:
     queue = BrokerFixture().queue().queue
-    requeued = Requeued()
+    requeued = Chunks()
     orders = list(range(1, 6 * CHUNK))
     random.Random(7).shuffle(orders)
     for order in orders:
-        requeued.add(Delivery(queue, order, None, 4, 1, 1, 0, 0))
+        requeued.insert(Delivery(queue, order, None, 4, 1, 1, 0, 0))
     assert [d.order for d in requeued] == sorted(orders)
     for delivery in requeued:
         delivery.state = TAKEN if delivery.order % 2 else READY
-    requeued.compact()
+    assert requeued.compact() == 3 * CHUNK - 1
     assert [d.order for d in requeued] == list(range(2, 6 * CHUNK, 2))
     assert requeued.find(4) is not None
     assert requeued.find(5) is None

@@ -5,7 +5,7 @@ no state beyond that in the journal: these are packed in chunks, in arrays of 12
 become objects again when the chunk reaches the front, or one by one when another holder needs them.
 
 Requeued deliveries are added in any order and mostly removed at the front; but any range must be
-found without sorting, however many there are. So they are kept in chunks that are small enough for
+found without sorting, however many there are. So they are kept in chunks, too, small enough for
 cheap insertion. For few deliveries the cost is about that of a heap, for many it is lower.
 """
 
@@ -96,23 +96,26 @@ class PackedChunk(Generic[AnyEntry]):
         return True
 
 
-class Backlog(Generic[AnyEntry]):
-    """Deliveries before the newest part of a pending queue: objects, then chunks, in order.
+class Chunks(Generic[AnyEntry]):
+    """Deliveries of one priority in order, in chunks, none of which is empty.
 
     packed  number of deliveries in packed chunks
     """
 
-    __slots__ = ("_chunks", "_front", "_template", "packed")
+    __slots__ = ("_chunks", "_template", "packed")
 
     def __init__(self) -> None:
-        self._front: deque[AnyEntry] = deque()
-        self._chunks: deque[PackedChunk[AnyEntry] | list[AnyEntry]] = deque()
+        self._chunks: deque[PackedChunk[AnyEntry] | deque[AnyEntry]] = deque()
         self._template: AnyEntry | None = None
         """Entry for the creation of those in packed chunks."""
         self.packed = 0
 
-    def add(self, deliveries: list[AnyEntry], pack: bool) -> None:
-        """Append deliveries, at least one; packed if `pack` is set and possible."""
+    def __iter__(self) -> Iterator[AnyEntry]:
+        for chunk in self._chunks:
+            yield from chunk
+
+    def append(self, deliveries: list[AnyEntry], pack: bool) -> None:
+        """Append a chunk of deliveries, at least one; packed if `pack` is set and possible."""
         if pack and PackedChunk.can_pack(deliveries):
             template = self._template
             if template is None or template.journaled != deliveries[0].journaled:
@@ -120,65 +123,90 @@ class Backlog(Generic[AnyEntry]):
             self._chunks.append(PackedChunk(deliveries, template))
             self.packed += len(deliveries)
         else:
-            self._chunks.append(deliveries)
+            self._chunks.append(deque(deliveries))
+
+    def insert(self, delivery: AnyEntry) -> None:
+        """Insert a delivery at the position of its order, which must not be present.
+
+        No chunk may be packed.
+        """
+        chunks = self._chunks
+        if not chunks:
+            chunks.append(deque((delivery,)))
+            return
+        index = len(chunks) - 1
+        if delivery.order <= self.last():
+            index = self._index(delivery.order)
+        chunk = chunks[index]
+        assert not isinstance(chunk, PackedChunk)
+        if delivery.order > chunk[-1].order:
+            chunk.append(delivery)
+        else:
+            insort(chunk, delivery, key=order_of)
+        if len(chunk) > 2 * CHUNK:
+            chunks.insert(index, deque([chunk.popleft() for _ in range(CHUNK)]))
 
     def front(self) -> deque[AnyEntry]:
-        """Return the next deliveries, to be taken from the left end; empty when none are left."""
-        while not self._front and self._chunks:
-            chunk = self._chunks.popleft()
-            if isinstance(chunk, PackedChunk):
-                self.packed -= len(chunk)
-            self._front.extend(chunk)
-        return self._front
+        """Return the first chunk as objects, in any state.
+
+        The caller may remove deliveries from it, and calls `trim` if none is left.
+        """
+        chunk = self._chunks[0]
+        if isinstance(chunk, PackedChunk):
+            self.packed -= len(chunk)
+            chunk = self._chunks[0] = deque(chunk)
+        return chunk
+
+    def trim(self) -> bool:
+        """Remove the first chunk if it is empty; return whether there are no deliveries left."""
+        if self._chunks and not self._chunks[0]:
+            self._chunks.popleft()
+        return not self._chunks
+
+    def _index(self, order: int) -> int:
+        """Return the index of the chunk that has the delivery of that order, or the next one."""
+        return bisect_left(self._chunks, order, key=_last)
+
+    def last(self) -> int:
+        """Return the order of the last delivery. There must be one."""
+        return _last(self._chunks[-1])
 
     def after(self, order: int, count: int) -> list[AnyEntry]:
-        """Return the first `count` deliveries behind that order; those in chunks as temporary
-        objects.
+        """Return the first `count` deliveries behind that order, in any state; those in packed
+        chunks as temporary objects.
         """
-        deliveries = entries_after(self._front, order, count)
-        if len(deliveries) < count:
-            start = bisect_right(self._chunks, order, key=_last)
-            for chunk in islice(self._chunks, start, None):
-                if isinstance(chunk, PackedChunk):
-                    deliveries.extend(chunk.after(order, count - len(deliveries)))
-                else:
-                    deliveries += entries_after(chunk, order, count - len(deliveries))
-                if len(deliveries) >= count:
-                    break
+        deliveries: list[AnyEntry] = []
+        for chunk in islice(self._chunks, self._index(order + 1), None):
+            if isinstance(chunk, PackedChunk):
+                deliveries.extend(chunk.after(order, count - len(deliveries)))
+            else:
+                deliveries += entries_after(chunk, order, count - len(deliveries))
+            if len(deliveries) >= count:
+                break
         return deliveries
 
     def packed_after(self, order: int) -> PackedChunk[AnyEntry] | None:
         """Return the packed chunk that the first delivery behind that order is in, if it is in
         one.
         """
-        if self._front and self._front[-1].order > order:
-            return None
-        index = bisect_right(self._chunks, order, key=_last)
+        index = self._index(order + 1)
         chunk = self._chunks[index] if index < len(self._chunks) else None
         return chunk if isinstance(chunk, PackedChunk) else None
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
-        if self._front and self._front[-1].order >= order:
-            return entry_at(self._front, order)
-        index = bisect_left(self._chunks, order, key=_last)
+        index = self._index(order)
         if index == len(self._chunks):
             return None
         chunk = self._chunks[index]
         return chunk.find(order) if isinstance(chunk, PackedChunk) else entry_at(chunk, order)
 
-    def last(self) -> int:
-        """Return the order of the last delivery, 0 if there is none."""
-        if self._chunks:
-            return _last(self._chunks[-1])
-        return self._front[-1].order if self._front else 0
-
     def discard(self, order: int, packed: bool = False) -> bool:
-        """Remove a delivery that is not in the front; return False if it is not present.
+        """Remove the delivery with that order; return False if it is not present.
 
         With `packed`, remove it from a packed chunk only.
         """
-        index = bisect_left(self._chunks, order, key=_last)
+        index = self._index(order)
         if index == len(self._chunks):
             return False
         chunk = self._chunks[index]
@@ -186,44 +214,33 @@ class Backlog(Generic[AnyEntry]):
             if not chunk.remove(order):
                 return False
             self.packed -= 1
-        elif packed or not remove_entry(chunk, order):
+        elif packed or not _remove_entry(chunk, order):
             return False
         if not chunk:
             del self._chunks[index]
         return True
 
-    @property
-    def empty(self) -> bool:
-        """True if there are no deliveries."""
-        return not self._front and not self._chunks
-
     def compact(self) -> int:
         """Remove the objects that are no longer READY; return the number of deliveries left."""
-        self._front = deque(ready_of(self._front))
-        remaining = len(self._front) + self.packed
-        chunks: deque[PackedChunk[AnyEntry] | list[AnyEntry]] = deque()
+        remaining = self.packed
+        chunks: deque[PackedChunk[AnyEntry] | deque[AnyEntry]] = deque()
         for chunk in self._chunks:
-            if isinstance(chunk, PackedChunk):
-                if chunk:
-                    chunks.append(chunk)
-            else:
-                ready = ready_of(chunk)
-                remaining += len(ready)
-                if ready:
-                    chunks.append(ready)
+            if not isinstance(chunk, PackedChunk):
+                chunk = deque(ready_of(chunk))
+                remaining += len(chunk)
+            if chunk:
+                chunks.append(chunk)
         self._chunks = chunks
         return remaining
 
 
-def entries_after(
-    entries: deque[AnyEntry] | list[AnyEntry], order: int, count: int
-) -> list[AnyEntry]:
+def entries_after(entries: deque[AnyEntry], order: int, count: int) -> list[AnyEntry]:
     """Return the first `count` deliveries of an ordered sequence behind that order."""
-    start = bisect_right(entries, order, key=order_of) if entries else 0
+    start = bisect_right(entries, order, key=order_of)
     return list(islice(entries, start, start + count))
 
 
-def entry_at(entries: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry | None:
+def entry_at(entries: deque[AnyEntry], order: int) -> AnyEntry | None:
     """Return the delivery of an ordered sequence with that order, in any state, or None."""
     index = bisect_left(entries, order, key=order_of)
     if index < len(entries) and entries[index].order == order:
@@ -231,7 +248,7 @@ def entry_at(entries: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry 
     return None
 
 
-def remove_entry(chunk: list[AnyEntry], order: int) -> bool:
+def _remove_entry(chunk: deque[AnyEntry], order: int) -> bool:
     """Remove the delivery with that order from a chunk; return False if it is not present."""
     index = bisect_left(chunk, order, key=order_of)
     if index == len(chunk) or chunk[index].order != order:
@@ -245,81 +262,5 @@ def order_of(delivery: AnyEntry) -> int:
     return delivery.order
 
 
-def _last(chunk: PackedChunk[AnyEntry] | list[AnyEntry]) -> int:
+def _last(chunk: PackedChunk[AnyEntry] | deque[AnyEntry]) -> int:
     return chunk.last if isinstance(chunk, PackedChunk) else chunk[-1].order
-
-
-class Requeued(Generic[AnyEntry]):
-    """Sorted collection of requeued deliveries with distinct orders."""
-
-    __slots__ = ("_chunks",)
-
-    def __init__(self) -> None:
-        self._chunks: list[list[AnyEntry]] = []
-        """Deliveries in order; no chunk is empty."""
-
-    def __bool__(self) -> bool:
-        return bool(self._chunks)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._chunks))
-
-    def __iter__(self) -> Iterator[AnyEntry]:
-        for chunk in self._chunks:
-            yield from chunk
-
-    def add(self, delivery: AnyEntry) -> None:
-        """Insert a delivery at the position of its order, which must not be present."""
-        chunks = self._chunks
-        if not chunks:
-            chunks.append([delivery])
-            return
-        index = len(chunks) - 1
-        if delivery.order > chunks[index][-1].order:
-            chunks[index].append(delivery)
-        else:
-            index = bisect_left(chunks, delivery.order, key=_last)
-            insort(chunks[index], delivery, key=order_of)
-        if len(chunks[index]) > 2 * CHUNK:
-            chunks.insert(index + 1, chunks[index][CHUNK:])
-            del chunks[index][CHUNK:]
-
-    def first(self) -> AnyEntry:
-        """Return the delivery with the lowest order. There must be one."""
-        return self._chunks[0][0]
-
-    def pop(self) -> AnyEntry:
-        """Remove and return the delivery with the lowest order."""
-        chunk = self._chunks[0]
-        delivery = chunk.pop(0)
-        if not chunk:
-            del self._chunks[0]
-        return delivery
-
-    def discard(self, order: int) -> bool:
-        """Remove the delivery with that order; return False if it is not present."""
-        index = bisect_left(self._chunks, order, key=_last)
-        if index == len(self._chunks) or not remove_entry(self._chunks[index], order):
-            return False
-        if not self._chunks[index]:
-            del self._chunks[index]
-        return True
-
-    def find(self, order: int) -> AnyEntry | None:
-        """Return the delivery with that order, in any state, or None."""
-        index = bisect_left(self._chunks, order, key=_last)
-        return entry_at(self._chunks[index], order) if index < len(self._chunks) else None
-
-    def after(self, order: int, count: int) -> list[AnyEntry]:
-        """Return the first `count` deliveries behind that order, in any state."""
-        deliveries: list[AnyEntry] = []
-        for chunk in islice(self._chunks, bisect_right(self._chunks, order, key=_last), None):
-            deliveries += entries_after(chunk, order, count - len(deliveries))
-            if len(deliveries) >= count:
-                break
-        return deliveries
-
-    def compact(self) -> None:
-        """Remove deliveries that are no longer READY."""
-        ready = ready_of(self)
-        self._chunks = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]

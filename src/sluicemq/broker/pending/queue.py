@@ -16,9 +16,8 @@ from collections import OrderedDict, deque
 from typing import Final, Generic, TypeVar
 
 from sluicemq.broker.pending.backlog import (
-    Backlog,
+    Chunks,
     PackedChunk,
-    Requeued,
     entries_after,
     entry_at,
     order_of,
@@ -63,11 +62,11 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         """Create an empty pending queue; `chunk_size` is the number of deliveries in a chunk."""
         self._chunk_size = chunk_size
         self.selector = selector
-        self.backlogs: list[Backlog[AnyEntry] | None] = [None] * PRIORITIES
+        self.backlogs: list[Chunks[AnyEntry] | None] = [None] * PRIORITIES
         self.pinned = False
         """True if other pending queues may contain some of its deliveries too."""
         self.fifos: list[deque[AnyEntry] | None] = [None] * PRIORITIES
-        self.requeued: list[Requeued[AnyEntry] | None] = [None] * PRIORITIES
+        self.requeued: list[Chunks[AnyEntry] | None] = [None] * PRIORITIES
         self.mask = 0
         self.length = 0
         self.limit = COMPACTION_MIN
@@ -113,8 +112,8 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         if ready:
             backlog = self.backlogs[priority]
             if backlog is None:
-                backlog = self.backlogs[priority] = Backlog()
-            backlog.add(ready, packing)
+                backlog = self.backlogs[priority] = Chunks()
+            backlog.append(ready, packing)
 
     def pin(self, delivery: AnyEntry) -> None:
         """Mark a delivery object of this queue that will be in another pending queue too."""
@@ -132,25 +131,27 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         if backlog is not None and backlog.discard(delivery.sequence, packed=True):
             self.length -= 1
             self._insert(delivery)
+            self._remove_empty(delivery.priority)
 
     def discard(self, delivery: AnyEntry) -> None:
         """Remove a READY delivery without taking it.
 
-        Among the newest deliveries and the next ones it may remain until it is skipped as no longer
-        READY.
+        Among the newest deliveries it remains until it is skipped as no longer READY.
         """
-        priority = delivery.priority
+        for chunks in (self.backlogs[delivery.priority], self.requeued[delivery.priority]):
+            if chunks is not None and chunks.discard(delivery.order):
+                self.length -= 1
+                self._remove_empty(delivery.priority)
+                return
+        delivery.pinned = True  # if it becomes READY again, `reinsert` has to look for it
+
+    def _remove_empty(self, priority: int) -> None:
+        """Remove the parts of a priority that have become empty."""
         backlog, requeued = self.backlogs[priority], self.requeued[priority]
-        if backlog is not None and backlog.discard(delivery.order):
-            if backlog.empty:
-                self.backlogs[priority] = backlog = None
-        elif requeued is not None and requeued.discard(delivery.order):
-            if not requeued:
-                self.requeued[priority] = requeued = None
-        else:
-            delivery.pinned = True  # if it becomes READY again, `reinsert` has to look for it
-            return
-        self.length -= 1
+        if backlog is not None and backlog.trim():
+            self.backlogs[priority] = backlog = None
+        if requeued is not None and requeued.trim():
+            self.requeued[priority] = requeued = None
         if backlog is None and requeued is None and not self.fifos[priority]:
             self.mask &= ~(1 << priority)
 
@@ -212,8 +213,8 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         priority = delivery.priority
         requeued = self.requeued[priority]
         if requeued is None:
-            requeued = self.requeued[priority] = Requeued()
-        requeued.add(delivery)
+            requeued = self.requeued[priority] = Chunks()
+        requeued.insert(delivery)
         self.mask |= 1 << priority
         self.length += 1
 
@@ -249,51 +250,35 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         return None
 
     def _first_order(self, priority: int) -> int:
-        return self._head(priority).order
+        return self._front(priority)[0].order
 
     def head(self) -> AnyEntry | None:
         """Return the delivery that `take` would return, without removing it."""
         while self.mask:
             priority = self.mask.bit_length() - 1
-            delivery = self._head(priority)
+            delivery = self._front(priority)[0]
             if delivery.state == READY:
                 return delivery
             self._pop(priority)
         return None
 
-    def _front(self, priority: int) -> deque[AnyEntry] | None:
-        """Return the deque at the front of the FIFO, None if there is none."""
-        backlog = self.backlogs[priority]
-        if backlog is not None:
-            front = backlog.front()
-            if front:
-                return front
-            self.backlogs[priority] = None
-        return self.fifos[priority]
-
-    def _head(self, priority: int) -> AnyEntry:
-        fifo = self._front(priority)
-        requeued = self.requeued[priority]
+    def _front(self, priority: int) -> deque[AnyEntry]:
+        """Return the deque that begins with the first delivery of a priority that has any."""
+        backlog, requeued = self.backlogs[priority], self.requeued[priority]
+        front = backlog.front() if backlog is not None else self.fifos[priority]
         if requeued is not None:
-            first = requeued.first()
-            if not (fifo and fifo[0].order < first.order):
-                return first
-        assert fifo
-        return fifo[0]
+            requeued_front = requeued.front()
+            if not front or requeued_front[0].order < front[0].order:
+                return requeued_front
+        assert front
+        return front
 
     def _pop(self, priority: int) -> AnyEntry:
-        fifo = self._front(priority)
-        requeued = self.requeued[priority]
-        if requeued is not None and not (fifo and fifo[0].order < requeued.first().order):
-            delivery = requeued.pop()
-            if not requeued:
-                requeued = self.requeued[priority] = None
-        else:
-            assert fifo
-            delivery = fifo.popleft()
+        front = self._front(priority)
+        delivery = front.popleft()
         self.length -= 1
-        if not fifo and requeued is None and not self._front(priority):
-            self.mask &= ~(1 << priority)
+        if not front:
+            self._remove_empty(priority)
         return delivery
 
     def count_objects(self) -> int:
@@ -316,13 +301,10 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
                 count += len(fifo)
             requeued = self.requeued[priority]
             if requeued is not None:
-                requeued.compact()
-                count += len(requeued)
-                if not requeued:
-                    self.requeued[priority] = None
+                count += requeued.compact()
             self.length += count
-            if count:
-                self.mask |= 1 << priority
+            self.mask |= 1 << priority
+            self._remove_empty(priority)
         self.limit = 2 * self.count_objects() + COMPACTION_MIN
 
     def clear(self) -> None:
