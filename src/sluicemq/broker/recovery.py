@@ -447,10 +447,10 @@ class _Recovery:
             target_numbers = list(self.broker.journal.fetch(sequence).routes)
         target_numbers = [n for n in target_numbers if sequence not in self.completed.get(n, ())]
         subscriptions = self.broker.durable_subscriptions
-        takers = [subscriptions[number] for number in target_numbers if number in subscriptions]
-        for subscription in takers:
+        targets = [subscriptions[number] for number in target_numbers if number in subscriptions]
+        for subscription in targets:
             self._recover_delivery(subscription, row, acked_deliveries)
-        count = len(takers)
+        count = len(targets)
         references = row.references - count
         if topic.number in target_numbers:
             references -= 1
@@ -471,21 +471,21 @@ class _Recovery:
         journal does not record which one, so all matching subscriptions get it, except those that
         it was published to: they had their own copy.
         """
-        takers: list[Subscription] = []
+        targets: list[Subscription] = []
         if topic.subscriptions and not topic.grouped:
             message = self.broker.journal.fetch(row.sequence)
-            takers = [
+            targets = [
                 subscription
                 for subscription in topic.subscriptions.values()
                 if subscription.number not in message.routes and subscription.accepts(message)
             ]
-        if not takers:
+        if not targets:
             self._recover_delivery(topic.queue, row, acked_deliveries)
             return 1
-        topic.shared_copies[row.sequence] = len(takers)
-        for subscription in takers:
+        topic.shared_copies[row.sequence] = len(targets)
+        for subscription in targets:
             self._recover_delivery(subscription, row, acked_deliveries, SHARED)
-        return len(takers)
+        return len(targets)
 
     def _add_orphans(self, row: LiveRow, references: int) -> None:
         """Record that `references` ends which the journal awaits will not be journaled."""

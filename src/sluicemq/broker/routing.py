@@ -1,10 +1,10 @@
 """Selector index: targets of a message without evaluating every selector.
 
-It serves the subscriptions of a topic and the pending queues of a queue, both called takers here.
+It serves the subscriptions of a topic and the pending queues of a queue, both called targets here.
 
 Takers with the same selector share a route, so that the selector is evaluated once. A route whose
 selector requires an equality (selectors/equality.py) is stored in the buckets of the required
-values and evaluated only for messages that have one of them: of a thousand takers with `id = ...
+values and evaluated only for messages that have one of them: of a thousand targets with `id = ...
 AND price > 3` one or two are evaluated. Routes without an equality are evaluated for every message.
 
 The cost of a message is bounded by the `load`: the nodes of all selectors that are evaluated for
@@ -20,7 +20,7 @@ from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of
 from sluicemq.broker.selectors.values import Read, reader
 from sluicemq.model.message import Message
 
-_Taker = TypeVar("_Taker")
+_Target = TypeVar("_Target")
 
 
 class Selector(Protocol):
@@ -37,12 +37,12 @@ class Selector(Protocol):
     def __call__(self, message: Message) -> bool: ...
 
 
-class Route(Generic[_Taker]):
+class Route(Generic[_Target]):
     """Takers with one selector, or without a selector.
 
     equality        equality by which the route is found, None if it is evaluated for every message
-    unrestricted    takers that accept messages of all senders
-    with_exclusion  takers that exclude a sender, with that sender
+    unrestricted    targets that accept messages of all senders
+    with_exclusion  targets that exclude a sender, with that sender
     """
 
     __slots__ = ("equality", "selector", "unrestricted", "with_exclusion")
@@ -50,32 +50,32 @@ class Route(Generic[_Taker]):
     def __init__(self, selector: Selector | None) -> None:
         self.selector = selector
         self.equality: Equality | None = None
-        self.unrestricted: dict[_Taker, None] = {}
-        self.with_exclusion: dict[_Taker, object] = {}
+        self.unrestricted: dict[_Target, None] = {}
+        self.with_exclusion: dict[_Target, object] = {}
 
-    def add(self, taker: _Taker, exclude: object) -> None:
-        """Add a taker; `exclude` is the sender whose messages it does not accept, or None."""
+    def add(self, target: _Target, exclude: object) -> None:
+        """Add a target; `exclude` is the sender whose messages it does not accept, or None."""
         if exclude is None:
-            self.unrestricted[taker] = None
+            self.unrestricted[target] = None
         else:
-            self.with_exclusion[taker] = exclude
+            self.with_exclusion[target] = exclude
 
-    def remove(self, taker: _Taker) -> None:
-        """Remove a taker, which must have been added."""
-        if taker in self.unrestricted:
-            del self.unrestricted[taker]
+    def remove(self, target: _Target) -> None:
+        """Remove a target, which must have been added."""
+        if target in self.unrestricted:
+            del self.unrestricted[target]
         else:
-            del self.with_exclusion[taker]
+            del self.with_exclusion[target]
 
-    def collect(self, message: Message, chosen: list[_Taker]) -> None:
-        """Append the takers that accept a message which the selector matches."""
+    def collect(self, message: Message, chosen: list[_Target]) -> None:
+        """Append the targets that accept a message which the selector matches."""
         chosen.extend(self.unrestricted)
-        for taker, exclude in self.with_exclusion.items():
+        for target, exclude in self.with_exclusion.items():
             if message.sender != exclude:
-                chosen.append(taker)
+                chosen.append(target)
 
 
-class RouteIndex(Generic[_Taker]):
+class RouteIndex(Generic[_Target]):
     """Routes that require a value of one field; a route may be in several buckets.
 
     peak  nodes of the selectors in the fullest bucket
@@ -85,14 +85,14 @@ class RouteIndex(Generic[_Taker]):
 
     def __init__(self, read: Read) -> None:
         self.read = read
-        self.buckets: dict[Bucket, dict[str, Route[_Taker]]] = {}
+        self.buckets: dict[Bucket, dict[str, Route[_Target]]] = {}
         self.peak = 0
         self._nodes: dict[Bucket, int] = {}
         """Number of nodes of the selectors in each bucket."""
         self._totals: dict[int, int] = {}
         """Number of buckets for each number of nodes."""
 
-    def add(self, bucket: Bucket, text: str, route: Route[_Taker], nodes: int) -> None:
+    def add(self, bucket: Bucket, text: str, route: Route[_Target], nodes: int) -> None:
         """Add a route to a bucket."""
         self.buckets.setdefault(bucket, {})[text] = route
         self.peak = max(self.peak, self._count(bucket, nodes))
@@ -122,11 +122,11 @@ class RouteIndex(Generic[_Taker]):
         return now
 
 
-class Routes(Generic[_Taker]):
+class Routes(Generic[_Target]):
     """All routes of a topic or of a queue.
 
-    unselective  takers without a selector
-    routes       takers with a selector, by its text
+    unselective  targets without a selector
+    routes       targets with a selector, by its text
     unindexed    routes that are evaluated for every message
     indexes      the other routes, by field
     load         largest number of nodes that one message may be evaluated with
@@ -135,22 +135,22 @@ class Routes(Generic[_Taker]):
     __slots__ = ("indexes", "load", "routes", "unindexed", "unselective")
 
     def __init__(self) -> None:
-        self.unselective: Route[_Taker] = Route(None)
-        self.routes: dict[str, Route[_Taker]] = {}
-        self.unindexed: dict[str, Route[_Taker]] = {}
-        self.indexes: dict[str, RouteIndex[_Taker]] = {}
+        self.unselective: Route[_Target] = Route(None)
+        self.routes: dict[str, Route[_Target]] = {}
+        self.unindexed: dict[str, Route[_Target]] = {}
+        self.indexes: dict[str, RouteIndex[_Target]] = {}
         self.load = 0
 
     def load_with(self, selector: Selector) -> int:
         """Return the load including that selector, which must not be present yet."""
-        trial: Route[_Taker] = Route(selector)
+        trial: Route[_Target] = Route(selector)
         self._index_route(selector, trial)
         load = self.load
         self._unindex_route(selector, trial)
         return load
 
-    def add(self, taker: _Taker, selector: Selector | None, exclude: object = None) -> None:
-        """Route messages to this taker from now on."""
+    def add(self, target: _Target, selector: Selector | None, exclude: object = None) -> None:
+        """Route messages to this target from now on."""
         route = self.unselective
         if selector is not None:
             selective_route = self.routes.get(selector.text)
@@ -158,37 +158,37 @@ class Routes(Generic[_Taker]):
                 selective_route = self.routes[selector.text] = Route(selector)
                 self._index_route(selector, selective_route)
             route = selective_route
-        route.add(taker, exclude)
+        route.add(target, exclude)
 
-    def remove(self, taker: _Taker, selector: Selector | None) -> None:
-        """Stop routing to this taker, which must have been added with that selector."""
+    def remove(self, target: _Target, selector: Selector | None) -> None:
+        """Stop routing to this target, which must have been added with that selector."""
         if selector is None:
-            self.unselective.remove(taker)
+            self.unselective.remove(target)
             return
         route = self.routes[selector.text]
-        route.remove(taker)
+        route.remove(target)
         if not (route.unrestricted or route.with_exclusion):
             del self.routes[selector.text]
             self._unindex_route(selector, route)
 
-    def targets(self, message: Message) -> list[_Taker]:
-        """Return the takers that match the message."""
-        takers: list[_Taker] = []
-        self.unselective.collect(message, takers)
+    def targets(self, message: Message) -> list[_Target]:
+        """Return the targets that match the message."""
+        targets: list[_Target] = []
+        self.unselective.collect(message, targets)
         if not self.routes:
-            return takers
+            return targets
         for route in self.unindexed.values():
             assert route.selector is not None
             if route.selector(message):
-                route.collect(message, takers)
+                route.collect(message, targets)
         for index in self.indexes.values():
             routes = index.buckets.get(bucket_of(index.read(message)))
             if routes is not None:
                 for route in routes.values():
                     assert route.selector is not None
                     if route.selector(message):
-                        route.collect(message, takers)
-        return takers
+                        route.collect(message, targets)
+        return targets
 
     def _choose(self, selector: Selector) -> Equality | None:
         """Return the most selective equality: the one whose buckets hold the fewest other routes.
@@ -199,7 +199,7 @@ class Routes(Generic[_Taker]):
             return None
         return min(selector.equalities, key=self._largest_bucket)
 
-    def _index_route(self, selector: Selector, route: Route[_Taker]) -> None:
+    def _index_route(self, selector: Selector, route: Route[_Target]) -> None:
         equality = route.equality = self._choose(selector)
         if equality is None:
             self.unindexed[selector.text] = route
@@ -224,7 +224,7 @@ class Routes(Generic[_Taker]):
             return 0, True
         return max((len(index.buckets.get(b, ())) for b in equality.buckets), default=0), False
 
-    def _unindex_route(self, selector: Selector, route: Route[_Taker]) -> None:
+    def _unindex_route(self, selector: Selector, route: Route[_Target]) -> None:
         equality = route.equality
         if equality is None:
             del self.unindexed[selector.text]
