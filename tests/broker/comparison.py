@@ -178,7 +178,7 @@ class ModelComparison:
         self.broker.remove(target, force=True)
 
     def purge(self, destination: model.Destination, unacked: bool) -> None:
-        expected = sum(self.model.purge(s, unacked) for s in destination.every())
+        expected = sum(self.model.purge(s, unacked) for s in destination.all_subscriptions())
         assert purge(self.broker, self.find(destination), unacked=unacked) == expected
 
     def pause(self, destination: model.Destination, paused: bool) -> None:
@@ -317,10 +317,12 @@ class ModelComparison:
         self.broker.retire(pair.engine, [entry.sequence for entry in kept], attempted=attempted)
         pair.window = WindowPair(0, False)
 
-    def again(self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool) -> None:
+    def start_next_attempt(
+        self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool
+    ) -> None:
         assert pair.engine is not None
         self.model.look()
-        expected = self.model.again(pair.model, entries, attempted)
+        expected = self.model.start_next_attempt(pair.model, entries, attempted)
         sequences = [entry.sequence for entry in entries]
         sent = self.broker.start_next_attempt(pair.engine, sequences, attempted=attempted)
         assert [(d.sequence, d.attempts) for d in sent] == [
@@ -343,19 +345,19 @@ class ModelComparison:
         pair.model.suspended = suspended
         (self.broker.suspend if suspended else self.broker.resume)(pair.engine)
 
-    def settle(self, pair: ConsumerPair, entry: model.Entry) -> None:
+    def acknowledge(self, pair: ConsumerPair, entry: model.Entry) -> None:
         assert pair.engine is not None
         self.model.look()
-        self.model.settle(entry)
+        self.model.acknowledge(entry)
         assert self.broker.acknowledge(pair.engine, entry.sequence)
-        assert not self.broker.acknowledge(pair.engine, entry.sequence), "settled twice"
+        assert not self.broker.acknowledge(pair.engine, entry.sequence), "acknowledged twice"
 
-    def settle_any(self, entry: model.Entry) -> None:
+    def acknowledge_any(self, entry: model.Entry) -> None:
         self.model.look()
         subscription = self.subscription(entry.subscription)
-        self.model.settle(entry)
+        self.model.acknowledge(entry)
         assert self.broker.acknowledge_any(subscription, entry.sequence)
-        assert not self.broker.acknowledge_any(subscription, entry.sequence), "settled twice"
+        assert not self.broker.acknowledge_any(subscription, entry.sequence), "acknowledged twice"
 
     def release(
         self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool, spared: bool
@@ -424,14 +426,14 @@ class ModelComparison:
         expected = self.model.copy_one(entry, target)
         self.by_hand(expected, lambda: self.broker.operations.copy(delivery, engine_target))
 
-    def send_back(self, entry: model.Entry) -> None:
+    def redrive(self, entry: model.Entry) -> None:
         self.model.look()
         delivery = self.found(entry)
         origin = origin_of(self.broker.core.read(delivery))
         assert (origin is None) == (entry.model_message.origin is None)
         if origin is not None:
             assert origin == entry.model_message.origin
-            expected = self.model.send_back(entry)
+            expected = self.model.redrive(entry)
             self.by_hand(expected, lambda: self.broker.operations.redrive(delivery, origin))
 
     def redeliver(self, entry: model.Entry) -> None:
@@ -503,22 +505,22 @@ class ModelComparison:
             destination = self.model.dead_letter_queue(destination)
         pair.model.sends.append((destination, model_message))
 
-    def settle_in(
+    def acknowledge_in(
         self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
     ) -> None:
         assert pair.engine is not None
         self.model.look()
-        self.model.settle_in(transaction.model, entry)
+        self.model.acknowledge_in(transaction.model, entry)
         transactions = self.broker.transactions
         assert transactions.acknowledge(transaction.engine, pair.engine, entry.sequence)
         assert not transactions.acknowledge(transaction.engine, pair.engine, entry.sequence)
 
-    def unsettle(
+    def withdraw_ack(
         self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
     ) -> None:
         assert pair.engine is not None
         self.model.look()
-        self.model.unsettle(entry, transaction.model, pair.model)
+        self.model.withdraw_ack(entry, transaction.model, pair.model)
         pair.window.overdrawn = True
         [delivery] = [
             delivery
@@ -575,7 +577,7 @@ class ModelComparison:
                 self.model.accept(self.model.resolve(destination.address), model_message)
         for entry, _ in pair.model.acks:
             if entry in entry.subscription.entries and not entry.subscription.closed:
-                self.model.settle(entry)
+                self.model.acknowledge(entry)
 
     def rollback(self, pair: TransactionPair) -> None:
         self.transactions.remove(pair)
@@ -675,7 +677,7 @@ class ModelComparison:
         for destination in self.model.destinations.values():
             engine_destination = self.find(destination)
             assert set(engine_destination.subscriptions) == set(destination.subscriptions)
-            for twin in destination.every():
+            for twin in destination.all_subscriptions():
                 deliveries = self.check_subscription(twin, self.subscription(twin))
                 in_memory |= sizes(d.message for d in deliveries if d.message is not None)
             assert engine_destination.paused == destination.paused
@@ -804,7 +806,7 @@ class ModelComparison:
                 if trying and consumer.wants is not None:
                     continue  # it may be blocked
                 if consumer.active and not consumer.suspended and consumer.window.credit > 0:
-                    takeable_entries = [e for e in twin.ready() if consumer.may_take(e)]
+                    takeable_entries = [e for e in twin.ready() if consumer.may_receive(e)]
                     assert not takeable_entries, f"{takeable_entries} could have been delivered"
         for destination in self.model.destinations.values():
             if destination.parked:
@@ -850,7 +852,9 @@ class ModelComparison:
             self.finish_after_restart(pair)
         for address, destination in list(self.model.destinations.items()):
             if destination.automatic and address not in self.broker.destinations:
-                assert not any(s.entries for s in destination.every()), f"{address} is lost"
+                assert not any(s.entries for s in destination.all_subscriptions()), (
+                    f"{address} is lost"
+                )
                 self.model.forget(address)
         for twin in self.model.subscriptions():
             self.count_attempts(twin)

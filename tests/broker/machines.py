@@ -214,9 +214,9 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.holders())
     @rule(keep=st.integers(0, 3))
-    def settle_most(self, keep: int) -> None:
+    def acknowledge_most(self, keep: int) -> None:
         for pair, entry in self.holders()[keep:]:
-            self.comparison.settle(pair, entry)
+            self.comparison.acknowledge(pair, entry)
         self.comparison.flush()
 
     @precondition(lambda self: self.comparison.consumers)
@@ -240,11 +240,11 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.holders())
     @rule(which=picks, count=st.integers(1, 4), attempted=st.booleans(), turn=ends)
-    def again(self, which: int, count: int, attempted: bool, turn: bool) -> None:
+    def start_next_attempt(self, which: int, count: int, attempted: bool, turn: bool) -> None:
         holder = self.holding(which)
         assert holder is not None
         pair, _ = holder
-        self.comparison.again(pair, pair.model.held()[-count:], attempted)
+        self.comparison.start_next_attempt(pair, pair.model.held()[-count:], attempted)
         self.end(turn)
 
     @precondition(lambda self: self.comparison.consumers)
@@ -255,10 +255,10 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.holders())
     @rule(which=picks, turn=ends)
-    def settle(self, which: int, turn: bool) -> None:
+    def acknowledge(self, which: int, turn: bool) -> None:
         holder = self.holding(which)
         assert holder is not None
-        self.comparison.settle(*holder)
+        self.comparison.acknowledge(*holder)
         self.end(turn)
 
     @precondition(lambda self: self.holders())
@@ -336,8 +336,8 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.dead())
     @rule(which=picks, turn=ends)
-    def send_back(self, which: int, turn: bool) -> None:
-        self.comparison.send_back(self.pick(self.dead(), which))
+    def redrive(self, which: int, turn: bool) -> None:
+        self.comparison.redrive(self.pick(self.dead(), which))
         self.end(turn)
 
     @rule()
@@ -425,8 +425,8 @@ class QueueMachine(Machine):
 
     @precondition(lambda self: self.seen())
     @rule(which=picks, turn=ends)
-    def settle_any(self, which: int, turn: bool) -> None:
-        self.comparison.settle_any(self.pick(self.seen(), which))
+    def acknowledge_any(self, which: int, turn: bool) -> None:
+        self.comparison.acknowledge_any(self.pick(self.seen(), which))
         self.end(turn)
 
     @precondition(lambda self: self.seen())
@@ -560,7 +560,7 @@ class TransactionMachine(Machine):
         )
 
     @rule(which=picks, held=picks, turn=ends)
-    def settle_in(self, which: int, held: int, turn: bool) -> None:
+    def acknowledge_in(self, which: int, held: int, turn: bool) -> None:
         if not self.open_ones():
             self.comparison.begin()
         if not self.holders():
@@ -570,7 +570,7 @@ class TransactionMachine(Machine):
             self.comparison.flush()
         holder = self.holding(held)
         if holder is not None:
-            self.comparison.settle_in(self.pick(self.open_ones(), which), *holder)
+            self.comparison.acknowledge_in(self.pick(self.open_ones(), which), *holder)
         self.end(turn)
 
     def acked(self) -> list[tuple[TransactionPair, ConsumerPair, model.Entry]]:
@@ -584,8 +584,8 @@ class TransactionMachine(Machine):
 
     @precondition(lambda self: self.acked())
     @rule(which=picks, turn=ends)
-    def unsettle(self, which: int, turn: bool) -> None:
-        self.comparison.unsettle(*self.pick(self.acked(), which))
+    def withdraw_ack(self, which: int, turn: bool) -> None:
+        self.comparison.withdraw_ack(*self.pick(self.acked(), which))
         self.end(turn)
 
     @precondition(lambda self: self.open_ones())

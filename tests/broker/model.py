@@ -62,7 +62,7 @@ class Entry:
         self.subscription = subscription
         self.sequence = model_message.sequence
         self.order = model_message.sequence
-        self.line_up()
+        self.set_priority()
         self.requeued = 0
         self.expires = now + model_message.expiration - wall if model_message.expiration else 0
         self.attempts = 0
@@ -85,7 +85,7 @@ class Entry:
     def __repr__(self) -> str:
         return f"{self.model_message.name}#{self.sequence} {self.state} in {self.subscription}"
 
-    def line_up(self) -> None:
+    def set_priority(self) -> None:
         """Set the priority, which is 4 in destinations that ignore priorities."""
         priority_ordering = self.subscription.destination.settings.priority_ordering
         self.priority = self.model_message.priority if priority_ordering else 4
@@ -127,7 +127,7 @@ class Consumer:
         entries = [e for e in self.subscription.entries if e.holder is self]
         return sorted(entries, key=lambda entry: entry.delivered)
 
-    def may_take(self, entry: Entry) -> bool:
+    def may_receive(self, entry: Entry) -> bool:
         return self.wants is None or self.wants(
             entry.model_message.priority, entry.model_message.size
         )
@@ -172,7 +172,7 @@ class Subscription:
             return False
         return self.wants is None or self.wants(model_message.priority, model_message.size)
 
-    def elect(self) -> None:
+    def activate_consumers(self) -> None:
         limit = self.destination.settings.active_consumers or len(self.consumers)
         for index, consumer in enumerate(self.consumers):
             consumer.active = index < limit
@@ -208,7 +208,7 @@ class Destination:
         self.totals = Totals()
         self.removed = False
 
-    def every(self) -> list[Subscription]:
+    def all_subscriptions(self) -> list[Subscription]:
         return [self.queue, *self.subscriptions.values()]
 
     def members(self) -> list[Subscription]:
@@ -244,7 +244,7 @@ class Model:
         self.since: list[tuple[Consumer, Entry]] = []
 
     def subscriptions(self) -> list[Subscription]:
-        return [s for d in self.destinations.values() for s in d.every()]
+        return [s for d in self.destinations.values() for s in d.all_subscriptions()]
 
     # --- destinations ---------------------------------------------------------------------------
 
@@ -256,8 +256,8 @@ class Model:
             destination = self.destinations[address] = Destination(address, settings, owner)
         destination.settings = settings
         destination.automatic = False
-        for subscription in destination.every():
-            subscription.elect()
+        for subscription in destination.all_subscriptions():
+            subscription.activate_consumers()
         return destination
 
     def resolve(self, address: Address) -> Destination:
@@ -266,7 +266,7 @@ class Model:
         return self.destinations[address]
 
     def remove(self, destination: Destination) -> None:
-        for subscription in destination.every():
+        for subscription in destination.all_subscriptions():
             self.close(subscription)
         self.forget(destination.address)
         # blocked producers publish to the present destination of that name
@@ -290,7 +290,7 @@ class Model:
                 subscription.entries.remove(entry)
                 count += 1
             elif unacked and isinstance(entry.holder, Consumer):
-                self.refund(entry.holder)
+                self.restore_credit(entry.holder)
                 subscription.entries.remove(entry)
                 count += 1
         return count
@@ -299,11 +299,13 @@ class Model:
         return [model_message for model_message, target, *_ in self.staged if target is destination]
 
     def count_waiting(self, destination: Destination) -> int:
-        longest = max(len(s.waiting()) for s in destination.every())
+        longest = max(len(s.waiting()) for s in destination.all_subscriptions())
         return longest + len(self.staged_of(destination))
 
     def bytes_waiting(self, destination: Destination) -> int:
-        largest = max(sum(e.model_message.size for e in s.waiting()) for s in destination.every())
+        largest = max(
+            sum(e.model_message.size for e in s.waiting()) for s in destination.all_subscriptions()
+        )
         return largest + sum(model_message.size for model_message in self.staged_of(destination))
 
     def full(self, destination: Destination, size: int) -> bool:
@@ -363,16 +365,16 @@ class Model:
         if model_message.durability is Durability.SYNC:
             self.staged.append((model_message, destination, targets, is_for_group))
         else:
-            self.show(model_message, destination, targets, is_for_group)
+            self.make_visible(model_message, destination, targets, is_for_group)
 
     def durable(self) -> None:
         """Make all staged messages visible, because they are on disk."""
         self.look()
         for _ in range(len(self.staged)):
-            self.show(*self.staged.pop(0))
+            self.make_visible(*self.staged.pop(0))
         self.look()
 
-    def show(
+    def make_visible(
         self,
         model_message: ModelMessage,
         destination: Destination,
@@ -404,9 +406,9 @@ class Model:
             subscription.entries.append(entry)
             if entry.expires and entry.expires <= self.steady:
                 self.expire(entry)
-            self.shed(subscription)
+            self.drop_overflow(subscription)
 
-    def shed(self, subscription: Subscription) -> None:
+    def drop_overflow(self, subscription: Subscription) -> None:
         limits = subscription.destination.settings
         if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
             return
@@ -476,14 +478,14 @@ class Model:
     def attach(self, consumer: Consumer) -> None:
         self.look()
         consumer.subscription.consumers.append(consumer)
-        consumer.subscription.elect()
+        consumer.subscription.activate_consumers()
 
     def detach(self, consumer: Consumer) -> None:
         subscription = consumer.subscription
         holders = subscription.retired if consumer.retired else subscription.consumers
         holders.remove(consumer)
         self.release(consumer, consumer.held(), True, False)
-        subscription.elect()
+        subscription.activate_consumers()
 
     def retire(self, consumer: Consumer, kept: list[Entry], attempted: bool) -> None:
         subscription = consumer.subscription
@@ -493,9 +495,9 @@ class Model:
         self.release(consumer, remaining, attempted, False)
         consumer.retired = True
         consumer.window = Window(0, False)
-        subscription.elect()
+        subscription.activate_consumers()
 
-    def refund(self, consumer: Consumer) -> None:
+    def restore_credit(self, consumer: Consumer) -> None:
         if consumer.window.refill:
             consumer.window.credit += 1
 
@@ -510,7 +512,7 @@ class Model:
                     or ready_entry not in ready_entry.subscription.entries
                 ):
                     continue
-                assert not consumer.may_take(ready_entry) or entry.place < ready_entry.place, (
+                assert not consumer.may_receive(ready_entry) or entry.place < ready_entry.place, (
                     f"{entry} was delivered before {ready_entry}"
                 )
         self.since = []
@@ -528,7 +530,7 @@ class Model:
         assert candidates, f"{name} #{sequence} was not ready in {subscription}"
         entry = candidates[0]
         assert entry.model_message.name == name
-        assert consumer.may_take(entry), f"{entry} does not match the selector"
+        assert consumer.may_receive(entry), f"{entry} does not match the selector"
         assert not entry.expires or entry.expires > self.steady, f"{entry} has expired"
         entry.sequence, entry.order = sequence, order
         consumer.window.credit -= 1
@@ -557,9 +559,9 @@ class Model:
             ]
         return candidates
 
-    def settle(self, entry: Entry) -> None:
+    def acknowledge(self, entry: Entry) -> None:
         if isinstance(entry.holder, Consumer):
-            self.refund(entry.holder)
+            self.restore_credit(entry.holder)
         entry.subscription.entries.remove(entry)
         entry.subscription.destination.totals.acknowledged += 1
 
@@ -567,20 +569,22 @@ class Model:
         self, consumer: Consumer, entries: list[Entry], attempted: bool, spared: bool
     ) -> None:
         for entry in entries:
-            self.give_back(entry, attempted, 0, spared)
-            self.refund(consumer)
+            self.requeue_unacked(entry, attempted, 0, spared)
+            self.restore_credit(consumer)
 
-    def again(self, consumer: Consumer, entries: list[Entry], attempted: bool) -> list[Entry]:
+    def start_next_attempt(
+        self, consumer: Consumer, entries: list[Entry], attempted: bool
+    ) -> list[Entry]:
         """Return the entries to redeliver, in order."""
         limits = consumer.subscription.destination.settings
         totals = consumer.subscription.destination.totals
         sent = []
         for entry in sorted(entries, key=lambda entry: entry.place):
             if entry.expires and entry.expires <= self.steady:
-                self.refund(consumer)
+                self.restore_credit(consumer)
                 self.expire(entry)
             elif attempted and limits.max_attempts and entry.attempts >= limits.max_attempts:
-                self.refund(consumer)
+                self.restore_credit(consumer)
                 self.drop(entry)
             else:
                 if attempted:
@@ -599,10 +603,10 @@ class Model:
         limits = consumer.subscription.destination.settings
         for entry in entries:
             delay = limits.retry_delay * 2 ** (entry.attempts - 1)
-            self.refund(consumer)
-            self.give_back(entry, True, min(delay, limits.retry_delay_max or delay))
+            self.restore_credit(consumer)
+            self.requeue_unacked(entry, True, min(delay, limits.retry_delay_max or delay))
 
-    def give_back(
+    def requeue_unacked(
         self, entry: Entry, attempted: bool, delay: int = 0, spared: bool = False
     ) -> None:
         subscription = entry.subscription
@@ -626,7 +630,7 @@ class Model:
 
     def requeue(self, entry: Entry, expiration: int) -> None:
         if isinstance(entry.holder, Consumer):
-            self.refund(entry.holder)
+            self.restore_credit(entry.holder)
         entry.holder = None
         entry.state = READY
         entry.expires = self.steady + expiration - self.wall if expiration else 0
@@ -634,11 +638,11 @@ class Model:
         entry.order = 0  # behind all others; the engine reports the number
         self.births += 1
         entry.requeued = self.births
-        self.shed(entry.subscription)
+        self.drop_overflow(entry.subscription)
 
     def dead_letter(self, entry: Entry, force: bool) -> None:
         if isinstance(entry.holder, Consumer):
-            self.refund(entry.holder)
+            self.restore_credit(entry.holder)
         if not self.move_to_dead_letters(entry, force):
             entry.subscription.destination.totals.dropped += 1
 
@@ -649,7 +653,7 @@ class Model:
         if isinstance(entry.holder, Transaction):
             return False
         if isinstance(entry.holder, Consumer):
-            self.refund(entry.holder)
+            self.restore_credit(entry.holder)
         entry.subscription.entries.remove(entry)
         return True
 
@@ -702,7 +706,7 @@ class Model:
         self.accept(target, copy, chosen)
         return True
 
-    def send_back(self, entry: Entry) -> bool:
+    def redrive(self, entry: Entry) -> bool:
         model_message = entry.model_message
         if entry.state == TAKEN or model_message.origin is None:
             return False
@@ -722,15 +726,15 @@ class Model:
             return False
         if isinstance(entry.holder, Consumer):
             consumer = entry.holder
-            self.give_back(entry, True, 0, True)
-            self.refund(consumer)
+            self.requeue_unacked(entry, True, 0, True)
+            self.restore_credit(consumer)
         elif entry.state == DELAYED:
             entry.state = READY
             if recorded and entry.model_message.deliver_at > self.wall:
                 entry.order = 0
                 self.births += 1
                 entry.requeued = self.births
-                self.shed(entry.subscription)
+                self.drop_overflow(entry.subscription)
         return True
 
     # --- time -----------------------------------------------------------------------------------
@@ -766,9 +770,9 @@ class Model:
                     topic.queue.entries.remove(entry)
                     entry.subscription = subscription
                     entry.alone = False
-                    entry.line_up()
+                    entry.set_priority()
                     subscription.entries.append(entry)
-                    self.shed(subscription)
+                    self.drop_overflow(subscription)
 
     def join(self, topic: Destination, name: str) -> Subscription:
         """Add a member to the topic's group; the first one gets the held messages."""
@@ -797,17 +801,17 @@ class Model:
 
     # --- transactions ---------------------------------------------------------------------------
 
-    def settle_in(self, transaction: Transaction, entry: Entry) -> None:
+    def acknowledge_in(self, transaction: Transaction, entry: Entry) -> None:
         consumer = entry.holder
         assert isinstance(consumer, Consumer)
-        self.refund(consumer)
+        self.restore_credit(consumer)
         entry.holder = transaction
         transaction.acks.append((entry, consumer))
 
-    def unsettle(self, entry: Entry, transaction: Transaction, consumer: Consumer) -> None:
+    def withdraw_ack(self, entry: Entry, transaction: Transaction, consumer: Consumer) -> None:
         transaction.acks.remove((entry, consumer))
         if consumer.subscription.closed:  # the destination was deleted, and its messages with it
-            self.give_back(entry, True)
+            self.requeue_unacked(entry, True)
             return
         entry.holder = consumer
         entry.delivered = self.steady
@@ -820,11 +824,11 @@ class Model:
                 destination = self.resolve(destination.address)
             self.accept(destination, model_message)
         for entry, _ in transaction.acks:
-            self.settle(entry)
+            self.acknowledge(entry)
 
     def rollback(self, transaction: Transaction) -> None:
         for entry, _ in transaction.acks:
-            self.give_back(entry, True)
+            self.requeue_unacked(entry, True)
 
     # --- restart --------------------------------------------------------------------------------
 
@@ -836,26 +840,26 @@ class Model:
                 self.forget(address)
             destination.parked = []
             destination.totals = Totals()
-            entries = [entry for s in destination.every() for entry in s.entries]
+            entries = [entry for s in destination.all_subscriptions() for entry in s.entries]
             for name, subscription in list(destination.subscriptions.items()):
                 if not subscription.durable:
                     subscription.closed = True
                     del destination.subscriptions[name]
-            for subscription in destination.every():
+            for subscription in destination.all_subscriptions():
                 subscription.consumers = []
                 subscription.retired = []
                 for entry in list(subscription.entries):
-                    entry.line_up()
+                    entry.set_priority()
                     if entry.model_message.durability is Durability.NONE:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
-                        self.wake(entry, deliveries_recorded)
-            self.hold_again(destination, [e for e in entries if e.shared], deliveries_recorded)
+                        self.make_ready(entry, deliveries_recorded)
+            self.retain_again(destination, [e for e in entries if e.shared], deliveries_recorded)
         scheduled = [e for s in self.subscriptions() for e in s.entries if e.state == DELAYED]
         for entry in sorted(scheduled, key=lambda entry: entry.sequence):
             self.schedule(entry, entry.until)
 
-    def wake(self, entry: Entry, deliveries_recorded: bool) -> None:
+    def make_ready(self, entry: Entry, deliveries_recorded: bool) -> None:
         """Make the entry ready without its consumer; its attempts stay. An entry requeued unseen
         may count as delivered."""
         maximum = max(entry.failed, entry.reported)
@@ -869,11 +873,11 @@ class Model:
         if entry.model_message.deliver_at > self.wall and not entry.requeued:
             self.schedule(entry, self.steady + entry.model_message.deliver_at - self.wall)
 
-    def hold_again(
+    def retain_again(
         self, topic: Destination, copies: list[Entry], deliveries_recorded: bool
     ) -> None:
         """Requeue the group's messages; the journal knows only that the group still had them."""
-        for subscription in topic.every():
+        for subscription in topic.all_subscriptions():
             subscription.entries = [e for e in subscription.entries if not e.shared]
         copies_by_sequence = {
             e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE
@@ -902,6 +906,6 @@ class Model:
                 entry.shared = True
                 entry.alone = old_entry.alone and subscription is topic.queue
                 subscription.entries.append(entry)
-                self.wake(entry, deliveries_recorded)
+                self.make_ready(entry, deliveries_recorded)
                 if not entry.alone:
                     entry.may_count = (0, model_message.most)

@@ -63,7 +63,7 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     fixture.disk.asked.clear()
     with fixture.answered_when_written() as answer:
         fixture.broker.when_completed(answer)
-        reader.settle("a")
+        reader.acknowledge("a")
     assert fixture.disk.asked == [False]
     assert fixture.disk.durable < fixture.disk.written
     fixture.wait(99)
@@ -81,7 +81,7 @@ def test_the_delay_begins_when_the_write_completes() -> None:
     fixture.send(queue, "a")
     assert reader.got() == ["a"]
     fixture.disk.busy = True
-    reader.settle("a")
+    reader.acknowledge("a")
     fixture.disk.asked.clear()
     wakes: list[str] = []
     fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
@@ -118,7 +118,7 @@ def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None
     answers: list[str] = []
     fixture.broker.when_completed(lambda: answers.append("a"))
     assert answers == []
-    reader.settle("a")
+    reader.acknowledge("a")
     assert answers == ["a"]
 
 
@@ -131,7 +131,7 @@ def test_an_acknowledgement_of_a_retained_message_is_answered_when_it_is_written
     assert reader.got() == ["a"]
     with fixture.answered_when_written() as answer:
         fixture.broker.when_completed(answer)
-        reader.settle("a")
+        reader.acknowledge("a")
 
 
 def test_a_commit_of_the_acknowledgement_of_a_retained_message_waits_for_the_disk() -> None:

@@ -26,7 +26,7 @@ def test_messages_are_redelivered_in_queue_order_and_counted() -> None:
     assert (queue.unacked, queue.waiting) == (4, 0)
     statistics = queue.statistics
     assert (statistics.delivered, statistics.redelivered, statistics.delivered_bytes) == (7, 3, 29)
-    reader.settle()
+    reader.acknowledge()
     assert queue.unacked == 0
 
 

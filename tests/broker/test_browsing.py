@@ -23,7 +23,7 @@ def test_browse_lists_ready_and_unacked_messages_in_queue_order() -> None:
     [high] = fixture.send(queue, "high", priority=9)
     assert browsed(fixture, queue.queue) == [(high, None), (unacked, None), (low, None)]
     assert fixture.broker.fetch(high).body == b"high"
-    reader.settle()
+    reader.acknowledge()
     with pytest.raises(RecordNotFound):
         fixture.broker.fetch(unacked)
 

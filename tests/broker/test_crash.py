@@ -138,7 +138,7 @@ def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(d
     topic = disk.broker.destinations[TOPIC]
     assert list(topic.subscriptions) == ["kept"]
     assert topic.subscriptions["kept"].number == kept_subscription.number
-    disk.read(topic.subscriptions["kept"]).settle()
+    disk.read(topic.subscriptions["kept"]).acknowledge()
     disk.sync()
     assert disk.journal.stats().live == 0
 
@@ -290,7 +290,7 @@ def test_a_held_message_acked_in_a_prepared_transaction_stays_in_it(
         transactions.rollback(transaction)
     disk.sync()
     assert reader.attempts == ({} if committed else {"a": 2})
-    reader.settle()
+    reader.acknowledge()
     disk.sync()
     assert disk.journal.stats().live == 0
 
@@ -307,9 +307,9 @@ def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: 
     subscriptions = disk.broker.destinations[TOPIC].subscriptions
     readers = [disk.read(subscriptions[name]) for name in ("s", "t")]
     assert [reader.got() for reader in readers] == [["a"], ["a"]]
-    readers[0].settle()
+    readers[0].acknowledge()
     assert disk.journal.stats().live == 1
-    readers[1].settle()
+    readers[1].acknowledge()
     assert disk.journal.stats().live == 0
 
 
@@ -363,7 +363,7 @@ def test_acked_messages_of_one_subscription_are_not_restored_to_it(
     disk.send(topic, "a")
     disk.sync()
     assert slow_subscription.waiting == 1
-    reader.settle()
+    reader.acknowledge()
     disk.sync()
     if sealed:
         disk.seal()
@@ -471,7 +471,7 @@ def test_messages_acked_before_a_crash_are_not_restored(disk: Disk) -> None:
     reader = disk.read(queue.queue)
     disk.send(queue, "a", "b")
     disk.sync()
-    reader.settle("a")
+    reader.acknowledge("a")
     disk.sync()
     disk.crash()
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"b": 2}

@@ -54,10 +54,10 @@ steps = st.lists(
             st.sampled_from([Durability.LAZY, Durability.LAZY, Durability.NONE]),
         ),
         st.tuples(st.just("take"), st.integers(1, 9), st.booleans()),
-        st.tuples(st.just("give back"), st.integers(0, 9)),
+        st.tuples(st.just("release"), st.integers(0, 9)),
         st.tuples(st.just("withdraw"), st.integers(0, 40)),
         st.tuples(st.just("pin"), st.integers(0, 40)),
-        st.tuples(st.just("take out"), st.integers(0, 40), st.integers(1, 9)),
+        st.tuples(st.just("remove"), st.integers(0, 40), st.integers(1, 9)),
         st.tuples(st.just("compact")),
     ),
     min_size=1,
@@ -89,7 +89,7 @@ def line_of(
             fixture.broker.flush()
             for reader in (reader_of_red, reader_of_any):
                 fixture.broker.revoke(reader.consumer.window)
-        elif action == "give back":
+        elif action == "release":
             for reader in (reader_of_any, reader_of_red):
                 unacked = list(reader.consumer.unacked)
                 fixture.broker.release(reader.consumer, unacked[arguments[0] :])
@@ -100,7 +100,7 @@ def line_of(
                 queue.queue.all_ready.pin_unpacked(delivery)
                 if action == "withdraw":
                     withdraw(delivery)
-        elif action == "take out":
+        elif action == "remove":
             for delivery in ready_in(queue)[arguments[0] : arguments[0] + arguments[1]]:
                 remove_waiting(delivery)
         else:

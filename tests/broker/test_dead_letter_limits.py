@@ -319,10 +319,10 @@ class DeadLetters(RuleBasedStateMachine):
         self.fixture.broker.flush()
 
     @rule()
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         for body in self.reader.unacked_by_body():
             self.expected[body] -= 1
-        self.reader.settle()
+        self.reader.acknowledge()
 
     @rule()
     def reject(self) -> None:
@@ -340,7 +340,7 @@ class DeadLetters(RuleBasedStateMachine):
         reader = self.fixture.read(self.fixture.broker.destinations.queue("q.dlq"), 1, refill=False)
         for body in reader.unacked_by_body():
             self.expected[body] -= 1
-        reader.settle()
+        reader.acknowledge()
         reader.detach()
 
     @rule(milliseconds=st.sampled_from([100, 500, 1500]))

@@ -132,7 +132,7 @@ def test_each_subscription_of_a_topic_has_its_own_dead_letter() -> None:
     working = fixture.read(fixture.broker.subscribe(topic, "working"))
     fixture.send(topic, "a")
     failing.release()
-    working.settle()
+    working.acknowledge()
     assert [message.body for message in fixture.dead_letters("t.dlq")] == [b"a"]
 
 

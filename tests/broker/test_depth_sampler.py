@@ -59,11 +59,11 @@ def test_a_changed_destination_is_reported_once_per_interval() -> None:
     assert fixture.new_depths() == [("q", (2, 1, 1))]
     fixture.wait(5000)
     assert fixture.new_depths() == []
-    reader.settle("a")
+    reader.acknowledge("a")
     fixture.broker.grant(reader.consumer.window, 2)
     fixture.wait(4000)
     assert fixture.new_depths() == []
-    reader.settle("b", "c")
+    reader.acknowledge("b", "c")
     reader.detach()
     fixture.wait(1000)
     fixture.wait(0)

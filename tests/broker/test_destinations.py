@@ -258,7 +258,7 @@ def test_browse_shows_the_order_of_the_queue_and_takes_nothing() -> None:
     states = [delivery.state for delivery in queue.queue.browse()]
     assert states == [READY, TAKEN, READY, DELAYED]
     assert len(list(queue.queue.browse(unacked=False))) == 3
-    reader.settle()
+    reader.acknowledge()
     assert reader.got() == ["taken", "urgent"]
 
 
@@ -278,7 +278,7 @@ def test_statistics_count_each_event_once() -> None:
     reader = fixture.read(queue)
     fixture.send(queue, "ab", "cd")
     reader.release("cd")
-    reader.settle()
+    reader.acknowledge()
     totals = queue.statistics
     assert (totals.published, totals.published_bytes) == (2, 4)
     assert (totals.delivered, totals.redelivered, totals.delivered_bytes) == (3, 1, 6)

@@ -40,7 +40,7 @@ def test_an_ack_refills_a_refilling_window() -> None:
     reader = fixture.read(queue, 2)
     fixture.send(queue, "a", "b", "c", "d")
     assert reader.got() == ["a", "b"]
-    reader.settle("b")
+    reader.acknowledge("b")
     assert reader.got() == ["c"]
 
 
@@ -49,7 +49,7 @@ def test_only_a_grant_adds_credit_to_a_window_that_does_not_refill() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False)
     fixture.send(queue, "a", "b")
-    reader.settle("a")
+    reader.acknowledge("a")
     assert reader.got() == ["a"]
     fixture.broker.grant(reader.consumer.window, 1)  # serves at once: no turn has to end
     assert reader.got() == ["b"]
@@ -82,7 +82,7 @@ def test_credit_returned_on_one_queue_is_used_on_another() -> None:
     fixture.send(left_queue, "l")
     fixture.send(right_queue, "r")
     assert from_right.got() == []
-    from_left.settle("l")
+    from_left.acknowledge("l")
     assert from_right.got() == ["r"]
 
 
@@ -113,7 +113,7 @@ def test_a_revoked_window_keeps_its_deliveries_and_gets_no_more() -> None:
     fixture.broker.revoke(reader.consumer.window)
     fixture.send(queue, "b", "c")
     assert reader.got() == ["a"]
-    reader.settle("a")
+    reader.acknowledge("a")
     fixture.broker.grant(reader.consumer.window, 1)
     assert reader.got() == ["b"]
 

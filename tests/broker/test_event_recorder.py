@@ -108,7 +108,7 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     queue = fixture.queue(max_attempts=2, dead_letter=True)
     reader = fixture.read(queue)
     [acked_sequence] = fixture.send(queue, "acked")
-    reader.settle("acked")
+    reader.acknowledge("acked")
     assert fixture.records() == [
         (RecordType.DELIVERED, [acked_sequence]),
         (RecordType.COMPLETED, [acked_sequence]),

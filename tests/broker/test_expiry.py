@@ -126,10 +126,10 @@ def test_an_unacked_message_does_not_expire_but_is_not_redelivered() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
-    fixture.send(queue, "settled", "released", expiration=fixture.clock.wall + 100)
+    fixture.send(queue, "acknowledged", "released", expiration=fixture.clock.wall + 100)
     fixture.wait(1000)
     assert queue.unacked == 2
-    reader.settle("settled")
+    reader.acknowledge("acknowledged")
     reader.got()
     reader.release("released")
     assert reader.got() == []

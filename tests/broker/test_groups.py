@@ -46,7 +46,7 @@ def test_unacked_messages_of_the_last_member_go_to_the_next_in_order(
     fixture.send(topic, "3", "4", "5")
     fixture.broker.flush()
     assert first.got() == ["1", "2", "3"]
-    first.settle("2")
+    first.acknowledge("2")
     assert first.got() == ["4"]
     leave(fixture, first)
     fixture.send(topic, "6")
@@ -55,7 +55,7 @@ def test_unacked_messages_of_the_last_member_go_to_the_next_in_order(
     fixture.broker.flush()
     assert second.got() == ["1", "3", "4", "5", "6"]
     assert second.attempts == {"1": 2, "3": 2, "4": 2, "5": 1, "6": 1}
-    second.settle()
+    second.acknowledge()
     assert (topic.waiting, topic.unacked, fixture.journal.stats().live) == (0, 0, 0)
     assert fixture.broker.core.memory == 0
 
@@ -64,14 +64,14 @@ def test_with_others_present_the_copies_of_a_member_end(fixture: BrokerFixture) 
     topic = fixture.topic(retain_without_subscriptions=True)
     first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
     fixture.send(topic, "1", "2", "3")
-    second.settle("1")
+    second.acknowledge("1")
     leave(fixture, first)
     assert fixture.journal.stats().live == 2
     leave(fixture, second)
     third = join(fixture, topic, "third")
     fixture.broker.flush()
     assert third.got() == ["2", "3"]
-    third.settle()
+    third.acknowledge()
     assert fixture.journal.stats().live == 0
 
 
@@ -111,7 +111,7 @@ def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
     second = join(fixture, topic, "n", 1)
     fixture.broker.flush()
     assert second.got() == ["mortal"]
-    second.settle()
+    second.acknowledge()
     fixture.wait(100)
     assert second.got() == ["late"]
     second.release()
@@ -145,7 +145,7 @@ def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:
     fixture.broker.flush()
     assert rejoined.got() == ["1", "2"]
     for reader in (other_reader, durable, rejoined):
-        reader.settle()
+        reader.acknowledge()
     assert fixture.journal.stats().live == 0
 
 
@@ -173,7 +173,7 @@ def test_a_message_that_was_not_durable_yet_when_the_last_member_left(
     third = join(fixture, topic, "third")
     fixture.broker.flush()
     assert third.got() == ["1"]
-    third.settle()
+    third.acknowledge()
     assert fixture.journal.stats().live == 0
 
 
@@ -193,9 +193,9 @@ def test_message_that_expires_before_it_is_durable_ends_for_every_subscription(
     fixture.send(topic, "2")
     assert other_reader.got() == ["2"]
     assert topic.statistics.expired == 2
-    other_reader.settle()
+    other_reader.acknowledge()
     if members:
-        first.settle()
+        first.acknowledge()
     else:
         purge(fixture.broker, topic)
     fixture.broker.flush()
@@ -228,8 +228,8 @@ def test_a_crash_keeps_the_unacked_messages_of_a_member(
     readers = [join(disk, topic, f"m{n}", 4) for n in range(members)]
     disk.send(topic, "a", "b", "c", "d", "e")
     disk.sync()
-    readers[0].settle("a", "b")
-    readers[-1].settle("b" if members > 1 else "c")
+    readers[0].acknowledge("a", "b")
+    readers[-1].acknowledge("b" if members > 1 else "c")
     disk.sync()
     if sealed:
         disk.seal()
@@ -243,7 +243,7 @@ def test_a_crash_keeps_the_unacked_messages_of_a_member(
     assert reader.got() == expected
     attempts = dict.fromkeys(expected, 2)
     assert {body: reader.attempts[body] for body in expected} == attempts
-    reader.settle()
+    reader.acknowledge()
     disk.sync()
     assert disk.journal.stats().live == 0
 
@@ -256,8 +256,8 @@ def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, cra
     first, second = join(disk, topic, "one"), join(disk, topic, "two")
     disk.send(topic, "a", "b", "c")
     disk.sync()
-    first.settle("a", "c")
-    second.settle("b", "c")
+    first.acknowledge("a", "c")
+    second.acknowledge("b", "c")
     disk.broker.stop()
     leave(disk, first)
     leave(disk, second)
@@ -282,8 +282,8 @@ def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
     durable = disk.read(disk.broker.subscribe(topic, "d", durable=True))
     disk.send(topic, "a", "b", "c")
     disk.sync()
-    member.settle("a")
-    durable.settle("b")
+    member.acknowledge("a")
+    durable.acknowledge("b")
     disk.sync()
     if sealed:
         disk.seal()
@@ -293,8 +293,8 @@ def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
     member = join(disk, topic, "m")
     disk.sync()
     assert (member.got(), durable.got()) == (["b", "c"], ["a", "c"])
-    member.settle()
-    durable.settle()
+    member.acknowledge()
+    durable.acknowledge()
     disk.sync()
     assert disk.journal.stats().live == 0
 

@@ -29,7 +29,7 @@ def test_a_long_life_does_not_outlive_the_acknowledgement() -> None:
     for _ in range(MANY):
         fixture.clock.advance(100)  # each expires in a tenth of a second of its own
         fixture.send(queue, "a", expiration=fixture.clock.wall + DAY)
-        reader.settle()
+        reader.acknowledge()
     assert remembered(queue) < 10
 
 
@@ -55,7 +55,7 @@ def test_consumers_are_released_before_the_ack_timeout(way: str) -> None:
         reader = fixture.read(queue, 1)
         if way == "retired while unacked":
             fixture.broker.retire(reader.consumer, [sequence])
-        reader.settle()
+        reader.acknowledge()
         if way == "retired":
             fixture.broker.retire(reader.consumer)
         reader.detach()
@@ -70,7 +70,7 @@ def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:
     reader = fixture.read(queue, 1)
     for _ in range(MANY):
         fixture.send(queue, "a", type="red")
-        reader.settle()
+        reader.acknowledge()
     assert remembered(queue) < 100
 
 
@@ -93,7 +93,7 @@ def test_ended_requeued_messages_are_released() -> None:
         [sequence] = fixture.send(queue, "a")
         assert fixture.broker.requeue(queue.queue, sequence, 0)
         fixture.broker.flush()
-        reader.settle()
+        reader.acknowledge()
     assert remembered(queue) < MANY // 2
 
 
@@ -104,5 +104,5 @@ def test_lazy_messages_over_the_budget_are_remembered_only_until_they_are_durabl
     reader = fixture.read(queue)
     for _ in range(MANY):
         fixture.send(queue, "a", durability=Durability.LAZY)
-        reader.settle()
+        reader.acknowledge()
     assert remembered(queue) < 10

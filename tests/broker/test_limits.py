@@ -134,10 +134,10 @@ def test_blocked_producers_continue_in_order_of_arrival(limit: dict[str, Any]) -
     reader = fixture.read(queue, 1)
     fixture.broker.flush()
     assert unblocked == ["cc"]
-    reader.settle()
+    reader.acknowledge()
     assert unblocked == ["cc", "dd"]
-    reader.settle()
-    reader.settle()
+    reader.acknowledge()
+    reader.acknowledge()
     assert reader.got() == ["aa", "bb", "cc", "dd"]
 
 
@@ -237,7 +237,7 @@ def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
     with pytest.raises(LimitExceeded):
         fixture.send(queue, "d", durability=Durability.NONE)
     fixture.send(queue, "e", durability=Durability.LAZY)
-    reader.settle()
+    reader.acknowledge()
     fixture.send(queue, "f", durability=Durability.NONE)
     assert bodies(queue) == ["e", "f"]
 
@@ -263,7 +263,7 @@ def test_memory_limit_includes_deliveries_to_many_subscriptions_that_are_not_jou
     fixture.send(topic, "d", durability=Durability.LAZY)
     assert fixture.broker.memory == 2 + 99 * overhead
     reader = fixture.read(subscriptions[0])
-    reader.settle("a")
+    reader.acknowledge("a")
     assert fixture.broker.memory == 2 + 98 * overhead
     purge(fixture.broker, topic, unacked=True)
     assert fixture.broker.memory == 0
@@ -282,7 +282,7 @@ def test_memory_includes_headers(native: bytes) -> None:
     fixture.broker.flush()
     size = len(native) or 4 + 4 + 1 + 1 + 1500 + 4 * PROPERTY_OVERHEAD
     assert fixture.broker.memory == 4 + size
-    reader.settle()
+    reader.acknowledge()
     assert fixture.broker.memory == 0
 
 
@@ -303,7 +303,7 @@ def test_memory_limit_includes_messages_that_wait_for_capacity() -> None:
     fixture.broker.flush()
     assert unblocked == [large]
     assert reader.got() == ["a", large]
-    reader.settle()
+    reader.acknowledge()
     assert fixture.broker.memory == 0
 
 

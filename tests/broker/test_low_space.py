@@ -84,7 +84,7 @@ def test_consumers_acknowledge_and_no_optional_records_are_written(fixture: Fixt
     before = len(fixture.types())
     reader = fixture.read()
     assert reader.got() == ["one", "two"]
-    reader.settle()
+    reader.acknowledge()
     fixture.clock.advance(1000)
     fixture.broker.tick()
     fixture.broker.flush()
@@ -92,7 +92,7 @@ def test_consumers_acknowledge_and_no_optional_records_are_written(fixture: Fixt
     fixture.level(SpaceLevel.ENOUGH)
     fixture.publish(b"three")
     assert RecordType.DELIVERED not in fixture.types()[:before]
-    reader.settle()
+    reader.acknowledge()
     assert RecordType.DELIVERED in fixture.types()
 
 
@@ -184,7 +184,7 @@ def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
     )
     fixture.level(SpaceLevel.LOW)
     reader = fixture.read()
-    reader.settle()
+    reader.acknowledge()
     assert accepted_bodies == []
     fixture.level(SpaceLevel.ENOUGH)
     assert accepted_bodies == ["two"]
@@ -197,7 +197,7 @@ def test_nothing_is_delivered_when_the_reserve_is_used_up(fixture: Fixture) -> N
     reader = fixture.read(1)
     assert reader.got() == ["one"]
     fixture.level(SpaceLevel.EXHAUSTED)
-    reader.settle()
+    reader.acknowledge()
     fixture.broker.grant(reader.consumer.window, 1)
     assert reader.got() == []
     fixture.broker.publish(fixture.queue, fixture.message(b"three", Durability.NONE))

@@ -28,7 +28,7 @@ def test_a_backlog_stays_within_the_budget_and_is_read_back_whole(durability: Du
     for name in NAMES:
         assert fixture.broker.core.memory <= BUDGET + len(name)
         assert reader.got() == [name]
-        reader.settle()
+        reader.acknowledge()
     assert fixture.broker.core.memory == 0
 
 
@@ -49,7 +49,7 @@ def test_headers_count_as_much_as_bodies(durability: Durability) -> None:
     reader = fixture.read(queue)
     assert reader.got() == NAMES
     assert fixture.broker.core.memory == 20 * 1010
-    reader.settle()
+    reader.acknowledge()
     assert fixture.broker.core.memory == 0
 
 
@@ -110,7 +110,7 @@ def test_a_topic_counts_a_body_until_its_last_subscription_releases_it() -> None
     readers = [fixture.read(subscription) for subscription in subscriptions]
     for reader in readers:
         assert fixture.broker.core.memory == 200
-        reader.settle()
+        reader.acknowledge()
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 
@@ -122,7 +122,7 @@ def test_the_journal_keeps_a_body_for_the_last_of_several_passing_subscriptions(
     for subscription in subscriptions:
         reader = fixture.read(subscription)
         assert reader.got() == NAMES
-        reader.settle()
+        reader.acknowledge()
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 
@@ -157,5 +157,5 @@ def test_removed_paged_out_messages_release_all_memory(way: str) -> None:
         assert fixture.broker.core.memory <= BUDGET
         reader = fixture.read(fixture.broker.destinations.queue(successor))
         assert reader.got() == NAMES
-        reader.settle()
+        reader.acknowledge()
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)

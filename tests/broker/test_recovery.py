@@ -93,7 +93,7 @@ class TransactionsRestarting(Restarting, TransactionMachine):
         pair = self.comparison.begin()
         holder = self.holding(where[0])
         if holder is not None:
-            self.comparison.settle_in(pair, *holder)
+            self.comparison.acknowledge_in(pair, *holder)
         for number in where:
             model_message = self.comparison.model_message(3, 4, durability)
             self.comparison.publish_in(pair, self.destination(number), model_message)

@@ -69,7 +69,7 @@ def test_the_timeout_continues_for_later_deliveries_after_the_first_ack() -> Non
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b")
-    reader.settle("a")
+    reader.acknowledge("a")
     fixture.wait(1000)
     assert reader.got() == ["a", "b", "b"]
 
@@ -166,8 +166,8 @@ def test_requeue_moves_an_unacked_message_to_the_end_and_returns_its_credit() ->
     fixture.broker.flush()
     assert bodies(queue) == ["b", "c", "a"]
     assert reader.got() == ["a", "b"]
-    reader.settle()
-    reader.settle()
+    reader.acknowledge()
+    reader.acknowledge()
     assert reader.unacked_by_body() == {"a": sequence}
     assert reader.attempts["a"] == 2
 
@@ -193,7 +193,7 @@ def test_a_requeued_message_returns_to_its_new_position() -> None:
     sequence, *_ = fixture.send(queue, "a", "b", durability=Durability.NONE)
     assert fixture.broker.requeue(queue.queue, sequence, 0)
     fixture.broker.flush()
-    reader.settle("b")
+    reader.acknowledge("b")
     fixture.send(queue, "c")
     reader.detach()
     assert bodies(queue) == ["a", "c"]

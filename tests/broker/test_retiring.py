@@ -58,9 +58,9 @@ def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     ends = {
-        "settled": lambda reader, s: fixture.broker.acknowledge(reader.consumer, s),
+        "acknowledged": lambda reader, s: fixture.broker.acknowledge(reader.consumer, s),
         "released": lambda reader, s: fixture.broker.release(reader.consumer, [s]),
-        "settled by number": lambda reader, s: fixture.broker.acknowledge_any(queue.queue, s),
+        "acknowledged by number": lambda reader, s: fixture.broker.acknowledge_any(queue.queue, s),
         "dead": lambda reader, s: fixture.broker.dead_letter(queue.queue, s, "rejected"),
         "requeued": lambda reader, s: fixture.broker.requeue(queue.queue, s, 0),
         "timed out": lambda reader, s: fixture.broker.time_out(reader.consumer, [s]),

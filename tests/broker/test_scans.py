@@ -207,7 +207,7 @@ def test_a_scan_continues_despite_concurrent_changes() -> None:
     reader.release()
     broker_fixture.broker.grant(reader.consumer.window, 150)
     broker_fixture.broker.flush()
-    reader.settle()
+    reader.acknowledge()
     items += scan_items
     sequences = [item[0] for item in items if item is not None]
     assert sequences == sorted(set(sequences))

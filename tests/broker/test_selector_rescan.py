@@ -174,7 +174,7 @@ def test_messages_removed_during_a_rescan_are_not_delivered_twice() -> None:
     other_reader = fixture.read(queue, 1200, refill=False)
     fixture.broker.flush()
     received_bodies = other_reader.got()
-    other_reader.settle()
+    other_reader.acknowledge()
     for _ in range(10):
         fixture.wait(10)
         fixture.broker.grant(red_reader.consumer.window, 100)
@@ -232,7 +232,7 @@ def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
     red = fixture.read(queue, 1, selector=OfType("red"))
     for _ in range(200):
         fixture.send(queue, "x", type="red")
-        red.settle()
+        red.acknowledge()
     assert objects(queue) < 100
     reader_of_any.got()
     fixture.broker.resume(reader_of_any.consumer)
@@ -286,7 +286,7 @@ def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
     assert red.got() == ["0", "20"]
     assert objects(queue) <= packed_count + 5
     assert bodies_in_order(fixture, queue) == [str(number) for number in range(100)]
-    red.settle("0")
+    red.acknowledge("0")
     red.release("20")
     reader_of_any = fixture.read(queue, 70, refill=False)
     first = reader_of_any.got()
@@ -294,12 +294,12 @@ def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
     assert reader_of_any.attempts["20"] == 2
     fixture.broker.grant(red.consumer.window, 10)
     assert red.got() == ["80"]
-    reader_of_any.settle()
+    reader_of_any.acknowledge()
     fixture.broker.grant(reader_of_any.consumer.window, 100)
     fixture.broker.flush()
     assert reader_of_any.got() == [str(number) for number in range(71, 100) if number != 80]
-    reader_of_any.settle()
-    red.settle()
+    reader_of_any.acknowledge()
+    red.acknowledge()
     assert (queue.waiting, queue.unacked, fixture.journal.stats().live) == (0, 0, 0)
 
 
@@ -316,7 +316,7 @@ def test_a_queue_is_still_packed_beside_a_selective_consumer() -> None:
     assert objects(queue) < 30
     fixture.broker.grant(red.consumer.window, 100)
     assert red.got() == [str(number) for number in range(0, 200, 20)]
-    red.settle()
+    red.acknowledge()
     rest = fixture.read(queue, 1000)
     assert rest.got() == [str(number) for number in range(200) if number % 20]
 
@@ -328,7 +328,7 @@ def test_messages_taken_through_a_selector_leave_the_queue() -> None:
     reader = fixture.read(queue, 1, selector=OfType("red"))
     for _ in range(3000):
         fixture.send(queue, "a", type="red", durability=Durability.LAZY)
-        reader.settle()
+        reader.acknowledge()
     assert objects(queue) < 300
 
 
@@ -343,7 +343,7 @@ def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue()
     reader = fixture.read(queue, 1)
     for _ in range(4000):
         fixture.send(queue, "a", type="red", durability=Durability.LAZY)
-        reader.settle()
+        reader.acknowledge()
     assert queue.queue.rescan is not None
     assert queue.waiting + queue.unacked == waiting_count
     assert objects(queue) < waiting_count + 3000
@@ -387,6 +387,6 @@ def test_a_purge_during_a_rescan_leaves_nothing() -> None:
         fixture.wait(10)
     fixture.send(queue, "after", type="red")
     assert reader.got() == ["after"]
-    reader.settle()
+    reader.acknowledge()
     assert (queue.waiting, fixture.journal.stats().live, fixture.broker.core.memory) == (0, 0, 0)
     assert bodies(queue) == []

@@ -34,7 +34,7 @@ def test_totals_are_those_of_the_last_round() -> None:
     assert statistics.publish_rate == pytest.approx(
         orders.statistics.publish_rate + news_topic.statistics.publish_rate
     )
-    reader.settle("a")
+    reader.acknowledge("a")
     assert fixture.broker.stats_sampler.totals is totals
     fixture.sample_stats()
     assert fixture.broker.stats_sampler.totals.statistics.acknowledged == 1

@@ -16,7 +16,7 @@ def test_every_subscription_gets_every_message_and_memory_holds_it_once() -> Non
     assert [reader.got() for reader in readers] == [["hello"]] * 3
     assert fixture.broker.core.memory == len("hello")
     for reader in readers:
-        reader.settle()
+        reader.acknowledge()
     assert fixture.broker.core.memory == 0
 
 
@@ -35,9 +35,9 @@ def test_the_journal_keeps_a_message_until_the_last_durable_subscription_acks_it
         fixture.read(fixture.broker.subscribe(topic, name, durable=True)) for name in ("s", "t")
     )
     fixture.send(topic, "a")
-    first.settle()
+    first.acknowledge()
     assert fixture.journal.stats().live == 1
-    second.settle()
+    second.acknowledge()
     assert fixture.journal.stats().live == 0
 
 
@@ -159,8 +159,8 @@ def test_a_holding_topic_gives_its_messages_to_the_first_matching_subscription()
     second_reader = fixture.read(fixture.broker.subscribe(topic, "everything"))
     third_reader = fixture.read(fixture.broker.subscribe(topic, "too late"))
     assert (first_reader.got(), second_reader.got(), third_reader.got()) == (["red"], ["blue"], [])
-    first_reader.settle()
-    second_reader.settle()
+    first_reader.acknowledge()
+    second_reader.acknowledge()
     assert fixture.journal.stats().live == 0
 
 
@@ -183,9 +183,9 @@ def test_a_held_message_comes_once_if_another_subscription_ended_before_it_was_d
     fixture.broker.unsubscribe(ended_subscription)
     fixture.broker.flush()
     assert durable_reader.got() == ["a"]
-    durable_reader.settle()
+    durable_reader.acknowledge()
     assert (topic.waiting, topic.unacked) == (1, 0)
     next_reader = fixture.read(fixture.broker.subscribe(topic, "next"))
     assert next_reader.got() == ["a"]
-    next_reader.settle()
+    next_reader.acknowledge()
     assert fixture.journal.stats().live == 0

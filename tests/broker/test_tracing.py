@@ -86,7 +86,7 @@ def test_a_durable_message_is_visible_when_it_is_on_disk(fixture: TracedFixture)
     reader = fixture.read(queue)
     fixture.witness.since()
     fixture.send(queue, "a")
-    reader.settle("a")
+    reader.acknowledge("a")
     assert fixture.witness.since() == [
         "accepted a at q",
         "staged a",
@@ -112,7 +112,7 @@ def test_untraced_messages_are_not_reported(fixture: TracedFixture) -> None:
     reader = fixture.read(queue)
     fixture.witness.since()
     fixture.send(queue, "-a", durability=Durability.NONE)
-    reader.settle("-a")
+    reader.acknowledge("-a")
     assert set(fixture.witness.since()) <= {"durable"}
 
 
@@ -147,7 +147,7 @@ def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(
     [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
     fixture.witness.since()
     fixture.broker.start_next_attempt(reader.consumer, [sequence], attempted=True)
-    reader.settle("a")
+    reader.acknowledge("a")
     assert [line for line in fixture.witness.since() if line != "durable"] == [
         "a is redelivered",
         "delivered a 2",
@@ -199,7 +199,7 @@ def test_acks_by_other_consumers_end_no_span(fixture: TracedFixture) -> None:
     fixture.witness.since()
     assert not fixture.broker.acknowledge(other_reader.consumer, sequence)
     assert fixture.witness.since() == []
-    holder.settle("a")
+    holder.acknowledge("a")
     assert "a is acknowledged" in fixture.witness.since()
 
 
@@ -235,7 +235,7 @@ def test_ended_messages_are_released(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", "c")
-    reader.settle("a")
+    reader.acknowledge("a")
     purge(fixture.broker, queue, unacked=True)
     assert not fixture.witness.unacked
 
@@ -264,6 +264,6 @@ def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     reader = Reader(broker)
     reader.consumer = broker.attach(subscription, reader, Window(1, True))
     assert "delivered a 1 archive" in witness.since()
-    reader.settle("a")
+    reader.acknowledge("a")
     assert witness.since()[0] == "a is acknowledged"
     broker.journal.close()

@@ -41,7 +41,7 @@ def test_all_changes_become_visible_at_the_commit() -> None:
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_a_rollback_forgets_the_sends_and_gives_the_deliveries_back(durability: Durability) -> None:
+def test_a_rollback_forgets_the_sends_and_requeues_the_deliveries(durability: Durability) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 2)
@@ -58,7 +58,7 @@ def test_a_rollback_forgets_the_sends_and_gives_the_deliveries_back(durability: 
     assert queue.waiting == 0
 
 
-def test_only_the_holder_may_settle_and_only_once() -> None:
+def test_only_the_holder_may_acknowledge_and_only_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader, other_reader = fixture.read(queue), fixture.read(queue)
@@ -71,7 +71,7 @@ def test_only_the_holder_may_settle_and_only_once() -> None:
     assert not fixture.broker.acknowledge(reader.consumer, sequence)
 
 
-def test_settling_in_a_transaction_refills_the_window() -> None:
+def test_acknowledging_in_a_transaction_refills_the_window() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -83,7 +83,7 @@ def test_settling_in_a_transaction_refills_the_window() -> None:
     assert reader.got() == ["a", "b"]
 
 
-def test_an_acknowledgement_taken_back_is_not_part_of_the_commit() -> None:
+def test_a_withdrawn_acknowledgement_is_not_part_of_the_commit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -97,11 +97,11 @@ def test_an_acknowledgement_taken_back_is_not_part_of_the_commit() -> None:
     assert not transactions.withdraw_ack(transaction, delivery)
     transactions.commit(transaction)
     assert reader.unacked_by_body() == {"a": first}
-    reader.settle("a")
+    reader.acknowledge("a")
     assert (queue.unacked, reader.consumer.window.credit) == (0, 100)
 
 
-def test_an_acknowledgement_taken_back_from_a_consumer_that_has_gone_frees_the_message() -> None:
+def test_a_withdrawn_acknowledgement_from_a_consumer_that_has_gone_frees_the_message() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -340,7 +340,7 @@ def test_a_redirected_send_becomes_one_dead_letter_and_not_before_the_commit() -
     assert [message.body for message in fixture.dead_letters()] == [b"b"]
 
 
-def test_an_acknowledgement_taken_back_times_out_like_a_new_delivery() -> None:
+def test_a_withdrawn_acknowledgement_times_out_like_a_new_delivery() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -384,7 +384,7 @@ def test_a_waiting_consumer_gets_the_sends_in_order(durability: Durability) -> N
     fixture.broker.flush()
     for body in ("a", "b", "c"):
         assert reader.got() == [body]
-        reader.settle()
+        reader.acknowledge()
 
 
 def test_a_rollback_is_one_record_for_each_subscription() -> None:

@@ -35,10 +35,10 @@ class Recording:
     def send(self, body: bytes, durability: Durability = Durability.NONE) -> int:
         message = self.message(body, durability)
         assert self.broker.publish(self.queue, message)
-        self.settle()
+        self.acknowledge()
         return message.sequence
 
-    def settle(self) -> None:
+    def acknowledge(self) -> None:
         self.broker.flush()
         self.journal.sync()
         self.broker.flush()
@@ -58,10 +58,10 @@ def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
     sequence = fixture.send(b"a")
     reader = Reader(fixture.broker)
     reader.consumer = fixture.broker.attach(fixture.queue.queue, reader, Window(10, True))
-    fixture.settle()
+    fixture.acknowledge()
     assert reader.got() == ["a"]
-    reader.settle()
-    fixture.settle()
+    reader.acknowledge()
+    fixture.acknowledge()
     assert fixture.about(sequence) == [
         (RecordType.MESSAGE, 0),
         (RecordType.DELIVERED, 0),
@@ -80,7 +80,7 @@ def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, sea
         fixture.journal.sync()
     fixture.journal.close()
     fixture = Recording(tmp_path)
-    fixture.settle()
+    fixture.acknowledge()
     assert fixture.waiting == 1
     assert [fixture.journal.fetch(d.sequence).body for d in fixture.queue.queue.browse()] == [
         b"lazy"
@@ -119,7 +119,7 @@ def test_transactions_record_transient_messages_too(tmp_path: Path) -> None:
     for message in messages:
         transactions.publish(transaction, fixture.queue, message)
     transactions.commit(transaction)
-    fixture.settle()
+    fixture.acknowledge()
     for message in messages:
         assert fixture.about(message.sequence) == [(RecordType.MESSAGE, 0)]
     assert fixture.queue.waiting == 3

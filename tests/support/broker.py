@@ -55,7 +55,7 @@ class Reader:
         """Return the sequence numbers of its unacked messages, by body."""
         return {body_of(d): sequence for sequence, d in self.consumer.unacked.items()}
 
-    def settle(self, *bodies: str) -> None:
+    def acknowledge(self, *bodies: str) -> None:
         """Acknowledge these or all unacked messages, and flush."""
         unacked = self.unacked_by_body()
         for body in bodies or unacked:

@@ -28,7 +28,7 @@ def test_message_events_are_counted() -> None:
     figures = Figures(fixture)
     reader = fixture.read(queue, credit=3)
     fixture.send(queue, "one", "two", "three")
-    reader.settle("one")
+    reader.acknowledge("one")
     reader.release("two")
     fixture.send(queue, "four", deliver_at=fixture.clock.wall + 1000)
     fixture.clock.advance(500)
@@ -82,7 +82,7 @@ def test_topic_exports_its_largest_backlog_and_durable_subscriptions() -> None:
     assert scrape.names(name, "subscription") == {"archive", "workers"}
     assert scrape.value(name, destination="t", subscription="archive") == 2
     assert scrape.value(name, destination="t", subscription="workers") == 1
-    reader.settle()
+    reader.acknowledge()
 
 
 def test_number_of_subscriptions_is_bounded() -> None:

@@ -61,7 +61,7 @@ def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
         correlation_id="c1",
         origin=Origin.JMQ,
     )
-    reader.settle("hello")
+    reader.acknowledge("hello")
     spans = fixture.spans()
     assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
     for span in spans.values():
@@ -123,7 +123,7 @@ def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
     message = fixture.message(queue, "a", properties={"colour": "red"})
     fixture.broker.publish(queue, message)
     fixture.broker.flush()
-    reader.settle()
+    reader.acknowledge()
     spans = fixture.spans()
     published = spans["publish q"]
     assert published.parent is None
@@ -175,7 +175,7 @@ def test_who_does_not_wait_for_the_disk(durability: Durability) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue, credit=1)
     fixture.send(queue, "a", durability=durability)
-    reader.settle()
+    reader.acknowledge()
     fixture.broker.flush()
     fixture.journal.commit(True)
     spans = fixture.spans()
@@ -271,10 +271,10 @@ def test_remembered_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", "c", durability=Durability.NONE)
     assert [span_record.operation for span_record in fixture.noted].count("deliver") == 3
-    reader.settle()
+    reader.acknowledge()
     assert [span_record.operation for span_record in fixture.noted].count("ack") == 2
     fixture.send(queue, "d", durability=Durability.NONE)
-    reader.settle()
+    reader.acknowledge()
     assert [span_record.operation for span_record in fixture.noted].count("ack") == 3
 
 
