@@ -131,11 +131,16 @@ SHORT_SELECTOR: Final = 1024
 
 
 class SelectorPending(Exception):
-    """Raised if a selector has to be compiled in another thread first.
+    """Raised if a selector has to be compiled in another thread, of `background`, first.
 
-    Its argument is the selector. The request is processed again when the engine knows the selector,
-    so it must not have changed anything yet.
+    The request is processed again when the engine knows the selector, so it must not have changed
+    anything yet.
     """
+
+    def __init__(self, background: Background, selector: str) -> None:
+        super().__init__(selector)
+        self.background = background
+        self.selector = selector
 
 
 class SearchPending(Exception):
@@ -185,7 +190,8 @@ class JmqConnection:
     sessions     JMS sessions by JMQSessionID
     consumers    consumers by JMQConsumerID; also closed ones that hold messages
     reconnectable  True if the client may connect again while this connection is still open
-    reconnected  True if the client has lost another connection and has not sent START on this one
+    previous_number  JMQConnectionID of the connection that the client has lost; 0 = none, or it has
+                 sent START on this one
     """
 
     channel: Channel[Packet]
@@ -200,7 +206,7 @@ class JmqConnection:
     sessions: dict[int, JmsSession] = field(default_factory=dict)
     consumers: dict[int, JmsConsumer] = field(default_factory=dict)
     reconnectable: bool = False
-    reconnected: bool = False
+    previous_number: int = 0
 
     @property
     def identity(self) -> Identity:
@@ -223,7 +229,7 @@ class JmqConnection:
             and known_selector(selector) is None
             and (len(selector) > SHORT_SELECTOR or broker.scans.is_time_up())
         ):
-            raise SelectorPending(selector)
+            raise SelectorPending(self.background, selector)
         return broker.compile_selector(selector)
 
     def compile(self, selector: str) -> Compiled:
@@ -285,16 +291,20 @@ def client_packet_limit(packet: Packet, default: int) -> int:
 
 # --- HELLO and AUTHENTICATE ----------------------------------------------------------------------
 
+LOGIN_STATUSES: Final = frozenset({Status.OK, Status.NOT_FOUND})
+"""Statuses of HELLO_REPLY after which a client may log in."""
 DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
 """JMQDestinationProvider of clients of Open MQ's own destinations."""
 
 
 def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int) -> Status:
-    """Answer HELLO and return the status: OK and NOT_FOUND let the client log in.
+    """Answer HELLO and return the status of the reply.
 
     `broker_session` identifies this run of the broker (JMQBrokerSessionID).
     """
     options = connection.options
+    connection.reconnectable = boolean(packet, "JMQReconnectable")
+    connection.previous_number = number(packet, "JMQConnectionID", 0)
     value = packet.properties.get("JMQProtocolLevel")
     level = value if isinstance(value, int) and not isinstance(value, bool) else 0
     connection.level = max(Level.LOWEST, min(level, Level.HIGHEST))
@@ -306,7 +316,7 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
     status, reason = _hello_status(options, level, packet)
     if reason:
         properties["JMQReason"] = reason
-    if status in (Status.OK, Status.NOT_FOUND):
+    if status in LOGIN_STATUSES:
         outbound = connection.outbound
         outbound.safe = boolean(packet, "JMQSafeMode")
         outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)

@@ -159,10 +159,10 @@ class ConsumerCommands:
         """Handle START of the connection or of one session. It has no reply."""
         if "JMQSessionID" in packet.properties:
             self._session_of(packet).start()
-        elif self._connection.reconnected:
+        elif self._connection.previous_number:
             # A Java client sends START before its own recovery has ended. Until then it cannot
             # acknowledge: messages delivered immediately would stay unacked forever.
-            self._connection.reconnected = False
+            self._connection.previous_number = 0
             self._delay.set(RECOVERY_SECONDS, self._connection.outbound.start)
         elif self._delay.timer is None:
             self._connection.outbound.start()

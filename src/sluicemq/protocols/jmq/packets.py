@@ -12,6 +12,7 @@ Statuses of rejected requests, by error:
 | AccessDenied                  | 403 FORBIDDEN                                               |
 | TooManyFailures               | 403 FORBIDDEN (AUTHENTICATE_REPLY)                          |
 | LoginBusy, TooManyConnections | 503 UNAVAILABLE (AUTHENTICATE_REPLY)                        |
+| another AccessError           | 413 INVALID_LOGIN (AUTHENTICATE_REPLY)                      |
 | DestinationNotFound           | 404 NOT_FOUND                                               |
 | DestinationConflict           | 409 CONFLICT                                                |
 | DestinationPrivate            | 405 NOT_ALLOWED                                             |
@@ -24,7 +25,6 @@ Statuses of rejected requests, by error:
 | BrokerStopping                | 503 UNAVAILABLE                                             |
 | ProtocolError                 | 400 BAD_REQUEST                                             |
 | another BrokerError           | 500 ERROR                                                   |
-| another login error           | 413 INVALID_LOGIN (AUTHENTICATE_REPLY)                      |
 
 Legal steps and the statuses of the illegal ones: one table, from the specification and JTA's
 XAResource. A local transaction has no Xid: it is started, and then ends.
@@ -54,6 +54,7 @@ from typing import Final
 
 from sluicemq.model.errors import (
     AccessDenied,
+    AccessError,
     BrokerError,
     BrokerStopping,
     DestinationConflict,
@@ -332,6 +333,7 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (TooManyFailures, Status.FORBIDDEN),
     (LoginBusy, Status.UNAVAILABLE),
     (TooManyConnections, Status.UNAVAILABLE),
+    (AccessError, Status.INVALID_LOGIN),
     (DestinationNotFound, Status.NOT_FOUND),
     (DestinationConflict, Status.CONFLICT),
     (DestinationPrivate, Status.NOT_ALLOWED),
@@ -346,17 +348,14 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
 )
 
 
-def status_of(error: SluiceError, default: Status = Status.ERROR) -> Status:
-    """Return the status of the reply to a request that raised the error.
-
-    `default` is for errors that are not in the table: INVALID_LOGIN for a login.
-    """
+def status_of(error: SluiceError) -> Status:
+    """Return the status of the reply to a request that raised the error."""
     if isinstance(error, RejectedRequest):
         return error.status
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             return status
-    return default
+    return Status.ERROR
 
 
 # --- steps of transactions -----------------------------------------------------------------------

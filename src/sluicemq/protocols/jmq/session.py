@@ -28,6 +28,7 @@ from sluicemq.model.message import Origin
 from sluicemq.protocols.channel import Channel, LoginCheck, SentDeliveries
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.connection import (
+    LOGIN_STATUSES,
     MISSED_PINGS,
     Compiled,
     JmqConnection,
@@ -59,7 +60,6 @@ from sluicemq.protocols.jmq.packets import (
     PacketType,
     RejectedRequest,
     Status,
-    status_of,
 )
 from sluicemq.protocols.jmq.producers import Producers
 from sluicemq.protocols.jmq.subscriptions import (
@@ -103,8 +103,6 @@ _ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
 _BEFORE_LOGIN: Final = frozenset(
     {PacketType.HELLO, PacketType.AUTHENTICATE, PacketType.GOODBYE, PacketType.PING}
 )
-_ACCEPTED: Final = frozenset({Status.OK, Status.NOT_FOUND})
-"""Statuses of HELLO_REPLY after which a client may log in."""
 
 _LONG_REQUESTS: Final = frozenset(
     {
@@ -185,7 +183,6 @@ class JmqSession:
         "_interrupted",
         "_login",
         "_nonce",
-        "_previous_number",
         "_producers",
         "_reached_eof",
         "_timer",
@@ -225,8 +222,6 @@ class JmqSession:
         self._browsing = Browsing(connection)
         self._nonce: str | None = None
         """Nonce of the login, set by HELLO; "" for a login without one."""
-        self._previous_number = 0
-        """Previous JMQConnectionID of the client."""
         self._login = LoginCheck(self._channel, self)
         self._compilation: Job | None = None
         """Compilation job of the selector."""
@@ -389,6 +384,7 @@ class JmqSession:
         channel = self._channel
         login = self._login
         send = self._producers.send
+        again = False
         for index, packet in enumerate(packets):
             kind = packet.type
             limited = False
@@ -403,17 +399,17 @@ class JmqSession:
             except ANSWERED as error:
                 self._refuse(packet, error)
             except SelectorPending as pending:
-                self._compile(str(pending), packets[index:], size)
-                break
+                again = True
+                self._compile(pending)
             except SearchPending:
-                self._continue_later(packets[index:], size)
-                break
+                again = True
+                self._continue_later()
             if channel.ended:
                 break
             if limited and self._connection.broker.scans.is_time_up():
-                self._continue_later((), 0)
-            if channel.held_frames is not None:  # the login takes time, or an interruption
-                if remaining := packets[index + 1 :]:
+                self._continue_later()
+            if channel.held_frames is not None:
+                if remaining := packets[index if again else index + 1 :]:
                     channel.hold(list(remaining), size)
                 break
         self._producers.publisher.confirm(size)
@@ -440,9 +436,9 @@ class JmqSession:
             )
         return handler
 
-    def _continue_later(self, packets: Packets, size: int) -> None:
-        """Process packets of `size` bytes, and those behind them, in a later iteration."""
-        self._channel.hold(list(packets), size)
+    def _continue_later(self) -> None:
+        """Process further packets in a later iteration."""
+        self._channel.hold([], 0)
         self._interrupted = True
         self._connection.broker.scans.schedule(self._process_interrupted)
 
@@ -454,13 +450,11 @@ class JmqSession:
             size = channel.held_bytes
             self._handle(channel.release(), size)
 
-    def _compile(self, text: str, packets: Packets, size: int) -> None:
-        """Compile a selector in another thread, then process the packets of `size` bytes."""
-        background = self._coordinator.background
-        assert background is not None
-        self._channel.hold(list(packets), size)
-        work = partial(self._connection.compile, text)
-        self._compilation = background.submit(work, self._selector_compiled)
+    def _compile(self, pending: SelectorPending) -> None:
+        """Compile a selector in another thread before further packets are processed."""
+        self._channel.hold([], 0)
+        work = partial(self._connection.compile, pending.selector)
+        self._compilation = pending.background.submit(work, self._selector_compiled)
 
     def _selector_compiled(self, compiled: Compiled) -> None:
         """Process the packets that wait for the selector, the first of which has it."""
@@ -496,11 +490,8 @@ class JmqSession:
         connection = self._connection
         if self._nonce is not None:
             raise RejectedRequest(Status.ERROR, "HELLO was sent before")
-        connection.reconnectable = boolean(packet, "JMQReconnectable")
-        self._previous_number = number(packet, "JMQConnectionID", 0)
-        connection.reconnected = self._previous_number != 0
         status = answer_hello(connection, packet, self._coordinator.session)
-        if status not in _ACCEPTED:
+        if status not in LOGIN_STATUSES:
             self._close_when_answered(f"HELLO: {status.name}")
             return
         self._coordinator.prepare()
@@ -522,23 +513,21 @@ class JmqSession:
             credentials = read_credentials(self._connection.options, packet, nonce)
         except RejectedRequest as error:
             if self._channel.access.guest is None:
-                self._refuse_login(packet, error, Status.INVALID_LOGIN)
+                self._refuse_login(packet, error)
                 return
             # the client may be anonymous: nothing needs to be shown
             credentials = Credentials(nonce=nonce)
         self._login.check(packet, credentials)
 
-    def _refuse_login(
-        self, packet: Packet, error: AccessError | RejectedRequest, status: Status
-    ) -> None:
-        self._connection.reply(packet, status, {"JMQReason": str(error)})
+    def _refuse_login(self, packet: Packet, error: AccessError | RejectedRequest) -> None:
+        self._connection.refuse(packet, error)
         self._stop()
         self._login.close_later(str(error))
 
     def answer_login(self, request: Packet, result: Identity | AccessError) -> None:
         """Reply to AUTHENTICATE."""
         if not isinstance(result, Identity):
-            self._refuse_login(request, result, status_of(result, Status.INVALID_LOGIN))
+            self._refuse_login(request, result)
             return
         connection = self._connection
         self._decoder.allow(Limits(packet=connection.options.max_packet_size))
@@ -552,7 +541,7 @@ class JmqSession:
 
     def _close_previous(self) -> None:
         """Close the previous connection of this client, if it is still open."""
-        old = self._coordinator.connections.get(self._previous_number)
+        old = self._coordinator.connections.get(self._connection.previous_number)
         user = self._channel.identity.name
         if old and old._connection.reconnectable and old._channel.identity.name == user:
             old._close("the client has reconnected")
