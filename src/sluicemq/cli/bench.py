@@ -209,7 +209,7 @@ async def transfer(
         latencies += [now - due_times.popleft() for _ in batch]
         last = now if batch else last
         if now - last > _IDLE_TIMEOUT:
-            raise ConnectionLost(f"nothing came from {url} within {_IDLE_TIMEOUT:g} s")
+            raise ConnectionLost(f"no message from {url} within {_IDLE_TIMEOUT:g} s")
     await sending
     await sender.confirm()
     await sender.close()
@@ -281,7 +281,7 @@ def _clear_directory(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARKER_FILE).exists():
             raise ConfigurationError(
-                f"{directory.absolute()} is not empty, and no earlier demonstration made it. "
+                f"{directory.absolute()} is not empty, and was not created by this command. "
                 "Name another directory with --keep."
             )
         shutil.rmtree(directory)
@@ -302,7 +302,7 @@ class Demonstration:
             TableColumn("step", ratio=5),
             TableColumn("result", ratio=4),
             TableColumn("ms", justify="right"),
-            title="What happened",
+            title="Results",
             title_justify="left",
             header_style="bold",
             box=SIMPLE_HEAD,
@@ -327,7 +327,7 @@ class Demonstration:
         if self._spark:
             steps += [
                 ("Spark: the journal into bronze, silver and gold tables", self._fill_lake),
-                ("look into the tables", self._check_tables),
+                ("check the tables", self._check_tables),
                 ("draw the report", self._write_report),
             ]
         for title, action in steps:
@@ -346,7 +346,7 @@ class Demonstration:
                 "sluicemq send phpmq://127.0.0.1:9100/orders 'hello'       send a message\n"
                 "sluicemq receive msglite://127.0.0.1:9813/orders          receive it\n"
                 "sluicemq top                                              watch the queues",
-                title="Now you",
+                title="Next steps",
                 title_align="left",
                 expand=False,
             )
@@ -417,7 +417,7 @@ class Demonstration:
             session.commit()
             consumer.subscribe("shipments", 2)
             _receive(consumer, [b'{"order":7,"weight":2.5}'])
-        return "what was committed came, a MapMessage as JSON"
+        return "only the committed message, a MapMessage as JSON"
 
     def _vibemq_to_jms(self) -> str:
         with self._connect("vibemq") as sender, self._connect("jmq") as client:
@@ -454,7 +454,9 @@ class Demonstration:
             _receive(client, PAYMENTS[ACKED:])
             with suppress(RequestTimeout):
                 surplus = client.receive(0.3)
-                raise StepFailed(f"{surplus.body!r} came although all messages had been consumed")
+                raise StepFailed(
+                    f"received {surplus.body!r} although all messages had been consumed"
+                )
         return f"{BACKLOG - ACKED}: none lost, none twice, in order"
 
     def _flood(self) -> str:

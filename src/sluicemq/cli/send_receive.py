@@ -95,7 +95,7 @@ class QueueClient(ABC):
             for body in bodies:
                 await self._send(body, ttl)
         except ValueError as error:
-            raise ConfigurationError(f"{self.queue!r} cannot be sent to: {error}") from None
+            raise ConfigurationError(f"cannot send to {self.queue!r}: {error}") from None
 
     async def receive(self, timeout: float | None, maximum: int) -> list[ReceivedMessage]:
         """Return the messages that have arrived, up to `maximum`.
@@ -110,7 +110,7 @@ class QueueClient(ABC):
                 received.append(await self._receive(timeout))
                 timeout = 0
         except ValueError as error:
-            raise ConfigurationError(f"{self.queue!r} cannot be read: {error}") from None
+            raise ConfigurationError(f"cannot receive from {self.queue!r}: {error}") from None
         except RequestTimeout:
             pass
         except ClientError:
@@ -250,7 +250,7 @@ class _Vibemq(QueueClient):
 
         if ttl:
             raise ConfigurationError(
-                "--ttl: in VibeMQ the queue says how long messages live (messageTtl)"
+                "--ttl: in VibeMQ the queue sets the time to live (messageTtl)"
             )
         payload, headers = payload_of(body)
         await self.client.post(self.queue, payload, headers)
@@ -287,7 +287,7 @@ class _Jmq(QueueClient):
             url.queue.encode()
         except UnicodeEncodeError:
             raise ConfigurationError(
-                f"{url}: what is not UTF-8 cannot be the name of a destination"
+                f"{url}: the name of a JMS destination must be UTF-8 text"
             ) from None
         if "durable" in options and not (options.get("topic") == "true" and "client_id" in options):
             raise ConfigurationError(f"{url}: durable needs topic=true and client_id")
@@ -459,7 +459,7 @@ def receive(
             progress.update(task, completed=received)
     if not received:
         period = f" within {format_quantity(patience, Unit.SECONDS)}" if patience else ""
-        raise SluiceError(f"nothing came from {url}{period}")
+        raise SluiceError(f"no message from {url}{period}")
 
 
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
@@ -505,12 +505,12 @@ def _batches(bodies: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
+def _progress(description: str, total: int | None, *, quiet: bool = False) -> Progress:
     """Show a bar on standard error if that is a terminal and there is progress to show."""
     console = err()
     progress = Progress(
         SpinnerColumn(),
-        TextColumn(what),
+        TextColumn(description),
         BarColumn(),
         TextColumn("{task.completed}"),
         TimeElapsedColumn(),
@@ -518,5 +518,5 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
         transient=True,
         disable=quiet or not console.is_terminal or (total is not None and total < BATCH),
     )
-    progress.add_task(what, total=total)
+    progress.add_task(description, total=total)
     return progress

@@ -376,7 +376,7 @@ def answer_in(
 
 def invalid_response_error(target: HttpTarget) -> ConnectionLost:
     """Return the error for a response that no broker sends."""
-    return ConnectionLost(f"what answers at {target} is not a broker's API")
+    return ConnectionLost(f"the server at {target} is not a broker's API")
 
 
 def connection_error(

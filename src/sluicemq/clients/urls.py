@@ -132,7 +132,7 @@ def check_ports(hosts: Iterable[tuple[str, int]]) -> Hosts:
     addresses = tuple(hosts)
     for _, port in addresses:
         if not 0 < port < 65_536:
-            raise ConfigurationError(f"nothing can be reached at port {port}: use 1 to 65535")
+            raise ConfigurationError(f"port {port} is not valid; use 1 to 65535")
     return addresses
 
 

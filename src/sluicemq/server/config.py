@@ -354,8 +354,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             )
         elif self.auth.required == "always":
             yield (
-                f"{url}: auth.required is always, and {url.protocol} has no logins; say whom "
-                f"its clients act as ({url}?user=NAME)"
+                f"{url}: auth.required is always, and {url.protocol} has no logins; set the "
+                f"user as which its clients act ({url}?user=NAME)"
             )
 
     def _user_creation_hint(self, name: str) -> str:
