@@ -44,7 +44,7 @@ MEMORY: Final = 54_321
 """Bytes that the maintenance port shows as those of the process."""
 
 
-class Vitals:
+class FixedProcess:
     """Figures of an idle process."""
 
     version = "0"
@@ -81,7 +81,7 @@ class PlainCell(Cell):
         if self.protocol == "phpmq":
             return PhpmqSession(transport, broker, access=access)
         if self.protocol == "phpmq-maintenance":
-            return MaintenanceSession(transport, broker, Vitals(), access=access)
+            return MaintenanceSession(transport, broker, FixedProcess(), access=access)
         if self.protocol == "msglite":
             return MsgliteSession(transport, broker, replies, access=access)
         return GatewaySession(transport, broker, replies, access=access, address=QUEUE)

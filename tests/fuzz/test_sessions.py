@@ -28,7 +28,7 @@ WINDOW = 4
 hostile_peers = st.integers(0, HOSTILE - 1)
 
 
-class FixedVitals:
+class FixedProcess:
     version = "1"
 
     def uptime(self) -> float:
@@ -50,7 +50,7 @@ class SessionFixture(SessionHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session_factories = SessionFactories(self.broker, FixedVitals(), AUTHENTICATOR)
+        self.session_factories = SessionFactories(self.broker, FixedProcess(), AUTHENTICATOR)
 
     def open(self, transport: Transport) -> Session:
         return self.open_as("auto", transport)

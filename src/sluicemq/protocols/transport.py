@@ -43,6 +43,12 @@ class Background(Protocol):
 class Process(Protocol):
     """Values of the server process that the engine does not know."""
 
+    version: str
+    """Version of SluiceMQ."""
+
+    def uptime(self) -> float:
+        """Return the seconds since the start."""
+
     def memory(self) -> int:
         """Return the resident memory of the process in bytes."""
 

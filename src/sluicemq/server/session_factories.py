@@ -32,10 +32,10 @@ from sluicemq.protocols.jmq.wire import Service, encode_services
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
-from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, ServerInfo
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
-from sluicemq.protocols.transport import Background, Login, Session, Transport
+from sluicemq.protocols.transport import Background, Login, Process, Session, Transport
 from sluicemq.protocols.vibemq.compression import SUPPORTED
 from sluicemq.protocols.vibemq.connection import SessionOptions as VibemqOptions
 from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
@@ -59,7 +59,7 @@ class SessionFactories:
     def __init__(
         self,
         broker: Broker,
-        vitals: ServerInfo,
+        process: Process,
         authenticator: Authenticator,
         listeners: Sequence[OpenListener] = (),
         jmq: JmqSettings | None = None,
@@ -81,7 +81,7 @@ class SessionFactories:
         self._coordinator = Coordinator(broker, background)
         self._authenticator = authenticator
         self._context = context
-        self._vitals = vitals
+        self._process = process
         self._replies = ReplyAddresses(broker.clock.wall)
         self._factories: dict[str, Callable[[Listener, Transport, bool], Session]] = {
             "phpmq": self._phpmq,
@@ -156,7 +156,7 @@ class SessionFactories:
 
     def _maintenance(self, options: Listener, transport: Transport, refused: bool) -> Session:
         access = self._guest_access(options, transport, refused)
-        return MaintenanceSession(transport, self._broker, self._vitals, access=access)
+        return MaintenanceSession(transport, self._broker, self._process, access=access)
 
     def _msglite(self, options: Listener, transport: Transport, refused: bool) -> Session:
         return MsgliteSession(

@@ -23,6 +23,11 @@ INTERVAL = 60_000
 
 
 class Process:
+    version = "1.2.3"
+
+    def uptime(self) -> float:
+        return 60.0
+
     def memory(self) -> int:
         return 123 << 20
 

@@ -16,7 +16,7 @@ from tests.protocols.phpmq.harness import Harness
 from tests.support.sessions import RecordedTransport
 
 
-class FixedVitals:
+class FixedProcess:
     version = "1.2.3"
 
     def uptime(self) -> float:
@@ -36,7 +36,7 @@ class Terminal:
         self.harness = harness
         self.transport = RecordedTransport(harness)
         self.session = self.transport.session = MaintenanceSession(
-            self.transport, harness.broker, FixedVitals()
+            self.transport, harness.broker, FixedProcess()
         )
         harness.links.append(self.transport)
         harness.run_event_loop()

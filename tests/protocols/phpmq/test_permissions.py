@@ -11,7 +11,7 @@ from tests.protocols.phpmq.harness import Harness
 from tests.support.sessions import RecordedAccess, RecordedTransport, SessionPeer
 
 
-class Vitals:
+class FixedProcess:
     version = "0"
 
     def uptime(self) -> float:
@@ -114,7 +114,7 @@ def test_permission_is_asked_once_for_many_sends(harness: Harness) -> None:
 
 def terminal(harness: Harness, access: RecordedAccess) -> SessionPeer:
     transport = RecordedTransport(harness)
-    session = MaintenanceSession(transport, harness.broker, Vitals(), access=access)
+    session = MaintenanceSession(transport, harness.broker, FixedProcess(), access=access)
     peer = SessionPeer(harness, transport, session)
     transport.take_written()
     return peer

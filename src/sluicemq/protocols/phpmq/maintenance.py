@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nlargest
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from sluicemq.broker import Broker, Destination
 from sluicemq.model.access import Operation
@@ -41,15 +41,6 @@ LINE_LIMIT: Final = 4096
 """Maximum length of a command in bytes; a longer one ends the session."""
 
 
-class ServerInfo(Process, Protocol):
-    """Figures of the server process."""
-
-    version: str
-
-    def uptime(self) -> float:
-        """Return the seconds since the start."""
-
-
 class MaintenanceSession(NoConsumers):
     """Maintenance session. Implements `sluicemq.protocols.transport.Session`."""
 
@@ -58,21 +49,21 @@ class MaintenanceSession(NoConsumers):
         "_channel",
         "_ids",
         "_input",
+        "_process",
         "_purging",
         "_timer",
         "_transport",
         "_unsent",
-        "_vitals",
     )
 
     def __init__(
-        self, transport: Transport, broker: Broker, vitals: ServerInfo, *, access: Access = OPEN
+        self, transport: Transport, broker: Broker, process: Process, *, access: Access = OPEN
     ) -> None:
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._channel: Channel[bytes] = Channel(transport, broker, access, "phpmq", access.guest)
-        self._vitals = vitals
+        self._process = process
         self._ids = MessageIds(broker.identity)
         self._input = bytearray()
         """Waiting commands, each with its line feed, and the beginning of an unfinished one."""
@@ -81,7 +72,7 @@ class MaintenanceSession(NoConsumers):
         """Queues of the latest command that are not purged yet; its response and others wait."""
         self._timer = Alarm(transport)
         """Next refresh of the page, while there is one."""
-        self._write(screen.welcome(vitals.version) + screen.PROMPT)
+        self._write(screen.welcome(process.version) + screen.PROMPT)
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -215,7 +206,7 @@ class MaintenanceSession(NoConsumers):
             case "search", _:
                 return screen.search_result(argument, self._search(argument))
             case "clear" | "q", _:
-                return screen.cleared(self._vitals.version)
+                return screen.cleared(self._process.version)
             case "help", "":
                 return screen.help_list()
             case "help", _:
@@ -263,22 +254,12 @@ class MaintenanceSession(NoConsumers):
     def _monitor(self) -> str:
         queues = [_summarize(destination) for destination in self._queues()]
         longest = nlargest(screen.MONITOR_ROWS, queues, key=lambda queue: queue.messages)
-        vitals = self._vitals
-        return screen.monitor(
-            vitals.version,
-            vitals.memory(),
-            vitals.uptime(),
-            vitals.clients(),
-            len(queues),
-            longest,
-        )
+        return screen.monitor(self._process, len(queues), longest)
 
     def _show(self, name: str) -> str:
         destination = self._find(name)
-        version = self._vitals.version
-        clients = self._vitals.clients()
         if destination is None:
-            return screen.detail(version, screen.QueueSummary(name, 0, 0), 0, clients, ())
+            return screen.detail(self._process, screen.QueueSummary(name, 0, 0), 0, ())
         rows = [
             screen.MessageSummary(
                 self._ids.encode(delivery.sequence).decode(),
@@ -288,7 +269,7 @@ class MaintenanceSession(NoConsumers):
             )
             for delivery in islice(destination.queue.browse(), screen.DETAIL_ROWS)
         ]
-        return screen.detail(version, _summarize(destination), destination.consumers, clients, rows)
+        return screen.detail(self._process, _summarize(destination), destination.consumers, rows)
 
     # --- queues ------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 """Screens of the PHPMQ maintenance port: plain text with ANSI colours, for a terminal of 80
-columns. Pure functions.
+columns. They only read their arguments.
 
 Texts that scripts search for are the original server's, colours included: the greeting, the error
 for an unknown command, the results of `search`, and the totals of `monitor`.
@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
+
+from sluicemq.protocols.transport import Process
 
 PROMPT: Final = "\x1b[34mphpmq\x1b[39m > "
 CLEAR: Final = "\x1b[2J\x1b[0;0H"
@@ -155,21 +157,11 @@ def search_result(pattern: str, queues: Sequence[QueueSummary]) -> str:
     return "\n".join((f'Found {len(queues)} queues matching "{text}":', *lines, ""))
 
 
-def monitor(
-    version: str,
-    memory: int,
-    uptime: float,
-    clients: int,
-    queues: int,
-    longest: Sequence[QueueSummary],
-) -> str:
-    """Return the page with the number of queues and the longest of them, longest first.
-
-    `memory` is resident bytes, `uptime` seconds, `clients` the number of message connections.
-    """
+def monitor(process: Process, queues: int, longest: Sequence[QueueSummary]) -> str:
+    """Return the page with the number of queues and the longest of them, longest first."""
     lines = [
-        f" Memory: {size_text(memory)}   Uptime: {uptime_text(uptime)}",
-        f"\x1b[44m Queues total:\x1b[43m {queues:>4} {_clients(clients)}",
+        f" Memory: {size_text(process.memory())}   Uptime: {uptime_text(process.uptime())}",
+        f"\x1b[44m Queues total:\x1b[43m {queues:>4} {_clients(process)}",
         "",
         f" {'Queue':<{_NAME_COLUMNS}} {'Messages':>11} {'Size':>9}",
     ]
@@ -180,21 +172,17 @@ def monitor(
             f" {_fit(queue.name)} {queue.messages:>11} {size_text(queue.size):>9} "
             f"\x1b[32m{bar}\x1b[39m"
         )
-    return title_bar(version, "Monitor") + _page(lines, queues - len(longest), "queues")
+    return title_bar(process.version, "Monitor") + _page(lines, queues - len(longest), "queues")
 
 
 def detail(
-    version: str,
-    queue: QueueSummary,
-    consumers: int,
-    clients: int,
-    messages: Iterable[MessageSummary],
+    process: Process, queue: QueueSummary, consumers: int, messages: Iterable[MessageSummary]
 ) -> str:
-    """Return the page of a queue and its first messages. `clients` counts all connections."""
+    """Return the page of a queue and its first messages."""
     lines = [
         f" {printable(queue.name)}",
         f" Messages: {queue.messages}   Size: {size_text(queue.size)}   Clients: {consumers}",
-        _clients(clients),
+        _clients(process),
         "",
         f" {'#':>4} {'ID':<32}   {'Size':>9}  Created (UTC)",
     ]
@@ -207,11 +195,11 @@ def detail(
         lines.append(
             f" {number:>4} {message.message_id:<32} {state} {size_text(message.size):>9}  {created}"
         )
-    return title_bar(version, "Queue") + _page(lines, queue.messages - number, "messages")
+    return title_bar(process.version, "Queue") + _page(lines, queue.messages - number, "messages")
 
 
-def _clients(clients: int) -> str:
-    return f"\x1b[44m Clients connected:\x1b[43m {clients:>4} \x1b[49m"
+def _clients(process: Process) -> str:
+    return f"\x1b[44m Clients connected:\x1b[43m {process.clients():>4} \x1b[49m"
 
 
 def _fit(name: str) -> str:
