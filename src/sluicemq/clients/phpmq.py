@@ -72,7 +72,7 @@ def _name(queue: str) -> bytes:
     return raw
 
 
-def _natural(number: int, name: str) -> int:
+def _not_negative(number: int, name: str) -> int:
     if number < 0:
         raise ValueError(f"{name} is {number}, the minimum is 0")
     return number
@@ -114,7 +114,7 @@ class PhpmqMessage:
         Raises ConnectionLost, RequestTimeout, ValueError.
         """
         await self._client._connection.send(
-            encode_requeue(self._raw_queue, self._raw_id, _natural(ttl, "ttl"))
+            encode_requeue(self._raw_queue, self._raw_id, _not_negative(ttl, "ttl"))
         )
 
     async def dead_letter(self) -> None:
@@ -209,7 +209,7 @@ class PhpmqClient(AsyncClient):
         ConnectionLost, RequestTimeout; ValueError for a name or number that the protocol cannot
         represent.
         """
-        ttl, version = _natural(ttl, "ttl"), self._dispatch_version
+        ttl, version = _not_negative(ttl, "ttl"), self._dispatch_version
         if version == "auto":
             version = 2 if ttl else 1
         frame = encode_send(_name(queue), body, ttl, dispatch_version=version)
@@ -225,7 +225,7 @@ class PhpmqClient(AsyncClient):
         RequestTimeout, ValueError.
         """
         name, connection = _name(queue), self._connection
-        request = encode_consume(name, _natural(window, "window"))
+        request = encode_consume(name, _not_negative(window, "window"))
         connection.inbox.messages.clear()
         connection.queue = name if window else b""
         acks = [encode_acknowledge(item._raw_queue, item._raw_id) for item in acknowledged]

@@ -1,5 +1,5 @@
-"""What the sessions of all protocols share: the channel of a connection, its login, publisher and
-consumers.
+"""Parts that the sessions of all protocols share: the channel of a connection, its login, publisher
+and consumers.
 
     Channel         user, input that waits, replies, and the end of the connection
     LoginCheck      login, whose check takes time
@@ -9,7 +9,7 @@ consumers.
     SentDeliveries  automatic acknowledgements
 
 A session owns one `Channel` and the publisher and consumers that use it. It adds the frames of its
-protocol and what they mean.
+protocol and their meaning.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Channel(Generic[Frame]):
         self.unread = 0
 
     def write(self, chunks: list[bytes]) -> None:
-        """Send replies: what is not a delivery."""
+        """Send replies, that is everything except deliveries."""
         if self.closed:
             return
         self.transport.write(chunks)
@@ -211,7 +211,7 @@ class Channel(Generic[Frame]):
 
 
 class LoginSession(Protocol[Frame]):
-    """What a protocol adds to the login. `Frame` is its request."""
+    """Part of a login that depends on the protocol. `Frame` is its request."""
 
     def answer_login(self, request: Frame, result: Identity | AccessError) -> None:
         """Answer the request. With an identity, the channel acts as that user already."""
@@ -295,7 +295,8 @@ class LoginCheck(Generic[Frame]):
 
 
 class PublishingSession(Protocol[Request]):
-    """What a protocol adds to its publisher. `Request` identifies a message to be confirmed."""
+    """Part of publishing that depends on the protocol. `Request` identifies a message to be
+    confirmed."""
 
     def encode_confirms(self, batch: list[Request]) -> list[bytes]:
         """Return the confirmations of durable messages."""
@@ -362,8 +363,8 @@ class Publisher(Generic[Request]):
         "_broker",
         "_channel",
         "_engine",
+        "_max_wait",
         "_parked",
-        "_patience",
         "_session",
         "_uncounted",
         "accepted",
@@ -372,14 +373,14 @@ class Publisher(Generic[Request]):
     )
 
     def __init__(
-        self, channel: Channel[Any], session: PublishingSession[Request], patience: int = 0
+        self, channel: Channel[Any], session: PublishingSession[Request], max_wait: int = 0
     ) -> None:
-        """`patience`: ms that a message waits for capacity; 0 = no limit."""
+        """`max_wait`: ms that a message may wait for capacity; 0 = no limit."""
         self._channel = channel
         self._broker = channel.broker
         self._engine = channel.broker.publisher
         self._session: PublishingSession[Request] | None = session
-        self._patience = patience
+        self._max_wait = max_wait
         self._parked: dict[Message, Parked] = {}
         self._alarm = Alarm(channel.transport)
         self._uncounted = 0
@@ -448,11 +449,11 @@ class Publisher(Generic[Request]):
     # --- waiting for capacity ----------------------------------------------------------------
 
     def _park(self, destination: Destination, message: Message, request: Request) -> None:
-        deadline = self._broker.clock.steady + self._patience if self._patience else 0
+        deadline = self._broker.clock.steady + self._max_wait if self._max_wait else 0
         self._parked[message] = Parked(destination, request, deadline)
         self.parked_bytes += len(message.body)
         if deadline and self._alarm.timer is None:
-            self._alarm.set(self._patience / 1000, self._refuse_overdue)
+            self._alarm.set(self._max_wait / 1000, self._refuse_overdue)
 
     def _finish_parked(self, message: Message) -> None:
         """Handle that a parked message was accepted, or that its destination was deleted."""
@@ -480,7 +481,7 @@ class Publisher(Generic[Request]):
                 self._alarm.set((parked.deadline - now) / 1000, self._refuse_overdue)
                 return
             self._withdraw(message)
-            reason = f"{parked.destination.name} has been full for {self._patience / 1000:g} s"
+            reason = f"{parked.destination.name} has been full for {self._max_wait / 1000:g} s"
             if self._session is not None:
                 self._session.finish_parked(parked.request, LimitExceeded(reason))
 
@@ -629,17 +630,17 @@ class SentDeliveries:
         self.unsent: list[tuple[Consumer, Delivery]] = []
 
     def acknowledge(self) -> list[tuple[Consumer, Delivery]]:
-        """Acknowledge what has been sent, and return it."""
+        """Acknowledge the deliveries, which have been sent, and return them."""
         unsent = self.unsent
         if unsent:
             self.unsent = []
-            wake = self._refill
+            needs_flush = self._refill
             broker = self._broker
             for consumer, delivery in unsent:
                 if delivery.journaled:
-                    wake = True
+                    needs_flush = True
                 broker.acknowledge(consumer, delivery.sequence)
-            if wake:
+            if needs_flush:
                 # the flush of this event loop iteration has already run; the journal must not wait
                 self._broker.schedule_flush()
         return unsent

@@ -80,8 +80,8 @@ def detect_jmq_protocol(first: bytes) -> str | None:
 class AutoSession(NoConsumers):
     """Session that waits until the protocol is detected, then is replaced by a session of it.
 
-    If the client sends nothing for `patience` seconds (0 = no limit), the session assumes the
-    `silent` protocol, in which the server may have to send first. `login` is the login state
+    If the client sends nothing for `silence_timeout` seconds (0 = no limit), the session assumes
+    the `silent` protocol, in which the server may have to send first. `login` is the login state
     until the protocol is detected.
     """
 
@@ -89,7 +89,7 @@ class AutoSession(NoConsumers):
         "_alarm",
         "_detect_protocol",
         "_first",
-        "_open",
+        "_open_session",
         "_silent",
         "_transport",
         "login",
@@ -102,18 +102,18 @@ class AutoSession(NoConsumers):
         detect_protocol: Callable[[bytes], str | None] = detect_protocol,
         *,
         silent: str = "",
-        patience: float = 0.0,
+        silence_timeout: float = 0.0,
         login: Login = Login.NONE,
     ) -> None:
         self._transport = transport
         self.login = login
-        self._open = open_session
+        self._open_session = open_session
         self._detect_protocol = detect_protocol
         self._first = b""
         self._silent = silent
         self._alarm = Alarm(transport)
-        if patience:
-            self._alarm.set(patience, self._open_silent_protocol)
+        if silence_timeout:
+            self._alarm.set(silence_timeout, self._open_silent_protocol)
 
     def receive(self, data: bytes) -> None:
         """Detect the protocol and open its session; close if no protocol matches."""
@@ -126,7 +126,7 @@ class AutoSession(NoConsumers):
             self._transport.close(f"no protocol begins with {self._first[:8]!r}")
             return
         try:
-            session = self._open(protocol)
+            session = self._open_session(protocol)
         except (ConfigurationError, TooManyConnections) as error:
             self._transport.close(str(error))
             return
@@ -136,7 +136,7 @@ class AutoSession(NoConsumers):
 
     def _open_silent_protocol(self) -> None:
         """Open a session of the silent protocol, because the client has sent nothing."""
-        session = self._open(self._silent)
+        session = self._open_session(self._silent)
         self._transport.replace_session(session)
         session.end_of_input()
 

@@ -146,8 +146,8 @@ def record_lag(loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
     Timers of the loop have a resolution of 1 ms, so a delay of 1 ms is not a lag."""
     due = monotonic() + LAG_INTERVAL_SECONDS
 
-    def ring() -> None:
+    def measure() -> None:
         histogram.record(monotonic() - due)
         record_lag(loop, histogram)
 
-    loop.call_later(LAG_INTERVAL_SECONDS, ring)
+    loop.call_later(LAG_INTERVAL_SECONDS, measure)

@@ -274,7 +274,7 @@ def _open_jmq(
         partial(_open_detected, factories, transport, refused),
         detect_jmq_protocol,
         silent=PORT_MAPPER,
-        patience=options.portmapper_timeout,
+        silence_timeout=options.portmapper_timeout,
         login=Login.DUE,
     )
 

@@ -3,10 +3,9 @@
 The configuration schema is made of msgspec structs, whose fields are annotated with
 `model.setting.about(...)`.
 
-Sizes, durations and file modes are written as people write them: `64MiB`, `1.5s`, `0660`. A bare
-number is in the unit of its setting. Suffixes are case-sensitive where it matters to no one but the
-reader: `kB` is 1000 bytes and `KiB` 1024, as the IEC has it; `K`, `M` and `G` are refused, because
-half of the world reads them either way.
+Sizes, durations and file modes may have a unit: `64MiB`, `1.5s`, `0660`. A number without one is
+in the unit of its setting. Suffixes are case-sensitive: `kB` is 1000 bytes and `KiB` 1024 (IEC).
+`K`, `M` and `G` are rejected, because they are used for both.
 """
 
 from __future__ import annotations

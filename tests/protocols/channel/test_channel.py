@@ -44,7 +44,7 @@ class Session:
 
 
 class Fixture:
-    def __init__(self, patience: int = 0, settings: EngineSettings | None = None) -> None:
+    def __init__(self, max_wait: int = 0, settings: EngineSettings | None = None) -> None:
         self.harness = Harness(settings)
         self.transport = RecordedTransport(self.harness)
         self.transport.session = self.harness.open(self.transport)
@@ -52,7 +52,7 @@ class Fixture:
         broker = self.harness.broker
         self.channel: Channel[bytes] = Channel(self.transport, broker, OPEN, "test", EVERYBODY)
         self.session = Session()
-        self.publisher: Publisher[int] = Publisher(self.channel, self.session, patience)
+        self.publisher: Publisher[int] = Publisher(self.channel, self.session, max_wait)
         address = Address(Kind.QUEUE, "q")
         settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
         self.full = broker.destinations.declare(address, settings)
@@ -92,7 +92,7 @@ def test_parked_message_is_accepted_when_there_is_capacity() -> None:
 
 
 def test_parked_message_is_refused_when_its_time_is_over() -> None:
-    fixture = Fixture(patience=500)
+    fixture = Fixture(max_wait=500)
     fixture.publish(1, fixture.full)
     fixture.publish(2, fixture.full)
     fixture.harness.run_event_loop(499)
@@ -117,7 +117,7 @@ def test_parked_message_is_refused_when_its_destination_is_deleted_for_good() ->
 
 def test_message_that_is_parked_again_after_a_deletion_is_refused_when_its_time_is_over() -> None:
     defaults = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
-    fixture = Fixture(patience=500, settings=EngineSettings(default_destination=defaults))
+    fixture = Fixture(max_wait=500, settings=EngineSettings(default_destination=defaults))
     for request in (1, 2, 3):
         fixture.publish(request, fixture.full)
     broker = fixture.harness.broker
