@@ -134,19 +134,19 @@ def check(
     the user database, certificates with their keys, and the addresses, unless a broker uses them
     already.
     """
-    from sluicemq.server.trial import check_startup
+    from sluicemq.server.startup_checks import check_startup
 
     flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
     loaded_config, problems = examine_flags(*flags)
     if loaded_config.config.listeners or not problems:  # without listeners they are the problem
         problems += loaded_config.problems()
-    for trial in check_startup(loaded_config.config):
-        if trial.problem:
-            problem = loaded_config.locate(trial.problem, trial.subject)
+    for startup_check in check_startup(loaded_config.config):
+        if startup_check.problem:
+            problem = loaded_config.locate(startup_check.problem, startup_check.subject)
             if problem not in problems:
                 problems.append(problem)
-        elif not any(trial.subject in problem for problem in problems):
-            err().print(f"tried: {trial.description}", style="dim", markup=False)
+        elif not any(startup_check.subject in problem for problem in problems):
+            err().print(f"tried: {startup_check.description}", style="dim", markup=False)
     for problem in problems:
         print_error(problem)
     if problems:

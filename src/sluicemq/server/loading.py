@@ -2,10 +2,9 @@
 
     defaults  <  file  <  environment  <  command line
 
-Each source is a tree of raw values. It is walked along the schema, so that every unknown name and
-every value that does not fit is reported, with the source and, in a file, the line it stands in.
-Listeners given by a later source replace those of an earlier one; everything else is replaced
-setting by setting.
+Each source is a tree of raw values. It is read along the schema, so that every unknown name and
+every invalid value is reported, with the source and, in a file, its line. The listeners of a later
+source replace all those of an earlier one; other settings are replaced one by one.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ class Source(NamedTuple):
     base: Path
     lines: TomlLines | None = None
 
-    def place(self, path: RawPath) -> str:
-        """Return where a setting stands: `sluicemq.toml:12`, or the name of the source."""
+    def position(self, path: RawPath) -> str:
+        """Return the position of a setting: `sluicemq.toml:12`, or the name of the source."""
         line = 0 if self.lines is None else self.lines.number(path)
         return f"{self.name}:{line}" if line else self.name
 
@@ -96,27 +95,27 @@ class Source(NamedTuple):
 class LoadedConfig(NamedTuple):
     """Configuration with the sources of its settings.
 
-    origins  for each setting that is not a default the name of its source
-    places   source and path of settings, of listeners by URL, and of destinations
+    origins    for each setting that is not a default the name of its source
+    positions  source and path of settings, of listeners by URL, and of destinations
     """
 
     config: Config
     origins: dict[str, str]
-    places: dict[str, tuple[Source, RawPath]]
+    positions: dict[str, tuple[Source, RawPath]]
 
     def locate(self, problem: str, subject: str = "") -> str:
-        """Return a problem of the configuration, preceded by source and line of its `subject`: the
-        setting or URL that it begins with, if none is given."""
+        """Return a problem of the configuration, preceded by source and line of its `subject`, by
+        default the setting or URL with which the problem begins."""
         text = subject or problem
         names = [
             name
-            for name in self.places
+            for name in self.positions
             if text.startswith(name) and not _CONTINUES.match(text, len(name))
         ]
         if not names:
             return problem
-        source, path = self.places[max(names, key=len)]
-        return f"{source.place(path)}: {problem}"
+        source, path = self.positions[max(names, key=len)]
+        return f"{source.position(path)}: {problem}"
 
     def problems(self) -> Iterator[str]:
         """Yield the problems of `Config.problems`, with source and line."""
@@ -134,8 +133,9 @@ def load(
     flags: Mapping[str, Any] | None = None,
     listen: Sequence[str] = (),
 ) -> LoadedConfig:
-    """Read all sources, as `examine` does. Raises ConfigurationError with every error on a line of
-    its own; `LoadedConfig.check` is the caller's to call."""
+    """Read all sources, as `examine` does. Does not call `LoadedConfig.check`.
+
+    Raises ConfigurationError with every error on a line of its own."""
     loaded_config, errors = examine(file, environ, flags, listen)
     if errors:
         raise ConfigurationError("\n".join(errors))
@@ -148,13 +148,13 @@ def examine(
     flags: Mapping[str, Any] | None = None,
     listen: Sequence[str] = (),
 ) -> tuple[LoadedConfig, list[str]]:
-    """Read all sources. Returns what could be read, and the errors in the rest. Raises
+    """Read all sources. Return the valid settings, and the errors of the others. Raises
     ConfigurationError if the file cannot be read at all.
 
     file     configuration file; None = the first of DEFAULT_FILES that exists, if any
     environ  environment variables; those not beginning with SLUICEMQ_ are ignored
     flags    settings from the command line by dotted name; those that are None are ignored
-    listen   URLs of listeners from the command line; empty = as the other sources say
+    listen   URLs of listeners from the command line; empty = those of the other sources
     """
     collector = _Collector()
     if file is None:
@@ -194,7 +194,7 @@ class _Collector:
         self.settings = dict(setting_paths())
         self.values: dict[tuple[str, ...], dict[str, Any]] = {path: {} for path in ((), *SECTIONS)}
         self.origins: dict[str, str] = {}
-        self.places: dict[str, tuple[Source, RawPath]] = {}
+        self.positions: dict[str, tuple[Source, RawPath]] = {}
         self.errors: list[str] = []
         self.listeners: list[dict[str, Any]] = [
             {"url": Url.parse(url)} for url in DEFAULT_LISTENERS
@@ -202,7 +202,7 @@ class _Collector:
         self.destinations: dict[Address, dict[str, Any]] = {}
 
     def report(self, error: ConfigurationError, source: Source, raw: RawPath) -> None:
-        self.errors.append(f"{source.place(raw)}: {error}")
+        self.errors.append(f"{source.position(raw)}: {error}")
 
     def set(
         self, path: tuple[str, ...], value: object, source: Source, raw: RawPath | None = None
@@ -218,7 +218,7 @@ class _Collector:
             return
         self.values[path[:-1]][path[-1]] = converted
         self.origins[dotted] = source.name
-        self.places[dotted] = source, raw
+        self.positions[dotted] = source, raw
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
         names = {environment_name(path): path for path in self.settings}
@@ -245,13 +245,13 @@ class _Collector:
                 self.report(ConfigurationError(f"listeners[{index}]: {error}"), source, raw)
                 continue
             self.listeners.append(values)
-            self.places[str(values["url"])] = source, raw
+            self.positions[str(values["url"])] = source, raw
         self.origins["listeners"] = given[0][1].name if given else ""
 
     def _listener_values(self, item: object, source: Source, raw: RawPath) -> dict[str, Any]:
         """Return the `url` of one listener, without options, and its settings by name.
 
-        Reports settings that are wrong. Raises ConfigurationError if the whole listener is.
+        Reports invalid settings. Raises ConfigurationError if the whole listener is invalid.
         """
         table_name = f"listeners[{raw[-1]}]"
         if not isinstance(item, str | dict):
@@ -287,7 +287,7 @@ class _Collector:
         source: Source,
         raw: RawPath,
     ) -> dict[str, Any]:
-        """Return the values of a table by setting; what is wrong is reported and left out."""
+        """Return the valid values of a table by setting, and report the others."""
         values: dict[str, Any] = {}
         for key, value in table.items():
             name = key.replace("-", "_")
@@ -334,12 +334,12 @@ class _Collector:
             default_fields=frozenset(default_values),
             **self.values[()],
         )
-        return LoadedConfig(config, self.origins, self.places)
+        return LoadedConfig(config, self.origins, self.positions)
 
     def read_section(
         self, section: tuple[str, ...], raw: RawPath, tree: Mapping[str, Any], source: Source
     ) -> None:
-        """Read a table, whose names are `section` and in the source `raw`."""
+        """Read a table, whose path is `section`, and `raw` in the spelling of the source."""
         names = [path[-1] for path in self.settings if path[:-1] == section]
         names += [path[-1] for path in SECTIONS if path[:-1] == section]
         if not section:
@@ -385,7 +385,7 @@ class _Collector:
                 continue
             self.destinations[Address(kind, destination_name)] = values
             self.origins[table_name] = source.name
-            self.places[table_name] = source, raw
+            self.positions[table_name] = source, raw
 
 
 def _parse_file(file: Path) -> tuple[dict[str, Any], TomlLines]:

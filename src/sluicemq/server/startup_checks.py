@@ -1,7 +1,8 @@
-"""Trial of a configuration: the checks of `serve`, without serving and without changes.
+"""Checks of a start of the broker, without serving and without changes.
 
-The configuration itself has been checked before (`Config.problems`): certificates have been read
-with their keys, and so has the user database. Here the data directory and the addresses are tried.
+`Config.problems` has checked the configuration before, and has read certificates with their keys
+and the user database. The checks of this module are whether the data directory can be written to
+and whether the addresses can be listened on.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from sluicemq.server.listener import bind, is_stale
 from sluicemq.server.listener_settings import Listener, admin_listener
 
 
-class Trial(NamedTuple):
+class StartupCheck(NamedTuple):
     """Result of one check.
 
     subject      setting or URL
-    description  what was tried, or why it was not
-    problem      why it would fail; empty if it would work
+    description  the check, or the reason why it was left out
+    problem      reason for which the broker would not start; empty if there is none
     """
 
     subject: str
@@ -33,26 +34,26 @@ class Trial(NamedTuple):
     problem: str = ""
 
 
-def check_startup(config: Config) -> Iterator[Trial]:
-    """Try everything that a start of the broker does first. Binds TCP ports for a moment, unless a
-    broker runs with this data directory: then they are its own."""
+def check_startup(config: Config) -> Iterator[StartupCheck]:
+    """Yield the checks. TCP ports are bound for a moment, unless a broker runs with this data
+    directory, which may use them."""
     directory = config.broker.data_dir
     problem = directory_problem(directory)
-    yield Trial("broker.data_dir", f"data directory {directory}: may be written to", problem)
-    yield Trial("auth.users_file", f"user database {config.users_file}: read")
+    yield StartupCheck("broker.data_dir", f"data directory {directory}: may be written to", problem)
+    yield StartupCheck("auth.users_file", f"user database {config.users_file}: read")
     for listener in config.listeners:
         if listener.url.tls:
             description = f"{listener.url}: certificate {listener.certificate} read, with its key"
-            yield Trial(str(listener.url), description)
+            yield StartupCheck(str(listener.url), description)
     holder = _holder(directory)
     if holder:
-        yield Trial("listeners", f"addresses: not tried, because {holder}")
+        yield StartupCheck("listeners", f"addresses: not tried, because {holder}")
         return
     listeners = list(config.listeners)
     if not problem:
         listeners.append(admin_listener(config.admin_socket))
     for listener in listeners:
-        yield Trial(
+        yield StartupCheck(
             str(listener.url),
             f"{listener.url}: may be listened on",
             address_problem(listener, directory),
@@ -60,12 +61,12 @@ def check_startup(config: Config) -> Iterator[Trial]:
 
 
 def directory_problem(directory: Path) -> str:
-    """Return why a data directory cannot be used, "" if it can, or can be made."""
+    """Return why a data directory cannot be used; "" if it can be used, or created."""
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if not existing.is_dir():
         if existing == directory:
             return f"broker.data_dir: {directory} is not a directory"
-        return f"broker.data_dir: {directory} cannot be made: {existing} is not a directory"
+        return f"broker.data_dir: {directory} cannot be created: {existing} is not a directory"
     paths = [existing]
     if existing == directory and (directory / JOURNAL_NAME).exists():
         paths.append(directory / JOURNAL_NAME)
@@ -76,8 +77,8 @@ def directory_problem(directory: Path) -> str:
 
 
 def address_problem(listener: Listener, directory: Path) -> str:
-    """Return why an address cannot be listened on, "" if it can. The data `directory` may still
-    have to be made."""
+    """Return why an address cannot be listened on; "" if it can. The data `directory` need not
+    exist yet."""
     url = listener.url
     try:
         if url.path:
@@ -93,8 +94,8 @@ def address_problem(listener: Listener, directory: Path) -> str:
 
 
 def _try_socket(url: Url, directory: Path) -> None:
-    """Raise ConfigurationError or AddressUnavailable if the path cannot be listened on. Leaves it
-    as it is."""
+    """Raise ConfigurationError or AddressUnavailable if the path cannot be listened on. Does not
+    change it."""
     is_stale(url)
     parent = Path(url.path).parent
     if not parent.is_dir():
@@ -107,7 +108,7 @@ def _try_socket(url: Url, directory: Path) -> None:
 
 
 def _holder(directory: Path) -> str:
-    """Return that a broker uses the data directory, "" if none does."""
+    """Return the statement that a broker uses the data directory; "" if none does."""
     try:
         descriptor = take_lock(directory / JOURNAL_NAME, create=False)
     except JournalLocked:
