@@ -50,8 +50,6 @@ _OF_BROKERS: Final = (
 the order of one broker."""
 _TIME: Final = "published"
 _WINDOW: Final = "_window"
-_MICROSECONDS: Final = 1e6
-_PACKED: Final = "batch binary"
 
 
 class Replayed(NamedTuple):
@@ -220,7 +218,7 @@ def _ordered_batches(messages: DataFrame) -> Iterator[pa.RecordBatch]:
         messages.repartitionByRange(_ORDER)
         .sortWithinPartitions(_ORDER, _WINDOW)
         .drop(_ORDER)
-        .mapInArrow(_pack, _PACKED)
+        .mapInArrow(_pack, "batch binary")
     )
     for row in packed.toLocalIterator(prefetchPartitions=True):
         yield from pa.ipc.open_stream(row[0])
@@ -250,7 +248,7 @@ def _window(rate: float | None, speed: float | None) -> Column:
     first = f.first(moment, ignorenulls=True).over(order)
     # a message without a time, or after the clock went back, is due with the one before
     elapsed = f.max(moment).over(order) - first
-    return f.coalesce(f.floor(elapsed * WINDOWS / (_MICROSECONDS * speed)), f.lit(0))
+    return f.coalesce(f.floor(elapsed * WINDOWS / (1e6 * speed)), f.lit(0))
 
 
 def _split_by_window(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -7,11 +7,13 @@ group; no column ever changes its name, type or meaning.
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME: Final = pa.timestamp("us", tz="UTC")
 TEXTS: Final = pa.map_(pa.string(), pa.string())
 

@@ -16,11 +16,10 @@ from sluicemq.pipeline.jobs import gold, silver
 from sluicemq.pipeline.jobs.bodies import NEED_JAVA
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.jobs.schemas import BRONZE
-from sluicemq.pipeline.schema import EVENTS
+from sluicemq.pipeline.schema import EPOCH, EVENTS
 from sluicemq.pipeline.session import is_local, materialized
 from sluicemq.pipeline.typed.rows import TableCounts
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _GOLD_SETTINGS: Final = {"spark.databricks.delta.merge.materializeSource": "none"}
 """The merged rows are materialised already."""
 _LOCAL_GOLD_SETTINGS: Final = {**_GOLD_SETTINGS, "spark.sql.shuffle.partitions": "1"}
@@ -230,7 +229,7 @@ def bronze(events: DataFrame, broker: str) -> DataFrame:
 
 
 def _time(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return EPOCH + timedelta(microseconds=microseconds)
 
 
 def _at_most(name: str, limit: int) -> Column:

@@ -9,7 +9,7 @@ batch: a repeated event is counted twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -26,7 +26,7 @@ from sluicemq.pipeline.jobs.schemas import (
     column,
 )
 from sluicemq.pipeline.jobs.silver import sum_maps_sql, sum_sql
-from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.schema import EPOCH, Event
 
 WATERMARK: Final = timedelta(hours=1)
 UNKNOWN: Final = "unknown"
@@ -40,7 +40,6 @@ NEEDS: Final = (
 )
 """Columns of events that gold needs."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS: Final = 60.0
 _MEASURED: Final = dict(zip(LATENCIES, (Event.DELIVERED, Event.ACKNOWLEDGED), strict=True))
 """Latencies: time from publishing to this event."""
@@ -65,7 +64,7 @@ def complete(
             `watermark` before it also count as `late_events`
     """
     late_events = f.lit(0).cast("long")
-    if newest is not None and watermark < newest - _EPOCH:
+    if newest is not None and watermark < newest - EPOCH:
         limit = (newest - watermark).replace(second=0, microsecond=0)
         late_events = f.when(f.col("minute") < f.lit(limit), f.col("events")).otherwise(late_events)
     derived = _derived({name: name for name in sums.columns})

@@ -234,7 +234,6 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
 
 # --- truncated partitions ----------------------------------------------------------------------
 
-_SOCKETS: Final = "/proc/self/fd"
 _CLOSED: Final = select.POLLRDHUP | select.POLLHUP
 
 
@@ -255,7 +254,7 @@ def open_sockets() -> set[int]:
     """Return the inodes of the process's sockets whose other end has not closed."""
     poll = select.poll()
     inodes: dict[int, int] = {}
-    for name in os.listdir(_SOCKETS):
+    for name in os.listdir("/proc/self/fd"):
         descriptor = int(name)
         try:
             status = os.fstat(descriptor)

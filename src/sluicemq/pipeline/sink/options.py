@@ -6,17 +6,7 @@ import re
 from collections.abc import Mapping, Set
 from typing import Final, NamedTuple
 
-from pyspark.sql.types import (
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from sluicemq.clients.http import PATIENCE, HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
@@ -136,19 +126,19 @@ def _number(options_by_name: Mapping[str, str], name: str, default: int, minimum
 
 _TEXT: Final = "string"
 _TEXTS: Final = "map<string,string>"
-_STRING: Final = (_TEXT, {_TEXT}, StringType())
-_MAP: Final = (_TEXTS, {_TEXTS}, MapType(StringType(), StringType()))
-COLUMNS: Final[Mapping[str, tuple[str, Set[str], DataType]]] = {
+_STRING: Final = (_TEXT, {_TEXT}, t.StringType())
+_MAP: Final = (_TEXTS, {_TEXTS}, t.MapType(t.StringType(), t.StringType()))
+COLUMNS: Final[Mapping[str, tuple[str, Set[str], t.DataType]]] = {
     "destination": _STRING,
     "destination_kind": _STRING,
-    "body": (f"string, binary or {_TEXTS}", {_TEXT, _TEXTS, "binary"}, StringType()),
+    "body": (f"string, binary or {_TEXTS}", {_TEXT, _TEXTS, "binary"}, t.StringType()),
     "body_kind": _STRING,
     "properties": _MAP,
     "property_types": _MAP,
-    "priority": ("an integer", {"integer"}, IntegerType()),
-    "ttl": ("an integer (ms)", {"integer"}, LongType()),
-    "expiration": ("timestamp", {"timestamp"}, TimestampType()),
-    "deliver_at": ("timestamp", {"timestamp"}, TimestampType()),
+    "priority": ("an integer", {"integer"}, t.IntegerType()),
+    "ttl": ("an integer (ms)", {"integer"}, t.LongType()),
+    "expiration": ("timestamp", {"timestamp"}, t.TimestampType()),
+    "deliver_at": ("timestamp", {"timestamp"}, t.TimestampType()),
     "message_id": _STRING,
     "correlation_id": _STRING,
     "reply_to": _STRING,
@@ -157,8 +147,8 @@ COLUMNS: Final[Mapping[str, tuple[str, Set[str], DataType]]] = {
 }
 """Types of each column: as text for error messages, as of `_type_name`, and in DEFAULT_SCHEMA."""
 
-DEFAULT_SCHEMA: Final = StructType(
-    [StructField(name, default) for name, (_, _, default) in COLUMNS.items()]
+DEFAULT_SCHEMA: Final = t.StructType(
+    [t.StructField(name, default) for name, (_, _, default) in COLUMNS.items()]
 )
 """Default columns of a view or table created without columns; bodies are text."""
 
@@ -171,14 +161,14 @@ _TYPE_NAMES: Final = {
 }
 
 
-def _type_name(kind: DataType) -> str:
+def _type_name(kind: t.DataType) -> str:
     """Return the name of the type without its width."""
-    if isinstance(kind, MapType):
+    if isinstance(kind, t.MapType):
         return f"map<{_type_name(kind.keyType)},{_type_name(kind.valueType)}>"
     return _TYPE_NAMES.get(kind.typeName(), kind.typeName())
 
 
-def column_indexes(schema: StructType, destination: str) -> dict[str, int]:
+def column_indexes(schema: t.StructType, destination: str) -> dict[str, int]:
     """Return the index of each column in a batch, by its name in COLUMNS.
 
     Columns of type void are left out. `destination` is the option of that name, or "". Raises
@@ -195,7 +185,7 @@ def column_indexes(schema: StructType, destination: str) -> dict[str, int]:
         if name in indices:
             problems.append(f"there are two columns {name}")
         elif (
-            not isinstance(field.dataType, NullType)
+            not isinstance(field.dataType, t.NullType)
             and _type_name(field.dataType) not in type_names
         ):
             problems.append(f"{name} is {expected}, and not {field.dataType.simpleString()}")
@@ -214,5 +204,5 @@ def column_indexes(schema: StructType, destination: str) -> dict[str, int]:
     return {
         name: index
         for name, index in indices.items()
-        if not isinstance(schema.fields[index].dataType, NullType)
+        if not isinstance(schema.fields[index].dataType, t.NullType)
     }

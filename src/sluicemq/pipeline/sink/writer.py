@@ -34,13 +34,6 @@ from sluicemq.pipeline.sink.delivery import (
 )
 from sluicemq.pipeline.sink.options import column_indexes, read
 
-_QUERY: Final = "sql.streaming.queryId"
-_BATCH: Final = "streaming.sql.batchId"
-_APPEND: Final = (
-    "messages are added to what waits in a queue: write with mode append, a stream with output "
-    "mode append"
-)
-
 _log: Final = logging.getLogger(__name__)
 
 
@@ -49,7 +42,10 @@ class _Writer:
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigurationError(_APPEND)
+            raise ConfigurationError(
+                "messages are added to what waits in a queue: write with mode append, a stream "
+                "with output mode append"
+            )
         self._options = read(options)
         self._places = column_indexes(schema, self._options.destination)
 
@@ -144,8 +140,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Write one partition of one batch in a task."""
         context = TaskContext.get()
         assert context is not None
-        query = context.getLocalProperty(_QUERY)
-        batch = context.getLocalProperty(_BATCH)
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise ConfigurationError(
                 "Spark did not inform the task which batch of which query it writes"

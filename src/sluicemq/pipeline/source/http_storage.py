@@ -36,15 +36,7 @@ from sluicemq.journal.segment import (
     decode_trailer,
 )
 from sluicemq.journal.slots import Slot
-from sluicemq.management.journal import (
-    GET_JOURNAL,
-    GET_SLOT,
-    LIST_JOURNAL_DESTINATIONS,
-    PUT_SLOT,
-    DestinationNamesQuery,
-    SlotRequest,
-    SlotView,
-)
+from sluicemq.management import journal as management
 from sluicemq.management.operation import (
     AnswerT,
     ApiOperation,
@@ -168,7 +160,7 @@ class HttpStorage(JournalStorage):
     # --- the journal ---------------------------------------------------------
 
     def state(self) -> JournalState:
-        state = self._call(GET_JOURNAL, NoParameters())
+        state = self._call(management.GET_JOURNAL, NoParameters())
         durable = state.durable
         segments = [
             segment for segment in state.segments if segment.first_sequence <= durable.segment
@@ -202,7 +194,9 @@ class HttpStorage(JournalStorage):
         addresses: dict[int, Address] = {}
         for start in range(0, len(requested), NUMBERS):
             batch = ",".join(map(str, requested[start : start + NUMBERS]))
-            names = self._call(LIST_JOURNAL_DESTINATIONS, DestinationNamesQuery(batch))
+            names = self._call(
+                management.LIST_JOURNAL_DESTINATIONS, management.DestinationNamesQuery(batch)
+            )
             addresses |= {
                 int(number): Address(Kind(int(kind)), decode_name(base64.b64decode(str(name))))
                 for number, kind, name in names.destinations
@@ -213,12 +207,12 @@ class HttpStorage(JournalStorage):
 
     def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         try:
-            return _slot(self._call(GET_SLOT, NamePath(name=slot)))
+            return _slot(self._call(management.GET_SLOT, NamePath(name=slot)))
         except RecordNotFound:
             return self._put(slot, position, limit_bytes)
 
     def advance(self, slot: str, position: int) -> None:
-        state = self._call(GET_SLOT, NamePath(name=slot))
+        state = self._call(management.GET_SLOT, NamePath(name=slot))
         if state.lost or position > state.position:
             try:
                 self._put(slot, position, None)
@@ -230,15 +224,15 @@ class HttpStorage(JournalStorage):
                     raise
 
     def claim(self, slot: str, holder: str, lease: int) -> None:
-        body = SlotRequest(BEYOND, holder=holder, lease_ms=lease)
-        self._call(PUT_SLOT, NamedBody(name=slot, body=body))
+        body = management.SlotRequest(BEYOND, holder=holder, lease_ms=lease)
+        self._call(management.PUT_SLOT, NamedBody(name=slot, body=body))
 
     def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
-        body = SlotRequest(position, limit_bytes)
-        return _slot(self._call(PUT_SLOT, NamedBody(name=slot, body=body)))
+        body = management.SlotRequest(position, limit_bytes)
+        return _slot(self._call(management.PUT_SLOT, NamedBody(name=slot, body=body)))
 
 
-def _slot(view: SlotView) -> Slot:
+def _slot(view: management.SlotView) -> Slot:
     return Slot(
         position=view.position,
         limit_bytes=view.limit_bytes,

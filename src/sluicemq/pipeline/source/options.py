@@ -23,10 +23,9 @@ from pyspark.sql.types import StructType
 from sluicemq.model.access import is_pattern, matcher
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
-from sluicemq.pipeline.schema import EVENTS, HEADERS, KAFKA, Event
+from sluicemq.pipeline.schema import EPOCH, EVENTS, HEADERS, KAFKA, Event
 
 _DIGITS: Final = re.compile(r"-?\d+")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -210,7 +209,7 @@ def _timestamp(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     # exact, unlike `timestamp`
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _destination_names(text: str) -> tuple[str, ...]:

@@ -21,16 +21,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
-)
+from pyspark.sql import types as t
 
 from sluicemq.model.message import COMPRESSED_SIZE
 from sluicemq.pipeline.jobs.bodies import NEED_JAVA, java_columns
@@ -114,7 +105,7 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
 def parse(
     frame: DataFrame,
     format: Format,
-    columns: StructType,
+    columns: t.StructType,
     field_lists: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
     """Parse `_text` into `columns`.
@@ -126,7 +117,7 @@ def parse(
     Reasons cost as much as parsing: Spark leaves them out if nothing that a query returns depends
     on `_reason`.
     """
-    parsers: dict[Format, Callable[[DataFrame, StructType], DataFrame]] = {
+    parsers: dict[Format, Callable[[DataFrame, t.StructType], DataFrame]] = {
         Format.JSON: lambda frame, columns: _parse_json(frame, columns, field_lists),
         Format.CSV: _parse_csv,
         Format.XML: _parse_xml,
@@ -156,7 +147,7 @@ def common_field_lists(messages: DataFrame) -> list[tuple[str, ...]]:
 
 
 def _parse_json(
-    frame: DataFrame, columns: StructType, field_lists: Sequence[tuple[str, ...]]
+    frame: DataFrame, columns: t.StructType, field_lists: Sequence[tuple[str, ...]]
 ) -> DataFrame:
     """Parse JSON objects.
 
@@ -175,7 +166,7 @@ def _parse_json(
         f.to_json(f.try_parse_json("_text")),  # its numbers are at most DOUBLE
         lambda text, schema: f.from_json(text, schema, _TOKENS),
     )
-    record_type = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
+    record_type = t.StructType([*columns.fields, t.StructField(_CORRUPT, t.StringType())])
     exact = f.from_json(bounded, record_type, _STRICT)
     variants = _variants(record_type)
     frame = frame.withColumns(
@@ -203,7 +194,7 @@ def _parse_json(
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
     reasons = [_type_error(field, f.col("_raw")[field.name]) for field in columns]
     for index, field in enumerate(columns):
-        if isinstance(field.dataType, (ArrayType, MapType, StructType)):
+        if isinstance(field.dataType, (t.ArrayType, t.MapType, t.StructType)):
             reasons[index] = _nested_type_error(field, bounded)
     reason = (
         f.when(f.col("_good"), None)
@@ -230,7 +221,7 @@ def _parse_json(
     )
 
 
-def _parse_csv(frame: DataFrame, columns: StructType) -> DataFrame:
+def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
     """Parse bodies of one CSV record each."""
     # before the text is changed, which decodes it
     utf8 = f.when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
@@ -250,7 +241,7 @@ def _parse_csv(frame: DataFrame, columns: StructType) -> DataFrame:
     )
 
 
-def _parse_xml(frame: DataFrame, columns: StructType) -> DataFrame:
+def _parse_xml(frame: DataFrame, columns: t.StructType) -> DataFrame:
     """Parse bodies of one XML document each."""
     return _parse_strings(
         frame,
@@ -261,7 +252,7 @@ def _parse_xml(frame: DataFrame, columns: StructType) -> DataFrame:
     )
 
 
-def _parse_text(frame: DataFrame, columns: StructType) -> DataFrame:
+def _parse_text(frame: DataFrame, columns: t.StructType) -> DataFrame:
     (column,) = columns
     return frame.select(
         "*",
@@ -279,8 +270,8 @@ def _parse_text(frame: DataFrame, columns: StructType) -> DataFrame:
 
 def _parse_strings(
     frame: DataFrame,
-    columns: StructType,
-    parser: Callable[[Column, StructType], Column],
+    columns: t.StructType,
+    parser: Callable[[Column, t.StructType], Column],
     conditions: dict[str, str],
     otherwise: str,
 ) -> DataFrame:
@@ -290,8 +281,8 @@ def _parse_strings(
     conditions  reason for each SQL condition that makes a text invalid
     otherwise   reason for a text that the parser rejects although each value has its type
     """
-    record_type = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
-    text_type = StructType([StructField(field.name, StringType()) for field in columns])
+    record_type = t.StructType([*columns.fields, t.StructField(_CORRUPT, t.StringType())])
+    text_type = t.StructType([t.StructField(field.name, t.StringType()) for field in columns])
     bounded = _without_harmful_numbers(columns, f.col("_text"), parser)
     frame = frame.withColumn("_parsed", parser(bounded, record_type))
     invalid = f.lit(False)
@@ -327,7 +318,7 @@ def _literals(names: Sequence[str]) -> Column:
     return f.array(*(f.lit(name) for name in names))
 
 
-def _variants(columns: StructType) -> StructType | None:
+def _variants(columns: t.StructType) -> t.StructType | None:
     """Return the columns with VARIANT for DECIMAL; None if no column, or not only columns
     themselves are DECIMAL.
 
@@ -335,10 +326,10 @@ def _variants(columns: StructType) -> StructType | None:
     DECIMAL are read as variants first, of which Spark does not write out the digits. Only if one is
     not written in plain digits, the text is searched, and parsed once more.
     """
-    variants = StructType(
+    variants = t.StructType(
         [
-            StructField(item.name, VariantType())
-            if isinstance(item.dataType, DecimalType)
+            t.StructField(item.name, t.VariantType())
+            if isinstance(item.dataType, t.DecimalType)
             else item
             for item in columns
         ]
@@ -346,10 +337,10 @@ def _variants(columns: StructType) -> StructType | None:
     return None if variants == columns or DECIMAL.search(variants.json()) else variants
 
 
-def _all_plain(columns: StructType) -> Column:
+def _all_plain(columns: t.StructType) -> Column:
     """Return the condition that `_plain` has all values of `_object`, whose DECIMAL are
     variants."""
-    names = [quoted(item.name) for item in columns if isinstance(item.dataType, DecimalType)]
+    names = [quoted(item.name) for item in columns if isinstance(item.dataType, t.DecimalType)]
     plain = (
         f"(_object.{name} IS NULL OR is_variant_null(_object.{name}) OR _plain.{name} IS NOT NULL)"
         for name in names
@@ -357,11 +348,11 @@ def _all_plain(columns: StructType) -> Column:
     return f.expr(" AND ".join(["_object IS NOT NULL", *plain]))
 
 
-def _plain_value(field: StructField) -> Column:
+def _plain_value(field: t.StructField) -> Column:
     """Return a value of `_object` as its column; null for a DECIMAL that is not written in plain
     digits, or out of range."""
     name = f"_object.{quoted(field.name)}"
-    if not isinstance(field.dataType, DecimalType):
+    if not isinstance(field.dataType, t.DecimalType):
         return f.col(name)
     kind = f"schema_of_variant({name})"
     return f.expr(
@@ -372,7 +363,7 @@ def _plain_value(field: StructField) -> Column:
 
 
 def _without_harmful_numbers(
-    columns: StructType, equivalent: Column, parser: Callable[[Column, StructType], Column]
+    columns: t.StructType, equivalent: Column, parser: Callable[[Column, t.StructType], Column]
 ) -> Column:
     """Return the text to be parsed; null if a value for DECIMAL is harmful.
 
@@ -380,7 +371,7 @@ def _without_harmful_numbers(
     parser      returns the columns of a text
     """
     text = f.col("_text")
-    text_type = StructType.fromJson(json.loads(DECIMAL.sub("string", columns.json())))
+    text_type = t.StructType.fromJson(json.loads(DECIMAL.sub("string", columns.json())))
     if text_type == columns:
         return text
     values = parser(equivalent, text_type)
@@ -388,17 +379,17 @@ def _without_harmful_numbers(
     return f.when(text.rlike(_HARMFUL), f.when(~harmful, equivalent)).otherwise(text)
 
 
-def _infinite(fields: Iterable[StructField]) -> Column:
+def _infinite(fields: Iterable[t.StructField]) -> Column:
     """Return the condition that a number is beyond the range of its type, or NaN, which is greater
     than any number."""
-    columns = StructType([*fields])
+    columns = t.StructType([*fields])
     values = f.struct(*map(quoted, columns.names))
     infinity = f.lit(float("inf"))
     return _any_value(values, columns, "double|float", lambda value: f.abs(value) >= infinity)
 
 
 def _any_value(
-    value: Column, kind: DataType, types: str, condition: Callable[[Column], Column]
+    value: Column, kind: t.DataType, types: str, condition: Callable[[Column], Column]
 ) -> Column:
     """Return the condition that a value, or any value within it, is of one of the types and fulfils
     a condition.
@@ -408,14 +399,14 @@ def _any_value(
     """
     if not re.search(types, kind.simpleString()):
         return f.lit(False)
-    if isinstance(kind, StructType):
+    if isinstance(kind, t.StructType):
         parts = [
             _any_value(value.getField(part.name), part.dataType, types, condition) for part in kind
         ]
         return reduce(or_, parts)
-    if isinstance(kind, MapType):
-        return _any_value(f.map_values(value), ArrayType(kind.valueType), types, condition)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, t.MapType):
+        return _any_value(f.map_values(value), t.ArrayType(kind.valueType), types, condition)
+    if isinstance(kind, t.ArrayType):
         element = kind.elementType
         value = f.exists(value, lambda item: _any_value(item, element, types, condition))
     else:
@@ -423,7 +414,7 @@ def _any_value(
     return f.coalesce(value, f.lit(False))
 
 
-def _utf8(columns: StructType) -> Column:
+def _utf8(columns: t.StructType) -> Column:
     """Return the condition that no value comes from bytes that are not UTF-8.
 
     A scan of all bodies would cost a third of their parsing, so only texts in which decoding may
@@ -432,16 +423,16 @@ def _utf8(columns: StructType) -> Column:
     for field in columns:
         column = f.col(quoted(field.name))
         if "string" in field.dataType.simpleString():
-            if not isinstance(field.dataType, StringType):
+            if not isinstance(field.dataType, t.StringType):
                 column = f.to_json(f.struct(column))
             suspect = suspect | f.coalesce(f.contains(column, f.lit(_REPLACED)), f.lit(False))
     return ~suspect | f.is_valid_utf8("_text")
 
 
-def _type_error(field: StructField, raw: Column) -> Column:
+def _type_error(field: t.StructField, raw: Column) -> Column:
     """Return the reason why a value is not of its column's type; null if it is."""
     wrong = (raw.isNotNull() & f.col(quoted(field.name)).isNull()) | _infinite([field])
-    if isinstance(field.dataType, StringType):
+    if isinstance(field.dataType, t.StringType):
         wrong = f.lit(False)
     kind = field.dataType.simpleString().upper()
     value = f.substring(raw, 1, MAX_REASON_VALUE)
@@ -450,9 +441,9 @@ def _type_error(field: StructField, raw: Column) -> Column:
     )
 
 
-def _nested_type_error(field: StructField, text: Column) -> Column:
+def _nested_type_error(field: t.StructField, text: Column) -> Column:
     """Return the reason why a nested JSON value is not of its column's type; null if it is."""
-    record_type = StructType([field, StructField(_CORRUPT, StringType())])
+    record_type = t.StructType([field, t.StructField(_CORRUPT, t.StringType())])
     kind = field.dataType.simpleString()[:MAX_REASON_VALUE]
     return f.when(
         f.from_json(text, record_type, _STRICT)[_CORRUPT].isNotNull() | _infinite([field]),

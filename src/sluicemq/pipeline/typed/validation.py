@@ -10,22 +10,7 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    AnsiIntervalType,
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    CalendarIntervalType,
-    CharType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimeType,
-    VarcharType,
-    VariantType,
-)
+from pyspark.sql import types as t
 
 from sluicemq.pipeline.delta import temporary_settings
 from sluicemq.pipeline.typed.definition import (
@@ -42,8 +27,14 @@ from sluicemq.pipeline.typed.definition import (
 from sluicemq.pipeline.typed.gold import first_line, incremental_problem, query, references
 from sluicemq.pipeline.typed.rows import LENIENT, METADATA, QUARANTINE_COLUMNS
 
-_NESTED: Final = (ArrayType, MapType, StructType, VariantType)
-_UNSUPPORTED: Final = (AnsiIntervalType, CalendarIntervalType, CharType, TimeType, VarcharType)
+_NESTED: Final = (t.ArrayType, t.MapType, t.StructType, t.VariantType)
+_UNSUPPORTED: Final = (
+    t.AnsiIntervalType,
+    t.CalendarIntervalType,
+    t.CharType,
+    t.TimeType,
+    t.VarcharType,
+)
 _TWICE: Final = "is declared twice (case does not matter)"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """Characters that Delta accepts in no name of a column or field."""
@@ -61,7 +52,7 @@ def check(spark: SparkSession, definition: Definition) -> None:
         problems += (Problem(table.line, f"{title}: {text}") for text in faults)
         if columns is None:
             continue
-        row_type = StructType([*columns.fields, *METADATA.fields])
+        row_type = t.StructType([*columns.fields, *METADATA.fields])
         rows = spark.createDataFrame([], row_type)
         tables[f"silver.{table.name}"] = rows
         tables[f"silver.{table.name}{QUARANTINE}"] = spark.createDataFrame([], QUARANTINE_COLUMNS)
@@ -76,7 +67,7 @@ def check(spark: SparkSession, definition: Definition) -> None:
         raise DefinitionError(definition.path, problems)
 
 
-def _columns(table: TypedTable) -> tuple[StructType | None, list[str]]:
+def _columns(table: TypedTable) -> tuple[t.StructType | None, list[str]]:
     """Return the declared columns, None if Spark has no such rows, and what is wrong with them."""
     if table.schema == INFER:
         return None, [
@@ -84,10 +75,10 @@ def _columns(table: TypedTable) -> tuple[StructType | None, list[str]]:
             f"'{table.destination}', and review and paste what it prints"
         ]
     try:
-        columns = StructType.fromDDL(table.schema)
+        columns = t.StructType.fromDDL(table.schema)
     except PySparkException as error:
         return None, [f'schema is not DDL such as "id BIGINT, name STRING": {first_line(error)}']
-    if not isinstance(columns, StructType):
+    if not isinstance(columns, t.StructType):
         return None, ['schema has one type and no columns: write it as "id BIGINT, name STRING"']
     faults = [
         f"the column {item.name}: {fault}" for item in columns for fault in column_faults(item)
@@ -101,7 +92,7 @@ def _columns(table: TypedTable) -> tuple[StructType | None, list[str]]:
         names.add(item.name.lower())
         if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
             faults.append(f"the column {item.name}: {table.format} has no nested values")
-    text = [isinstance(item.dataType, StringType) for item in columns]
+    text = [isinstance(item.dataType, t.StringType) for item in columns]
     if table.format is Format.TEXT and text != [True]:
         faults.append('format text has one column of type STRING, such as schema = "body STRING"')
     return columns, faults
@@ -117,28 +108,28 @@ def name_fault(name: str, others: Collection[str]) -> str | None:
     return _TWICE if name.lower() in others else None
 
 
-def column_faults(field: StructField) -> Iterator[str]:
+def column_faults(field: t.StructField) -> Iterator[str]:
     """Yield what a table cannot have of a column, or of a field within it."""
-    kind: DataType = field.dataType
+    kind: t.DataType = field.dataType
     if not _FORBIDDEN.isdisjoint(field.name):
         yield f"the name {field.name!r} has a blank or one of ,;{{}}()=, which Delta rejects"
     if not field.nullable:
         yield "NOT NULL is not checked: declare an expectation instead"
     if isinstance(kind, _UNSUPPORTED):
         yield f"tables have no type {kind.simpleString().upper()}"
-    if isinstance(kind, ArrayType):
-        kind = StructType().add("element", kind.elementType)
-    elif isinstance(kind, MapType):
-        kind = StructType().add("key", kind.keyType).add("value", kind.valueType)
+    if isinstance(kind, t.ArrayType):
+        kind = t.StructType().add("element", kind.elementType)
+    elif isinstance(kind, t.MapType):
+        kind = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
     names: set[str] = set()
-    for part in kind if isinstance(kind, StructType) else ():
+    for part in kind if isinstance(kind, t.StructType) else ():
         if part.name.lower() in names:
             yield f"the field {part.name} {_TWICE}"
         names.add(part.name.lower())
         yield from column_faults(part)
 
 
-def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
+def _key_faults(table: TypedTable, columns: t.StructType) -> Iterator[str]:
     """Yield what is wrong with the columns of `key` and `partition_by`."""
     kinds = {item.name: item.dataType for item in columns}
     for name in columns.names if table.key else ():
@@ -150,7 +141,7 @@ def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
                 yield f"{title} {name!r} is not among the columns {', '.join(kinds)}"
             elif isinstance(kinds[name], _NESTED):
                 yield f"{title} {name!r} is nested, which cannot be compared"
-            elif title == "partition_by" and isinstance(kinds[name], BinaryType):
+            elif title == "partition_by" and isinstance(kinds[name], t.BinaryType):
                 yield f"partition_by {name!r} is BINARY, of which Delta keeps valid UTF-8 only"
 
 
@@ -170,7 +161,7 @@ def _condition_faults(
         except PySparkException as error:
             yield line, title, first_line(error)
         else:
-            if not isinstance(kind.dataType, BooleanType):
+            if not isinstance(kind.dataType, t.BooleanType):
                 kind_name = kind.dataType.simpleString().upper()
                 yield line, title, f"the condition is {kind_name}, not BOOLEAN"
 
