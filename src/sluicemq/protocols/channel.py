@@ -432,19 +432,15 @@ class Publisher(Generic[Request]):
             counted, self._uncounted = self._uncounted, 0
             if self.last_sync > self._broker.journal.durable:
                 self._channel.unconfirmed += counted
-                self._broker.when_durable(self.last_sync, partial(self._count_durable, counted))
+                self._broker.when_durable(self.last_sync, partial(self._confirm, [], counted))
                 self._channel.update_reading()
-
-    def _count_durable(self, size: int) -> None:
-        self._channel.unconfirmed -= size
-        self._channel.update_reading()
 
     def _confirm(self, batch: list[Request], size: int) -> None:
         channel = self._channel
         channel.unconfirmed -= size
-        if self._session is not None and not channel.closed:
+        if self._session is not None and batch:
             channel.write(self._session.encode_confirms(batch))
-            channel.update_reading()
+        channel.update_reading()
 
     # --- waiting for capacity ----------------------------------------------------------------
 
