@@ -160,7 +160,7 @@ class Subscriber:
     def end(self, begun: set[int]) -> None:
         """Requeue all unacked deliveries and detach.
 
-        `begun` as of `Subscriptions.begun_sequences`.
+        `begun` as of `Subscriptions._begun_sequences`.
         """
         broker = self._broker
         unsent = self._stop_sending()

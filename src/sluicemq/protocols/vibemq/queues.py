@@ -152,8 +152,13 @@ class QueueOptions(NamedTuple):
 
     @property
     def settings(self) -> DestinationSettings:
-        """The settings of the destination."""
-        return DestinationSettings(
+        """Settings of a destination with these options, and otherwise the broker's defaults."""
+        return self.apply_to(DestinationSettings())
+
+    def apply_to(self, settings: DestinationSettings) -> DestinationSettings:
+        """Return the settings with these options in place of their own."""
+        return replace(
+            settings,
             max_messages=0 if self.max_queue_size == NO_LIMIT else self.max_queue_size,
             overflow=_OVERFLOW[self.overflow],
             message_ttl=self.message_ttl,
@@ -412,29 +417,13 @@ def names(broker: Broker) -> list[str]:
     return list(filter(is_queue_name, dict.fromkeys(queue_names)))
 
 
-_DETERMINED: Final = frozenset(
-    {
-        "max_messages",
-        "overflow",
-        "message_ttl",
-        "max_attempts",
-        "dead_letter",
-        "dead_letter_queue",
-        "retain_without_subscriptions",
-        "priority_ordering",
-        "auto_ack",
-    }
-)
-"""Settings of a destination that the options of CreateQueue determine."""
-
-
 class QueueCreation:
     """Creates the queues of the clients of one listener.
 
     options  effective options of a CreateQueue without options
     """
 
-    __slots__ = ("_broker", "_explicit", "_idle_timeout", "_others", "_overflow", "options")
+    __slots__ = ("_broker", "_defaults", "_explicit", "_idle_timeout", "_overflow", "options")
 
     def __init__(self, broker: Broker, listener: WrittenOptions) -> None:
         """`listener` has the listener's options for queues for which a client gives none."""
@@ -448,10 +437,9 @@ class QueueCreation:
         self.options = listener.options(defaults)
         self._explicit = frozenset(given_defaults) | listener.provenance().explicit
         """Names of the settings that the listener or the broker's configuration sets."""
-        self._others = {
-            name: value for name, value in given_defaults.items() if name not in _DETERMINED
-        }
-        self._idle_timeout: int | None = self._others.pop("idle_timeout", 0)
+        others = dict(given_defaults)
+        self._idle_timeout: int | None = others.pop("idle_timeout", 0)
+        self._defaults = DestinationSettings(**others)
         self._overflow: Overflow | None = None
         """Overflow policy of the broker's defaults that has no VibeMQ strategy."""
         if listener.overflow is None and given_defaults.get("overflow") is Overflow.DROP_LOWEST:
@@ -459,7 +447,7 @@ class QueueCreation:
 
     def settings(self, options: QueueOptions) -> DestinationSettings:
         """Return the settings of a queue that CreateQueue creates with these options."""
-        settings = replace(options.settings, **self._others)
+        settings = options.apply_to(self._defaults)
         if self._overflow is not None and options.overflow is self.options.overflow:
             settings = replace(settings, overflow=self._overflow)
         return settings
