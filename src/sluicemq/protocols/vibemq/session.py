@@ -91,10 +91,10 @@ MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY
 """Bytes that compressed frames of one connection may unpack to before other connections are served.
 A single larger frame waits for the memory of the largest frame that is accepted."""
 _LONG_REQUESTS: Final = frozenset(
-    {LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE, UNSUBSCRIBE}
+    {CONNECT, LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE, UNSUBSCRIBE}
 )
-"""Requests whose output, a list or a backlog, can be long, and UNSUBSCRIBE, which examines all
-unacked messages of the connection."""
+"""Requests whose output, a list or a backlog, can be long; CONNECT, whose password check takes
+time; and UNSUBSCRIBE, which examines all copies that the connection has."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 _NAMES: Final = {
     CONNECT_ACK: "ConnectAck",
@@ -312,7 +312,7 @@ class VibemqSession:
     # --- frames ------------------------------------------------------------------------------
 
     def _handle(self, frames: list[Frame], size: int = 0, *, checked: bool = False) -> None:
-        """Process frames, up to a Connect whose password check takes time or a long request.
+        """Process frames, up to a long request.
 
         `size` is the bytes in which they were received; `checked`: their payloads are JSON.
         """
@@ -331,12 +331,6 @@ class VibemqSession:
                 acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
             elif kind == PING:
                 self._connection.send(Frame(PONG, frame.id))
-            elif kind == CONNECT:
-                self._connect(frame)
-                if channel.held_frames is not None:
-                    if later_frames := frames[index + 1 :]:
-                        channel.hold(later_frames, size)
-                    break
             elif kind == DISCONNECT:
                 channel.end()
                 break
@@ -344,10 +338,11 @@ class VibemqSession:
                 self._connection.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
                 self._execute(frame)
-                if kind in _LONG_REQUESTS and (later_frames := frames[index + 1 :]):
+                later_frames = frames[index + 1 :]
+                if kind in _LONG_REQUESTS and later_frames and not channel.closed:
                     channel.hold(later_frames, size)
                     break
-            if self._channel.closed:
+            if channel.closed:
                 break
         self._connection.confirm(size)
         if channel.closed:
@@ -366,7 +361,9 @@ class VibemqSession:
         """Process an infrequent request."""
         command = COMMANDS.get(frame.type)
         try:
-            if frame.type == SUBSCRIBE:
+            if frame.type == CONNECT:
+                self._connect(frame)
+            elif frame.type == SUBSCRIBE:
                 self._subscribe(frame)
             elif frame.type == UNSUBSCRIBE:
                 self._unsubscribe(frame)
