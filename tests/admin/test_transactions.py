@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from sluicemq.broker import Transaction
+from sluicemq.admin.clients import id_of
+from sluicemq.broker import Transaction, TransactionState
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
@@ -51,7 +53,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
     assert (first["state"], first["publishes"], first["started"]) == ("open", 1, start_time)
     assert "xid" not in first
     assert second == {
-        "id": f"p{prepared.record}",
+        "id": id_of(prepared),
         "state": "prepared",
         "protocol": "jmq",
         "xid": {
@@ -86,6 +88,25 @@ async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixtu
 
 
 @in_event_loop
+async def test_the_id_of_a_prepared_transaction_stays_during_its_commit(
+    api_fixture: ApiFixture,
+) -> None:
+    transactions = api_fixture.broker.transactions
+    transactions.slice_deliveries = transactions.part_deliveries = 1
+    prepared = begin(api_fixture, b"a", b"b", b"c")
+    is_prepared = asyncio.Event()
+    transactions.prepare(prepared, encode_xid(XID), is_prepared.set)
+    api_fixture.broker.schedule_flush()
+    await is_prepared.wait()
+    http_client = api_fixture.http_client()
+    [item] = await listed(http_client)
+    transactions.commit(prepared)
+    assert prepared.state is TransactionState.COMMITTING
+    assert (await http_client.ask("POST", f"/transactions/{item['id']}/commit")).status == 204
+    assert await listed(http_client) == []
+
+
+@in_event_loop
 async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
     prepared = begin(api_fixture)
     api_fixture.broker.transactions.prepare(prepared, b"not of java")
@@ -111,7 +132,7 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
     anna, root = api_fixture.http_client(), api_fixture.http_client()
     await anna.login("anna")
     await root.login("root")
-    name = f"p{transaction.record}"
+    name = id_of(transaction)
     assert await listed(anna) == []
     for verdict in ("commit", "rollback"):
         answer = await anna.ask("POST", f"/transactions/{name}/{verdict}")

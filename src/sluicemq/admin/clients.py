@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from operator import attrgetter
 from typing import Final
@@ -309,7 +310,7 @@ class TransactionService(Service):
     async def commit(self, call: Call, parameters: IdPath) -> None:
         """POST /transactions/{id}/commit"""
         transaction = self._find(call, parameters)
-        if transaction.state is not TransactionState.PREPARED:
+        if not transaction.xid:
             raise ApiError(
                 409,
                 "transaction-open",
@@ -343,9 +344,10 @@ class TransactionService(Service):
 
 
 def id_of(transaction: Transaction) -> str:
-    """Return a unique id of the transaction; for a prepared one, it survives restarts."""
-    if transaction.state is TransactionState.PREPARED:
-        return f"p{transaction.record}"
+    """Return a unique id of the transaction. That of a prepared one is derived from its xid, so
+    that it stays the same after a restart and while the transaction is committed."""
+    if transaction.xid:
+        return f"p{hashlib.sha256(transaction.xid).hexdigest()[:16]}"
     return f"o{transaction.created}.{transaction.number}"
 
 
