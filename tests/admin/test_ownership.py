@@ -133,6 +133,26 @@ async def test_only_the_owner_sees_messages_of_a_durable_subscription(
 
 
 @in_event_loop
+async def test_actions_on_a_private_subscription_need_the_permission_to_manage(
+    api_fixture: ApiFixture,
+) -> None:
+    """A private subscription is neither durable nor shared, and has no owner."""
+    RIGHTS["reader"] = ("news: consume browse",)
+    RIGHTS["administrator"] = ("news: consume manage",)
+    path = "/destinations/topic/news/messages/actions"
+    for user, allowed in (("reader", False), ("administrator", True), ("root", True)):
+        http_client = await enter(api_fixture, user)
+        for action in ("delete", "redeliver"):
+            subscription = subscribe(api_fixture, "", durable=False)
+            body = {"action": action, "selector": "TRUE", "subscription": "s"}
+            answer = await http_client.ask("POST", path, body)
+            assert answer.status == (200 if allowed else 403), (user, action)
+            left = 0 if allowed and action == "delete" else 1
+            assert subscription.waiting == left, (user, action)
+            api_fixture.broker.unsubscribe(subscription)
+
+
+@in_event_loop
 async def test_only_the_owner_sees_a_shared_subscription_that_is_not_durable(
     api_fixture: ApiFixture,
 ) -> None:

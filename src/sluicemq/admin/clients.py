@@ -199,6 +199,11 @@ def may_see_subscription(identity: Identity, subscription: Subscription) -> bool
     return not _has_owner(subscription) or may_administer_subscription(identity, subscription)
 
 
+def is_private(subscription: Subscription) -> bool:
+    """Return whether the subscription of a topic belongs to one connection, with which it ends."""
+    return bool(subscription.name) and not _has_owner(subscription)
+
+
 def _has_owner(subscription: Subscription) -> bool:
     """Return whether the subscription belongs to a user: it is durable or shared, and not the own
     one of a queue or topic, which has no name."""

@@ -20,6 +20,7 @@ from msgspec import UNSET
 
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import body_problem
+from sluicemq.admin.clients import is_private
 from sluicemq.admin.destinations import find_destination, not_found
 from sluicemq.admin.errors import ApiError, printable
 from sluicemq.admin.messages import (
@@ -270,6 +271,8 @@ class ActionService(Service):
         subscription = subscription_of(
             call, find_destination(self._context, call, parameters.address), body.subscription
         )
+        if body.action != "copy" and is_private(subscription):
+            call.demand(Operation.MANAGE, parameters.address.name)
         selector = await compile_selector(self._broker, body.selector)
         handle = self._handler_of(call, body.action, target)
         run = MessageActionRun(self._context, call, body, subscription)
