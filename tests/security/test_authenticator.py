@@ -27,7 +27,13 @@ from sluicemq.model.errors import (
 from sluicemq.model.url import Url
 from sluicemq.security import records
 from sluicemq.security.access import AuthSettings, Credentials
-from sluicemq.security.authenticator import ADMIN, Authenticator, ConnectionAccess
+from sluicemq.security.authenticator import (
+    ADMIN,
+    MAX_CHANGES,
+    MAX_OWN_CHANGES,
+    Authenticator,
+    ConnectionAccess,
+)
 from sluicemq.security.passwords import (
     NO_DIGEST,
     UNMATCHABLE_HASH,
@@ -822,6 +828,32 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     ]
     assert "secret" not in str(log)
     assert "argon2" not in str(log)
+
+
+def test_pending_changes_of_one_user_do_not_refuse_those_of_others(
+    fixture: AuthenticatorFixture,
+) -> None:
+    admin = Admin(fixture)
+    fixture.add("anna", "right")
+    access, line = fixture.open()
+    fixture.begin(access, line.peer, Credentials("anna", "right"))
+    while not line.calls:
+        fixture.loop.run_one()
+    line.calls.pop()()
+    outcomes: list[AccessError | None] = []
+    for number in range(MAX_CHANGES):
+        change = with_password(access, "anna", f"new {number}", new=False)
+        access.change(change, outcomes.append)
+    assert admin.create("bert", "secret") is None
+    while len(line.calls) < MAX_CHANGES:
+        fixture.loop.run_one()
+    for call in line.calls:
+        call()
+    assert outcomes.count(None) == MAX_OWN_CHANGES
+    access.change(with_password(access, "anna", "last", new=False), outcomes.append)
+    fixture.loop.run_one()
+    line.calls.pop()()
+    assert outcomes[-1] is None
 
 
 def test_a_new_password_renews_the_digest_of_who_has_one(fixture: AuthenticatorFixture) -> None:

@@ -18,6 +18,7 @@ disconnected. Listeners of protocols without logins stay open, see `access.is_op
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -70,6 +71,8 @@ LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""
 MAX_CHANGES: Final = 64
 """Maximum number of pending changes of users."""
+MAX_OWN_CHANGES: Final = 4
+"""Maximum number of pending changes of the own password by a user who is not a superuser."""
 
 log = structlog.get_logger("sluicemq.identity")
 
@@ -95,7 +98,9 @@ class Authenticator:
         self._wall = wall
         self.audit = Audit(settings.audit_log)
         self._changes = ThreadPoolExecutor(1, "users")
-        self._pending_changes = 0
+        self._pending_changes: Counter[str] = Counter()
+        """Pending changes by the user who has made them, "" for those without a limit of their
+        own."""
         self._anonymous: WeakSet[ConnectionAccess] = WeakSet()
         """Connections that act as EVERYBODY; empty once logins are required."""
         admin = ""
@@ -252,16 +257,19 @@ class Authenticator:
         """
         return hash_password(password, self._settings.min_password_length)
 
-    def change(self, change: Change, by: str, done: ChangeCallback) -> None:
+    def change(self, change: Change, by: str, done: ChangeCallback, limited_user: str = "") -> None:
         """Apply a change off the event loop; changes are applied in order.
 
-        `done` is called on the event loop's thread.
+        `done` is called on the event loop's thread. `limited_user`: the user who makes the change,
+        if only MAX_OWN_CHANGES of that user may be pending.
         """
-        if self._pending_changes >= MAX_CHANGES:
+        pending = self._pending_changes
+        own_limit = MAX_OWN_CHANGES if limited_user else MAX_CHANGES
+        if pending.total() >= MAX_CHANGES or pending[limited_user] >= own_limit:
             done(AccessError("too many changes of users at once; try again"))
             return
-        self._pending_changes += 1
-        self._submit(change, by, partial(self._changed, done))
+        pending[limited_user] += 1
+        self._submit(change, by, partial(self._changed, done, limited_user))
 
     async def apply(self, change: Change, by: str) -> None:
         """Apply a change as `change` does, and wait until it is on disk. Raises AccessError."""
@@ -283,8 +291,10 @@ class Authenticator:
         with suppress(RuntimeError):  # the loop has been closed meanwhile
             self._call_soon(callback, failure)
 
-    def _changed(self, callback: ChangeCallback, failure: Exception | None) -> None:
-        self._pending_changes -= 1
+    def _changed(
+        self, callback: ChangeCallback, limited_user: str, failure: Exception | None
+    ) -> None:
+        self._pending_changes -= Counter((limited_user,))
         self.refresh()
         if failure is not None and not isinstance(failure, AccessError):
             log.error("the user database cannot be changed", error=str(failure))
@@ -369,13 +379,15 @@ class ConnectionAccess(Access):
 
     def change(self, change: Change, done: ChangeCallback) -> None:
         """Apply a change of users in the name of the connection's user (`Access`)."""
-        name = self.identity.name if self.identity is not None else ""
+        identity = self.identity or ANONYMOUS
+        name = identity.name
 
         def answer(outcome: AccessError | None) -> None:
             self._transport.call_later(0, partial(done, outcome))
 
         author = f"{name or 'everybody'} at {self._transport.peer}"
-        self._authenticator.change(change, author, answer)
+        limited_user = "" if identity.superuser else name
+        self._authenticator.change(change, author, answer, limited_user)
 
     def _answer(self, callback: LoginCallback, verdict: Identity | AccessError) -> None:
         def call() -> None:
