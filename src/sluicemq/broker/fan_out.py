@@ -67,7 +67,7 @@ def leave_group(member: Subscription) -> None:
     topic.queue = member
 
 
-def includes_group(topic: Destination, targets: list[Subscription]) -> bool:
+def _includes_group(topic: Destination, targets: list[Subscription]) -> bool:
     """Return whether the group is among the targets of a message."""
     if not topic.settings.retain_without_subscriptions:
         return False
@@ -80,29 +80,29 @@ def _belongs_to_group(topic: Destination, target: Subscription) -> bool:
     return not (topic.grouped or target.durable or topic.settings.auto_ack)
 
 
-def reserve(
-    topic: Destination, message: Message, targets: list[Subscription], for_group: bool
-) -> int:
-    """Return the number of ends of deliveries that the journal awaits before it deletes the
-    message.
+def reserve(topic: Destination, message: Message, targets: list[Subscription]) -> int:
+    """Set the routes of a message that will be journaled: its durable targets and the group.
 
-    The message has its number; `for_group` as in `fan_out`.
+    The topic has its number. Return the number of ends of deliveries that the journal awaits before
+    it deletes the message.
     """
     routes = [target.number for target in targets if target.number >= DURABLE_SUBSCRIPTION]
-    if for_group:
+    if _includes_group(topic, targets):
         routes.append(topic.number)
     message.routes = tuple(routes)
     return len(routes)
 
 
-def fan_out(
-    topic: Destination, message: Message, targets: list[Subscription], for_group: bool
-) -> None:
+def fan_out(topic: Destination, message: Message, targets: list[Subscription]) -> None:
     """Add a visible message to its subscriptions, none of which is closed.
 
-    `for_group` states that it was published to the group and journaled so, regardless of the
-    present settings.
+    A journaled message goes to the group if that is among its routes, regardless of the present
+    settings.
     """
+    if message.durability:
+        for_group = topic.number in message.routes
+    else:
+        for_group = _includes_group(topic, targets)
     group: list[Subscription] = []
     if for_group:
         group = [target for target in targets if _belongs_to_group(topic, target)]

@@ -12,7 +12,7 @@ from typing import Final
 
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import add
-from sluicemq.broker.fan_out import fan_out, includes_group, reserve
+from sluicemq.broker.fan_out import fan_out, reserve
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, UNJOURNALED
 from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
 from sluicemq.broker.subscription import end_unjournaled, journal_completion, owner_of_end
@@ -28,8 +28,8 @@ _SYNC: Final = Durability.SYNC
 PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
 """Durabilities refused while the disk is nearly full. TRANSIENT messages are in memory as well."""
 
-Staged = tuple[Message, Destination, list[Subscription] | None, bool]
-"""A message, its destination, its targets at a topic, and whether the topic's group holds it."""
+Staged = tuple[Message, Destination, list[Subscription] | None]
+"""A message, its destination, and its targets if that is a topic."""
 
 
 class Publisher:
@@ -140,10 +140,8 @@ class Publisher:
         statistics.published_bytes += len(message.body)
         targets = None
         references = 1
-        for_group = False
         if destination.topic:
             targets = destination.targets(message) if chosen is None else [chosen]
-            for_group = includes_group(destination, targets)
         message.arrival = self._clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self._clock.epoch
@@ -153,17 +151,17 @@ class Publisher:
         else:
             number = destination.number or self._destinations.assign_number(destination)
             if targets is not None:
-                references = reserve(destination, message, targets, for_group)
+                references = reserve(destination, message, targets)
             self._journal.append_message(message, number, references, last)
             if durability == _SYNC:
                 destination.staged += 1
                 destination.staged_bytes += len(message.body)
-                self.staged.append((message, destination, targets, for_group))
+                self.staged.append((message, destination, targets))
                 if observer is not None and is_traced:
                     observer.staged(message)
                 return
         if not last or self._unit:
-            self._unit.append((message, destination, targets, for_group))
+            self._unit.append((message, destination, targets))
         elif targets is None:
             add(
                 destination.queue,
@@ -172,19 +170,19 @@ class Publisher:
                 is_only_target=True,
             )
         else:
-            fan_out(destination, message, targets, for_group)
+            fan_out(destination, message, targets)
         if observer is not None and is_traced:
             observer.visible(message)
 
     def make_unit_visible(self) -> None:
         """Make the messages accepted in the completed journal unit visible."""
         unit, self._unit = self._unit, []
-        for message, destination, targets, for_group in unit:
+        for message, destination, targets in unit:
             if targets is None:
                 journaled = RECORDED if message.durability else UNJOURNALED
                 add(destination.queue, message, journaled)
             else:
-                fan_out(destination, message, targets, for_group)
+                fan_out(destination, message, targets)
 
     def admit(
         self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
@@ -344,19 +342,17 @@ class Publisher:
         """Make the staged messages up to `sequence`, which are durable now, visible."""
         staged = self.staged
         while staged and staged[0][0].sequence <= sequence:
-            message, destination, targets, for_group = staged.popleft()
+            message, destination, targets = staged.popleft()
             destination.staged -= 1
             destination.staged_bytes -= len(message.body)
             if targets is not None:
-                self._fan_out(message, destination, targets, for_group)
+                self._fan_out(message, destination, targets)
             elif not destination.removed:
                 add(destination.queue, message, RECORDED)
             else:
                 journal_completion(destination.queue, Cause.DISCARDED, [message.sequence])
 
-    def _fan_out(
-        self, message: Message, topic: Destination, targets: list[Subscription], for_group: bool
-    ) -> None:
+    def _fan_out(self, message: Message, topic: Destination, targets: list[Subscription]) -> None:
         """Make a staged message visible; some of its subscriptions may have been deleted since."""
         if topic.parked:
             self._core.unblocking[topic] = None  # a full subscription may be gone
@@ -364,8 +360,8 @@ class Publisher:
         if closed_targets:
             targets = [target for target in targets if not target.closed]
         if not topic.removed:
-            fan_out(topic, message, targets, for_group)
-        elif for_group:
+            fan_out(topic, message, targets)
+        elif topic.number in message.routes:
             journal_completion(topic.queue, Cause.DISCARDED, [message.sequence])
         for target in closed_targets:
             if target.durable:

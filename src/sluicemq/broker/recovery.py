@@ -67,12 +67,10 @@ def snapshot(broker: Broker) -> bytes:
             group = pending[destination.number] = array("Q", destination.shared_copies)
             for subscription in (destination.queue, *destination.members):
                 group.extend(_recorded(subscription))
-    for message, destination, targets, for_group in broker.publisher.staged:
-        for target in targets or ():
-            if target.durable and target.number in pending:
-                pending[target.number].append(message.sequence)
-        if for_group and destination.number in pending:
-            pending[destination.number].append(message.sequence)
+    for message, _, _ in broker.publisher.staged:
+        for number in message.routes:
+            if number in pending:
+                pending[number].append(message.sequence)
     attempts: list[Attempts] = []
     unacked: dict[int, list[Delivery]] = {}
     for destination in broker.destinations.values():

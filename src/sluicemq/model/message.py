@@ -99,7 +99,8 @@ class Message:
     durability      see Durability
     origin          protocol by which it was published
     native          original framing if it must be preserved byte for byte, or b""
-    routes          numbers of the durable subscriptions of a topic that received it
+    routes          numbers of the durable subscriptions of a topic that received it, and of the
+                    topic if its group did
     references      number of deliveries that keep the body in memory
     sender          token of the publishing connection, for no-local; never stored
     epoch           difference of wall and steady time in ms at its acceptance: expiration and
