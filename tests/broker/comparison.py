@@ -16,7 +16,7 @@ import pytest
 from sluicemq import broker as engine
 from sluicemq.broker.codec import BatchPart, decode_prepared
 from sluicemq.broker.pending.cursor import Cursor
-from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN
+from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNACKED
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.scheduler import ManualClock
 from sluicemq.journal import FileJournal
@@ -33,7 +33,7 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.broker import model
 from tests.support.broker import purge
 
-STATES = {READY: model.READY, TAKEN: model.TAKEN, DELAYED: model.DELAYED}
+STATES = {READY: model.READY, UNACKED: model.UNACKED, SCHEDULED: model.SCHEDULED}
 
 
 class AtLeast:
@@ -743,8 +743,8 @@ class ModelComparison:
         }
         assert subscription.waiting == len(twin.waiting())
         assert subscription.waiting_bytes == sum(e.model_message.size for e in twin.waiting())
-        assert subscription.unacked == len(twin.taken())
-        assert subscription.unacked_bytes == sum(e.model_message.size for e in twin.taken())
+        assert subscription.unacked == len(twin.unacked())
+        assert subscription.unacked_bytes == sum(e.model_message.size for e in twin.unacked())
         return deliveries
 
     def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:

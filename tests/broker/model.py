@@ -15,7 +15,7 @@ from collections.abc import Callable
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import Durability
 
-READY, TAKEN, DELAYED = "ready", "taken", "delayed"
+READY, UNACKED, SCHEDULED = "ready", "unacked", "scheduled"
 
 
 class ModelMessage:
@@ -159,13 +159,13 @@ class Subscription:
         return f"{self.destination.address}/{self.name}"
 
     def waiting(self) -> list[Entry]:
-        return [entry for entry in self.entries if entry.state != TAKEN]
+        return [entry for entry in self.entries if entry.state != UNACKED]
 
     def ready(self) -> list[Entry]:
         return [entry for entry in self.entries if entry.state == READY]
 
-    def taken(self) -> list[Entry]:
-        return [entry for entry in self.entries if entry.state == TAKEN]
+    def unacked(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state == UNACKED]
 
     def accepts(self, model_message: ModelMessage) -> bool:
         if self.exclude is not None and model_message.sender == self.exclude:
@@ -286,7 +286,7 @@ class Model:
     def purge(self, subscription: Subscription, unacked: bool) -> int:
         count = 0
         for entry in list(subscription.entries):
-            if entry.state != TAKEN:
+            if entry.state != UNACKED:
                 subscription.entries.remove(entry)
                 count += 1
             elif unacked and isinstance(entry.holder, Consumer):
@@ -429,7 +429,7 @@ class Model:
             self.drop(victim)
 
     def schedule(self, entry: Entry, until: int) -> None:
-        entry.state = DELAYED
+        entry.state = SCHEDULED
         entry.until = until
         self.births += 1
         entry.scheduled = self.births
@@ -534,7 +534,7 @@ class Model:
         assert not entry.expires or entry.expires > self.steady, f"{entry} has expired"
         entry.sequence, entry.order = sequence, order
         consumer.window.credit -= 1
-        entry.state = TAKEN
+        entry.state = UNACKED
         entry.holder = consumer
         entry.attempts += 1
         entry.reported = entry.attempts
@@ -658,7 +658,7 @@ class Model:
         return True
 
     def move_one(self, entry: Entry, target: Destination) -> bool:
-        if entry.state == TAKEN:
+        if entry.state == UNACKED:
             return False
         return self.transfer(entry, target, self.copy_of(entry), entry)
 
@@ -708,7 +708,7 @@ class Model:
 
     def redrive(self, entry: Entry) -> bool:
         model_message = entry.model_message
-        if entry.state == TAKEN or model_message.origin is None:
+        if entry.state == UNACKED or model_message.origin is None:
             return False
         address, name = model_message.origin
         target = self.resolve(address)
@@ -728,7 +728,7 @@ class Model:
             consumer = entry.holder
             self.requeue_unacked(entry, True, 0, True)
             self.restore_credit(consumer)
-        elif entry.state == DELAYED:
+        elif entry.state == SCHEDULED:
             entry.state = READY
             if recorded and entry.model_message.deliver_at > self.wall:
                 entry.order = 0
@@ -747,7 +747,7 @@ class Model:
                     self.expire(entry)
         for subscription in self.subscriptions():
             for entry in subscription.waiting():
-                if entry.state == DELAYED and entry.until <= self.steady:
+                if entry.state == SCHEDULED and entry.until <= self.steady:
                     entry.state = READY
         for subscription in self.subscriptions():
             for consumer in (*subscription.consumers, *subscription.retired):
@@ -855,7 +855,7 @@ class Model:
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
                         self.make_ready(entry, deliveries_recorded)
             self.retain_again(destination, [e for e in entries if e.shared], deliveries_recorded)
-        scheduled = [e for s in self.subscriptions() for e in s.entries if e.state == DELAYED]
+        scheduled = [e for s in self.subscriptions() for e in s.entries if e.state == SCHEDULED]
         for entry in sorted(scheduled, key=lambda entry: entry.sequence):
             self.schedule(entry, entry.until)
 
@@ -864,7 +864,7 @@ class Model:
         may count as delivered."""
         maximum = max(entry.failed, entry.reported)
         entry.may_count = (
-            maximum if deliveries_recorded and entry.state == TAKEN else entry.failed,
+            maximum if deliveries_recorded and entry.state == UNACKED else entry.failed,
             maximum,
         )
         entry.model_message.sender = None

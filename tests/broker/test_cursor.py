@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sluicemq.broker import Delivery, Destination, EngineSettings
 from sluicemq.broker.pending.backlog import CHUNK, Chunks
 from sluicemq.broker.pending.cursor import CHUNK_COST, Cursor
-from sluicemq.broker.pending.entry import READY, TAKEN
+from sluicemq.broker.pending.entry import READY, UNACKED
 from sluicemq.broker.subscription import remove_waiting, withdraw
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
@@ -241,7 +241,7 @@ def test_many_requeued_deliveries_are_kept_in_chunks_and_released() -> None:
         requeued.insert(Delivery(queue, order, None, 4, 1, 1, 0, 0))
     assert [d.order for d in requeued] == sorted(orders)
     for delivery in requeued:
-        delivery.state = TAKEN if delivery.order % 2 else READY
+        delivery.state = UNACKED if delivery.order % 2 else READY
     assert requeued.compact() == 3 * CHUNK - 1
     assert [d.order for d in requeued] == list(range(2, 6 * CHUNK, 2))
     assert requeued.find(4) is not None

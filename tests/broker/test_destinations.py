@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import Broker, Consumer, Destination, EngineSettings, Window
-from sluicemq.broker.pending.entry import DELAYED, READY, TAKEN
+from sluicemq.broker.pending.entry import READY, SCHEDULED, UNACKED
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import (
@@ -256,7 +256,7 @@ def test_browse_shows_the_order_of_the_queue_and_takes_nothing() -> None:
     fixture.send(queue, "later", deliver_at=fixture.clock.wall + 1000)
     assert bodies(queue) == ["urgent", "taken", "waits", "later"]
     states = [delivery.state for delivery in queue.queue.browse()]
-    assert states == [READY, TAKEN, READY, DELAYED]
+    assert states == [READY, UNACKED, READY, SCHEDULED]
     assert len(list(queue.queue.browse(unacked=False))) == 3
     reader.acknowledge()
     assert reader.got() == ["taken", "urgent"]

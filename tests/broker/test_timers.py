@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.broker.pending.entry import GONE, TAKEN, UNJOURNALED
+from sluicemq.broker.pending.entry import ENDED, UNACKED, UNJOURNALED
 from sluicemq.broker.scheduler import NEVER, ExpiryWheel, Timers
 from sluicemq.broker.state import Delivery
 from tests.support.broker import BrokerFixture
@@ -53,7 +53,7 @@ def test_unacked_messages_are_skipped_when_their_slot_is_due() -> None:
     wheel = ExpiryWheel()
     delivery = expiring(START + 50)
     wheel.add(delivery, START)
-    delivery.state = TAKEN
+    delivery.state = UNACKED
     assert wheel.due(START + 10 * SLOT) == []
     assert wheel.deadline() == NEVER
 
@@ -84,7 +84,7 @@ def test_everything_expires_once_never_early_and_at_most_a_slot_late(
             pending.append(delivery)
         elif step == "discard" and pending:
             delivery = pending.pop(number % len(pending))
-            delivery.state = GONE
+            delivery.state = ENDED
             wheel.discard(delivery)
         elif step == "wait":
             now += number

@@ -18,7 +18,7 @@ from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import acknowledge, deliver_one, dispatch, flush_acks, requeue_at_tail
 from sluicemq.broker.fan_out import join_group, leave_group, transfer_retained
 from sluicemq.broker.operations import Operations
-from sluicemq.broker.pending.entry import GONE
+from sluicemq.broker.pending.entry import ENDED
 from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.routing import Selector
 from sluicemq.broker.samplers import DepthSampler, StatsSampler
@@ -249,8 +249,8 @@ class Broker:
         """Return the subscription `name` of a topic, creating it if needed.
 
         A new subscription receives messages published from now on. A `member` of the group of a
-        topic that holds messages (see fan_out.py) is neither durable nor shared and has no
-        selector; the first member also receives the held messages.
+        topic that retains messages (see fan_out.py) is neither durable nor shared and has no
+        selector; the first member also receives the retained messages.
 
         `owner` is the user that owns a new subscription, "" = none yet; an existing one keeps its
         owner. The caller checks whether the user may use or replace an existing one. A new durable
@@ -357,7 +357,7 @@ class Broker:
             consumer.sink.detached(consumer)
 
     def form_group(self, topic: Destination) -> None:
-        """Keep the held messages of a topic for members of its group, also after a restart."""
+        """Keep the retained messages of a topic for members of its group, also after a restart."""
         if not topic.grouped:
             topic.grouped = True
             self.destinations.journal_settings(topic)
@@ -612,7 +612,7 @@ class Broker:
         """
         now = self.clock.steady
         for delivery in self.core.wheel.due(now):
-            if delivery.state != GONE:  # the end of one delivery may end another
+            if delivery.state != ENDED:  # the end of one delivery may end another
                 expire(delivery)
         self.core.timers.run(now)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.broker.codec import Requeue, encode
-from sluicemq.broker.pending.entry import GONE, HELD, RECORDED, SHARED, TAKEN
+from sluicemq.broker.pending.entry import ENDED, RECORDED, REFERENCED, SHARED, UNACKED
 from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import record_deliveries, start_ack_timer
 from sluicemq.broker.state import Consumer, Delivery, Subscription
@@ -137,7 +137,7 @@ def requeue_at_tail(old: Delivery, expiration: int) -> int:
     """
     subscription = old.subscription
     core = subscription.core
-    old.state = GONE
+    old.state = ENDED
     if old.expires:
         core.wheel.discard(old)
     clock = core.clock
@@ -227,7 +227,7 @@ def _deliver_directly(consumer: Consumer, delivery: Delivery) -> None:
     sequence = delivery.sequence
     size = delivery.size
     statistics = subscription.destination.statistics
-    delivery.state = TAKEN
+    delivery.state = UNACKED
     delivery.consumer = consumer
     delivery.delivered = subscription.core.clock.steady
     delivery.attempts += 1
@@ -347,7 +347,7 @@ def _dispatch_queue(
             delivery = _take_ready(subscription, pending_queue)
             if delivery is None:
                 break
-            delivery.state = TAKEN
+            delivery.state = UNACKED
             delivery.consumer = consumer
             delivery.attempts += 1
             if delivery.attempts > 1:
@@ -406,7 +406,7 @@ def acknowledge(consumer: Consumer, sequence: int) -> bool:
     subscription.unacked -= 1
     subscription.unacked_bytes -= delivery.size
     destination.statistics.acknowledged += 1
-    delivery.state = GONE
+    delivery.state = ENDED
     message = delivery.message
     if message is not None:
         message.references -= 1
@@ -427,7 +427,7 @@ def acknowledge(consumer: Consumer, sequence: int) -> bool:
         if destination.end_shared_copy(sequence):
             core.subscriptions_with_acks[destination.queue] = None
             destination.queue.acked.append(sequence)
-    elif delivery.journaled == HELD:
+    elif delivery.journaled == REFERENCED:
         core.journal.release(sequence)
     window = consumer.window
     if window.refill:

@@ -1,4 +1,4 @@
-"""Fan-out: the subscriptions that receive a topic's message, its group, and held messages.
+"""Fan-out: the subscriptions that receive a topic's message, its group, and retained messages.
 
 A topic that retains messages (`settings.retain_without_subscriptions`) may have a *group*:
 subscriptions whose messages stay with the topic when the last of them is deleted. The journal
@@ -17,12 +17,12 @@ end. After a restart there are no members: every message that at least one membe
 acknowledged is in `queue`.
 
 Other subscriptions are independent of the group. Only at a topic that never had a member do
-nondurable subscriptions act as the group (each copy is SHARED): no message is held as long as any
-subscription matches it, and the first subscription that matches a held message takes it out of
-`queue`.
+nondurable subscriptions act as the group (each copy is SHARED): no message is retained as long as
+any subscription matches it, and the first subscription that matches a retained message takes it out
+of `queue`.
 
-Members of the group need no scan for held messages. Another first subscription that matches some of
-them gets them by a scan (`transfer_retained`).
+Members of the group need no scan for retained messages. Another first subscription that matches
+some of them gets them by a scan (`transfer_retained`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from functools import partial
 
 from sluicemq.broker.dispatch import add
 from sluicemq.broker.pending.cursor import Cursor
-from sluicemq.broker.pending.entry import DELAYED, RECORDED, SHARED, UNJOURNALED
+from sluicemq.broker.pending.entry import RECORDED, SCHEDULED, SHARED, UNJOURNALED
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import compact_pending_queues, end_unjournaled, withdraw
 from sluicemq.journal.format import Cause
@@ -41,7 +41,7 @@ from sluicemq.model.message import Durability, Message
 
 
 def join_group(topic: Destination, name: str) -> Subscription:
-    """Add a member to the group and return it; the first member receives all held messages."""
+    """Add a member to the group and return it; the first member receives all retained messages."""
     if topic.members:
         member = Subscription(topic.core, topic, name, topic.number, shared=False)
     else:
@@ -56,12 +56,12 @@ def join_group(topic: Destination, name: str) -> Subscription:
 
 
 def leave_group(member: Subscription) -> None:
-    """Remove the last member, which has no consumers, from the group; the topic holds its
+    """Remove the last member, which has no consumers, from the group; the topic retains its
     messages.
     """
     topic = member.destination
     topic.unsubscribe(member)
-    topic.queue.closed = True  # it is empty: held messages are the member's
+    topic.queue.closed = True  # it is empty: retained messages are the member's
     member.name = ""
     member.shared = True
     topic.queue = member
@@ -140,10 +140,10 @@ def _add_to_group(
 
 
 def transfer_retained(subscription: Subscription) -> None:
-    """Give the messages that the topic holds to a new subscription, in slices of the scans' time.
+    """Give the messages that the topic retains to a new subscription, in slices of the scans' time.
 
     Messages published meanwhile go to the subscription immediately, and may be delivered before
-    held ones that are still to be transferred.
+    retained ones that are still to be transferred.
     """
     queue = subscription.destination.queue
     cursor = Cursor(queue.all_ready, queue.core.journal.next_sequence())
@@ -164,7 +164,7 @@ def _transfer_slice(
                 _transfer_accepted(subscription, delivery, ready=True)
         elif delayed:
             delivery = delayed.popleft()
-            if delivery.state == DELAYED:
+            if delivery.state == SCHEDULED:
                 _transfer_accepted(subscription, delivery, ready=False)
         else:
             break
@@ -176,7 +176,7 @@ def _transfer_slice(
 
 
 def _transfer_accepted(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
-    """Move a held delivery to the subscription if that accepts it."""
+    """Move a retained delivery to the subscription if that accepts it."""
     queue = delivery.subscription
     try:
         message = queue.core.read(delivery)

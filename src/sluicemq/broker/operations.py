@@ -24,7 +24,7 @@ from typing import Final
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import requeue_at_tail
 from sluicemq.broker.pending.cursor import Cursor
-from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, queue_order
+from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNACKED, queue_order
 from sluicemq.broker.pending.queue import PRIORITIES
 from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.redelivery import release
@@ -76,7 +76,7 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
         deliveries: list[Delivery] = []
         if cursor.priority >= 0:
             deliveries = cursor.examine(STEP)
-        elif unacked[0].state == TAKEN:
+        elif unacked[0].state == UNACKED:
             deliveries = [unacked.popleft()]
         else:
             unacked.popleft()  # released or ended: if it is READY again, the cursor has passed it
@@ -91,7 +91,7 @@ def _merged(deliveries: list[Delivery], unacked: deque[Delivery]) -> Iterator[De
         position = queue_order(delivery)
         while unacked and queue_order(unacked[0]) < position:
             first = unacked.popleft()
-            if first.state == TAKEN:
+            if first.state == UNACKED:
                 yield first
         yield delivery
 
@@ -183,7 +183,7 @@ class Operations:
         for delivery in deliveries:
             _expect_no_transaction(delivery)
         for delivery in deliveries:
-            if delivery.state == TAKEN:
+            if delivery.state == UNACKED:
                 remove_unacked(subscription, delivery.sequence)
             else:
                 remove_waiting(delivery)
@@ -237,10 +237,10 @@ class Operations:
     def redeliver(self, delivery: Delivery) -> int:
         """Make a message deliverable as soon as possible, see the module. Raises ActionRefused."""
         _expect_no_transaction(delivery)
-        if delivery.state == TAKEN:
+        if delivery.state == UNACKED:
             assert delivery.consumer is not None
             release(delivery.consumer, [delivery.sequence], True, True)
-        elif delivery.state == DELAYED:
+        elif delivery.state == SCHEDULED:
             scheduled = self._deliver_at(delivery, self._core.read_head(delivery))
             if scheduled and delivery.journaled == RECORDED:
                 # otherwise it would be delayed again after a restart
@@ -252,7 +252,7 @@ class Operations:
     def _to_move(self, delivery: Delivery) -> Message:
         """Return the message. Raises ActionRefused if it cannot be moved."""
         _expect_no_transaction(delivery)
-        if delivery.state == TAKEN:
+        if delivery.state == UNACKED:
             raise ActionRefused("in-flight", "a consumer has it; it can be redelivered, or deleted")
         return self._core.read(delivery)
 
@@ -355,7 +355,7 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
             part = delayed[start : start + SLICE]
             yield (
                 subscription,
-                [e for e in part if e.state == DELAYED and e.sequence <= until],
+                [e for e in part if e.state == SCHEDULED and e.sequence <= until],
             )
         for consumer in subscription.all_consumers if unacked else ():
             held_deliveries = list(consumer.unacked.values())
@@ -373,7 +373,7 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
 
 def _expect_no_transaction(delivery: Delivery) -> None:
     """Raise ActionRefused if a transaction has acknowledged the delivery."""
-    if delivery.state == TAKEN and not is_unacked(delivery):
+    if delivery.state == UNACKED and not is_unacked(delivery):
         raise ActionRefused(
             "in-transaction",
             f"a transaction that has not ended has acknowledged message {delivery.sequence}",

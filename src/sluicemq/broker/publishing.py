@@ -13,7 +13,7 @@ from typing import Final
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import add
 from sluicemq.broker.fan_out import fan_out, reserve
-from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, UNJOURNALED
+from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNJOURNALED
 from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
 from sluicemq.broker.subscription import end_unjournaled, journal_completion, owner_of_end
 from sluicemq.journal.format import Cause
@@ -501,6 +501,6 @@ def _page_out_until(core: Core, durable: int) -> None:
     unpaged = core.unpaged
     while unpaged and unpaged[0].sequence <= durable:
         delivery = unpaged.popleft()
-        is_waiting = delivery.state == READY or delivery.state == DELAYED
+        is_waiting = delivery.state == READY or delivery.state == SCHEDULED
         if is_waiting and delivery.message is not None and core.memory > core.memory_budget:
             core.drop_message(delivery)

@@ -42,7 +42,7 @@ from sluicemq.broker.codec import (
 )
 from sluicemq.broker.destinations import stored_settings, subscription_entry
 from sluicemq.broker.dispatch import enqueue
-from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
+from sluicemq.broker.pending.entry import ENDED, RECORDED, SHARED, UNACKED
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import requeue_in_place
 from sluicemq.journal import FileJournal
@@ -104,7 +104,7 @@ def snapshot(broker: Broker) -> bytes:
         [
             (d.subscription.number, d.sequence, d.order, d.expiration)
             for d in broker.core.requeued.values()
-            if d.state != GONE and d.journaled == RECORDED
+            if d.state != ENDED and d.journaled == RECORDED
         ],
         [
             record
@@ -526,7 +526,7 @@ class _Recovery:
             delivery.order = requeue[0]
             self.broker.core.requeued[key] = delivery
         if acked_deliveries and key in acked_deliveries:
-            delivery.state = TAKEN
+            delivery.state = UNACKED
             delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)
             subscription.unacked += 1
             subscription.unacked_bytes += size

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from sluicemq.broker.codec import Attempts, encode
-from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, queue_order
+from sluicemq.broker.pending.entry import ENDED, RECORDED, SHARED, queue_order
 from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     delay,
@@ -107,7 +107,7 @@ def requeue_unacked(
             continue
         if attempted and limit and delivery.attempts >= limit and not ignore_max_attempts:
             drop(delivery, "max-attempts", False)
-            if delivery.state != GONE and delivery.journaled == RECORDED:
+            if delivery.state != ENDED and delivery.journaled == RECORDED:
                 counts.append((delivery.sequence, delivery.attempts))
             continue
         if delivery.journaled >= SHARED:

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final, Generic
 
-from sluicemq.broker.pending.entry import DELAYED, READY, AnyEntry
+from sluicemq.broker.pending.entry import READY, SCHEDULED, AnyEntry
 
 
 class Clock:
@@ -155,7 +155,7 @@ class ExpiryWheel(Generic[AnyEntry]):
         return key * self.SLOT_MS if key < NEVER else NEVER
 
     def due(self, now: int) -> list[AnyEntry]:
-        """Remove and return deliveries that have expired while READY or DELAYED."""
+        """Remove and return deliveries that have expired while READY or SCHEDULED."""
         key = now // self.SLOT_MS
         coarse_heap = self._coarse_heap
         while coarse_heap and coarse_heap[0] <= key >> self.COARSE_BITS:
@@ -165,7 +165,7 @@ class ExpiryWheel(Generic[AnyEntry]):
         expired: list[AnyEntry] = []
         while self._fine_heap and self._fine_heap[0] <= key:
             for delivery in self._fine.pop(heappop(self._fine_heap)):
-                if delivery.state == READY or delivery.state == DELAYED:
+                if delivery.state == READY or delivery.state == SCHEDULED:
                     expired.append(delivery)
         return expired
 

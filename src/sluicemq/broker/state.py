@@ -16,12 +16,12 @@ from typing import Final, NamedTuple, Protocol
 from sluicemq.broker.pending.backlog import order_of
 from sluicemq.broker.pending.cursor import FIRST_BATCH, NO_END, Cursor
 from sluicemq.broker.pending.entry import (
-    DELAYED,
-    GONE,
-    HELD,
+    ENDED,
     READY,
     RECORDED,
-    TAKEN,
+    REFERENCED,
+    SCHEDULED,
+    UNACKED,
     UNJOURNALED,
     Entry,
     queue_order,
@@ -58,7 +58,7 @@ class Delivery(Entry):
     can be read back from the journal.
 
     consumer    consumer that holds it while unacked
-    delivered   steady ms of the last delivery; while DELAYED, of the end of the delay
+    delivered   steady ms of the last delivery; while SCHEDULED, of the end of the delay
     """
 
     __slots__ = ("consumer", "delivered", "subscription")
@@ -103,17 +103,17 @@ class Delivery(Entry):
     @property
     def scheduled(self) -> bool:
         """True if it waits for the end of a delay."""
-        return self.state == DELAYED
+        return self.state == SCHEDULED
 
     @property
-    def taken(self) -> bool:
+    def unacked(self) -> bool:
         """True if a consumer or a transaction holds it."""
-        return self.state == TAKEN
+        return self.state == UNACKED
 
     @property
     def ended(self) -> bool:
         """True once it is acknowledged or removed."""
-        return self.state == GONE
+        return self.state == ENDED
 
     @property
     def recorded(self) -> bool:
@@ -121,7 +121,7 @@ class Delivery(Entry):
         return self.journaled == RECORDED
 
     def __repr__(self) -> str:
-        state = ("ready", "taken", "delayed", "gone")[self.state]
+        state = ("ready", "unacked", "scheduled", "ended")[self.state]
         return f"<Delivery {self.sequence} of {self.subscription.destination.name}, {state}>"
 
 
@@ -229,16 +229,17 @@ class Subscription:
     member    member of its topic's group (see Destination.members)
     exclude   no-local token: messages of this sender are not delivered
     owner     user that owns it; "" = no owner yet, or not owned by a user
-    waiting   number of READY and DELAYED deliveries; waiting_bytes = size of their bodies
-    unacked   number of TAKEN deliveries; unacked_bytes = size of their bodies
-    requeued  READY and DELAYED deliveries that were delivered before, by sequence: the consumer may
-              still acknowledge them by their id
+    waiting   number of READY and SCHEDULED deliveries; waiting_bytes = size of their bodies
+    unacked   number of UNACKED deliveries; unacked_bytes = size of their bodies
+    requeued  READY and SCHEDULED deliveries that were delivered before, by sequence: the consumer
+              may still acknowledge them by their id
     all_ready pending queue without a selector, which has all READY deliveries
     pending_queues  by the text of the selector; "" is `all_ready`
     selective routes to the pending queues that have a selector
     retired   consumers that are detached and still hold deliveries
-    refused   DELAYED deliveries that have ended and wait for capacity in the dead-letter queue, by
-              sequence, with the reason and whether they are dead-lettered unconditionally
+    refused   SCHEDULED deliveries that no consumer gets and that wait for capacity in the
+              dead-letter queue, by sequence, with the reason and whether they are dead-lettered
+              unconditionally
     retrying  True while a timer runs that offers the refused deliveries again
     rescan    matches ready messages against the selectors of new pending queues, or None
     closed    True once the subscription is deleted: returned deliveries are dropped
@@ -371,7 +372,7 @@ class Subscription:
         """Return the journaling mode of this message's delivery here, outside a group."""
         if not message.durability:
             return UNJOURNALED
-        return RECORDED if self.durable else HELD
+        return RECORDED if self.durable else REFERENCED
 
     @property
     def has_idle_consumer(self) -> bool:
@@ -393,7 +394,7 @@ class Destination:
     """Queue or topic with its settings, subscriptions and counters. Created by the Broker only.
 
     number         number in the journal; 0 until something about it is journaled
-    queue          a queue's own subscription; for a topic, the one that holds messages while it
+    queue          a queue's own subscription; for a topic, the one that retains messages while it
                    has no subscribers (settings.retain_without_subscriptions)
     subscriptions  a topic's subscriptions by name; changed by `subscribe` and `unsubscribe` only
     members        subscriptions in the group, in order of arrival
@@ -652,7 +653,7 @@ class Destination:
         return self.grouped and settings.retain_without_subscriptions and not settings.auto_ack
 
     def targets(self, message: Message) -> list[Subscription]:
-        """Return the subscriptions that match the message, and `queue` if the topic holds it."""
+        """Return the subscriptions that match the message, and `queue` if the topic retains it."""
         targets = self.routes.targets(message)
         if (
             self.settings.retain_without_subscriptions
@@ -889,12 +890,12 @@ class Core:
         """Record a delivery outside its original position, for the next snapshot."""
         self.requeued[delivery.subscription.number, delivery.sequence] = delivery
         if len(self.requeued) > self.requeued_limit:
-            self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}
+            self.requeued = {key: d for key, d in self.requeued.items() if d.state != ENDED}
             self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
 
 
 def _needs_timer(argument: object) -> bool:
     """Return False for a delivery that is not delayed, and for a consumer that is not watched."""
     if isinstance(argument, Delivery):
-        return argument.state == DELAYED
+        return argument.state == SCHEDULED
     return not isinstance(argument, Consumer) or argument.has_ack_timer

@@ -2,12 +2,12 @@
 
 States, and the functions that change them:
 
-    enqueue ──> READY ──dispatch──> TAKEN ──acknowledge─────────> GONE
-                 │ ^                  │ ├──release──> READY
-                 │ │                  │ ├──time-out──> DELAYED (back-off) or READY
-                 │ └──timer── DELAYED │ └──dead_letter──────────> GONE
-                 ├──expiry, purge, overflow─────────────────────> GONE
-    enqueue (due later) ──> DELAYED ──timer──> READY
+    enqueue ──> READY ──dispatch──> UNACKED ──acknowledge──────────> ENDED
+                 │ ^                   ├──release──> READY
+                 │ │                   ├──time-out──> SCHEDULED (back-off) or READY
+                 │ └──timer── SCHEDULED └──dead_letter─────────────> ENDED
+                 ├──expiry, purge, overflow────────────────────────> ENDED
+    enqueue (due later) ──> SCHEDULED ──timer──> READY
 
 dispatch.py has `enqueue`, the dispatch to a consumer, and `acknowledge`. redelivery.py returns
 unacked messages to the pending queues, and attachment.py adds and removes consumers.
@@ -19,7 +19,15 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final
 
-from sluicemq.broker.pending.entry import DELAYED, GONE, HELD, READY, RECORDED, SHARED, TAKEN
+from sluicemq.broker.pending.entry import (
+    ENDED,
+    READY,
+    RECORDED,
+    REFERENCED,
+    SCHEDULED,
+    SHARED,
+    UNACKED,
+)
 from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
@@ -95,7 +103,7 @@ def delay(delivery: Delivery, milliseconds: int) -> None:
     """Make a delivery that is counted as waiting ready after a delay."""
     subscription = delivery.subscription
     core = subscription.core
-    delivery.state = DELAYED
+    delivery.state = SCHEDULED
     delivery.consumer = None
     delivery.delivered = due = core.clock.steady + milliseconds
     subscription.delayed[delivery.sequence] = delivery
@@ -108,7 +116,7 @@ def _undelay(delivery: Delivery) -> None:
     # or it has ended during the delay and waits for capacity in the dead-letter queue
     subscription = delivery.subscription
     core = subscription.core
-    is_due = delivery.state == DELAYED and delivery.delivered <= core.clock.steady
+    is_due = delivery.state == SCHEDULED and delivery.delivered <= core.clock.steady
     if is_due and delivery.sequence not in subscription.refused:
         end_delay(delivery)
         if delivery.journaled:
@@ -290,19 +298,19 @@ def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
     """End a delivery without journaling it, because the caller does if needed (`owner_of_end`)."""
     subscription = delivery.subscription
     sequence = delivery.sequence
-    if delivery.state == DELAYED:
+    if delivery.state == SCHEDULED:
         subscription.delayed.pop(sequence, None)
         subscription.refused.pop(sequence, None)
         subscription.core.timers.note_ended()
     if delivery.attempts:
         subscription.requeued.pop(sequence, None)
-    delivery.state = GONE
+    delivery.state = ENDED
     core = subscription.core
     if delivery.message is not None:
         core.drop_message(delivery)
     if delivery.expires:
         core.wheel.discard(delivery)
-    if delivery.journaled == HELD:
+    if delivery.journaled == REFERENCED:
         core.journal.release(sequence)
     destination = subscription.destination
     if destination.parked:
@@ -316,11 +324,11 @@ def withdraw(delivery: Delivery) -> None:
     subscription = delivery.subscription
     subscription.waiting -= 1
     subscription.waiting_bytes -= delivery.size
-    if delivery.state == DELAYED:
+    if delivery.state == SCHEDULED:
         del subscription.delayed[delivery.sequence]
         subscription.refused.pop(delivery.sequence, None)
         subscription.core.timers.note_ended()
-    delivery.state = TAKEN
+    delivery.state = UNACKED
 
 
 def remove_waiting(delivery: Delivery) -> None:
@@ -378,7 +386,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     subscription.waiting_bytes += delivery.size
     if delivery.expires:
         core.wheel.discard(delivery)
-    delivery.state = DELAYED
+    delivery.state = SCHEDULED
     delivery.consumer = None
     delivery.delivered = core.clock.steady + core.settings.dead_letter_retry
     subscription.delayed[delivery.sequence] = delivery

@@ -7,14 +7,18 @@ from typing import Final, Self, TypeVar
 from sluicemq.model.message import Message
 
 READY: Final = 0
-TAKEN: Final = 1
-DELAYED: Final = 2
-GONE: Final = 3
+"""Waits for a consumer."""
+UNACKED: Final = 1
+"""Delivered and not acknowledged, or acknowledged in a transaction that has not ended."""
+SCHEDULED: Final = 2
+"""Waits for its delivery time, the end of a back-off, or capacity in the dead-letter queue."""
+ENDED: Final = 3
+"""Acknowledged or removed."""
 
 # Journaling modes of a delivery.
 UNJOURNALED: Final = 0
 """Not journaled: the message is in memory only."""
-HELD: Final = 1
+REFERENCED: Final = 1
 """The record must stay readable while this delivery exists, but its end is not journaled."""
 SHARED: Final = 2
 """The end of the last of several such deliveries of a message is journaled."""
@@ -36,7 +40,7 @@ class Entry:
     journaled   journaling mode, one of the above
     pinned      True once it may be in a pending queue although it is not READY there: it is in more
                 than one, and must stay an object, or it was removed from the middle
-    state       READY, TAKEN, DELAYED or GONE
+    state       READY, UNACKED, SCHEDULED or ENDED
     """
 
     __slots__ = (

@@ -263,7 +263,7 @@ class MaintenanceSession(NoConsumers):
         rows = [
             screen.MessageSummary(
                 self._ids.encode(delivery.sequence).decode(),
-                delivery.taken,
+                delivery.unacked,
                 delivery.size,
                 delivery.message.arrival if delivery.message else 0,
             )
