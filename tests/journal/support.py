@@ -62,7 +62,6 @@ def segments_of(directory: Path) -> list[Path]:
 
 def crash(journal: FileJournal) -> None:
     """Release the directory without further writes, as a killed process does."""
-    journal._failed = True
     journal._append_error = "killed"
     journal.close()
 

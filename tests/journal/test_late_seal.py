@@ -540,7 +540,7 @@ def test_the_second_thread_does_nothing_after_a_failure_of_the_first(
     replace_os(monkeypatch, FailingDisk())
     put(journal)
     journal.commit()
-    while not journal._failed:
+    while not journal._append_error:
         journal._writer.wait()
     held_seals.proceed.set()
     journal.close()

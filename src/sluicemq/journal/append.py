@@ -80,7 +80,6 @@ class Appender:
         self.addresses = addresses
         self._numbers = {address: number for number, address in addresses.items()}
         self._next_number = next_number
-        self._forgotten_destinations: dict[int, Address] = {}
         self._next = sequence
         self._last_recorded = sequence - 1
         self._parts: list[bytes] = []
@@ -88,19 +87,16 @@ class Appender:
         """Flags of the next group's first record: GROUP_START if all earlier ones are synced."""
         self._in_unit = False
         self._append_error = ""
-        self._fill = SEGMENT_HEADER_BYTES
         self._begin_segment()
 
     def _begin_segment(self) -> None:
         """Begin a new segment. The caller has set the `end` of the previous one."""
-        segments = self._liveness.segments
-        previous = segments[-1].first if segments else 0
-        self._segment = segment = LiveSegment(self._next, previous)
+        self._segment = segment = LiveSegment(self._next)
         self._liveness.add(segment)
         self._live = segment.live
         self._offsets = segment.offsets
         self._fill = SEGMENT_HEADER_BYTES
-        self._forgotten_destinations = {}
+        self._forgotten_destinations: dict[int, Address] = {}
 
     def _rebase_segment(self) -> None:
         """Start the columns of the active segment, which has no record, at the next number."""

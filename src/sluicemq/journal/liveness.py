@@ -35,7 +35,6 @@ class LiveSegment:
     offsets       offset / 8 of each record, by sequence - base; 0 = no record. Only until it is
                   sealed
     records       number of records without the INDEX record; 0 until it is sealed
-    previous      number of the previous segment, or 0
     end           end offset of its records; 0 while it is being filled
     last          highest sequence number in it; 0 until it is sealed
     size          bytes; only of a sealed segment
@@ -56,16 +55,14 @@ class LiveSegment:
         "live_at_snapshot",
         "offsets",
         "packed_live",
-        "previous",
         "records",
         "retained",
         "sealed",
         "size",
     )
 
-    def __init__(self, first: int, previous: int) -> None:
+    def __init__(self, first: int) -> None:
         self.first = first
-        self.previous = previous
         self.end = 0
         self.base = first
         self.live = bytearray()

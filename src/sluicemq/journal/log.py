@@ -82,7 +82,6 @@ class FileJournal(Appender):
         "_commit_requested_at",
         "_directory_identity",
         "_durable_file",
-        "_failed",
         "_file",
         "_files",
         "_group",
@@ -146,7 +145,6 @@ class FileJournal(Appender):
         self._state_position = recovery.position
         self._directory_identity = identity
         self._lock = lock
-        self._failed = False
         self._closed = False
 
         self.durable = self.written = self._next - 1
@@ -250,7 +248,7 @@ class FileJournal(Appender):
         self.commit()
         while self._writer.outstanding and not self.space.exhausted:
             self._writer.wait(START_SECONDS)
-        if self._failed:
+        if self._append_error:
             raise JournalFailed(self._append_error)
 
     # --- the owner -----------------------------------------------------------------------------
@@ -275,9 +273,9 @@ class FileJournal(Appender):
         return bool(self._parts)
 
     def commit(self, sync: bool = True) -> None:
-        if self._in_unit or self._failed:
+        if self._in_unit or self._append_error:
             return
-        if self._snapshot_due and not self._upkeep.is_taking_snapshot and not self._append_error:
+        if self._snapshot_due and not self._upkeep.is_taking_snapshot:
             self._begin_snapshot()
         if self._group is not None:
             self._commit_requested_at = self._next
@@ -375,13 +373,12 @@ class FileJournal(Appender):
             self._writer.wait()
             self._move_records()
             self.commit()
-        if self._failed and not self._closed:
+        if self._append_error and not self._closed:
             raise JournalFailed(self._append_error)
 
     def _fail(self, error: BaseException) -> None:
-        if self._failed:
+        if self._append_error:
             return
-        self._failed = True
         if isinstance(error, JournalError):
             failure: JournalError = error
         else:
@@ -399,13 +396,12 @@ class FileJournal(Appender):
     def _open_file(self) -> None:
         """Prepare the file of the new active segment; its first group creates the file."""
         segment = self._segment
-        predecessors = self._liveness.segments[-2:-1]
+        previous, previous_end = 0, 0
+        if len(self._liveness.segments) > 1:
+            predecessor = self._liveness.segments[-2]
+            previous, previous_end = predecessor.first, predecessor.end
         header = SegmentHeader(
-            segment.first,
-            segment.previous,
-            now(),
-            self._directory_identity,
-            predecessors[0].end if predecessors else 0,
+            segment.first, previous, now(), self._directory_identity, previous_end
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
         self._file = SegmentFile(self.directory, header, self.space, preallocate, self.syncs.record)
@@ -489,7 +485,7 @@ class FileJournal(Appender):
         """Evaluate the free space and reclaim segments while it is low."""
         space = self.space
         space.poll()
-        if self._failed or self._closed:
+        if self._append_error:
             return
         if space.can_restore_reserve:
             self._writer.defer(space.restore_reserve, space.poll)
@@ -505,7 +501,7 @@ class FileJournal(Appender):
         """
         upkeep = self._upkeep
         upkeep.remove_finished()
-        if upkeep.is_taking_snapshot or self._in_unit or self._append_error:
+        if upkeep.is_taking_snapshot or self._in_unit:
             return
         moment = time.monotonic()
         if not self._snapshot_due and (moment >= self._reclaim_at or self.space.is_using_reserve):

@@ -299,7 +299,7 @@ class Recovery:
         except BaseException:
             view.close()
             raise
-        segment = LiveSegment(first, header.previous)
+        segment = LiveSegment(first)
         segment.end = end
         part = SegmentPart(segment, view, index)
         self.parts.append(part)

@@ -168,7 +168,6 @@ class SegmentFile:
         "crc",
         "end",
         "fd",
-        "first",
         "heads",
         "records",
     )
@@ -195,7 +194,6 @@ class SegmentFile:
         self._on_sync = on_sync
         self._space = space
         self._reserved = 0
-        self.first = header.first
         self.end = 0
         self.crc = 0
         self.heads = bytearray()
@@ -234,13 +232,13 @@ class SegmentFile:
         if self.fd >= 0:
             self._append(parts, sync)
             return
-        temporary = self._directory / f"{self.first:020d}.tmp"
+        temporary = self._directory / f"{self._header.first:020d}.tmp"
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         create = partial(open_and_inherit_owner, temporary, flags, 0o640)
         self.fd = self._space.retry_with_reserve(create, ENTRY_BYTES)
         self._append_data(encode_segment_header(self._header))
         self._append(parts, True)
-        path = segment_path(self._directory, self.first)
+        path = segment_path(self._directory, self._header.first)
         self._space.retry_with_reserve(partial(os.rename, temporary, path), ENTRY_BYTES)
         sync_directory(self._directory)
 
