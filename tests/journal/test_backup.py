@@ -27,9 +27,9 @@ from sluicemq.journal.segment import TRAILER_BYTES, encode_trailer
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.space import ignore
 from sluicemq.journal.stored_backup import (
-    LEAP,
     MANIFEST_NAME,
-    PARTIAL,
+    PARTIAL_JOURNAL,
+    RESTORE_GAP,
     Manifest,
     find_backups,
     read_manifest,
@@ -321,7 +321,7 @@ def test_segments_whose_removal_was_due_before_the_backup_may_vanish(
     may_continue = threading.Event()
     journal._writer.defer(lambda: may_continue.wait(10), ignore)
     journal.slots.drop("reader")
-    journal._upkeep.remove_finished()
+    journal._compactor.remove_finished()
     plan = backup_module._plan
     count = len(segments_of(tmp_path / "journal"))
 
@@ -373,7 +373,7 @@ def test_the_slot_of_a_killed_backup_ends_with_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = [1_000_000]
-    for module in ("slots", "upkeep", "backup"):
+    for module in ("slots", "compaction", "backup"):
         monkeypatch.setattr(f"sluicemq.journal.{module}.now_ms", lambda: moment[0])
     journal = opened(tmp_path / "journal")
     slots = Slots(tmp_path / "journal")
@@ -525,7 +525,7 @@ def test_an_interrupted_restore_leaves_no_journal_and_can_be_repeated(
 
     with pytest.raises(KeyboardInterrupt):
         restore(backup, target, advance=interrupt)
-    assert [path.name for path in target.iterdir()] == [PARTIAL]
+    assert [path.name for path in target.iterdir()] == [PARTIAL_JOURNAL]
     restore(backup, target)
     assert not check(target / "journal").problems
 
@@ -562,7 +562,7 @@ def test_sequences_are_not_reused_and_the_identity_is_new(tmp_path: Path, backup
         journal = FileJournal.open(tmp_path / name / "journal", JournalOptions())
         assert (journal.identity == old_identity) == keep
         assert result.identity[:16] == journal.identity.hex()
-        assert put(journal) > read_manifest(backup).last_sequence + LEAP
+        assert put(journal) > read_manifest(backup).last_sequence + RESTORE_GAP
         journal.close()
 
 

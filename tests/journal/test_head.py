@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, MemoryJournal
 from sluicemq.journal.port import Journal
-from sluicemq.journal.reader import FIRST_BYTES
+from sluicemq.journal.reader import HEAD_BYTES
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from tests.journal.support import ORDERS, crash, make_message, put, reopen, segments_of, take
 
@@ -87,7 +87,7 @@ def test_a_damaged_head_is_reported_and_the_body_is_not_checked(tmp_path: Path) 
     data = path.read_bytes()
     position = data.index(LONG, data.index(LONG) + len(LONG))
     with path.open("r+b") as file:
-        file.seek(position + FIRST_BYTES)
+        file.seek(position + HEAD_BYTES)
         file.write(b"damage")
         file.seek(data.index(LONG) - 56 + 8)
         file.write(bytes(8))

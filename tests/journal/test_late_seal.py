@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from sluicemq.journal import FileJournal, RecordType
+from sluicemq.journal import compaction as compaction_module
 from sluicemq.journal import recovery as recovery_module
-from sluicemq.journal import upkeep as upkeep_module
 from sluicemq.journal.backup import create
 from sluicemq.journal.files import DurableEnd, DurableFile, read_durable
 from sluicemq.journal.format import HEADER_BYTES, encode_record
@@ -431,7 +431,7 @@ def test_a_snapshot_waits_for_the_seals_before_it(
     put(journal)
     journal.seal()
     flush(journal, put(journal))
-    assert journal._upkeep.is_taking_snapshot
+    assert journal._compactor.is_taking_snapshot
     assert not list(tmp_path.glob("*.snapshot"))
     held_seals.proceed.set()
     journal.sync()
@@ -465,7 +465,7 @@ def test_messages_of_a_segment_that_is_being_sealed_are_read(
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(SegmentFile, "seal"), (upkeep_module, "write_snapshot")],
+    [(SegmentFile, "seal"), (compaction_module, "write_snapshot")],
 )
 def test_a_failure_of_the_second_thread_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal import FileJournal, JournalOptions
-from sluicemq.journal.reader import AHEAD_BYTES
+from sluicemq.journal.reader import READ_AHEAD_BYTES
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import put, reopen, segments_of, take
 
 COUNT = 600
-SEGMENT_BYTES = AHEAD_BYTES + AHEAD_BYTES // 4
+SEGMENT_BYTES = READ_AHEAD_BYTES + READ_AHEAD_BYTES // 4
 
 
 def body_of(number: int) -> bytes:

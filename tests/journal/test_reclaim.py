@@ -260,7 +260,7 @@ def test_a_slot_claimed_while_its_removal_waits_stays(journal: FileJournal) -> N
     journal.slots.claim("job", "first", 0, 0)  # its lease ends at once
     may_continue = threading.Event()
     journal._writer.defer(lambda: may_continue.wait(10), ignore)
-    journal._upkeep.remove_finished()
+    journal._compactor.remove_finished()
     journal.slots.claim("job", "second", 0, 60_000)
     may_continue.set()
     journal.sync()
@@ -280,7 +280,7 @@ def test_a_slot_changed_while_its_loss_waits_is_lost_only_if_it_has_a_gap(
     journal.slots._write(path, msgspec.structs.replace(slot, limit_bytes=1))
     may_continue = threading.Event()
     journal._writer.defer(lambda: may_continue.wait(10), ignore)
-    journal._upkeep.remove_finished()
+    journal._compactor.remove_finished()
     journal.slots._write(path, slot)
     if change == "is new":
         journal.slots.drop("reader")

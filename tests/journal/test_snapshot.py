@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
-from sluicemq.journal import upkeep as upkeep_module
+from sluicemq.journal import compaction as compaction_module
 from sluicemq.journal.files import read_durable
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.snapshot import (
@@ -50,7 +50,7 @@ def test_a_snapshot_is_never_ahead_of_the_records(
         positions.append((capture.snapshot.position, durable.sequence))
         write_snapshot(directory, capture, space)
 
-    monkeypatch.setattr(upkeep_module, "write_snapshot", write)
+    monkeypatch.setattr(compaction_module, "write_snapshot", write)
     for _ in range(5):
         put(journal)
         journal.seal()  # its group is under way ...
@@ -70,7 +70,7 @@ def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_pa
     while not list_snapshots(tmp_path):
         journal._writer.wait()
         journal.commit()
-        if not journal._upkeep.is_taking_snapshot or journal._writer.outstanding == 1:
+        if not journal._compactor.is_taking_snapshot or journal._writer.outstanding == 1:
             break
     take(journal, sequence)  # after the snapshot was begun, and never handed over
     while journal._writer.outstanding:
@@ -86,7 +86,7 @@ def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_pa
 def test_the_segment_with_the_snapshots_mark_stays(journal: FileJournal, tmp_path: Path) -> None:
     take(journal, put(journal))
     journal.seal()
-    while not journal._upkeep.is_taking_snapshot:
+    while not journal._compactor.is_taking_snapshot:
         journal._writer.wait()
         journal.commit()  # begins the snapshot: its mark is alone in the second segment ...
     journal.seal()  # ... which is sealed before the snapshot is written

@@ -30,7 +30,7 @@ from sluicemq.journal.format import (
     encode_meta,
     encode_record,
 )
-from sluicemq.journal.liveness import LARGEST, Liveness, LiveSegment
+from sluicemq.journal.liveness import MAX_INLINE_COUNT, Liveness, LiveSegment
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed
@@ -136,7 +136,7 @@ class Appender:
                 flags |= ROUTED
             if message.deliver_at:
                 flags |= DELAYED
-        if references > LARGEST or size > MAX_PADDED_RECORD:
+        if references > MAX_INLINE_COUNT or size > MAX_PADDED_RECORD:
             self._check_limits(references, size)
         message.sequence = sequence = self._next
         rest = REST.pack(
@@ -160,7 +160,7 @@ class Appender:
         fill = self._fill
         self._offsets.append(fill >> 3)
         self._fill = fill + size + 7 & -8
-        if references > LARGEST:
+        if references > MAX_INLINE_COUNT:
             self._live.append(0)
             self._liveness.set_live_references(self._segment, sequence, references)
         else:

@@ -367,10 +367,10 @@ def _plan(
     snapshot = newest_snapshot(journal)
     end = _wait_for_end(journal, snapshot.position if snapshot is not None else 0)
     position = snapshot.state_position if snapshot is not None else 0
-    firsts = [first for first in list_segments(journal) if first <= end.segment]
+    first_sequences = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[tuple[int, int, bool]] = []
     predecessor: int | None = None
-    for first, following in zip_longest(firsts, firsts[1:]):
+    for first, following in zip_longest(first_sequences, first_sequences[1:]):
         try:
             size, sealed, previous = _extent(journal, identity, first, following, end)
         except FileNotFoundError:
@@ -398,9 +398,10 @@ def _without_removed(
     The broker may have decided before the slot existed that they are not needed. Raises
     JournalDamaged if the snapshot needs one.
     """
-    firsts = [first for first, _, _ in segments]
+    first_sequences = [first for first, _, _ in segments]
     position = snapshot.state_position if snapshot is not None else 0
-    for first, following in zip(firsts, [*firsts[1:], end.sequence + 1], strict=True):
+    ends = [*first_sequences[1:], end.sequence + 1]
+    for first, following in zip(first_sequences, ends, strict=True):
         if first in missing and following > position:
             raise DamagedFile(segment_path(journal, first), 0, "the segment is missing")
     copied = [segment for segment in segments if segment[0] not in missing]

@@ -178,7 +178,7 @@ class DurableFile:
     def __init__(self, directory: Path, space: DiskSpace) -> None:
         path = directory / DURABLE_NAME
         create = partial(open_and_inherit_owner, path, os.O_RDWR | os.O_CREAT, 0o640)
-        self._fd = space.retry_with_reserve(create, ENTRY_BYTES, upkeep=True)
+        self._fd = space.retry_with_reserve(create, ENTRY_BYTES, essential=True)
 
     def write(self, end: DurableEnd) -> None:
         """Publish the end. If the disk is full, the file keeps the previous end."""

@@ -89,8 +89,8 @@ def check(directory: Path) -> InspectionReport:
     if identity is None and not report.problems:
         raise JournalError(f"there is no journal in {directory}")
     durable = read_durable(directory)
-    firsts = list_segments(directory)
-    for first, following in zip_longest(firsts, firsts[1:]):
+    first_sequences = list_segments(directory)
+    for first, following in zip_longest(first_sequences, first_sequences[1:]):
         path = segment_path(directory, first)
         durable_offset = durable.offset if durable is not None and durable.segment == first else 0
         with _collect_damage(directory, report), suppress(FileNotFoundError):

@@ -18,8 +18,9 @@ from typing import Final
 
 from sluicemq.model.errors import RecordNotFound
 
-MANY: Final = 255
-LARGEST: Final = 254
+OVERFLOWED: Final = 255
+"""Byte that stands for a larger count, which is in a dictionary."""
+MAX_INLINE_COUNT: Final = 254
 SPAN_LIMIT: Final = 1 << 22
 """Sequence numbers per segment, after which the next segment begins. Each number takes five bytes
 of memory, whether or not it has a record."""
@@ -96,11 +97,17 @@ class LiveSegment:
 class Liveness:
     """Segments of a journal with the references of all their records."""
 
-    __slots__ = ("_firsts", "large_live_counts", "large_retained_counts", "relocated", "segments")
+    __slots__ = (
+        "_first_sequences",
+        "large_live_counts",
+        "large_retained_counts",
+        "relocated",
+        "segments",
+    )
 
     def __init__(self) -> None:
         self.segments: list[LiveSegment] = []
-        self._firsts: list[int] = []
+        self._first_sequences: list[int] = []
         self.relocated: dict[int, int] = {}
         self.large_live_counts: dict[int, int] = {}
         self.large_retained_counts: dict[int, int] = {}
@@ -108,15 +115,15 @@ class Liveness:
     def add(self, segment: LiveSegment) -> None:
         """Add a segment. Callers add segments in ascending order."""
         self.segments.append(segment)
-        self._firsts.append(segment.first)
+        self._first_sequences.append(segment.first)
 
     def remove(self, segment: LiveSegment) -> None:
         index = self.segments.index(segment)
-        del self.segments[index], self._firsts[index]
+        del self.segments[index], self._first_sequences[index]
 
     def find(self, sequence: int) -> LiveSegment | None:
         """Return the segment whose columns cover that number, or None."""
-        index = bisect_right(self._firsts, sequence) - 1
+        index = bisect_right(self._first_sequences, sequence) - 1
         if index < 0:
             return None
         segment = self.segments[index]
@@ -131,7 +138,7 @@ class Liveness:
             raise RecordNotFound(f"no record {sequence}, or its segment has been removed")
         return segment, sequence
 
-    # --- settlements: references that survive a restart -----------------------------------------
+    # --- references that survive a restart -------------------------------------------------------
 
     def release_references(self, sequences: Sequence[int]) -> None:
         """Release one reference of each record. Records that are not live are ignored."""
@@ -151,7 +158,7 @@ class Liveness:
                 size = len(live)
                 index = sequence - base
             references = live[index]
-            if 0 < references < MANY:
+            if 0 < references < OVERFLOWED:
                 live[index] = references - 1
             elif references:
                 self._decrement(live, index, sequence, self.large_live_counts)
@@ -172,14 +179,14 @@ class Liveness:
     def live_references(self, segment: LiveSegment, sequence: int) -> int:
         """Return the unreleased references of the record at that number."""
         references = segment.live[sequence - segment.base]
-        return references if references < MANY else self.large_live_counts[sequence]
+        return references if references < OVERFLOWED else self.large_live_counts[sequence]
 
     def set_live_references(self, segment: LiveSegment, sequence: int, references: int) -> None:
         """Set the number of unreleased references of a record."""
         segment.changed = True
         _set(segment.live, sequence - segment.base, sequence, references, self.large_live_counts)
 
-    # --- references that do not ----------------------------------------------------------------
+    # --- references in memory only ---------------------------------------------------------------
 
     def retain(self, sequence: int, count: int) -> None:
         """Add `count` in-memory references to a record. Raises RecordNotFound."""
@@ -201,7 +208,7 @@ class Liveness:
         if index >= len(segment.retained):
             return 0
         references = segment.retained[index]
-        return references if references < MANY else self.large_retained_counts[sequence]
+        return references if references < OVERFLOWED else self.large_retained_counts[sequence]
 
     def release(self, sequence: int) -> None:
         """Drop one in-memory reference of a record, if it has any."""
@@ -245,7 +252,7 @@ class Liveness:
         column: bytearray, index: int, sequence: int, large_counts: dict[int, int]
     ) -> None:
         references = column[index]
-        if references == MANY:
+        if references == OVERFLOWED:
             references = large_counts[sequence]
         if references:
             _set(column, index, sequence, references - 1, large_counts)
@@ -254,10 +261,10 @@ class Liveness:
 def _set(
     column: bytearray, index: int, sequence: int, count: int, large_counts: dict[int, int]
 ) -> None:
-    if count > LARGEST:
-        column[index] = MANY
+    if count > MAX_INLINE_COUNT:
+        column[index] = OVERFLOWED
         large_counts[sequence] = count
     else:
-        if column[index] == MANY:
+        if column[index] == OVERFLOWED:
             del large_counts[sequence]
         column[index] = count

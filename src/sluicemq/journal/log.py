@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sluicemq.journal.append import Appender, now
+from sluicemq.journal.compaction import Compactor
 from sluicemq.journal.files import (
     DurableEnd,
     DurableFile,
@@ -38,7 +39,6 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.space import DiskSpace, SpaceReport, convert_no_space_error, ignore
-from sluicemq.journal.upkeep import Upkeep
 from sluicemq.journal.writer import Done, JournalWriter, SegmentFile, Work
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram
@@ -49,7 +49,7 @@ SMALL_GROUP: Final = 4
 thread and receiving the result takes 1.5 times as long as a fast fdatasync."""
 START_SECONDS: Final = 0.1
 """Interval between checks of whether the first group has to wait for space."""
-SWIFT: Final = 0.001
+FAST_SYNC: Final = 0.001
 """Seconds. If an fdatasync usually takes longer, the owner's thread never runs it."""
 IDLE_SEGMENT: Final = 1 << 20
 """Bytes of records, none live, above which the active segment ends early while space is low."""
@@ -80,6 +80,7 @@ class FileJournal(Appender):
         "_average_sync_time",
         "_closed",
         "_commit_requested_at",
+        "_compactor",
         "_directory_identity",
         "_durable_file",
         "_file",
@@ -101,7 +102,6 @@ class FileJournal(Appender):
         "_state_position",
         "_sync_requested",
         "_unsynced",
-        "_upkeep",
         "_writer",
         "_written_bytes",
         "directory",
@@ -164,14 +164,14 @@ class FileJournal(Appender):
         self._lookup = Lookup(directory, self._files)
         self._snapshot_due = False
         self._groups = 0
-        self._average_sync_time = 2 * SWIFT
+        self._average_sync_time = 2 * FAST_SYNC
         """Smoothed sync duration in seconds; the initial value counts as slow."""
         self._records = 0
         self._written_bytes = 0
 
         self._durable_file = DurableFile(directory, space)
         self._writer = JournalWriter(notify, self._fail)
-        self._upkeep = Upkeep(
+        self._compactor = Compactor(
             directory,
             options,
             self._liveness,
@@ -251,7 +251,7 @@ class FileJournal(Appender):
         if self._append_error:
             raise JournalFailed(self._append_error)
 
-    # --- the owner -----------------------------------------------------------------------------
+    # --- callbacks -----------------------------------------------------------------------------
 
     def observe(
         self,
@@ -275,7 +275,7 @@ class FileJournal(Appender):
     def commit(self, sync: bool = True) -> None:
         if self._in_unit or self._append_error:
             return
-        if self._snapshot_due and not self._upkeep.is_taking_snapshot:
+        if self._snapshot_due and not self._compactor.is_taking_snapshot:
             self._begin_snapshot()
         if self._group is not None:
             self._commit_requested_at = self._next
@@ -309,7 +309,7 @@ class FileJournal(Appender):
             self._last_recorded = self._next - 1
             end = DurableEnd(self._segment.first, self._fill, self._last_recorded)
             self._group = group = Group(parts, self._file, end, sync)
-            is_small = len(parts) <= 3 * SMALL_GROUP and self._average_sync_time < SWIFT
+            is_small = len(parts) <= 3 * SMALL_GROUP and self._average_sync_time < FAST_SYNC
             # the owner's thread neither creates a file, as the first group of a file does,
             # nor waits for space, nor calls back before `_roll` has begun the next segment
             file = self._file
@@ -329,7 +329,7 @@ class FileJournal(Appender):
         group.file.write(group.parts, True)
         duration = time.perf_counter() - started
         # capped, because a single very slow sync does not predict the next one
-        self._average_sync_time += (min(duration, 2 * SWIFT) - self._average_sync_time) / 8
+        self._average_sync_time += (min(duration, 2 * FAST_SYNC) - self._average_sync_time) / 8
         self._durable_file.write(group.end)
 
     def _finish_group(self, group: Group) -> None:
@@ -345,7 +345,7 @@ class FileJournal(Appender):
             self._submit_seal()
             self.durable = sequence
             self._on_durable(sequence)
-            self._upkeep.group_durable(sequence, size)
+            self._compactor.group_durable(sequence, size)
         else:
             self._unsynced += size
         # confirm before the next commit, so that publishers send their next messages earlier
@@ -361,7 +361,7 @@ class FileJournal(Appender):
         While the reserve is being used, no records move: a move takes space before it frees any.
         """
         if not self._in_unit and not self._append_error and not self.space.is_using_reserve:
-            self._upkeep.move_slice()
+            self._compactor.move_slice()
 
     def sync(self) -> None:
         """Commit, and wait until all records are durable and all writer jobs are done.
@@ -414,7 +414,7 @@ class FileJournal(Appender):
 
     def sealed_time(self, segment: LiveSegment) -> int:
         """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
-        return self._upkeep.sealed_time(segment)
+        return self._compactor.sealed_time(segment)
 
     def seal(self) -> None:
         """End the active segment, so that it can be read by column or removed."""
@@ -474,7 +474,7 @@ class FileJournal(Appender):
         if source is not None:
             state, self._state = source(), b""
             self._state_position = position
-        self._upkeep.take_snapshot(
+        self._compactor.take_snapshot(
             position, self._state_position, state, self._next_number, self.addresses
         )
 
@@ -499,15 +499,15 @@ class FileJournal(Appender):
         require a snapshot, and the active segment must end first. Both append records, so this
         happens at most once per `RECLAIM_SECONDS`, unless the reserve is being used.
         """
-        upkeep = self._upkeep
-        upkeep.remove_finished()
-        if upkeep.is_taking_snapshot or self._in_unit:
+        compactor = self._compactor
+        compactor.remove_finished()
+        if compactor.is_taking_snapshot or self._in_unit:
             return
         moment = time.monotonic()
         if not self._snapshot_due and (moment >= self._reclaim_at or self.space.is_using_reserve):
             if self._fill > IDLE_SEGMENT and not self._segment.count_live():
                 self._roll_requested = True  # a snapshot follows
-            elif upkeep.snapshot_failed or upkeep.snapshot_would_free_segment:
+            elif compactor.snapshot_failed or compactor.snapshot_would_free_segment:
                 self._snapshot_due = True
         if self._roll_requested or self._snapshot_due:
             self._reclaim_at = moment + RECLAIM_SECONDS
@@ -518,7 +518,7 @@ class FileJournal(Appender):
 
     def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
-        return self._upkeep.bytes_held_by_slots()
+        return self._compactor.bytes_held_by_slots()
 
     def compact(self) -> None:
         """Move live records out of partly live segments, and remove segments without any.
@@ -527,7 +527,7 @@ class FileJournal(Appender):
         does not cover remain. Raises JournalFailed.
         """
         self._sync_snapshot()
-        self._upkeep.schedule_moves(
+        self._compactor.schedule_moves(
             [
                 segment
                 for segment in self._liveness.segments
@@ -573,7 +573,7 @@ class FileJournal(Appender):
                 return record
         raise RecordNotFound(f"sequence number {sequence} has no record")
 
-    # --- the rest ------------------------------------------------------------------------------
+    # --- statistics and end --------------------------------------------------------------------
 
     def stats(self) -> JournalStats:
         segments = self._liveness.segments

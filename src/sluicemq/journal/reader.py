@@ -44,11 +44,11 @@ from sluicemq.model.errors import RecordNotFound
 OPEN_SEGMENTS: Final = 128
 """Maximum sealed segments kept open, each with two file descriptors: that of the mapped index, and
 one for reading records."""
-FIRST_BYTES: Final = 4096
+HEAD_BYTES: Final = 4096
 """Bytes that `head` reads of a longer record at first; its header and properties may need more."""
-AHEAD_BYTES: Final = 256 * 1024
+READ_AHEAD_BYTES: Final = 256 * 1024
 """Bytes to read at once if records are requested in order."""
-AHEAD_GAP: Final = 64
+READ_AHEAD_GAP: Final = 64
 """Maximum sequence number distance of two requests that count as in order."""
 
 
@@ -116,9 +116,9 @@ class Lookup:
             record = read_ahead.find(sequence)
             if record is not None:
                 return record
-        in_order = last < sequence <= last + AHEAD_GAP
+        in_order = last < sequence <= last + READ_AHEAD_GAP
         fd, offset, size = self._locate(segment, sequence)
-        data = os.pread(fd, max(size + 7 & -8, AHEAD_BYTES if in_order else 0), offset)
+        data = os.pread(fd, max(size + 7 & -8, READ_AHEAD_BYTES if in_order else 0), offset)
         if in_order:
             self._ahead = read_ahead = ReadAhead(segment.first, data)
             record = read_ahead.find(sequence)
@@ -132,15 +132,15 @@ class Lookup:
         return decode_record(view, 0, size)
 
     def head(self, segment: LiveSegment, sequence: int) -> Record:
-        """Return a record on disk, but without its body if it is longer than `FIRST_BYTES`.
+        """Return a record on disk, but without its body if it is longer than `HEAD_BYTES`.
 
         Only the sequence number of such a long record is checked. Raises RecordNotFound,
         JournalDamaged.
         """
         fd, offset, size = self._locate(segment, sequence)
-        if size <= FIRST_BYTES:
+        if size <= HEAD_BYTES:
             return self.read(segment, sequence)
-        data = os.pread(fd, FIRST_BYTES, offset)
+        data = os.pread(fd, HEAD_BYTES, offset)
         body = body_at(data, 0)
         if sequence_at(data, 0) != sequence or not HEADER_BYTES <= body <= size:
             path = segment_path(self._directory, segment.first)
@@ -244,8 +244,8 @@ def read_records(
     durable = durable or read_durable(directory)
     if durable is None:
         return
-    firsts = [first for first in list_segments(directory) if first <= durable.segment]
-    for first, following in zip_longest(firsts, firsts[1:]):
+    first_sequences = [first for first in list_segments(directory) if first <= durable.segment]
+    for first, following in zip_longest(first_sequences, first_sequences[1:]):
         if following is not None and following <= sequence:
             continue
         with (
@@ -271,10 +271,10 @@ def records_after(directory: Path, segments: Sequence[LiveSegment], position: in
 
 
 def _in_segment(directory: Path, segment: LiveSegment, position: int) -> int:
-    places = segment.offsets
+    offsets = segment.offsets
     if not segment.sealed:
         start = max(0, position + 1 - segment.base)
-        parts = (places[row : row + SLICE] for row in range(start, len(places), SLICE))
+        parts = (offsets[row : row + SLICE] for row in range(start, len(offsets), SLICE))
         return sum(len(part) - part.count(0) for part in parts)
     if segment.first > position or segment.last <= position:
         return segment.records if segment.first > position else 0

@@ -32,7 +32,7 @@ from sluicemq.journal.format import (
     sequence_at,
     size_at,
 )
-from sluicemq.journal.liveness import LARGEST, MANY, Liveness, LiveSegment
+from sluicemq.journal.liveness import MAX_INLINE_COUNT, OVERFLOWED, Liveness, LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     DamagedFile,
@@ -68,7 +68,7 @@ SEQUENCE_GAP: Final = 1 << 20
 _PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
 """Pattern for a column of types: all types except MESSAGE, RELOCATED, INDEX and DEPTH."""
-_APPLIED: Final = re.compile(
+_REPLAYED: Final = re.compile(
     b"[%c%c%c%c%c]"
     % (
         RecordType.COMPLETED,
@@ -80,7 +80,7 @@ _APPLIED: Final = re.compile(
 )
 
 
-_FOREIGN_TIMES: Final = bytes(
+_OTHER_CLOCKS: Final = bytes(
     (
         RecordType.MESSAGE,
         RecordType.DESTINATION_CREATED,
@@ -93,7 +93,8 @@ _FOREIGN_TIMES: Final = bytes(
         RecordType.SEQUENCE_RESERVED,
     )
 )
-"""Types with the time of a client, of an earlier record or of the journal itself."""
+"""Types whose time is not that of the broker's clock: a client's, an earlier record's or the
+journal's own."""
 
 
 class LiveRow(NamedTuple):
@@ -204,16 +205,16 @@ class Recovery:
 
     def _read(self, snapshot: Snapshot | None, verify: bool) -> None:
         durable = read_durable(self.directory)
-        firsts = list_segments(self.directory)
+        first_sequences = list_segments(self.directory)
         if durable and not self._repairs:
-            firsts = [first for first in firsts if first <= durable.segment]
-        self._check_chain(firsts, snapshot, durable)
+            first_sequences = [first for first in first_sequences if first <= durable.segment]
+        self._check_chain(first_sequences, snapshot, durable)
         saved_states = {state.first: state for state in snapshot.segments} if snapshot else {}
         if snapshot:
             self._load_snapshot(snapshot)
         last = self._live_position
         previous: LiveSegment | None = None
-        for first, following in zip_longest(firsts, firsts[1:]):
+        for first, following in zip_longest(first_sequences, first_sequences[1:]):
             part = self._open(first, following, durable, verify)
             if part is None:
                 break
@@ -227,12 +228,12 @@ class Recovery:
         if durable and self.report["confirmed"] == "lost":
             last = max(last, durable.sequence)
         self._replay()
-        self.next_sequence = last + SEQUENCE_GAP if firsts or snapshot else 1
+        self.next_sequence = last + SEQUENCE_GAP if first_sequences or snapshot else 1
 
     def _check_chain(
-        self, firsts: list[int], snapshot: Snapshot | None, durable: DurableEnd | None
+        self, first_sequences: list[int], snapshot: Snapshot | None, durable: DurableEnd | None
     ) -> None:
-        present = set(firsts)
+        present = set(first_sequences)
         if snapshot is not None:
             check_segments(snapshot, self.directory, present)
         if durable and durable.segment not in present and durable.segment > max(present, default=0):
@@ -414,7 +415,7 @@ class Recovery:
             segment.changed = True
         if count and len(live) != segment.last - segment.base + 1:
             raise missing_liveness(segment.first, self.directory)
-        for match in re.finditer(b"%c" % MANY, live):
+        for match in re.finditer(b"%c" % OVERFLOWED, live):
             if segment.base + match.start() not in self.liveness.large_live_counts:
                 raise missing_liveness(segment.first, self.directory)
 
@@ -427,7 +428,7 @@ class Recovery:
         planes = bytes(index.columns["references"][start:].cast("B"))
         if segment.last - first == count - 1 - start and not planes[1::2].strip(b"\0"):
             low_bytes = planes[::2]
-            if MANY not in low_bytes:
+            if OVERFLOWED not in low_bytes:
                 live.extend(low_bytes)
                 return
         live.extend(bytes(segment.last - first + 1))
@@ -441,7 +442,7 @@ class Recovery:
     def _replay(self) -> None:
         """Replay the records after the snapshot that change liveness or names."""
         liveness = self.liveness
-        for record in self._records_after(self._live_position, _APPLIED):
+        for record in self._records_after(self._live_position, _REPLAYED):
             if record.type == RecordType.COMPLETED:
                 liveness.release_references(decode_deliveries(record.body)[1])
             elif record.type == RecordType.TRANSACTION_RESOLVED:
@@ -491,7 +492,7 @@ class Recovery:
         The result is the time of the last record in order, not the maximum.
         """
         for part in reversed(self.parts):
-            types = bytes(part.segment_index.columns["type"]).rstrip(_FOREIGN_TIMES)
+            types = bytes(part.segment_index.columns["type"]).rstrip(_OTHER_CLOCKS)
             if types:
                 return int(part.segment_index.columns["time"][len(types) - 1]) // 1000
         return 0
@@ -552,7 +553,7 @@ class Recovery:
         ):
             if kind != type or flags & ENTRY:
                 continue
-            if references > LARGEST:
+            if references > MAX_INLINE_COUNT:
                 references = large_counts[sequence]
             yield new_row(
                 (

@@ -98,7 +98,7 @@ _ORDER: Final = (
 )
 _FIELDS: Final[dict[str, tuple[Literal["Q", "q", "I", "H", "B"], int]]] = {
     "offset": ("Q", -1),  # computed
-    **{name: (code, place) for name, code, place in FIELDS},
+    **{name: (code, offset) for name, code, offset in FIELDS},
 }
 COLUMNS: Final = tuple(
     (name, _FIELDS[name][0], calcsize("<" + _FIELDS[name][0]), _FIELDS[name][1]) for name in _ORDER
@@ -491,7 +491,7 @@ def open_segment(directory: Path, first: int, following: int | None) -> MappedSe
     return MappedSegment(segment_path(directory, first), end)
 
 
-SEQUENCE_LEAP: Final = 1 << 32
+MAX_SEQUENCE_GAP: Final = 1 << 32
 """Maximum distance of a record's number from the last intact record."""
 
 # A header in 8-byte steps: type, flags, priority, origin, kind, durability are within bounds.
@@ -596,7 +596,7 @@ def _is_header(view: memoryview, offset: int, last: int) -> bool:
     """Return whether there can be the header of a record after the number `last` at `offset`."""
     return (
         _PLAUSIBLE.match(view, offset + TYPE_AT) is not None
-        and last < sequence_at(view, offset) < last + SEQUENCE_LEAP
+        and last < sequence_at(view, offset) < last + MAX_SEQUENCE_GAP
         and HEADER_BYTES <= body_at(view, offset) <= size_at(view, offset)
     )
 
@@ -613,7 +613,7 @@ def _find_group(view: memoryview, start: int, end: int, last: int) -> int:
         offset = start + match.start() - TYPE_AT
         if offset & 7 or offset >= end or not view[offset + FLAGS_AT] & GROUP_START:
             continue
-        if not last < sequence_at(view, offset) < last + SEQUENCE_LEAP:
+        if not last < sequence_at(view, offset) < last + MAX_SEQUENCE_GAP:
             continue
         size = size_at(view, offset)
         if SMALL_RECORD < size <= len(view) - offset:

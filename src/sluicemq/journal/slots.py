@@ -28,7 +28,7 @@ DEFAULT_IDLE_TIMEOUT: Final = 7 * 24 * 3_600_000
 """Default of `journal.slot_idle_timeout`, in ms."""
 MAX_POSITION: Final = (1 << 63) - 1
 """Maximum position, and maximum limit in bytes."""
-NOTE_MS: Final = 60_000
+MIN_UPDATE_INTERVAL_MS: Final = 60_000
 """Minimum interval between records of acknowledgements that do not move the slot, in ms."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
@@ -38,15 +38,16 @@ _LOCK: Final = ".lock"
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader has done everything up to `position`.
+    """A retention slot. Times are in ms since the epoch.
 
-    limit_bytes  what may be kept for it alone; 0 = as much as the broker's setting allows
-    created      ms since the epoch
-    lost         it asked for more than that, and segments it had not read are gone
-    until        ms since the epoch, when its lease ends; 0 = it has none
-    moved        ms since the epoch, when its reader last acknowledged a position or renewed its
-                 lease; 0 = never
-    abandoned    it is lost because its reader has not done that for `journal.slot_idle_timeout`
+    position     its reader has processed all records up to this sequence number
+    limit_bytes  maximum bytes retained for it alone; 0 = the broker's setting
+    created      time of its creation
+    lost         True if it held more than that, or for too long; segments that its reader has not
+                 read may be removed
+    until        end of its lease; 0 = it has none
+    moved        time of its reader's last acknowledgement or renewal of the lease; 0 = never
+    abandoned    True if it is lost because `moved` is older than `journal.slot_idle_timeout`
     holder       process that claimed it until its lease ends; "" = it was not claimed
     """
 
@@ -72,10 +73,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
         if self.abandoned:
             reason = "its reader did not move it for longer than journal.slot_idle_timeout"
         else:
-            reason = f"more than {self.limit_bytes} bytes were waiting for it"
+            reason = f"it retained more than {self.limit_bytes} bytes"
         return (
-            f"the slot {name} is lost: {reason}, and segments it had not read may be gone. Drop "
-            "it, and read from the earliest that is there"
+            f"the slot {name} is lost: {reason}, and segments it had not read may be removed. "
+            "Delete it, and read from the earliest record that remains"
         )
 
     def describe_holder(self, name: str) -> str:
@@ -184,7 +185,7 @@ class Slots:
             if position < slot.position:
                 raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
             now = now_ms()
-            if position > slot.position or not 0 <= now - slot.moved < NOTE_MS:
+            if position > slot.position or not 0 <= now - slot.moved < MIN_UPDATE_INTERVAL_MS:
                 slot = msgspec.structs.replace(slot, position=position, moved=now)
                 self._write(self._path(name), slot)
             return slot

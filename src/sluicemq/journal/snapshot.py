@@ -129,7 +129,7 @@ def write_snapshot(directory: Path, capture: Capture, space: DiskSpace) -> None:
     data = encode_snapshot(snapshot)
     write = partial(write_atomically, snapshot_path(directory, snapshot.position), data)
     try:
-        space.retry_with_reserve(write, len(data), upkeep=True, wait=False)
+        space.retry_with_reserve(write, len(data), essential=True, wait=False)
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise

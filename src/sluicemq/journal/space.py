@@ -39,10 +39,10 @@ NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that free space resolves; they are not failures of the disk."""
 RELEASE_BYTES: Final = 1 << 20
 """Minimum bytes released from the reserve at a time."""
-UPKEEP_SHARE: Final = 4
-"""Divisor: a fourth of the reserve is kept for indexes and snapshots."""
-SMALLEST_SHARE: Final = 4
-"""Divisor: the threshold is at most a fourth of the file system."""
+ESSENTIAL_SHARE: Final = 4
+"""Divisor: a quarter of the reserve is kept for essential writes: indexes and snapshots."""
+THRESHOLD_SHARE: Final = 4
+"""Divisor: the threshold is at most a quarter of the file system."""
 RESERVE_SHARE: Final = 16
 """Divisor: the reserve is at most a sixteenth of the file system."""
 RETRY_SECONDS: Final = 1.0
@@ -167,7 +167,7 @@ class DiskSpace:
     @property
     def _threshold(self) -> int:
         share = int(self._size * self._low_percent / 100)
-        return min(max(self._low_bytes, share), self._size // SMALLEST_SHARE)
+        return min(max(self._low_bytes, share), self._size // THRESHOLD_SHARE)
 
     @property
     def _resume_threshold(self) -> int:
@@ -201,7 +201,7 @@ class DiskSpace:
             elif not self.is_using_reserve and self._free >= self._resume_threshold:
                 self.low = self.exhausted = False
             if self.exhausted and not self._waiting:
-                floor = self._reserve_size // UPKEEP_SHARE
+                floor = self._reserve_size // ESSENTIAL_SHARE
                 self.exhausted = max(self._free, self._reserve_left - floor) < RELEASE_BYTES
             self._changed.notify_all()
 
@@ -232,14 +232,14 @@ class DiskSpace:
         action: Callable[[], ResultT],
         size: int,
         *,
-        upkeep: bool = False,
+        essential: bool = False,
         wait: bool = True,
     ) -> ResultT:
         """Run `action`; while it finds no space, release at least `size` bytes of the reserve and
         repeat it. `action` must be repeatable.
 
-        `upkeep` may use the last quarter of the reserve, too. If nothing is left, the call waits
-        for space with `wait`, otherwise it fails. Raises OSError.
+        With `essential`, the last quarter of the reserve is used, too. If nothing is left, it waits
+        for space with `wait` and fails without. Raises OSError.
         """
         while True:
             try:
@@ -247,7 +247,7 @@ class DiskSpace:
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
-                if not self._release(size, upkeep) and not (wait and self._wait()):
+                if not self._release(size, essential) and not (wait and self._wait()):
                     raise
 
     def report_no_space(self) -> None:
@@ -256,11 +256,11 @@ class DiskSpace:
             self.low = True
             self._notify(self.report)
 
-    def _release(self, size: int, upkeep: bool) -> bool:
+    def _release(self, size: int, essential: bool) -> bool:
         """Shorten the reserve. Return False if nothing is left."""
         self.report_no_space()
         with self._changed:
-            floor = 0 if upkeep else self._reserve_size // UPKEEP_SHARE
+            floor = 0 if essential else self._reserve_size // ESSENTIAL_SHARE
             released_bytes = min(max(size, RELEASE_BYTES), self._reserve_left - floor)
             if released_bytes <= 0:
                 return False
@@ -271,7 +271,7 @@ class DiskSpace:
     def reserve_covers(self, size: int) -> bool:
         """Return whether a write of `size` bytes needs not wait: the reserve has enough for it, or
         no write waits."""
-        floor = self._reserve_size // UPKEEP_SHARE
+        floor = self._reserve_size // ESSENTIAL_SHARE
         return not self._waits_for_space or self._reserve_left - floor >= max(size, RELEASE_BYTES)
 
     def _wait(self) -> bool:
@@ -323,7 +323,7 @@ class DiskSpace:
 
 
 def ignore(*arguments: object) -> None:
-    """Do nothing: the callback of an event that nobody has asked for."""
+    """Do nothing; the default of callbacks."""
 
 
 @contextmanager

@@ -7,13 +7,13 @@ DIR/
     durable
     NNN.snapshot
     NNN.segment …
-  users.json           whatever else was asked for
+  users.json           other files, as the caller requested
   configuration.toml
 
 A backup is restored into a data directory in which a broker can start. Records written after the
 backup are lost, but journal readers may have positions beyond its end and clients may have received
-message ids from that time. To avoid reusing a sequence number, the restored journal continues LEAP
-numbers later. It also gets a new identity unless the caller keeps the old one: a reader's
+message ids from that time. So that no sequence number is reused, the restored journal skips
+RESTORE_GAP of them. It also gets a new identity unless the caller keeps the old one: a reader's
 checkpoint is then rejected as belonging to another journal, and the reader does not skip records
 that the restored broker writes.
 
@@ -256,10 +256,10 @@ def find_backups(directory: Path) -> list[BackupView]:
 
 # --- restore -------------------------------------------------------------------------------------
 
-LEAP: Final = 1 << 40
+RESTORE_GAP: Final = 1 << 40
 """Sequence numbers to skip: four months at 100,000 messages per second."""
-PARTIAL: Final = "journal.restoring"
-ALLOWED: Final = frozenset({PARTIAL, "lost+found"})
+PARTIAL_JOURNAL: Final = "journal.restoring"
+IGNORED_NAMES: Final = frozenset({PARTIAL_JOURNAL, "lost+found"})
 """Names that a directory may contain and still count as empty."""
 
 
@@ -281,15 +281,15 @@ def restore(
     """
     manifest = read_manifest(backup)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    names = {path.name for path in data_dir.iterdir()} - ALLOWED
-    if (data_dir / PARTIAL).exists():
+    names = {path.name for path in data_dir.iterdir()} - IGNORED_NAMES
+    if (data_dir / PARTIAL_JOURNAL).exists():
         names -= {file.path for file in manifest.files}  # written by the interrupted restore
     if other_names := sorted(names):
         raise JournalError(
             f"{data_dir} is not empty ({other_names[0]}): a backup is restored into a directory of "
             "its own. Move what is there out of the way first"
         )
-    partial_journal = data_dir / PARTIAL
+    partial_journal = data_dir / PARTIAL_JOURNAL
     shutil.rmtree(partial_journal, ignore_errors=True)
     partial_journal.mkdir(mode=0o750)
     identity = bytes.fromhex(manifest.identity) if keep_broker_id else os.urandom(IDENTITY_BYTES)
@@ -310,7 +310,7 @@ def restore(
             data = replace_identity(b"".join(content), manifest.identity, identity.hex())
             write_atomically(data_dir / name, data, mode=0o600)
             extra_paths.append(data_dir / name)
-    next_sequence = manifest.last_sequence + LEAP
+    next_sequence = manifest.last_sequence + RESTORE_GAP
     _write_gap_segment(partial_journal, manifest, identity, next_sequence)
     for path in (*extra_paths, partial_journal, *partial_journal.iterdir()):
         inherit_owner(path, data_dir)

@@ -82,7 +82,7 @@ class JournalWriter:
             threading.Thread(target=self._run, args=(jobs,), name=name, daemon=True)
             for jobs, name in (
                 (self._group_jobs, "journal"),
-                (self._background_jobs, "journal-rest"),
+                (self._background_jobs, "journal-background"),
             )
         ]
         for thread in self._threads:
@@ -258,10 +258,10 @@ class SegmentFile:
             self._reserve(needed_bytes)
         self._write(data)
 
-    def _write(self, data: bytes, *, upkeep: bool = False) -> None:
-        """Write `data` at the end; `upkeep` as of `DiskSpace.retry_with_reserve`."""
+    def _write(self, data: bytes, *, essential: bool = False) -> None:
+        """Write `data` at the end; `essential` as of `DiskSpace.retry_with_reserve`."""
         write = partial(write_at, self.fd, data, self.end)
-        self.end = self._space.retry_with_reserve(write, len(data), upkeep=upkeep)
+        self.end = self._space.retry_with_reserve(write, len(data), essential=essential)
         self.crc = crc32(data, self.crc)
 
     @property
@@ -307,8 +307,8 @@ class SegmentFile:
         self.records = len(heads) // HEADER_BYTES
         self.heads = bytearray()
         for part in record:
-            self._write(part, upkeep=True)
-        self._write(encode_trailer(offset, self.records, self.crc), upkeep=True)
+            self._write(part, essential=True)
+        self._write(encode_trailer(offset, self.records, self.crc), essential=True)
         os.ftruncate(self.fd, self.end)
         os.fsync(self.fd)
 

@@ -1,9 +1,9 @@
-"""Snapshots, and after each snapshot the removal of segments and the moves out of old ones.
+"""Snapshots, removal of segments without live records, and compaction of those with few.
 
-A segment is removed when a snapshot that is on disk says that nothing in it is live. (That the
-journal says so now is not enough: a crash could take the settlements back.) The records that keep a
-segment of which little is live are written anew as RELOCATED records, a slice per group, and are
-settled under their old numbers wherever they are then.
+A segment is removed when no record in it is live according to a snapshot on disk. (The present
+state is not sufficient, because a crash may lose acknowledgements.) Compaction appends the live
+records of a segment again as RELOCATED records, some with each group. They keep their sequence
+numbers as identities.
 
 Moved records fill segments, full segments cause snapshots, and snapshots cause moves. Without a
 budget, an idle journal could rewrite its live records indefinitely. So each byte that the broker
@@ -46,8 +46,8 @@ class LostSlot(NamedTuple):
     abandoned: bool
 
 
-class Upkeep:
-    """Snapshots and space reclamation of a journal.
+class Compactor:
+    """Takes snapshots of a journal and reclaims space.
 
     space       disk space; while it is low, segments are reclaimed before the active one is full
     relocate    appends the record again as RELOCATED with its remaining references; returns its
@@ -215,7 +215,7 @@ class Upkeep:
             unread = _unread(slot, candidates)
             if sum(s.size for s in unread) > (0 if invalidates_slots else slot.limit_bytes):
                 lost_slots.append(LostSlot(name, slot, abandoned=False))
-                self._on_warning(f"the slot {name} is lost: it would hold back more than its limit")
+                self._on_warning(f"the slot {name} is lost: it would retain more than its limit")
                 continue
             idle_time = (
                 slot.idle_time(self.sealed_time(unread[0]), now) if unread and timeout else 0
@@ -231,9 +231,9 @@ class Upkeep:
                 idle_names.add(name)
                 if name not in self._warned_slots:
                     self._on_warning(
-                        f"the slot {name} holds segments back, and its reader has not moved it for "
+                        f"the slot {name} retains segments, and its reader has not moved it for "
                         f"half of journal.slot_idle_timeout ({timeout} ms), after which it is "
-                        "lost. Start the reader again, or drop the slot"
+                        "lost. Start the reader again, or delete the slot"
                     )
             held_segments.update(unread)
         self._warned_slots = idle_names
@@ -294,7 +294,7 @@ class Upkeep:
         name, slot, abandoned = lost
         action = partial(self._slots.mark_lost, name, slot, removed, abandoned=abandoned)
         try:
-            self._space.retry_with_reserve(action, ENTRY_BYTES, upkeep=True, wait=wait)
+            self._space.retry_with_reserve(action, ENTRY_BYTES, essential=True, wait=wait)
         except RecordNotFound:
             return True
         except OSError as error:

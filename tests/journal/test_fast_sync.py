@@ -12,7 +12,7 @@ import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.inspect import check
-from sluicemq.journal.log import SMALL_GROUP, SWIFT
+from sluicemq.journal.log import FAST_SYNC, SMALL_GROUP
 from sluicemq.journal.space import ignore
 from sluicemq.model.errors import JournalError, JournalFailed
 from tests.journal.support import TINY, live_of, put, reopen, replace_os, take
@@ -83,7 +83,7 @@ def test_only_small_groups_on_a_swift_disk(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(USUAL):
         disk.inline(journal)
     assert not disk.inline(journal)
-    disk.seconds = SWIFT * 2
+    disk.seconds = FAST_SYNC * 2
     for _ in range(2 * USUAL):
         assert not disk.inline(journal)
     disk.seconds = 0.0
