@@ -55,7 +55,7 @@ def test_back_up_a_running_broker_and_restore_it(
         send(broker)
         result = run("backup", "create", str(backup), *options)
         assert (result.code, result.err) == (0, "")
-        assert "were copied; everything up to number" in result.out
+        assert "were copied; all records up to sequence number" in result.out
     # the broker was asked how it had been started
     assert 'instance = "mine"' in (backup / "configuration.toml").read_text()
     verified = run("backup", "verify", str(backup))

@@ -374,8 +374,7 @@ def _plain(value: Any) -> Any:
 # --url the broker creates the backup itself in its configured backup directory.
 
 backup = typer.Typer(
-    help="Back up a broker, running or stopped; see what backups there are, and whether they are "
-    "sound.",
+    help="Back up a running or stopped broker; list and verify backups.",
     no_args_is_help=True,
 )
 
@@ -404,7 +403,7 @@ def create(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="Directory to be made; with --url a name within the broker's backup directory.",
+            help="New or empty directory; with --url, a name in the broker's backup directory.",
             show_default=False,
         ),
     ],
@@ -413,14 +412,12 @@ def create(
         typer.Option(
             "--incremental-from",
             metavar="DIR",
-            help="An earlier backup: what it has is not copied again but shared with it.",
+            help="Earlier backup: segments that it contains are not copied but hard-linked.",
         ),
     ] = None,
     link: Annotated[
         bool,
-        typer.Option(
-            "--hard-links", help="Share what does not change with the data directory, too."
-        ),
+        typer.Option("--hard-links", help="Hard-link sealed segments of the data directory, too."),
     ] = False,
     rate: Annotated[
         str | None,
@@ -438,7 +435,7 @@ def create(
     return CommandResult(
         manifest,
         output=f"{directory}: {size(manifest.bytes)}, of which {size(manifest.copied_bytes)} were "
-        f"copied; everything up to number {manifest.last_sequence}",
+        f"copied; all records up to sequence number {manifest.last_sequence}",
     )
 
 
@@ -476,10 +473,12 @@ def list_backups(
     place: BrokerLocation,
     directory: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="Where the backups are; default: the configured."),
+        typer.Argument(
+            metavar="[DIR]", help="Directory of the backups; default: broker.backup_dir."
+        ),
     ] = None,
 ) -> CommandResult:
-    """List the backups in a directory, or those that a broker has made in its own."""
+    """List the backups in a directory, or with --url those in the broker's directory."""
     if place.local:
         backup_dir = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
         if backup_dir is None:
@@ -493,7 +492,7 @@ def list_backups(
         with Api(place.target()) as api:
             backups = list(api.items(LIST_BACKUPS, PageQuery()))
     return list_result(
-        backups, BACKUP_COLUMNS, "There are no backups. sluicemq backup create DIR makes one."
+        backups, BACKUP_COLUMNS, "There are no backups. Create one: sluicemq backup create DIR"
     )
 
 
@@ -509,7 +508,7 @@ def restore(
             "--data-dir",
             "-d",
             metavar="NEW",
-            help="Data directory to be made: one that is empty or not there.",
+            help="New or empty data directory.",
             show_default=False,
         ),
     ],
@@ -517,13 +516,13 @@ def restore(
         bool,
         typer.Option(
             "--keep-broker-id",
-            help="It is the same journal to its readers; only if no pipeline has read more of it "
-            "than the backup has.",
+            help="Keep the broker id, so that pipelines continue with their checkpoints. Only if "
+            "none of them has read beyond the end of the backup.",
         ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a data directory of a backup, from which a broker can start."""
+    """Restore a backup into a new data directory."""
     manifest = read_manifest(directory)
     with _progress("restoring", manifest.bytes) as bar:
         restored = restore_backup(
@@ -535,8 +534,7 @@ def restore(
     hints = []
     if not keep_broker_id:
         hints.append(
-            "It has an identity of its own: pipelines that read the old journal need new "
-            "checkpoints."
+            "It has a new broker id: pipelines that read the old journal need new checkpoints."
         )
     configuration = data_dir / CONFIGURATION_NAME
     if configuration.exists():
@@ -548,7 +546,7 @@ def restore(
         "last_sequence": manifest.last_sequence,
         "next_sequence": restored.next_sequence,
     }
-    summary = f"{data_dir} has everything up to number {manifest.last_sequence}"
+    summary = f"{data_dir}: all records up to sequence number {manifest.last_sequence}"
     print_result(CommandResult(document, "\n".join(hints), output=summary), as_json)
 
 
