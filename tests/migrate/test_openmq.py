@@ -1,4 +1,4 @@
-"""An Open MQ instance moves in, and JMS clients find what they left there."""
+"""JMS clients find the messages of a migrated Open MQ instance."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_running_broker_is_refused(instance: Instance, run: Run, tmp_path: Path)
     instance.write("lock", b"shop:localhost:7676")
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
-    assert "the broker runs" in result.err
+    assert "the broker is running" in result.err
     assert not (tmp_path / "data").exists()
     assert run("migrate", "openmq", str(instance.path), "--to", "data", "--ignore-lock").code == 0
 

@@ -50,12 +50,12 @@ from tests.migrate.openmq_store import Instance, packet, record, stored
 def test_a_property(line: str, key: str, text: str) -> None:
     properties = parse(line.encode("latin-1"), "file")
     assert properties[key].value == text
-    assert properties[key].where == "file, line 1"
+    assert properties[key].location == "file, line 1"
 
 
 def test_comments_are_ignored_and_the_last_value_counts() -> None:
     properties = parse(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
-    assert {key: (value.value, value.where) for key, value in properties.items()} == {
+    assert {key: (value.value, value.location) for key, value in properties.items()} == {
         "a": ("ü# no comment", "file, line 5")
     }
 
@@ -114,9 +114,9 @@ def test_invalid_stream_is_an_error(data: bytes) -> None:
 # --- files of records ----------------------------------------------------------------------------
 
 
-def spans(path: Path, faults: list[Damage]) -> list[bytes]:
+def spans(path: Path, damages: list[Damage]) -> list[bytes]:
     with SourceFile.open(path) as data:
-        return [data.read(span.position, 3) for span in records(data, faults.append)]
+        return [data.read(span.position, 3) for span in records(data, damages.append)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -124,9 +124,9 @@ def test_records_in_use_are_read(tmp_path: Path, version: int) -> None:
     file = tmp_path / "vrfile"
     parts = [record(b"one"), record(b"old", state=1), record(b"two")]
     file.write_bytes(store.record_file(*parts, version=version, length=4096))
-    faults: list[Damage] = []
-    assert spans(file, faults) == [b"one", b"two"]
-    assert faults == []
+    damages: list[Damage] = []
+    assert spans(file, damages) == [b"one", b"two"]
+    assert damages == []
 
 
 @pytest.mark.parametrize("offset", [0, 4, 8])
@@ -135,21 +135,21 @@ def test_records_after_a_damaged_one_are_read(tmp_path: Path, offset: int) -> No
     content = bytearray(store.record_file(record(b"one"), record(b"two"), record(b"six")))
     content[24 + 256 + offset : 24 + 256 + offset + 2] = b"\x7f\x7f"
     file.write_bytes(content)
-    faults: list[Damage] = []
-    assert spans(file, faults) == [b"one", b"six"]
-    assert [str(fault).split(":")[0] for fault in faults] == [f"{file}, byte 280"]
+    damages: list[Damage] = []
+    assert spans(file, damages) == [b"one", b"six"]
+    assert [str(error).split(":")[0] for error in damages] == [f"{file}, byte 280"]
 
 
 def test_file_of_another_type_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "vrfile"
-    faults: list[Damage] = []
+    damages: list[Damage] = []
     for content in (bytes(100), bytes(3)):
         file.write_bytes(content)
-        assert spans(file, faults) == []
-    assert [str(fault).split(":")[0] for fault in faults] == [f"{file}, byte 0"] * 2
+        assert spans(file, damages) == []
+    assert [str(error).split(":")[0] for error in damages] == [f"{file}, byte 0"] * 2
     file.write_bytes(b"")
-    assert spans(file, faults) == []
-    assert len(faults) == 2
+    assert spans(file, damages) == []
+    assert len(damages) == 2
 
 
 # --- damage in a store ---------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_invalid_account_is_reported_with_its_line(instance: Instance, run: Run)
     [
         ("imq.portmapper.port=many", "line 1: imq.portmapper.port=many is not a number"),
         ("imq.message.max_size=12q", "is not a size"),
-        ("imq.autocreate.destination.limitBehavior=PANIC", "is none there is"),
+        ("imq.autocreate.destination.limitBehavior=PANIC", "is not a limit behavior"),
     ],
 )
 def test_invalid_setting_is_reported(instance: Instance, run: Run, line: str, place: str) -> None:
@@ -395,7 +395,7 @@ def test_acknowledgement_uses_the_consumer_number_of_the_store(instance: Instanc
     instance.write("fs370/txnack", store.record_file(acks))
     entry = record(old_transaction(500, 5, store.xid(b"g", b"b")), block=1024)
     instance.write("fs370/txn", store.record_file(entry))
-    faults: list[Damage] = []
-    transaction = read_states(instance.store, faults.append)[500]
+    damages: list[Damage] = []
+    transaction = read_states(instance.store, damages.append)[500]
     assert transaction.acks == [LoggedAck("", store.sysid(1), 12)]
-    assert faults == []
+    assert damages == []

@@ -1,4 +1,4 @@
-"""PHPMQ moves in, and its clients find what they left there."""
+"""PHPMQ clients find the messages of a migrated PHPMQ server."""
 
 from __future__ import annotations
 

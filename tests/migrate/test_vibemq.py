@@ -1,4 +1,4 @@
-"""VibeMQ moves in, and its clients find what they left there."""
+"""VibeMQ clients find the messages of a migrated VibeMQ server."""
 
 from __future__ import annotations
 

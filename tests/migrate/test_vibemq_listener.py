@@ -132,7 +132,7 @@ def test_rate_limits_are_taken_over_or_named(tmp_path: Path) -> None:
     assert reason == "RateLimit is not enabled"
 
 
-def test_redis_is_named_as_not_covered(tmp_path: Path) -> None:
+def test_redis_is_named_as_not_migrated(tmp_path: Path) -> None:
     plan = planned(tmp_path, StorageType="Redis")
     assert ("messages", "in Redis") in [item[:2] for item in plan.skipped]
-    assert any("not covered" in item.reason for item in plan.skipped if item.what == "messages")
+    assert any("not migrated" in item.reason for item in plan.skipped if item.what == "messages")

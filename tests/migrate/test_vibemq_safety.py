@@ -161,7 +161,7 @@ def test_run_after_ctrl_c_continues(
         patch.setattr(OfflineImport, "end_unit", interrupt)
         stopped = run("migrate", "vibemq", str(store.path), "--to", "data")
     assert stopped.code == 130
-    assert "this run has imported 4 messages, of 10 in the source" in stopped.err
+    assert "this run has imported 4 of 10 messages" in stopped.err
     assert "Run the same command again" in stopped.err
     assert signal.getsignal(signal.SIGINT) is before
     assert not (tmp_path / "data" / "sluicemq.toml").exists()

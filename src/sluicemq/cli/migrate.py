@@ -131,19 +131,19 @@ def as_text(report: MigrationReport) -> Iterator[str]:
         yield from _section("durable subscriptions", names)
     if plan.prepared_transactions:
         count = len(plan.prepared_transactions)
-        yield f"prepared transactions: {count}; their managers will find them"
+        yield f"prepared transactions: {count}, to be recovered by their coordinators"
     if plan.users:
         yield from _section("users", [_user(report, name) for name in plan.users])
     total = sum(plan.counts.values())
     if report.dry_run:
-        yield f"messages: {total} waiting, {outcome.imported_earlier} of any source imported before"
+        yield f"messages: {total} ready, {outcome.imported_earlier} of any source imported before"
     else:
         imported = sum(outcome.imported.values())
-        yield f"messages: {imported} imported, {outcome.imported_earlier} had been imported before"
+        yield f"messages: {imported} imported, {outcome.imported_earlier} by earlier runs"
         if outcome.unmatched:
-            yield f"  {outcome.unmatched} of topics are for no subscription that could be made here"
+            yield f"  {outcome.unmatched} of topics match no subscription"
     if plan.expired_count:
-        yield f"  {plan.expired_count} were older than their queue's messageTtl, which starts again"
+        yield f"  {plan.expired_count} were older than their queue's messageTtl, which restarts"
     if plan.set_aside:
         suffix = f" in {outcome.set_aside_file}" if outcome.set_aside_file else ""
         yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{suffix}"
@@ -154,7 +154,7 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     if plan.skipped:
         yield ""
         lines = [f"{item.what} {item.name}: {item.reason}" for item in plan.skipped]
-        yield from _section("not carried over", lines)
+        yield from _section("not migrated", lines)
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
     yield f"{title}: {len(lines)}"
     yield from (f"  {line}" for line in lines[:MAX_LINES])
     if len(lines) > MAX_LINES:
-        yield f"  … and {len(lines) - MAX_LINES} more; --json has them all"
+        yield f"  … and {len(lines) - MAX_LINES} more; --json lists all"
 
 
 def _config_lines(report: MigrationReport) -> Iterator[str]:
@@ -172,24 +172,24 @@ def _config_lines(report: MigrationReport) -> Iterator[str]:
     elif report.written:
         yield f"configuration: {report.config}"
     else:
-        yield f"configuration: {report.config} is there already and stays as it is"
+        yield f"configuration: {report.config} exists and is not changed"
     for problem in report.problems:
-        yield f"  to be mended before the start: {problem}"
+        yield f"  to be corrected before the start: {problem}"
 
 
 def _destination(report: MigrationReport, address: Address) -> str:
     suffix = (
-        " (there already, with settings of its own)"
+        " (exists, with its own settings)"
         if address in report.outcome.existing_destinations
         else ""
     )
-    waiting = report.plan.counts[address]
-    return f"{address.kind.name.lower()} {address.name}: {waiting} waiting{suffix}"
+    ready = report.plan.counts[address]
+    return f"{address.kind.name.lower()} {address.name}: {ready} ready{suffix}"
 
 
 def _user(report: MigrationReport, name: str) -> str:
     exists = not report.dry_run and name not in report.outcome.users
-    suffix = " (there already: not changed)" if exists else ""
+    suffix = " (exists: not changed)" if exists else ""
     return f"{name}: {_login(report.plan.users[name])}{suffix}"
 
 
@@ -223,12 +223,12 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="Where to write the configuration; default: sluicemq.toml in DATA_DIR. A file that is "
-        "there is never changed.",
+        help="Configuration file to write; default: sluicemq.toml in DATA_DIR. An existing file is "
+        "not changed.",
     ),
 ]
 DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Report what would be done, and change nothing.")
+    bool, typer.Option("--dry-run", help="Report what the migration would do, without changes.")
 ]
 StoreOption = Annotated[
     Path | None,
@@ -293,14 +293,12 @@ def vibemq(
         typer.Option(
             "--auth-db",
             metavar="FILE",
-            help="The user database; default: auth.db, or what the settings say, beside the rest.",
+            help="The user database; default: auth.db, or the one in the settings, near SOURCE.",
         ),
     ] = None,
     settings: Annotated[
         Path | None,
-        typer.Option(
-            "--settings", metavar="FILE", help="The settings, if SOURCE is not or has not them."
-        ),
+        typer.Option("--settings", metavar="FILE", help="The settings, if they are not in SOURCE."),
     ] = None,
     env: Annotated[
         Path | None,
@@ -362,7 +360,7 @@ def _migrate(
     except (Interrupted, KeyboardInterrupt) as error:
         print_error(
             str(error)
-            or "interrupted. Run the same command again to go on: nothing is imported twice"
+            or "interrupted. Run the same command again to continue: nothing is imported twice"
         )
         raise typer.Exit(INTERRUPTED) from None
 

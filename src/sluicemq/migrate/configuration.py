@@ -48,8 +48,8 @@ _LEVELS: Final = {
 }
 """Levels of the log, by the names that Open MQ, VibeMQ and PHPMQ have for them."""
 _PUBLIC: Final = (
-    "no user is migrated, so anyone who reaches the port could read and send everything. It is "
-    "written for 127.0.0.1; add users (sluicemq users add) and change the address, or set "
+    "no user is migrated, so anyone who reaches the port could read and publish everything. The "
+    "listener is bound to 127.0.0.1; add users (sluicemq users add) and change the address, or set "
     "insecure_public = true"
 )
 
@@ -62,13 +62,13 @@ class SourceSetting(NamedTuple):
 
     name   as the source spells it
     value  its text, or the value in a JSON file; None = the default applies
-    where  its position, for errors
+    location  its position, for errors
     label  what the report calls it, if that is not its name
     """
 
     name: str
     value: Any
-    where: str
+    location: str
     label: str = ""
 
 
@@ -113,8 +113,8 @@ class SourceSettings:
             return default
         try:
             return convert(setting.value)
-        except ValueError as fault:
-            raise Damage(f"{setting.where}: {setting.name}={setting.value} {fault}") from None
+        except ValueError as error:
+            raise Damage(f"{setting.location}: {setting.name}={setting.value} {error}") from None
 
     def apply(self, rules: Mapping[str, SettingRule]) -> None:
         """Migrate the settings that have a rule. Raises Damage."""
@@ -196,7 +196,7 @@ def log_level(value: object) -> str | None:
 
 def render(plan: Plan, data_dir: Path) -> str:
     """Return the file's text."""
-    lines = [f"# Moved in from {plan.kind}: {_printable(str(plan.source_path))}"]
+    lines = [f"# Migrated from {plan.kind}: {_printable(str(plan.source_path))}"]
     values: dict[str, tuple[object, str]] = {"broker.data_dir": (str(data_dir), "")}
     for name in differing(plan.defaults):
         values[f"broker.default_destination.{name}"] = getattr(plan.defaults, name), ""
@@ -216,7 +216,7 @@ def render(plan: Plan, data_dir: Path) -> str:
         lines += ["[[listeners]]", f"url = {value_text(listener.url)}"]
         lines += [f"{name} = {value_text(value)}" for name, value in listener.options.items()]
     if plan.skipped:
-        lines += ["", "# Not carried over:"]
+        lines += ["", "# Not migrated:"]
         lines += [
             f"#   {_printable(f'{item.what} {item.name}: {item.reason}')}" for item in plan.skipped
         ]

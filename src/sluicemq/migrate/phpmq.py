@@ -84,7 +84,7 @@ def inspect_source(source: Path, store: Path | None) -> Plan:
 # --- the configuration -------------------------------------------------------------------------
 
 
-def entries(content: bytes, where: str) -> list[ConfigElement]:
+def entries(content: bytes, file: str) -> list[ConfigElement]:
     """Return the elements that have attributes, in order. Raises Damage with the line."""
     elements: list[ConfigElement] = []
     path: list[str] = []
@@ -93,7 +93,7 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
     def start(name: str, attributes: dict[str, str]) -> None:
         path.append(name)
         if len(path) > 16:
-            raise Damage(f"{where}, line {parser.CurrentLineNumber}: elements are nested too deep")
+            raise Damage(f"{file}, line {parser.CurrentLineNumber}: elements are nested too deep")
         if attributes or len(path) == 4:
             elements.append(ConfigElement(tuple(path), attributes, parser.CurrentLineNumber))
 
@@ -102,20 +102,20 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
 
     def doctype(*ignored: object) -> None:
         # PHPMQ's files need none, and entities can expand without limit
-        raise Damage(f"{where}, line {parser.CurrentLineNumber}: a document type is not accepted")
+        raise Damage(f"{file}, line {parser.CurrentLineNumber}: a document type is not accepted")
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(content, True)
-    except expat.ExpatError as fault:
-        reason = expat.ErrorString(fault.code)
-        raise Damage(f"{where}, line {fault.lineno}: not XML: {reason}") from None
-    except (ValueError, LookupError) as fault:  # unknown encoding
-        raise Damage(f"{where}, line {parser.CurrentLineNumber}: not XML: {fault}") from None
+    except expat.ExpatError as error:
+        reason = expat.ErrorString(error.code)
+        raise Damage(f"{file}, line {error.lineno}: not XML: {reason}") from None
+    except (ValueError, LookupError) as error:  # unknown encoding
+        raise Damage(f"{file}, line {parser.CurrentLineNumber}: not XML: {error}") from None
     if not elements or any(entry.path[0] != "PHPMQ" for entry in elements):
-        raise Damage(f"{where}, line 1: the file is not a configuration of PHPMQ")
+        raise Damage(f"{file}, line 1: the file is not a configuration of PHPMQ")
     return elements
 
 
@@ -133,7 +133,7 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
                     label = f"servers/{server}/{listener_type}: {name}"
                     options[name] = SourceSetting(name, value, location, label)
             case ("storage", "sqlite", "config") if name == "path":
-                store = store or _store_place(plan, source, entry)
+                store = store or _store_path(plan, source, entry)
             case ("storage", "redis", "config"):
                 if name == "host" and store is None:
                     plan.skip("messages", "in Redis", _REDIS)
@@ -154,19 +154,19 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
 
 
 _REDIS: Final = (
-    "only SQLite stores are read; have PHPMQ's consumers empty its queues before you move, or send "
-    "the rest again"
+    "only SQLite stores are read; let PHPMQ's consumers drain its queues before the migration, or "
+    "publish the rest again"
 )
 
 
-def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
+def _store_path(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
     path = entry.attributes.get("value", "")
     if path == MEMORY:
         plan.skip(
             "messages",
             "in memory",
-            "the store is :memory:, so nothing of it is left when PHPMQ stops; have consumers "
-            "empty its queues first",
+            "the store is :memory:, so its messages are lost when PHPMQ stops; let consumers drain "
+            "its queues first",
         )
         return None
     # PHPMQ resolves a relative path against its working directory, which is unknown here
@@ -174,8 +174,8 @@ def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
         if file.exists():
             return file
     raise SourceError(
-        f"{source}, line {entry.line}: there is no store {path} seen from {source.parent} or from "
-        "here; say with --store where it is"
+        f"{source}, line {entry.line}: there is no store {path}, relative to {source.parent} or to "
+        "the current directory; name it with --store"
     )
 
 
@@ -210,8 +210,8 @@ def _listen(settings: SourceSettings, server: str, listener_type: str) -> None:
 
 
 _PUBLIC: Final = (
-    "PHPMQ has no logins, so anyone who reaches the port may read and send everything. It is bound "
-    "to 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
+    "PHPMQ has no logins, so anyone who reaches the port may read and publish everything. It is "
+    "bound to 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
 )
 _OPTIONS: Final = {
     "passphrase": "write it into a file of its own and name that with password_file",

@@ -106,7 +106,7 @@ class SetAsideRow(NamedTuple):
 
 SET_ASIDE: Final = {
     "dropped": "dropped by its full queue, and still in the store",
-    "delivered": "of FanOutWithoutAck queues, which keep what they have delivered",
+    "delivered": "of FanOutWithoutAck queues, which keep delivered messages",
     "undeliverable": "no VibeMQ client could receive",
     "unreadable": "not readable",
 }

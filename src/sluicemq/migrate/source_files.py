@@ -51,8 +51,8 @@ class SourceFile:
         """Open the file for reading only. Raises SourceError."""
         try:
             file = path.open("rb")
-        except OSError as fault:
-            raise SourceError(f"{path}: {fault.strerror or fault}") from None
+        except OSError as error:
+            raise SourceError(f"{path}: {error.strerror or error}") from None
         with file:
             yield cls(path, os.fstat(file.fileno()).st_size, file)
 
@@ -209,8 +209,8 @@ def open_database(path: Path, change_detector: ChangeDetector) -> Iterator[sqlit
                     raise Damage(f"{path}: the database is damaged: {'; '.join(problems)}")
                 connection.row_factory = sqlite3.Row
                 yield connection
-        except sqlite3.Error as fault:
-            raise Damage(f"{path}: {fault}") from None
+        except sqlite3.Error as error:
+            raise Damage(f"{path}: {error}") from None
         except UnicodeDecodeError:  # sqlite3 decodes column names and error texts itself
             raise Damage(f"{path}: the database is damaged: text that is not UTF-8") from None
 

@@ -135,14 +135,14 @@ def transfer(
         writer = broker.batches.writers.get(WRITER)
         offline_import = OfflineImport(broker, journal, WRITER)
         transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, is_interrupted)
-        aside_path = write_set_aside(plan, data_dir, transfer_run.raise_if_interrupted)
+        set_aside_file = write_set_aside(plan, data_dir, transfer_run.raise_if_interrupted)
         ledger.begin(journal.identity, writer.batch if writer else 0)
         outcome = transfer_run.transfer()
     finally:
         journal.close()
-    outcome.set_aside_file = aside_path
+    outcome.set_aside_file = set_aside_file
     outcome.users = add_users(plan.users, data_dir)
-    plan.change_detector.check("what has been imported by now is not imported twice")
+    plan.change_detector.check("messages imported so far are not imported twice")
     messages = sum(outcome.imported.values())
     ledger.finish(plan.kind, plan.source_path, messages, time.time_ns() // 1_000_000)
     return outcome
@@ -162,9 +162,9 @@ def _check_names(plan: Plan, existing: Collection[Address]) -> None:
         names = ", ".join(clashes[:MAX_CLASHES])
         rest = f" and {len(clashes) - MAX_CLASHES} more" if len(clashes) > MAX_CLASHES else ""
         raise SourceError(
-            f"{names}{rest}: this broker has a destination of that name and of the other kind, "
-            "and clients could reach only one of them. Delete or rename it, or migrate into "
-            "another data directory. Nothing has been written"
+            f"{names}{rest}: this broker has a destination of the other kind with that name, and "
+            "clients could reach only one of them. Delete or rename it, or migrate into another "
+            "data directory. Nothing has been written"
         )
 
 
@@ -197,9 +197,9 @@ class _Transfer:
         count = sum(self._outcome.imported.values())
         total = sum(self._plan.counts.values())
         raise Interrupted(
-            f"interrupted: this run has imported {count} messages, of {total} in the source. Run "
-            "the same command again to go on: nothing is imported twice. The source is as it was; "
-            "users and the configuration are written at the end"
+            f"interrupted: this run has imported {count} of {total} messages in the source. Run "
+            "the same command again to continue: nothing is imported twice. The source is "
+            "unchanged; users and the configuration are written at the end"
         )
 
     def transfer(self) -> MigrationOutcome:
@@ -254,11 +254,11 @@ class _Transfer:
                 selector = (
                     compile_selector(subscription.selector) if subscription.selector else None
                 )
-            except SelectorError as fault:
+            except SelectorError as error:
                 self._plan.skip(
                     "subscription",
                     f"{subscription.name} of topic {subscription.topic}",
-                    f"its selector {subscription.selector!r} is not understood: {fault}",
+                    f"its selector {subscription.selector!r} is not understood: {error}",
                 )
                 continue
             broker.subscribe(
@@ -409,10 +409,11 @@ class Ledger:
                 break  # a crash interrupted the write of this line, so its unit was not begun
             try:
                 entry = msgspec.json.decode(line, type=LedgerLine)
-            except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise SourceError(
-                    f"{path}, byte {self._end}: the list of what has been imported is damaged "
-                    f"({fault}). Without it messages could come twice: restore it from a backup."
+                    f"{path}, byte {self._end}: the list of imported messages is damaged "
+                    f"({error}). Without it, messages could be imported twice: restore it from a "
+                    "backup."
                 ) from None
             self.journal = entry.journal or self.journal
             self.part = entry.part or self.part

@@ -106,8 +106,8 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
     lock = instance / LOCK
     if lock.exists() and not ignore_lock:
         raise SourceError(
-            f"{lock}: the broker runs. Stop it first (imqcmd shutdown bkr); if it was killed, "
-            "start and stop it once, or say --ignore-lock"
+            f"{lock}: the broker is running. Stop it first (imqcmd shutdown bkr); if it was "
+            "killed, start and stop it once, or give --ignore-lock"
         )
     plan = Plan(kind=KIND, source_path=instance)
     file = instance / PROPERTIES
@@ -120,23 +120,23 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
         },
     )
 
-    def faults(fault: Damage) -> None:
+    def on_damage(error: Damage) -> None:
         if not skip_damaged:
             # no Damage, which an outer step would handle by this policy again
-            raise SourceError(f"{fault}. With --skip-damaged it is listed and left behind")
-        plan.skip("damage", "in the store", str(fault))
+            raise SourceError(f"{error}. With --skip-damaged it is reported and not migrated")
+        plan.skip("damage", "in the store", str(error))
 
     if settings.take("imq.persist.store", str, "file") == "file":
-        read_store(plan, instance, faults)
+        read_store(plan, instance, on_damage)
     else:
         plan.skip(
             "messages",
             "all",
-            "they are in a database; only the file store is read. Have consumers empty the "
-            "destinations before you move, or send what is left again",
+            "they are in a database; only the file store is read. Let consumers drain the "
+            "destinations before the migration, or publish the remaining messages again",
         )
     _read_access(settings, instance)
-    migrate_settings(settings, instance.name, guarded=bool(plan.users))
+    migrate_settings(settings, instance.name, requires_login=bool(plan.users))
     return plan
 
 
@@ -147,8 +147,8 @@ def locate(source: Path) -> Path:
     if directory.is_file():
         if directory.parts[-2:] != PROPERTIES.parts:
             raise SourceError(
-                f"{source}: give the directory of the instance, or its {PROPERTIES}: the store and "
-                "the users lie beside that"
+                f"{source}: name the directory of the instance, or its {PROPERTIES}: the store "
+                "and the users are in that directory"
             )
         return directory.parent.parent
     if not directory.is_dir():
@@ -211,7 +211,7 @@ def _behaviour(value: str) -> Overflow:
     try:
         return _BEHAVIOURS[value.upper()]
     except KeyError:
-        raise ValueError("is none there is") from None
+        raise ValueError("is not a limit behavior") from None
 
 
 _COMMON: Final = "imq.autocreate.destination."
@@ -240,8 +240,8 @@ _RULES: Final = {
 # --- settings that are not migrated ------------------------------------------------------------
 
 _CONSOLE: Final = "the broker is administered by its HTTP API and `sluicemq`"
-_OVER_HTTP: Final = "JMS over HTTP is not spoken here"
-_OVER_WEBSOCKET: Final = "JMS over WebSocket is not spoken here"
+_OVER_HTTP: Final = "JMS over HTTP is not supported"
+_OVER_WEBSOCKET: Final = "JMS over WebSocket is not supported"
 _REASONS: Final = {
     "imq.instanceconfig.version": "",
     "imq.config.version": "",
@@ -253,14 +253,14 @@ _REASONS: Final = {
     "imq.user_repository.file.": "",
     "imq.user_repository.": "users of another repository have to be added: sluicemq users add",
     "imq.passfile.": "it holds passwords of Open MQ's own files",
-    "imq.persist.jdbc.": "only the file store is read: imqdbmgr can back a database up into one",
-    "imq.persist.file.": "the journal is ours",
-    "imq.cluster.": "a broker is one process here",
+    "imq.persist.jdbc.": "only the file store is read: imqdbmgr can back up a database into one",
+    "imq.persist.file.": "the journal replaces it",
+    "imq.cluster.": "a broker is a single process",
     "imq.keystore.": "see ssljms",
     "imq.ssljms.": "see ssljms",
     "imq.admin.": _CONSOLE,
     "imq.ssladmin.": _CONSOLE,
-    "imq.jmx.": "the broker is watched by its HTTP API and /metrics",
+    "imq.jmx.": "the broker is monitored by its HTTP API and /metrics",
     "imq.httpjms.": _OVER_HTTP,
     "imq.httpsjms.": _OVER_HTTP,
     "imq.wsjms.": _OVER_WEBSOCKET,
@@ -272,14 +272,14 @@ _REASONS: Final = {
     "java.util.logging.": "the broker logs to standard error",
 }
 _KEYSTORE: Final = (
-    "its keystore has a password that is not here. Export it (keytool -importkeystore "
+    "the password of its keystore is unknown. Export it (keytool -importkeystore "
     "-srckeystore keystore -destkeystore broker.p12 -deststoretype PKCS12), then add a listener "
     "jmq+tls:// with certificate and password_file"
 )
 
 
-def migrate_settings(settings: SourceSettings, instance: str, guarded: bool) -> None:
-    """Fill the plan's settings and listeners. `guarded`: clients will have to log in."""
+def migrate_settings(settings: SourceSettings, instance: str, requires_login: bool) -> None:
+    """Fill the plan's settings and listeners. `requires_login`: clients will have to log in."""
     plan = settings.plan
     name = settings.take("imq.instancename", str, instance)
     if name.isascii() and name.isprintable() and " " not in name and name:
@@ -295,11 +295,11 @@ def migrate_settings(settings: SourceSettings, instance: str, guarded: bool) -> 
         max_consumers=max_consumers,
         dead_letter_queue=DEAD_MESSAGES.name if settings.defaults.get("dead_letter", True) else "",
     )
-    _listen(settings, guarded)
+    _listen(settings, requires_login)
     settings.report_unmigrated(_REASONS)
 
 
-def _listen(settings: SourceSettings, guarded: bool) -> None:
+def _listen(settings: SourceSettings, requires_login: bool) -> None:
     plan = settings.plan
     port = settings.take("imq.portmapper.port", number, PORT)
     service = settings.take("imq.jms.tcp.port", number, 0)
@@ -307,10 +307,10 @@ def _listen(settings: SourceSettings, guarded: bool) -> None:
     mapper_host = settings.take("imq.portmapper.hostname", str, default_host)
     service_host = settings.take("imq.jms.tcp.hostname", str, default_host)
     options = settings.options
-    mapper = f"jmq://{settings.host(mapper_host, f'port {port}', guarded)}:{port}"
+    mapper = f"jmq://{settings.host(mapper_host, f'port {port}', requires_login)}:{port}"
     if service > 0:
         plan.listen(mapper, "imq.portmapper.port", **options, services="portmapper")
-        host = settings.host(service_host, f"port {service}", guarded)
+        host = settings.host(service_host, f"port {service}", requires_login)
         plan.listen(f"jmq://{host}:{service}", "imq.jms.tcp.port", **options, services="jms")
     else:
         plan.listen(mapper, "imq.portmapper.port", **options)
@@ -323,7 +323,7 @@ def _listen(settings: SourceSettings, guarded: bool) -> None:
         plan.skip("listener", "ssljms", _KEYSTORE)
     for service_name in active:
         if service_name not in ("jms", "ssljms", "admin", "ssladmin", ""):
-            plan.skip("listener", service_name, "this service is not offered here")
+            plan.skip("listener", service_name, "this service is not supported")
 
 
 # --- property files ----------------------------------------------------------------------------
@@ -334,7 +334,7 @@ _LINE: Final = re.compile(r"[ \t\f]*+([#!][^\n]*+|(?:[^\n\\]++|\\(?:.|\Z))*+)(?:
 _CONTINUATION: Final = re.compile(r"(\\[^\n])|\\(?:\n|\Z)[ \t\f]*")
 _PAIR: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*+)[ \t\f]*+[=:]?+[ \t\f]*+(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_SIGNS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(file: Path, plan: Plan) -> dict[str, SourceSetting]:
@@ -342,7 +342,7 @@ def read_properties(file: Path, plan: Plan) -> dict[str, SourceSetting]:
     return parse(plan.change_detector.read_settings(file), str(file))
 
 
-def parse(content: bytes, where: str) -> dict[str, SourceSetting]:
+def parse(content: bytes, file: str) -> dict[str, SourceSetting]:
     """Parse values by key; of a repeated key the last one counts. Raises Damage with the line."""
     settings: dict[str, SourceSetting] = {}
     line = 1
@@ -350,7 +350,7 @@ def parse(content: bytes, where: str) -> dict[str, SourceSetting]:
         logical_line = _CONTINUATION.sub(lambda continuation: continuation[1] or "", match[1])
         pair = _PAIR.fullmatch(logical_line)
         if pair is not None and logical_line and match[1][0] not in "#!":
-            location = f"{where}, line {line}"
+            location = f"{file}, line {line}"
             key, value = _unescaped(pair[1], location), _unescaped(pair[2], location)
             visible_value = "" if "password" in key.lower() else f"={value}"
             settings[key] = SourceSetting(
@@ -365,7 +365,7 @@ def _unescaped(raw: str, location: str) -> str:
         escape = match[1]
         if escape == "u":
             raise Damage(f"{location}: \\u is followed by four hexadecimal digits")
-        return chr(int(escape[1:], 16)) if len(escape) == 5 else _SIGNS.get(escape, escape)
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
 
     units = _ESCAPE.sub(plain, raw)
     # Java encodes one character as a surrogate pair of two units
@@ -542,7 +542,7 @@ def _permissions(
         plan.skip(
             "permission",
             f"connection.NORMAL of {account.name}",
-            "this user may not connect as a client; here it has no permission instead",
+            "this user may not connect as a client; it is migrated without permissions",
         )
         return []
     general_operations = set()
@@ -571,8 +571,9 @@ def _permissions(
                 operations_by_name.setdefault(name, set()).add(operation)
     if operations_by_name:
         plan.notes.append(
-            f"{account.name} may not do everything everywhere: each destination known by now is "
-            "permitted by itself, and one that comes later is not (`sluicemq permissions grant`)"
+            f"{account.name} does not have every permission on all destinations: it is granted "
+            "those on the destinations that exist now; grant others with `sluicemq permissions "
+            "grant`"
         )
     for name in list(operations_by_name)[MAX_NAMED:]:
         plan.skip("permission", f"{account.name} on {name}", "there are too many")

@@ -56,22 +56,22 @@ _RECORD_HEADER_SIZE: Final = 12
 _TAG_SIZE: Final = 14
 
 _NUMERIC: Final = re.compile(r"[0-9]{1,10}\Z")
-_RECORD_SIGN: Final = RECORD_MAGIC.to_bytes(4, "big")
+_RECORD_MAGIC_BYTES: Final = RECORD_MAGIC.to_bytes(4, "big")
 _SEARCHED: Final = 1 << 20
 
-_INTERRUPTED: Final = "the broker was ended while it wrote this, so its sender received no reply"
+_INTERRUPTED: Final = "the broker was killed while it wrote this, so its sender received no reply"
 
-Faults = Callable[[Damage], None]
+DamageHandler = Callable[[Damage], None]
 """Policy for damage: raise it, or record it and continue after it."""
 
 
 @contextmanager
-def handle_damage(faults: Faults) -> Iterator[None]:
+def handle_damage(on_damage: DamageHandler) -> Iterator[None]:
     """Leave damage in the context to the policy."""
     try:
         yield
-    except Damage as fault:
-        faults(fault)
+    except Damage as error:
+        on_damage(error)
 
 
 # --- files of records --------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class DataRange(NamedTuple):
     size: int
 
 
-def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
+def records(data: SourceFile, on_damage: DamageHandler) -> Iterator[DataRange]:
     """Yield the records in use of a file of records that were written to their end. A file with an
     invalid header has none."""
     if not data.size:
@@ -93,8 +93,8 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
         magic, version, _, _ = data.unpack(">Ihhq", 0)
         if magic != FILE_MAGIC or version not in _HEADER_SIZE:
             raise data.damage(0, "the file is not a record file of Open MQ, or has another version")
-    except Damage as fault:
-        faults(fault)
+    except Damage as error:
+        on_damage(error)
         return
     position = _HEADER_SIZE[version]
     last = _LAST[version]
@@ -106,26 +106,27 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
             if state == last and not size:
                 return
             if state not in (_FREE, _IN_USE):
-                raise data.damage(position, f"a record has the state {state}, which there is not")
+                raise data.damage(position, f"a record has the invalid state {state}")
             if not _RECORD_HEADER_SIZE < size <= data.size - position:
-                raise data.damage(position, f"a record of {size} bytes has no place here")
-        except Damage as fault:
-            faults(fault)
-            position = _next_sign(data, position + 1)
+                raise data.damage(position, f"a record cannot have {size} bytes here")
+        except Damage as error:
+            on_damage(error)
+            position = _next_record(data, position + 1)
             continue
         start = position + _RECORD_HEADER_SIZE
         if state == _IN_USE and cookie:
-            faults(data.damage(start, _INTERRUPTED))
+            on_damage(data.damage(start, _INTERRUPTED))
         elif state == _IN_USE:
             yield DataRange(start, size - _RECORD_HEADER_SIZE)
         position += size
 
 
-def _next_sign(data: SourceFile, position: int) -> int:
+def _next_record(data: SourceFile, position: int) -> int:
     """Return the position of the next possible record; the end if there is none."""
-    window = _SEARCHED + len(_RECORD_SIGN) - 1  # a sign may begin in one part and end in the next
+    # a magic number may begin in one part and end in the next
+    window = _SEARCHED + len(_RECORD_MAGIC_BYTES) - 1
     while position < data.size:
-        offset = data.read(position, min(window, data.size - position)).find(_RECORD_SIGN)
+        offset = data.read(position, min(window, data.size - position)).find(_RECORD_MAGIC_BYTES)
         if offset >= 0:
             return position + offset
         position += _SEARCHED
@@ -149,7 +150,7 @@ class StoredItem(NamedTuple):
 
 
 def stored_items(
-    directory: Path, faults: Faults, change_detector: ChangeDetector
+    directory: Path, on_damage: DamageHandler, change_detector: ChangeDetector
 ) -> Iterator[StoredItem]:
     """Read the items of a directory; there are none in a missing one."""
     if not directory.is_dir():
@@ -159,12 +160,13 @@ def stored_items(
         if path.exists():
             change_detector.record_state(path)
             with SourceFile.open(path) as file:
-                yield from _items(file, faults) if path.name == VRFILE else _large(file, faults)
+                read = _items if path.name == VRFILE else _large
+                yield from read(file, on_damage)
 
 
-def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
-    for record in records(file, faults):
-        with handle_damage(faults):
+def _items(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
+    for record in records(file, on_damage):
+        with handle_damage(on_damage):
             (size,) = file.unpack(">i", record.position)
             start = record.position + 4
             attachment_size = record.size - 4 - size
@@ -173,8 +175,8 @@ def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
             yield StoredItem(file, DataRange(start, size), DataRange(start + size, attachment_size))
 
 
-def _large(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
-    with handle_damage(faults):
+def _large(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
+    with handle_damage(on_damage):
         if file.size < _TAG_SIZE:
             return
         length, tag, size = file.unpack(">H4sq", 0)
@@ -231,14 +233,14 @@ class MapEntry(NamedTuple):
     location: str
 
 
-def entries(path: Path, faults: Faults) -> Iterator[MapEntry]:
+def entries(path: Path, on_damage: DamageHandler) -> Iterator[MapEntry]:
     """Read a map from a file of records; a missing file is an empty map."""
     if not path.exists():
         return
     with SourceFile.open(path) as data:
-        for record in records(data, faults):
+        for record in records(data, on_damage):
             location = f"{path}, record at byte {record.position}"
-            with handle_damage(faults):
+            with handle_damage(on_damage):
                 raw = data.read(record.position, record.size)
                 (key, value), end = read_objects(raw, 2, location)
                 yield MapEntry(key, value, raw[end:], location)
@@ -278,19 +280,19 @@ class ParsedObject(dict[str, Any]):
         return [item for item in self.custom_data if isinstance(item, ParsedObject)]
 
 
-def uid_number(value: object, where: str) -> int:
+def uid_number(value: object, location: str) -> int:
     """Parse the number of a ConsumerUID, or of a TransactionUID. Raises Damage."""
     if not isinstance(value, ParsedObject) or len(value.written) < 8:
-        raise Damage(f"{where}: a consumer or a transaction has no number")
+        raise Damage(f"{location}: a consumer or a transaction has no number")
     return int.from_bytes(value.written[:8], "big", signed=True)
 
 
-def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
+def read_objects(data: bytes, count: int, location: str) -> tuple[list[Any], int]:
     """Read the first objects of a stream; return them and the position after the last. Raises
     Damage."""
-    cursor = ByteReader(data, where)
+    cursor = ByteReader(data, location)
     if cursor.take(len(STREAM_HEADER)) != STREAM_HEADER:
-        raise ByteReader(data, where).damage("there is no Java serialisation")
+        raise ByteReader(data, location).damage("this is not Java serialization")
     reader = _ObjectReader(cursor)
     return [reader.content(0) for _ in range(count)], cursor.position
 
@@ -336,15 +338,15 @@ class _ObjectReader:
     def _read_reference(self) -> Any:
         index = self._cursor.number(">I") - _FIRST_HANDLE
         if not 0 <= index < len(self._handles):
-            raise self._cursor.damage("a reference leads nowhere")
+            raise self._cursor.damage("a reference has no target")
         return self._handles[index]
 
     def _text(self, size: str) -> str:
         raw = self._cursor.take(self._cursor.number(size))
         try:
             return decode_utf(raw)
-        except ProtocolError as fault:
-            raise self._cursor.damage(str(fault)) from None
+        except ProtocolError as error:
+            raise self._cursor.damage(str(error)) from None
 
     def _class(self, depth: int) -> JavaClass:
         cursor = self._cursor
@@ -371,7 +373,7 @@ class _ObjectReader:
 
     def _expect_class(self, value: Any) -> JavaClass:
         if not isinstance(value, JavaClass):
-            raise self._cursor.damage("there is something else where a class should be")
+            raise self._cursor.damage("a class is expected here")
         return value
 
     def _object(self, depth: int) -> ParsedObject:
@@ -400,7 +402,7 @@ class _ObjectReader:
             return self._cursor.unpack(layout)[0]
         value = self.content(depth + 1)
         if value is _END or isinstance(value, bytes):
-            raise self._cursor.damage("there is something else where a field should be")
+            raise self._cursor.damage("the value of a field is expected here")
         return value
 
     def _array(self, depth: int) -> list[Any]:

@@ -45,7 +45,7 @@ import msgspec
 
 from sluicemq.migrate.openmq.records import (
     VRFILE,
-    Faults,
+    DamageHandler,
     MapEntry,
     StoredItem,
     entries,
@@ -138,9 +138,9 @@ OLDER: Final = "filestore"
 _UNROUTED: Final = (
     "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
 )
-_UNSUBSCRIBED: Final = "their subscriptions do not exist any more"
+_UNSUBSCRIBED: Final = "their subscriptions no longer exist"
 _FOREIGN: Final = (
-    "it spans several brokers of a cluster; have it committed or rolled back before you move"
+    "it spans several brokers of a cluster; commit it or roll it back before the migration"
 )
 _UNCOMMITTED: Final = "they were sent in transactions that were never committed"
 
@@ -206,10 +206,10 @@ def unique_name(address: Address) -> str:
     return f"{address.kind.name[0]}:{address.name.replace('/', '_')}"
 
 
-def consumer_limits(active: int, standing_by: int) -> tuple[int, int]:
+def consumer_limits(active: int, backup: int) -> tuple[int, int]:
     """Return active_consumers and max_consumers for numbers of active and of backup consumers;
     -1 = unlimited."""
-    return max(0, active), active + standing_by if active > 0 and standing_by >= 0 else 0
+    return max(0, active), active + backup if active > 0 and backup >= 0 else 0
 
 
 def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
@@ -220,7 +220,7 @@ def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
         raise Damage(f"{entry.location}: a destination has no name")
     address = Address(Kind.QUEUE if record.uid.is_queue else Kind.TOPIC, record.uid.name)
     if record.type & TEMPORARY:
-        plan.skip("destination", str(address), "it is temporary, and its connection has gone")
+        plan.skip("destination", str(address), "it is temporary, and its connection is closed")
         return None
     if not record.type & INTERNAL:
         _report_unsupported(plan, address, record)
@@ -287,7 +287,7 @@ def read_subscription(
     exclude = client_id if record.no_local else ""
     names = {topic: name}
     if is_wildcard(Address(Kind.TOPIC, topic)):
-        reason = "the wildcard stands for no topic that there is; its client subscribes again"
+        reason = "the wildcard matches no topic; its client subscribes again"
         try:
             matches = Pattern(topic).matches
             names = {
@@ -295,8 +295,8 @@ def read_subscription(
                 for topic_name in topics
                 if matches(topic_name)
             }
-        except ValueError as fault:
-            names, reason = {}, str(fault)
+        except ValueError as error:
+            names, reason = {}, str(error)
         if not names:
             plan.skip("subscription", f"{name} of topic {topic}", reason)
     return number, [
@@ -338,11 +338,11 @@ class StoredMessage:
         return message_of_packet(self.packet(), location, self.address)
 
 
-def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
+def read_store(plan: Plan, instance: Path, on_damage: DamageHandler) -> None:
     """Add the contents of the instance's store to the plan. Raises SourceError."""
     directory = next((instance / name for name in DIRECTORIES if (instance / name).is_dir()), None)
     if directory is not None:
-        _Store(plan, directory, faults).read()
+        _Store(plan, directory, on_damage).read()
     elif (instance / OLDER).is_dir():
         raise SourceError(
             f"{instance / OLDER}: this is the store of a version before 3.5; let Open MQ 4 or 5 "
@@ -362,7 +362,7 @@ class _Store:
 
     _plan: Plan
     _directory: Path
-    _faults: Faults
+    _on_damage: DamageHandler
     _addresses: dict[str, Address] = field(default_factory=dict)
     _messages: dict[Id, StoredMessage] = field(default_factory=dict)
     _names: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -382,29 +382,29 @@ class _Store:
                     "no destination of the store has them: Open MQ would not deliver them either",
                 )
         transactions = [*self._replay(), *self._apply_states()]
-        self._take_branches(transactions)
+        self._add_prepared(transactions)
         self._fill_plan()
 
     # --- destinations and subscriptions --------------------------------------------------------
 
     def _read_destinations(self) -> None:
         plan = self._plan
-        for entry in entries(self._directory / "destination", self._faults):
-            with handle_damage(self._faults):
+        for entry in entries(self._directory / "destination", self._on_damage):
+            with handle_damage(self._on_damage):
                 address = read_destination(plan, entry)
                 if address is not None:
                     self._addresses[unique_name(address)] = address
         for key, address in self._addresses.items():
             items = self._directory / MESSAGES / _directory_name(key)
-            for item in stored_items(items, self._faults, plan.change_detector):
-                with handle_damage(self._faults):
-                    self._take(address, item)
+            for item in stored_items(items, self._on_damage, plan.change_detector):
+                with handle_damage(self._on_damage):
+                    self._index_message(address, item)
 
-    def _take(self, address: Address, item: StoredItem) -> None:
+    def _index_message(self, address: Address, item: StoredItem) -> None:
         file = item.file
         position, size = item.data
         if size < FIXED_SIZE:
-            raise file.damage(position, f"a packet of {size} bytes is announced")
+            raise file.damage(position, f"a packet cannot have {size} bytes")
         magic, version, _, declared_size, _, sysid = file.unpack(_FIXED, position)
         if magic != MAGIC or declared_size != size or size > MAX_PACKET:
             raise file.damage(position, "there is no packet of that size")
@@ -426,8 +426,8 @@ class _Store:
         topics = [
             address.name for address in self._addresses.values() if address.kind is Kind.TOPIC
         ]
-        for entry in entries(self._directory / "interest", self._faults):
-            with handle_damage(self._faults):
+        for entry in entries(self._directory / "interest", self._on_damage):
+            with handle_damage(self._on_damage):
                 number, subscriptions = read_subscription(self._plan, entry, topics)
                 self._plan.subscriptions += subscriptions
                 self._names[number] = {
@@ -440,17 +440,17 @@ class _Store:
         """Apply the log. Returns the transactions that are prepared."""
         open_transactions: dict[int, LoggedTransaction] = {}
         change_detector = self._plan.change_detector
-        for transaction in read_incomplete(self._directory, self._faults, change_detector):
+        for transaction in read_incomplete(self._directory, self._on_damage, change_detector):
             if transaction.kind != LOCAL:
                 self._plan.skip("transaction", str(transaction.number), _FOREIGN)
             elif transaction.state == PREPARED:
                 open_transactions[transaction.number] = transaction
-        with handle_damage(self._faults):
+        with handle_damage(self._on_damage):
             events, foreign_count = read_log(self._directory)
             if foreign_count:
                 self._plan.skip("transaction", f"{foreign_count} records of the log", _FOREIGN)
             for event in events:
-                with handle_damage(self._faults):
+                with handle_damage(self._on_damage):
                     self._apply(event, open_transactions)
         return list(open_transactions.values())
 
@@ -464,18 +464,18 @@ class _Store:
                 transaction = open_transactions.pop(number, event)
                 if state == COMMITTED:
                     for raw in transaction.sends:
-                        self._sent(raw)
+                        self._add_sent(raw)
                     for ack in transaction.acks:
-                        self._acknowledged(ack)
+                        self._apply_ack(ack)
 
     def _apply_states(self) -> list[LoggedTransaction]:
         """Apply the state files; in this format messages are stored before they are committed.
         Returns the transactions that are prepared."""
-        transactions = read_states(self._directory, self._faults)
+        transactions = read_states(self._directory, self._on_damage)
         messages = self._messages
         dropped_counts: Counter[str] = Counter()
         for identity, stored_message in list(messages.items()) if transactions else ():
-            with handle_damage(self._faults):
+            with handle_damage(self._on_damage):
                 transaction = transactions.get(stored_message.message()[1].transaction_id)
                 if transaction is None or transaction.state == COMMITTED:
                     continue
@@ -492,10 +492,10 @@ class _Store:
             acks[:] = [ack._replace(destination=destinations.get(ack.sysid, "")) for ack in acks]
             if transaction.state == COMMITTED:
                 for ack in acks:
-                    self._acknowledged(ack)
+                    self._apply_ack(ack)
         return [branch for branch in transactions.values() if branch.state == PREPARED]
 
-    def _sent(self, raw: bytes) -> None:
+    def _add_sent(self, raw: bytes) -> None:
         """Add a message that the store may or may not contain yet. Raises Damage."""
         message, packet = message_of_packet(raw, _LOG)
         key = unique_name(message.destination)
@@ -504,7 +504,7 @@ class _Store:
         stored_message = StoredMessage(address, packet.sysid, {}, raw)
         self._messages.setdefault((key, packet.sysid), stored_message)
 
-    def _acknowledged(self, ack: LoggedAck) -> None:
+    def _apply_ack(self, ack: LoggedAck) -> None:
         """Apply a consumer's acknowledgement; the message may have been removed already."""
         stored_message = self._messages.get((ack.destination, ack.sysid))
         if stored_message is not None:
@@ -516,30 +516,30 @@ class _Store:
     def _fill_plan(self) -> None:
         plan = self._plan
         messages: list[tuple[StoredMessage, dict[str, int] | None]] = []
-        left_counts: Counter[tuple[str, str]] = Counter()
+        skipped_counts: Counter[tuple[str, str]] = Counter()
         for stored_message in self._messages.values():
-            with handle_damage(self._faults):
-                takers, reason = self._choose_delivery(stored_message)
-                if takers is None or takers:
-                    messages.append((stored_message, takers))
+            with handle_damage(self._on_damage):
+                delivery_counts, reason = self._choose_delivery(stored_message)
+                if delivery_counts is None or delivery_counts:
+                    messages.append((stored_message, delivery_counts))
                     plan.counts[stored_message.address] += 1
                 elif reason:
-                    left_counts[str(stored_message.address), reason] += 1
+                    skipped_counts[str(stored_message.address), reason] += 1
         messages.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
         plan.read_messages = lambda: self._imports(messages)
-        for (name, reason), count in left_counts.items():
+        for (name, reason), count in skipped_counts.items():
             plan.skip("messages", f"{count} of {name}", reason)
 
     def _imports(
         self, messages: list[tuple[StoredMessage, dict[str, int] | None]]
     ) -> Iterator[SourceMessage]:
-        for stored_message, takers in messages:
-            with handle_damage(self._faults):
-                yield _source_message(stored_message, takers)
+        for stored_message, delivery_counts in messages:
+            with handle_damage(self._on_damage):
+                yield _source_message(stored_message, delivery_counts)
 
     def _choose_delivery(self, stored_message: StoredMessage) -> tuple[dict[str, int] | None, str]:
-        """Decide how a message is delivered. Returns its takers, as in SourceMessage; {} if it is
-        not imported, and then the reason, "" if it has none for the report. Raises Damage."""
+        """Decide how a message is delivered. Returns its delivery counts as in SourceMessage; {} if
+        it is not imported, and then the reason for the report, "" for none. Raises Damage."""
         states = stored_message.states
         address = stored_message.address
         if not states:
@@ -552,16 +552,16 @@ class _Store:
         # Open MQ stores only whether there was a delivery
         if address.kind is Kind.QUEUE:
             return {"": int(states.get(QUEUE) == DELIVERED)}, ""
-        takers = {}
+        delivery_counts = {}
         for number, state in states.items():
             name = self._names.get(number, {}).get(address.name)
             if state != ACKNOWLEDGED and name is not None:
-                takers[name] = int(state == DELIVERED)
-        return takers, _UNSUBSCRIBED
+                delivery_counts[name] = int(state == DELIVERED)
+        return delivery_counts, _UNSUBSCRIBED
 
     # --- prepared transactions -----------------------------------------------------------------
 
-    def _take_branches(self, transactions: list[LoggedTransaction]) -> None:
+    def _add_prepared(self, transactions: list[LoggedTransaction]) -> None:
         """Add the transactions, and remove the messages they have acknowledged from the others."""
         plan = self._plan
         acked_messages: dict[Id, SourceMessage] = {}
@@ -573,10 +573,10 @@ class _Store:
                     "it is prepared without a Xid, so no coordinator can end it: it is rolled back",
                 )
                 continue
-            with handle_damage(self._faults):
+            with handle_damage(self._on_damage):
                 sends = [message_of_packet(raw, _LOG)[0] for raw in transaction.sends]
                 updated_messages = dict(acked_messages)
-                acks = [self._hold(ack, updated_messages) for ack in transaction.acks]
+                acks = [self._reserve_acked(ack, updated_messages) for ack in transaction.acks]
                 existing = [ack for ack in acks if ack is not None]
                 plan.prepared_transactions.append(
                     PreparedTransaction(transaction.xid, sends, existing)
@@ -588,7 +588,7 @@ class _Store:
         for identity in acked_messages:
             del self._messages[identity]
 
-    def _hold(
+    def _reserve_acked(
         self, ack: LoggedAck, acked_messages: dict[Id, SourceMessage]
     ) -> tuple[SourceMessage, str] | None:
         identity = (ack.destination, ack.sysid)
@@ -599,11 +599,11 @@ class _Store:
         name: str | None = ""
         if address.kind is Kind.TOPIC:
             name = self._names.get(ack.consumer, {}).get(address.name)
-        takers, _ = self._choose_delivery(stored_message)
-        if name is None or not takers or name not in takers:
+        delivery_counts, _ = self._choose_delivery(stored_message)
+        if name is None or not delivery_counts or name not in delivery_counts:
             return None
         if identity not in acked_messages:
-            acked_messages[identity] = _source_message(stored_message, takers)
+            acked_messages[identity] = _source_message(stored_message, delivery_counts)
         return acked_messages[identity], name
 
 
@@ -611,10 +611,12 @@ def _directory_name(key: str) -> str:
     return key.replace(":", "")
 
 
-def _source_message(stored_message: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
+def _source_message(
+    stored_message: StoredMessage, delivery_counts: dict[str, int] | None
+) -> SourceMessage:
     message, _ = stored_message.message()
     return SourceMessage(
-        message, key_of(KIND, stored_message.address, stored_message.sysid), takers
+        message, key_of(KIND, stored_message.address, stored_message.sysid), delivery_counts
     )
 
 
@@ -627,20 +629,21 @@ def _age(sysid: bytes) -> tuple[int, int, bytes]:
 
 
 def message_of_packet(
-    raw: bytes, where: str, destination: Address | None = None
+    raw: bytes, location: str, destination: Address | None = None
 ) -> tuple[Message, Packet]:
     """Decode the message, for `destination` if it is not where it was sent. Raises Damage."""
     decoder = Decoder(Limits(packet=len(raw), header=len(raw), properties=len(raw)))
     packets = decoder.feed(raw)
     if decoder.error is not None or len(packets) != 1 or not isinstance(packets[0], Packet):
-        raise Damage(f"{where}: the bytes are not a packet: {decoder.error or 'it is incomplete'}")
+        problem = decoder.error or "it is incomplete"
+        raise Damage(f"{location}: the bytes are not a packet: {problem}")
     packet = packets[0]
     if not packet.is_message:
-        raise Damage(f"{where}: the packet is not a message but of type {packet.type}")
+        raise Damage(f"{location}: the packet is not a message but of type {packet.type}")
     try:
         message = message_of(packet, None, Durability.SYNC, Durability.SYNC)
-    except ProtocolError as fault:
-        raise Damage(f"{where}: {fault}") from None
+    except ProtocolError as error:
+        raise Damage(f"{location}: {error}") from None
     if destination is not None and destination != message.destination:
         if destination == DEAD_MESSAGES:
             _add_dead_letter_properties(message)

@@ -44,7 +44,7 @@ from zlib import adler32
 from sluicemq.migrate.openmq.records import (
     FILE_MAGIC,
     RECORD_MAGIC,
-    Faults,
+    DamageHandler,
     MapEntry,
     ParsedObject,
     entries,
@@ -170,11 +170,11 @@ def _event(cursor: ByteReader) -> Event | None:
 
 
 def read_incomplete(
-    directory: Path, faults: Faults, change_detector: ChangeDetector
+    directory: Path, on_damage: DamageHandler, change_detector: ChangeDetector
 ) -> Iterator[LoggedTransaction]:
     """Read the transactions that a checkpoint has saved."""
-    for item in stored_items(directory / INCOMPLETE, faults, change_detector):
-        with handle_damage(faults):
+    for item in stored_items(directory / INCOMPLETE, on_damage, change_detector):
+        with handle_damage(on_damage):
             yield _transaction(item.content())
 
 
@@ -228,16 +228,16 @@ _NO_XID: Final = b"\xff" * 4
 """Start of a missing Xid: a Xid begins with its format, which is -1 if there is none."""
 
 
-def read_states(directory: Path, faults: Faults) -> dict[int, LoggedTransaction]:
+def read_states(directory: Path, on_damage: DamageHandler) -> dict[int, LoggedTransaction]:
     """Read the two files; missing files are empty. The transactions have no messages yet, and their
     acknowledgements no destinations, which are in the store of messages."""
     transactions: dict[int, LoggedTransaction] = {}
-    for entry in entries(directory / "txn", faults):
-        with handle_damage(faults):
+    for entry in entries(directory / "txn", on_damage):
+        with handle_damage(on_damage):
             transaction = _state(entry)
             transactions[transaction.number] = transaction
-    for entry in entries(directory / "txnack", faults):
-        with handle_damage(faults):
+    for entry in entries(directory / "txnack", on_damage):
+        with handle_damage(on_damage):
             acks = _acks(entry)
             if (number := uid_number(entry.key, entry.location)) in transactions:
                 transactions[number].acks.extend(acks)

@@ -81,8 +81,8 @@ Values = dict[str, SourceSetting]
 """Settings by their dotted name in lower case; the items of a list by their index, as .NET has
 them, or as one value."""
 _UNKNOWN: Final = (
-    "no settings and no user database are here, so nothing says whether clients had to log in. If "
-    "they had, name the database with --auth-db FILE, or the environment with --env FILE"
+    "there are no settings and no user database here, so it is unknown whether clients had to log "
+    "in. If they had, name the database with --auth-db FILE, or the environment with --env FILE"
 )
 
 
@@ -131,9 +131,9 @@ def inspect_source(
         plan.skip(
             "messages",
             "all",
-            "nothing says where they are. If there is an SQLite file, name it with --store. "
-            "Messages in memory or in Redis are not covered: send the publishers here first, and "
-            "see the guide for what still waits there",
+            "their store is unknown. If there is an SQLite file, name it with --store. Messages in "
+            "memory or in Redis are not migrated: point the publishers here first, and see the "
+            "guide for the messages that are still ready there",
         )
     else:
         read_store(plan, store, strict=strict, fan_out_rows=fan_out_rows)
@@ -167,8 +167,8 @@ def read_layers(
         named_file = resolve_path(directory, path.value)
         if not named_file.exists():
             raise SourceError(
-                f"{path.where}: VIBEMQ_CONFIG_PATH names {path.value} as the settings, and there "
-                "is no such file here; copy it, and name it with --settings FILE"
+                f"{path.location}: VIBEMQ_CONFIG_PATH names {path.value} as the settings, and "
+                "there is no such file here; copy it, and name it with --settings FILE"
             )
         files.append(_read_file(plan, named_file))
     if settings is not None:
@@ -220,8 +220,8 @@ def _read_variables(plan: Plan, file: Path) -> Values:
     NAME=VALUE, blank, or begins with #. Quotes around a value are removed, as Compose does."""
     try:
         lines = plan.change_detector.read_settings(file).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as fault:
-        raise Damage(f"{file}, byte {fault.start}: the file is not UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise Damage(f"{file}, byte {error.start}: the file is not UTF-8") from None
     variables = {}
     for line_number, line in enumerate(lines, 1):
         raw = line.strip()
@@ -267,17 +267,17 @@ _OFFSET: Final = re.compile(r"\(byte (\d+)\)")
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-def decode(content: bytes, where: str) -> Any:
+def decode(content: bytes, file: str) -> Any:
     """Return the value of JSON in the dialect of .NET's configuration: with comments, and commas
     before a closing bracket. Raises Damage with the line."""
     content = content.removeprefix(_BOM)
     plain_json = _STRING_OR_COMMA.sub(_blanked, _STRING_OR_COMMENT.sub(_blanked, content))
     try:
         return msgspec.json.decode(plain_json)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        match = _OFFSET.search(str(fault))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        match = _OFFSET.search(str(error))
         line = content.count(b"\n", 0, int(match[1])) + 1 if match else 1
-        raise Damage(f"{where}, line {line}: not JSON: {fault}") from None
+        raise Damage(f"{file}, line {line}: not JSON: {error}") from None
 
 
 def _blanked(match: re.Match[bytes]) -> bytes:
@@ -403,7 +403,7 @@ def find_store(
     if explicit_store is not None:
         return explicit_store
     if kind == "redis":
-        settings.plan.skip("messages", "in Redis", "Redis storage is not covered: see the guide")
+        settings.plan.skip("messages", "in Redis", "Redis storage is not migrated: see the guide")
         return None
     configured = resolve_path(directory, path or STORE) if kind == "sqlite" or path else None
     return (
@@ -434,7 +434,7 @@ def migrate_settings(settings: SourceSettings, directory: Path) -> None:
             plan.skip(
                 "setting",
                 "Tls.RequireClientCertificate",
-                "set client_ca to the authority whose certificates are trusted, and "
+                "set client_ca to the certificate authority that is trusted, and "
                 "client_certificate = required",
             )
     host = settings.host("", f"port {port}", requires_login=bool(plan.users))
@@ -501,7 +501,7 @@ def take_users(
                 f"Authorization), and their database, {names[0] if names else USERS}, is not here. "
                 "Name it with --auth-db FILE; in a container without a DatabasePath it is "
                 "/app/auth.db (docker "
-                "cp takes it and what is beside it out). --without-users moves in without them"
+                "cp copies it and the files beside it). --without-users migrates without them"
             )
         return
     count = _read_users(plan, file)
@@ -510,8 +510,8 @@ def take_users(
             f"; {item.name!r}: {item.reason}" for item in plan.skipped if item.what == "user"
         ]
         raise SourceError(
-            f"{file}: none of its {count} users can be taken over{''.join(reasons[:3])}. Correct a "
-            "copy of it and name that with --auth-db FILE; --without-users moves in without them"
+            f"{file}: none of its {count} users can be migrated{''.join(reasons[:3])}. Correct a "
+            "copy of it and name that with --auth-db FILE; --without-users migrates without them"
         )
     if plan.users:
         plan.notes.append(f"the users are those of {file}")
@@ -574,8 +574,8 @@ def _permission(
 ) -> Permission | None:
     try:
         operations: Any = msgspec.json.decode(raw or b"[]")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise Damage(f"{file}: permission of {user} on {pattern}: not JSON: {fault}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damage(f"{file}: permission of {user} on {pattern}: not JSON: {error}") from None
     granted_operations = set()
     for name in operations if isinstance(operations, list) else [operations]:
         spelling = name.lower() if isinstance(name, str) else name

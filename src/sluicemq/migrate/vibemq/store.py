@@ -4,17 +4,17 @@ A row is imported, or it is set aside into a file, with its reason:
 
 | sort          | row                                                                            |
 |---------------|--------------------------------------------------------------------------------|
-| dropped       | a queue with DropOldest drops from memory and leaves the row in the store. The |
-|               | original's restart keeps the newest maxQueueSize rows, and so does this        |
+| dropped       | a queue with DropOldest drops from memory and leaves the row in the store.     |
+|               | VibeMQ's restart keeps the newest maxQueueSize rows, and so does the migration |
 | delivered     | FanOutWithoutAck never removes a row; deliveries are not recorded              |
 | undeliverable | a VibeMQ client cannot read it: too large, no JSON, nested too deep            |
-| unreadable    | a column does not hold what belongs there                                      |
+| unreadable    | a column has an invalid value                                                  |
 
-With the other overflow strategies rows beyond maxQueueSize were being delivered when the original
-stopped: a message that it refuses never has a row. They are imported.
+With the other overflow strategies, rows beyond maxQueueSize were being delivered when VibeMQ
+stopped, because a message that it rejects never has a row. They are imported.
 
-The original stores the time to live of a queue and never acts on it. It would be wrong to drop at
-the first start what has been waiting there for good: imported messages have that time from now.
+VibeMQ stores the time to live of a queue and never applies it. Its messages would expire at the
+first start if it counted from their publishing, so it counts from the import.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _REASONS: Final = {
     2: "DeserializationError",
     3: "HandlerException",
 }
-_AS_A_MATTER_OF_COURSE: Final = {
+_COUNTED_PER_QUEUE: Final = {
     "dropped": "beyond maxQueueSize: dropped by VibeMQ (DropOldest), at the latest by its next "
     "start, and left in its store; set aside",
-    "delivered": "a FanOutWithoutAck queue keeps the rows of what it has delivered, and nothing "
-    "tells them from what still waits; set aside. Import them with --fan-out-rows",
+    "delivered": "a FanOutWithoutAck queue keeps the rows of delivered messages, which cannot be "
+    "distinguished from those of ready ones; set aside. Import them with --fan-out-rows",
 }
 """Types of rows that are reported per queue instead of individually."""
 _OPTIONS: Final = (
@@ -173,7 +173,7 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
                     lifetimes[name] = lifetime
             continue
         plan.set_aside[entry.sort] += 1
-        if entry.sort in _AS_A_MATTER_OF_COURSE:
+        if entry.sort in _COUNTED_PER_QUEUE:
             expected_counts[entry.sort, column_text(entry.row["queue_name"])] += 1
             continue
         kind, name = _name_of(entry.row)
@@ -183,14 +183,14 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
         if reported <= MAX_NAMED:
             plan.skip(kind, name, f"{entry.reason}; its row is set aside")
     for (sort, name), count in expected_counts.items():
-        plan.skip("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
+        plan.skip("messages", f"{count} of {name}", _COUNTED_PER_QUEUE[sort])
     if reported > MAX_NAMED:
-        plan.skip("rows", f"{reported - MAX_NAMED} more", "see the file of rows that are set aside")
+        plan.skip("rows", f"{reported - MAX_NAMED} more", "see the file of rows set aside")
     if lifetimes:
         names = ", ".join(f"{name} ({ttl / 1000:g} s)" for name, ttl in lifetimes.items())
         plan.notes.append(
-            "VibeMQ never acts on messageTtl, this broker does: imported messages live for "
-            f"that time from the import on: {names}"
+            "VibeMQ never applies messageTtl, this broker does: imported messages expire that time "
+            f"after the import: {names}"
         )
 
 
@@ -226,8 +226,8 @@ def _options(name: str, options_json: bytes) -> tuple[QueueOptions | None, str]:
         return None, "the name is not valid for a queue, which is not created"
     try:
         return read_written(options_json, NO_HEADERS).options(), ""
-    except ProtocolError as fault:
-        reason = str(fault)
+    except ProtocolError as error:
+        reason = str(error)
     values = None
     with suppress(*_NOT_JSON):
         values = msgspec.json.decode(options_json)
@@ -310,8 +310,8 @@ class _Store:
                 row = {"table": table, **columns_by_name}
                 try:
                     yield convert(row)
-                except UnimportableRow as fault:
-                    yield SetAsideRow(fault.sort, str(fault), row)
+                except UnimportableRow as error:
+                    yield SetAsideRow(error.sort, str(error), row)
 
     def _message(self, surplus: Counter[bytes | None], row: dict[str, Any]) -> SourceMessage:
         """Convert a row. `surplus` counts the rows of each queue that are dropped, which are its
@@ -380,8 +380,8 @@ class _Store:
 def _decoded(decoder: msgspec.json.Decoder[DecodedT], raw: bytes, problem: str) -> DecodedT:
     try:
         return decoder.decode(raw)
-    except _NOT_JSON as fault:
-        raise UnimportableRow("unreadable", f"{problem}: {fault}") from None
+    except _NOT_JSON as error:
+        raise UnimportableRow("unreadable", f"{problem}: {error}") from None
 
 
 def _build_message(
@@ -408,8 +408,8 @@ def _build_message(
             check(payload)
         _check_size(frame)
         message = to_message(destination, frame, Durability.SYNC, 0)
-    except (ProtocolError, UnicodeEncodeError) as fault:
-        raise UnimportableRow("undeliverable", str(fault)) from None
+    except (ProtocolError, UnicodeEncodeError) as error:
+        raise UnimportableRow("undeliverable", str(error)) from None
     message.priority = read_priority(name)
     return message
 
