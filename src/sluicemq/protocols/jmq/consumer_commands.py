@@ -28,7 +28,6 @@ from sluicemq.protocols.jmq.connection import (
 from sluicemq.protocols.jmq.consumers import (
     GIVEN_UP,
     UNLIMITED,
-    ByteCredit,
     JmsConsumer,
     JmsSession,
     redeliver,
@@ -200,26 +199,17 @@ class ConsumerCommands:
         shared = address.kind is Kind.TOPIC and terms.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
-        if "JMQSize" in packet.properties:
-            size = number(packet, "JMQSize")
-            credit = prefetch if size < 0 else min(size, prefetch)
-            properties["JMQSize"] = credit
-        else:  # a client without flow control of single consumers
-            credit = prefetch = UNLIMITED
-        byte_credit = ByteCredit()
-        byte_credit.resume(byte_limit(packet))
-        if byte_credit.limited:
-            properties["JMQBytes"] = Long(byte_credit.limit)
+        if "JMQSize" not in packet.properties:
+            prefetch = UNLIMITED  # a client without flow control of single consumers
         consumer = JmsConsumer(
-            connection.outbound,
-            session,
-            consumer_id,
-            credit,
-            prefetch,
-            byte_credit,
-            self._durables,
-            terms,
+            connection.outbound, session, consumer_id, prefetch, self._durables, terms
         )
+        consumer.resume(number(packet, "JMQSize", -1), byte_limit(packet))
+        credit = consumer.credit
+        if credit.limit != UNLIMITED:
+            properties["JMQSize"] = credit.limit
+        if credit.counts_bytes:
+            properties["JMQBytes"] = Long(credit.byte_limit)
         consumer.attach()
         connection.consumers[consumer_id] = consumer
         session.consumers[consumer_id] = consumer

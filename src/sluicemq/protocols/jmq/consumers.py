@@ -5,29 +5,20 @@ consumer to which it was sent. A message that the engine has delivered but that 
 yet, because the connection is stopped, its flow is paused or the client has requested a redelivery,
 is *pending*.
 
-Flow control (protocol specification, RESUME_FLOW). The client states how many messages it accepts
-(JMQSize); the last of them carries the C bit, and the next one follows after RESUME_FLOW:
-
-    credit      messages that may still be written; the engine may hand over as many, less those
-                that are pending
-    byte_credit the same in bytes of packets (JMQBytes); while bytes count, messages are
-                written one by one, so that the one that reaches the limit can carry the C bit
-
-A message that is larger than the client accepts (JMQMaxMsgBytes) is delivered to another consumer
-of its subscription, or becomes a dead letter.
-
-A connection receives no messages before START. With JMQSize or JMQRBufferSize of HELLO it receives
-that many messages, the last of them with the F bit, and then none until RESUME_FLOW. In safe mode
-it receives one message, and the next one after the acknowledgement. JMQBytes of HELLO and
-RESUME_FLOW is the same limit in bytes of packets: the message that reaches it is the last one, so
-the limit is exceeded by less than one message. JMQMaxMsgBytes is the largest packet that the client
-accepts. (Protocol specification, HELLO and RESUME_FLOW.)
+Flow control (protocol specification, HELLO and RESUME_FLOW). The client states how many messages a
+consumer (ADD_CONSUMER) and the whole connection (HELLO) accept until RESUME_FLOW. The last message
+carries the C bit for the consumer, the F bit for the connection. A connection receives no messages
+before START, and in safe mode one between two acknowledgements.
 
     value     JMQSize of the connection  JMQBytes                    JMQMaxMsgBytes
-    positive  limit in messages          limit in bytes              limit in bytes
+    positive  limit in messages          limit in bytes of packets   limit in bytes of one packet
     0         unlimited, as in Open MQ   nothing until RESUME_FLOW   unlimited
     negative  unlimited                  unlimited                   unlimited
     absent    HELLO: unlimited; RESUME_FLOW: as it was
+
+The message that reaches JMQBytes is the last one, so messages are written one by one while bytes
+count. A message above JMQMaxMsgBytes is delivered to another consumer of its subscription, or
+becomes a dead letter.
 
 Redelivery. REDELIVER makes held messages pending again in their position; they stay with this
 consumer. When a consumer is closed, the client names the message that its application has received
@@ -83,26 +74,31 @@ UNLIMITED_BYTES: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
-class ByteCredit:
-    """Bytes of packets that may be sent until RESUME_FLOW.
+class Credit:
+    """Messages, and bytes of packets, that may be sent until RESUME_FLOW.
 
-    limit      bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
-    remaining  remaining bytes; the flow is paused at 0 or less
+    limit, byte_limit         between two RESUME_FLOWs, or UNLIMITED and UNLIMITED_BYTES
+    messages_left, bytes_left the remaining ones; the flow is paused at 0 or less
     """
 
-    limit: int = UNLIMITED_BYTES
-    remaining: int = UNLIMITED_BYTES
+    limit: int = UNLIMITED
+    byte_limit: int = UNLIMITED_BYTES
+    messages_left: int = UNLIMITED
+    bytes_left: int = UNLIMITED_BYTES
 
     @property
-    def limited(self) -> bool:
+    def counts_bytes(self) -> bool:
         """True if bytes are counted."""
-        return self.limit != UNLIMITED_BYTES
+        return self.byte_limit != UNLIMITED_BYTES
 
-    def resume(self, limit: int | None) -> None:
-        """Allow `limit` bytes from now on; None = the previous limit."""
+    def resume(self, limit: int | None, byte_limit: int | None) -> None:
+        """Allow `limit` messages and `byte_limit` bytes from now on; None = the previous limit."""
         if limit is not None:
             self.limit = limit
-        self.remaining = self.limit
+        if byte_limit is not None:
+            self.byte_limit = byte_limit
+        self.messages_left = self.limit
+        self.bytes_left = self.byte_limit
 
 
 @dataclass(slots=True, eq=False)
@@ -112,15 +108,12 @@ class Outbound:
     max_unacked      maximum number of unacked messages of a consumer
     sent             deliveries of sessions that do not acknowledge
     consumers        open consumers, the one least recently sent a message first: they continue in
-                     this order after a pause, so that every consumer has its turn even if only some
-                     of them receive messages before the next pause
+                     this order after a pause, so that every consumer has its turn
     capacity         number of messages that may be written now
-    limit            messages between two RESUME_FLOWs, 0 = unlimited
-    credit           remaining messages until RESUME_FLOW
+    credit           messages and bytes that may be written until RESUME_FLOW
     safe             True in safe mode
-    outstanding      True in safe mode while a message is unacknowledged
+    outstanding      in safe mode the consumer that has not acknowledged its message, or None
     started          False before START and after STOP
-    byte_credit      the same limit in bytes
     max_packet_size  size of the largest packet that the client accepts, in bytes
     """
 
@@ -129,25 +122,25 @@ class Outbound:
     sent: SentDeliveries
     consumers: OrderedDict[JmsConsumer, None] = field(default_factory=OrderedDict)
     capacity: int = 0
-    limit: int = 0
-    credit: int = UNLIMITED
-    byte_credit: ByteCredit = field(default_factory=ByteCredit)
+    credit: Credit = field(default_factory=Credit)
     max_packet_size: int = UNLIMITED_BYTES
     safe: bool = False
-    outstanding: bool = False
+    outstanding: JmsConsumer | None = None
     started: bool = False
 
     @property
     def counts_bytes(self) -> bool:
         """True if packet sizes are needed for a limit of the connection."""
-        return self.byte_credit.limited or self.max_packet_size != UNLIMITED_BYTES
+        return self.credit.counts_bytes or self.max_packet_size != UNLIMITED_BYTES
 
     def update_capacity(self) -> None:
         """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
         capacity = 0
-        paused = self.channel.congested or self.outstanding or self.byte_credit.remaining <= 0
-        if self.started and not paused:
-            capacity = min(self.credit, 1) if self.safe else self.credit
+        paused = self.channel.congested or self.credit.bytes_left <= 0
+        if self.started and not paused and self.outstanding is None:
+            capacity = self.credit.messages_left
+            if self.safe:
+                capacity = min(capacity, 1)
         before, self.capacity = self.capacity, capacity
         if (before == 0) != (capacity == 0):
             for consumer in list(self.consumers):
@@ -158,10 +151,9 @@ class Outbound:
     def resume(self, limit: int | None, byte_limit: int | None) -> None:
         """Continue after RESUME_FLOW with `limit` messages, <= 0 = unlimited, and `byte_limit`
         bytes; None = the previous limit."""
-        if limit is not None:
-            self.limit = max(0, limit)
-        self.credit = self.limit or UNLIMITED
-        self.byte_credit.resume(byte_limit)
+        if limit is not None and limit <= 0:
+            limit = UNLIMITED
+        self.credit.resume(limit, byte_limit)
         self.update_capacity()
 
     def spend(self, consumer: JmsConsumer, count: int, size: int = 0) -> None:
@@ -170,12 +162,12 @@ class Outbound:
         if not count:
             return
         self.consumers.move_to_end(consumer)
-        if self.limit:
-            self.credit -= count
-        self.byte_credit.remaining -= size
-        if self.safe:
-            self.outstanding = consumer.requires_ack
-        if self.limit or self.safe or size:
+        credit = self.credit
+        credit.messages_left -= count
+        credit.bytes_left -= size
+        if self.safe and consumer.requires_ack:
+            self.outstanding = consumer
+        if credit.limit != UNLIMITED or self.safe or size:
             self.update_capacity()
 
     def start(self, started: bool = True) -> None:
@@ -185,7 +177,7 @@ class Outbound:
 
     def acknowledged(self) -> None:
         """Continue in safe mode after the acknowledgement or return of the outstanding message."""
-        self.outstanding = False
+        self.outstanding = None
         self.update_capacity()
 
 
@@ -195,7 +187,6 @@ GIVEN_UP: Final = "client"
 """Reason of a dead message that a client could not process."""
 MAX_REROUTED: Final = 20
 """Number of deliveries after which a message that its consumers reject becomes a dead message."""
-_UNLIMITED: Final = 1 << 62
 _PAUSED: Final = 1
 """The reason for a pause: this consumer or its connection may not receive more now."""
 
@@ -204,7 +195,7 @@ class JmsConsumer:
     """Consumer of a JMS session.
 
     number            JMQConsumerID
-    prefetch          maximum number of messages sent until RESUME_FLOW
+    prefetch          maximum number of messages until RESUME_FLOW; UNLIMITED = no flow control
     pauses            consumers of the engine: one, or one for each topic that a wildcard matches
                       and, if it is durable, that of the topic that keeps the wildcard
     unacked           by SysMessageID: delivery index within this consumer, and the delivery. A
@@ -213,9 +204,8 @@ class JmsConsumer:
     last_acked_index  highest delivery index that has been acknowledged
     is_announced      True once the client knows its number, which must precede the first delivery
     closed            True after DELETE_CONSUMER, while it still holds messages
-    terms             terms of its subscription to a queue, to a topic, or to all topics that a
-                      wildcard matches. It continues with the new destination of that name after its
-                      deletion
+    terms             terms of its subscriptions. If its destination is deleted, it continues with
+                      the next one of that name
     """
 
     __slots__ = (
@@ -226,7 +216,6 @@ class JmsConsumer:
         "_outbound",
         "_pattern",
         "_written",
-        "byte_credit",
         "closed",
         "credit",
         "is_announced",
@@ -247,24 +236,16 @@ class JmsConsumer:
         outbound: Outbound,
         session: JmsSession,
         number: int,
-        credit: int,
         prefetch: int,
-        byte_credit: ByteCredit,
         durables: Durables,
         terms: Terms,
     ) -> None:
-        """Create a consumer.
-
-        `credit` is the number of messages until the first RESUME_FLOW; with `prefetch` UNLIMITED
-        the consumer has no flow control.
-        """
         self._broker = outbound.channel.broker
         self._outbound = outbound
         self.session = session
         self.number = number
-        self.credit = credit
+        self.credit = Credit()
         self.prefetch = prefetch
-        self.byte_credit = byte_credit
         self.terms = terms
         self._durables = durables
         self._pattern = Pattern(terms.address.name) if is_wildcard(terms.address) else None
@@ -295,8 +276,7 @@ class JmsConsumer:
         pattern = self._pattern
         existing: list[Subscription] = []
         if terms.durable:
-            identity = self._outbound.channel.identity
-            existing = self._durables.expect_replaceable(terms, identity)
+            existing = self._durables.expect_replaceable(terms, self._outbound.channel.identity)
         elif terms.type == SHARED:
             self._durables.add_shared_consumer(terms.name, terms.address.name)
         self._outbound.consumers[self] = None
@@ -367,8 +347,7 @@ class JmsConsumer:
 
     def _attach_to_new_topic(self, topic: Destination) -> None:
         """Attach the consumer to a new topic if its wildcard matches it."""
-        assert self._pattern is not None
-        if matches_topic(self._pattern, topic):
+        if self._pattern is not None and matches_topic(self._pattern, topic):
             with suppress(BrokerError):  # the topic may have its maximum number of subscriptions
                 self._attach_to(topic)
 
@@ -377,43 +356,41 @@ class JmsConsumer:
         if self.closed or not self.is_announced:
             return
         self._full = len(self.unacked.first) + self.unacked.duplicates >= self._max_unacked
-        paused = self._full or self.session.stopped or self.byte_credit.remaining <= 0
-        if paused or not self._outbound.capacity:
-            self.pauses.pause(_PAUSED)
-            return
-        if self.pending:
+        if self.pending or not self._may_write():
             self.pauses.pause(_PAUSED)
             if not self._write_pending():
                 return
         window = self.window
-        additional_credit = self.credit - window.credit
+        additional_credit = self.credit.messages_left - window.credit
         if additional_credit < 0:
-            window.credit = self.credit
+            window.credit = self.credit.messages_left
         self.pauses.resume(_PAUSED)
         if additional_credit > 0:
             self._broker.grant(window, additional_credit)
 
     def resume(self, size: int, byte_limit: int | None) -> None:
-        """Handle RESUME_FLOW: the client accepts `size` more messages, < 0 = the prefetch limit,
-        and `byte_limit` more bytes, None = the previous limit."""
-        self.credit = self.prefetch if size < 0 else min(size, self.prefetch)
-        self.byte_credit.resume(byte_limit)
+        """Let the client receive `size` more messages, < 0 = the prefetch limit, and `byte_limit`
+        more bytes, None = the previous limit."""
+        limit = self.prefetch if size < 0 else min(size, self.prefetch)
+        self.credit.resume(limit, byte_limit)
         self.update_flow()
 
     # --- deliveries --------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Write deliveries; those beyond the limits become pending."""
-        outbound = self._outbound
-        capacity = outbound.capacity
-        counts_bytes = outbound.counts_bytes or self.byte_credit.limited
         paused = self.pauses.reasons
-        if paused or capacity < len(deliveries) or counts_bytes:
+        if paused or self._counts_bytes or self._outbound.capacity < len(deliveries):
             self._add_pending(deliveries)
             if not paused and not self._write_pending():
                 self.pauses.pause(_PAUSED)
         else:
             self._write(deliveries)
+
+    @property
+    def _counts_bytes(self) -> bool:
+        """True if packet sizes are needed for a limit of the consumer or the connection."""
+        return self.credit.counts_bytes or self._outbound.counts_bytes
 
     def _add_pending(self, deliveries: Iterable[Delivery]) -> None:
         """Make deliveries pending. Nearly all of them belong behind those that are."""
@@ -429,24 +406,27 @@ class JmsConsumer:
         """Write pending messages up to the limits; return whether more may be written then."""
         pending = self.pending
         outbound = self._outbound
-        byte_credit = self.byte_credit
-        while (
-            self.credit > 0
-            and byte_credit.remaining > 0
-            and outbound.capacity
-            and not self.session.stopped
-            and not self._full
-        ):
+        while self._may_write():
             if not pending:
                 return True
-            capacity = min(outbound.capacity, self.credit, len(pending))
-            if outbound.counts_bytes or byte_credit.limited:
+            capacity = min(outbound.capacity, self.credit.messages_left, len(pending))
+            if self._counts_bytes:
                 capacity = 1
             candidates = [pending.popleft() for _ in range(capacity)]
             deliveries = [delivery for delivery in candidates if self._is_unacked(delivery)]
             if deliveries:
                 self._write(deliveries)
         return False
+
+    def _may_write(self) -> bool:
+        """Return whether another message may be written."""
+        return not (
+            self._full
+            or self.session.stopped
+            or self.credit.messages_left <= 0
+            or self.credit.bytes_left <= 0
+            or self._outbound.capacity == 0
+        )
 
     def _write(self, deliveries: list[Delivery]) -> None:
         """Write deliveries, which are within the limits; at most one while bytes are counted."""
@@ -455,19 +435,20 @@ class JmsConsumer:
         identity = self._broker.identity
         unacked_entries = self.unacked.first
         credit = self.credit
+        messages_left = credit.messages_left
         written_count = self._written
         chunks: list[bytes] = []
         undeliverable: list[Delivery] = []
         too_large = False
-        counts_bytes = outbound.counts_bytes or self.byte_credit.limited
+        counts_bytes = self._counts_bytes
         size = 0
-        last = deliveries[-1] if outbound.limit and outbound.credit == len(deliveries) else None
+        last = deliveries[-1] if outbound.credit.messages_left == len(deliveries) else None
         for delivery in deliveries:
             # the body of a message that is sent again may have been paged out
             message = delivery.message or self._broker.read(delivery)
             attempts = delivery.attempts
             flags = R if attempts > 1 else 0
-            if credit == 1:
+            if messages_left == 1:
                 flags |= C
             if delivery is last:
                 flags |= F
@@ -483,8 +464,8 @@ class JmsConsumer:
                     too_large = True
                     size = 0
                     continue
-                limit_flags = C if self.byte_credit.remaining <= size else 0
-                if outbound.byte_credit.remaining <= size:
+                limit_flags = C if credit.bytes_left <= size else 0
+                if outbound.credit.bytes_left <= size:
                     limit_flags |= F
                 if limit_flags:
                     parts = encode_delivery(
@@ -492,7 +473,7 @@ class JmsConsumer:
                     )
             chunks += parts
             written_count += 1
-            credit -= 1
+            messages_left -= 1
             if self.requires_ack:
                 sysid = parts[0][20:52]
                 entry = (written_count, delivery)
@@ -503,7 +484,7 @@ class JmsConsumer:
                     unacked_entries[sysid] = entry
             elif delivery.consumer is not None:
                 outbound.sent.unsent.append((delivery.consumer, delivery))
-        self.credit = credit
+        credit.messages_left = messages_left
         count, self._written = written_count - self._written, written_count
         transport = outbound.channel.transport
         outbound.channel.traffic.delivered += count
@@ -513,8 +494,8 @@ class JmsConsumer:
             transport.call_later(0, partial(self._reroute_or_dead_letter, undeliverable, too_large))
         self.unacked.trim(self._is_entry_unacked)
         self._full = len(unacked_entries) + self.unacked.duplicates >= self._max_unacked
-        self.byte_credit.remaining -= size
-        if self._full or self.byte_credit.remaining <= 0:
+        credit.bytes_left -= size
+        if self._full or credit.bytes_left <= 0:
             self.pauses.pause(_PAUSED)
         outbound.spend(self, count, size)
 
@@ -580,7 +561,6 @@ class JmsConsumer:
 
     def redeliver(self, sysids: Iterable[bytes], attempted: bool) -> None:
         """Handle REDELIVER; `attempted` if the application has received the messages."""
-        had_unacked = bool(self.unacked.first)
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
             entry = self.unacked.take(sysid)
@@ -596,7 +576,7 @@ class JmsConsumer:
                 self._add_pending(
                     self._broker.start_next_attempt(holder, sequences, attempted=attempted)
                 )
-        self._continue_safe_mode(had_unacked)
+        self._continue_safe_mode()
         self.update_flow()
 
     # --- the end -----------------------------------------------------------------------------
@@ -607,24 +587,19 @@ class JmsConsumer:
         `last_received` is the message that the application has received last; with `none_received`
         it has received none. Without either it may have received all messages.
         """
-        had_unacked = bool(self.unacked.first)
         boundary = self.last_acked_index
         if last_received is not None and last_received in self.unacked.first:
             boundary = self.unacked.first[last_received][0]
         elif last_received is None:
-            boundary = 0 if none_received else _UNLIMITED
+            boundary = 0 if none_received else self._written
         self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry[1]))
-        engines = self._stop_delivery()
-        sequences: dict[Consumer, list[int]] = {engine: [] for engine in engines}
-        for _, (_, delivery) in self.unacked.entries():
-            holder = delivery.consumer
-            if holder in sequences:
-                sequences[holder].append(delivery.sequence)
+        kept = {delivery.sequence for _, (_, delivery) in self.unacked.entries()}
         self.pending.clear()
+        engines = self._stop_delivery()
         for engine in engines:
-            self._broker.retire(engine, sequences[engine])
+            self._broker.retire(engine, kept.intersection(engine.unacked))
         self._delete_unused_subscriptions(engines)
-        self._continue_safe_mode(had_unacked)
+        self._continue_safe_mode()
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
@@ -640,17 +615,16 @@ class JmsConsumer:
         for holder in holders:
             broker.release(holder, pending.intersection(holder.unacked), attempted=False)
             broker.release(holder, set(holder.unacked).difference(first), ignore_max_attempts=True)
-            broker.release(holder)
             broker.detach(holder)
         self.unacked.clear()
         self.pending.clear()
         if not self.closed:
             self._delete_unused_subscriptions(self._stop_delivery())
-        self._continue_safe_mode(bool(entries))
+        self._continue_safe_mode()
 
-    def _continue_safe_mode(self, had_unacked: bool) -> None:
+    def _continue_safe_mode(self) -> None:
         """Continue in safe mode if the outstanding message was this consumer's and is no longer."""
-        if self._outbound.safe and had_unacked and not self.unacked.first:
+        if self._outbound.outstanding is self and not self.unacked.first:
             self._outbound.acknowledged()
 
     def _stop_delivery(self) -> list[Consumer]:
@@ -672,16 +646,15 @@ class JmsConsumer:
                     self._broker.unsubscribe(subscription)
 
     def detached(self, consumer: Consumer) -> None:
-        """Drop the held messages of a deleted destination or subscription. Instead of a deleted
-        destination, use the next one of that name, unless the broker refuses that."""
+        """Drop the held messages of a deleted destination or subscription, and attach to the next
+        destination of that name, unless the broker refuses that."""
         if consumer in self.pauses.consumers:
             self.pauses.consumers.remove(consumer)
-            had_unacked = bool(self.unacked.first)
             self.unacked.keep(self._is_entry_unacked)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):
                     self._attach_to_address()
-            self._continue_safe_mode(had_unacked)
+            self._continue_safe_mode()
 
 
 @dataclass(slots=True, eq=False)
@@ -707,11 +680,8 @@ class JmsSession:
 
 
 def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool = False) -> None:
-    """Requeue a message for another consumer of its subscription.
-
-    Without another consumer it would return at once, endlessly: then it becomes a dead letter, with
-    `force` even if its destination keeps none.
-    """
+    """Requeue a message for another consumer of its subscription. Without one it becomes a dead
+    letter, with `force` even if its destination keeps none, because it would return at once."""
     consumers = delivery.subscription.consumers
     has_others = len(consumers) > (holder in consumers)  # a closed consumer is not among them
     if has_others and delivery.attempts < MAX_REROUTED:
@@ -721,8 +691,8 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
 
 
 def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) -> None:
-    """Redeliver held messages, given their consumers and SysMessageIDs, to their consumers or, if
-    these are closed, to others. `attempted`: the application has received them."""
+    """Redeliver held messages, given their consumers and SysMessageIDs, to these consumers or, if
+    they are closed, to others. `attempted`: the application has received them."""
     requested: dict[JmsConsumer, list[bytes]] = {}
     for consumer, sysid in messages:
         requested.setdefault(consumer, []).append(sysid)
