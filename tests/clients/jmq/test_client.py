@@ -517,6 +517,29 @@ def test_xa() -> None:
     run(scenario)
 
 
+def test_a_closing_session_rolls_back_the_transaction_that_it_has_not_ended() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        await (await session.producer("in")).send("x")
+        consumer, producer = await session.consumer("in"), await session.producer("out")
+        ended, started = Xid(1, b"t", b"ended"), Xid(1, b"t", b"started")
+        await session.xa.start(ended)
+        await producer.send("kept")
+        await session.xa.end(ended)
+        await session.xa.start(started)
+        await producer.send((await consumer.receive(5)).body)
+        await session.close()
+        other = await client.session()
+        redelivered = await (await other.consumer("in")).receive(5)
+        assert (redelivered.body, redelivered.redelivered) == ("x", True)
+        await other.xa.start(started)  # the Xid is free again
+        await other.xa.end(started)
+        await other.xa.commit(ended, one_phase=True)
+        assert harness.bodies("out") == [b"kept"]
+
+    run(scenario)
+
+
 def test_xa_rollback_gives_back() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()

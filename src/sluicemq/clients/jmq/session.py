@@ -99,6 +99,14 @@ class XaResource:
         await self._ask(PacketType.ROLLBACK_TRANSACTION, xid, properties)
         self._started.pop(xid, None)
 
+    def abandon(self, channel: RequestChannel) -> None:
+        """Roll back the transaction that was started and not ended, because its session closes."""
+        for xid, transaction in self._started.items():
+            if transaction == self._session.transaction:
+                body = encode_xid(xid)
+                channel.notify(PacketType.END_TRANSACTION, {"JMQXAFlags": XaFlag.FAIL}, body)
+                channel.notify(PacketType.ROLLBACK_TRANSACTION, {"JMQXAFlags": 0}, body)
+
     def forget(self) -> None:
         """Drop the transaction ids: they are valid only on the lost connection."""
         self._started.clear()
@@ -433,7 +441,8 @@ class Session(SessionState, AsyncClient):
         return [*self._consumers, *self._producers]
 
     async def close(self) -> None:
-        """Close the session; the broker requeues messages not acknowledged or committed.
+        """Close the session; the broker requeues messages not acknowledged or committed, and rolls
+        back a global transaction that was started and not ended.
 
         Raises RequestTimeout; StatusError and ConnectionLost for a message sent without waiting,
         unless the session is transacted.
@@ -454,7 +463,9 @@ class Session(SessionState, AsyncClient):
         try:
             await self.confirmations.pending.wait_for_capacity(1)
         finally:
-            if self.transaction:
+            if not self.transacted:
+                self.xa.abandon(channel)
+            elif self.transaction:
                 channel.notify(
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
