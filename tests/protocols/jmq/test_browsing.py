@@ -325,6 +325,19 @@ def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
     peer.ask(H.DELIVER, properties, ids[0], expect=Status.OK)
 
 
+def test_views_are_limited_by_their_messages(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(destination_commands, "MAX_VIEWED", 5)
+    peer.send("q", *"abc")
+    number, ids = browse(peer)
+    peer.send("p", *"de")
+    other, other_ids = browse(peer, "p")
+    assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"b", b"c"]
+    browse(peer, "p")
+    properties = {"JMQConsumerID": Long(number)}
+    peer.ask(H.DELIVER, properties, ids[0], expect=Status.NOT_FOUND)
+    assert [m.body for m in fetch(peer, other, other_ids)] == [b"d", b"e"]
+
+
 def test_what_is_on_disk_alone(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect()

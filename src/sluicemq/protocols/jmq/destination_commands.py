@@ -76,6 +76,8 @@ SLICE_BYTES: Final = 1 << 20
 """Maximum number of bytes of bodies delivered in one slice."""
 MAX_VIEWS: Final = 8
 """Maximum number of BROWSE replies to which DELIVER may refer; older ones are dropped."""
+MAX_VIEWED: Final = 1_000_000
+"""Maximum number of messages in these replies, 40 bytes each, unless there is only one."""
 MAX_WAITING: Final = 1000
 """Maximum number of waiting requests of a connection."""
 MAX_WAITING_BYTES: Final = 1 << 20
@@ -442,10 +444,15 @@ class Browsing:
                     yield
         number = self._connection.uid()
         self._views[number] = view
-        if len(self._views) > MAX_VIEWS:
-            del self._views[next(iter(self._views))]
+        self._drop_old_views()
         properties = {"JMQConsumerID": Long(number)}
         self._connection.reply(packet, properties=properties, body=bytes(view.ids))
+
+    def _drop_old_views(self) -> None:
+        views = self._views
+        viewed = sum(len(view.sequences) for view in views.values())
+        while len(views) > MAX_VIEWS or (len(views) > 1 and viewed > MAX_VIEWED):
+            viewed -= len(views.pop(next(iter(views))).sequences)
 
     # --- DELIVER -----------------------------------------------------------------------------
 
