@@ -1,14 +1,14 @@
 """Limits of connections: their number at each listener (`Admission`), and the memory for their
 unfinished input, shared by all listeners (`InputBudget`).
 
-A connection holds input when its session has bytes that it cannot carry out yet: half a frame, the
+A connection holds input when its session has bytes that it cannot process yet: half a frame, the
 beginning of an HTTP body, requests behind a login. `Connection` reports the number after each read.
 
     used <= limit      every connection is read
-    used >  limit      one connection, the `reader`, is read on: the one that has held input for the
-                       longest time and does not pause reading itself. Every other connection whose
-                       input grows is suspended. When the reader's frame is complete, or the reader
-                       goes, the next one is chosen
+    used >  limit      only one connection, the `reader`, is still read: the one that has held input
+                       for the longest time and does not pause reading itself. Every other
+                       connection whose input grows is suspended. When the reader's frame is
+                       complete, or the reader ends, the next one is chosen
     others > ceiling   a connection other than the reader whose input grows is closed if all but
                        the reader hold so much: each may add one read before it is suspended, and
                        there may be many
@@ -88,8 +88,8 @@ class InputBudget:
     """Count the input that connections hold, and suspend connections beyond `limit` bytes."""
 
     def __init__(self, limit: int, stall_timeout: float) -> None:
-        """`limit` in bytes, at least 1; `stall_timeout` in seconds: a connection that could be read
-        on and makes no progress for so long while the budget is exhausted has to be closed."""
+        """`limit` in bytes, at least 1. `stall_timeout` in seconds: a connection that is read and
+        makes no progress for this time while the budget is exhausted is closed."""
         self.limit = limit
         self.stall_timeout = stall_timeout
         self.ceiling = CEILING_FACTOR * limit
@@ -236,10 +236,10 @@ class Admission(Generic[AnyConnection]):
         self.logging_in: set[AnyConnection] = set()
         self.closed: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
-        """Number of connections and arrivals by client address; empty without a limit per
-        address."""
-        self._arriving: set[str] = set()
-        """Peers of the arrivals that `_by_address` counts."""
+        """Number of connections and pending handshakes by client address; empty without a limit
+        per address."""
+        self._handshake_peers: set[str] = set()
+        """Peers of the pending handshakes that `_by_address` counts."""
         self._by_user: Counter[str] = Counter()
         self.accepted = 0
         self.refused = 0
@@ -249,7 +249,7 @@ class Admission(Generic[AnyConnection]):
     def admit(self, connection: AnyConnection) -> bool:
         """Count a connection in. Return False if it has to be closed at once: beyond
         `max_connections`, only `max_rejections` connections are in `refusals`."""
-        self.remove_arrival(connection.peer)
+        self.remove_handshake(connection.peer)
         limit_name = self._limit_reached(connection.peer)
         if not limit_name:
             self.connections.add(connection)
@@ -262,27 +262,27 @@ class Admission(Generic[AnyConnection]):
         self.refusals.add(connection)
         return True
 
-    def admit_arrival(self, peer: str, arrivals: int) -> bool:
-        """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
-        have: it will be admitted, or can be told that there are too many. Until `admit` or
-        `remove_arrival` it counts towards the limit of its address."""
-        limit_name = self._limit_reached(peer, arrivals)
+    def admit_handshake(self, peer: str, pending: int) -> bool:
+        """Return whether a connection from `peer` may begin its handshake, because it will be
+        admitted or rejected with an error. `pending` is the number of other pending handshakes.
+        Until `admit` or `remove_handshake` it counts towards the limit of its address."""
+        limit_name = self._limit_reached(peer, pending)
         if not limit_name:
-            if self.options.max_connections_per_address and peer not in self._arriving:
-                self._arriving.add(peer)
+            if self.options.max_connections_per_address and peer not in self._handshake_peers:
+                self._handshake_peers.add(peer)
                 self._count_address(peer, 1)
             return True
         if limit_name == "max_connections":
-            connection_count = len(self.connections) + len(self.refusals) + arrivals
+            connection_count = len(self.connections) + len(self.refusals) + pending
             if connection_count < self.options.max_connections + self.options.rejections:
                 return True
         self._refuse(limit_name)
         return False
 
-    def remove_arrival(self, peer: str) -> None:
-        """Count an arrival out, because its handshake has ended."""
-        if peer in self._arriving:
-            self._arriving.remove(peer)
+    def remove_handshake(self, peer: str) -> None:
+        """Count a pending handshake out, because it has ended."""
+        if peer in self._handshake_peers:
+            self._handshake_peers.remove(peer)
             self._count_address(peer, -1)
 
     def _count_address(self, peer: str, change: int) -> None:
@@ -292,16 +292,16 @@ class Admission(Generic[AnyConnection]):
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    def _limit_reached(self, peer: str, arrivals: int = 0) -> str:
-        """Return the setting that allows no more connection from `peer`, beside `arrivals` whose
-        handshake goes on; "" if one more may connect."""
+    def _limit_reached(self, peer: str, pending: int = 0) -> str:
+        """Return the setting that forbids another connection from `peer`; "" if one more may
+        connect. `pending` is the number of pending handshakes."""
         options = self.options
         limit = options.max_connections_per_address
         if limit:
             address = address_of(peer)
             if address and self._by_address[address] >= limit:
                 return "max_connections_per_address"
-        connection_count = len(self.connections) + arrivals
+        connection_count = len(self.connections) + pending
         return "max_connections" if connection_count >= options.max_connections else ""
 
     def _refuse(self, setting: str) -> None:

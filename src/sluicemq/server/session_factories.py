@@ -122,8 +122,8 @@ class SessionFactories:
         application = Application(replace(self._context, limits=limits))
         service = HttpService(application, options.max_header_bytes)
         url = options.url
-        # behind TLS a page's own name has no certificate here; a public listener has accepted
-        # that every client that reaches the port may use it, by any name
+        # against DNS rebinding: with TLS the attacker's name has no certificate here, and a public
+        # listener may be reached by any name
         name = "" if url.public or url.tls else url.host
 
         def open_session(transport: Transport, refused: bool) -> Session:
@@ -213,7 +213,7 @@ class SessionFactories:
         access = self._authenticator.open(transport, options, logs_in=True)
         authentication = options.authentication
         if authentication == "auto":
-            # where nothing is checked, what all clients can do: see docs/protocols/jmq.md
+            # without a required login any response is accepted, and all clients support digest
             by_digest = access.guest is not None or self._authenticator.all_by_digest
             authentication = "digest" if by_digest else "basic"
         return JmqSession(

@@ -4,16 +4,16 @@ of its connections.
 A reload builds the new context completely before it replaces the old one. If the new files are
 invalid, the old context stays in use. Connections keep the context they started with.
 
-A connection becomes a `Connection` only when its handshake has succeeded. Until then it is an
-`Arrival`: a descriptor and a timer. Nothing is computed for it before its first bytes are there and
-are those of a TLS handshake; then it waits for its turn, as public-key cryptography takes about a
-millisecond of the event loop, and a thousand clients that come back at once must not stop those
-that are in. Arrivals count towards `max_connections` and `max_connections_per_address`.
+A connection becomes a `Connection` only when its handshake has succeeded. Until then it is a
+`PendingHandshake`: a descriptor and a timer. No handshake begins before its first bytes have
+arrived and are those of TLS. Then it is queued: public-key cryptography takes about a millisecond
+of the event loop, and a thousand clients that reconnect at once must not stop the connected ones.
+Pending handshakes count towards `max_connections` and `max_connections_per_address`.
 
 When a handshake fails, OpenSSL has written an alert - "unknown ca", "protocol version" - for the
 peer, but the event loop closes the connection without sending it, and the peer would only see the
 connection end. Therefore the TLS object sends the alert itself, to the socket in the context
-variable `ARRIVING`.
+variable `HANDSHAKE_SOCKET`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _MAJOR: Final = 3
 _PEEK_BYTES: Final = 16
 
 
-class Arrival:
+class PendingHandshake:
     """Connection whose handshake has not ended."""
 
     __slots__ = ("deadline", "peer", "socket", "timer")
@@ -196,15 +196,15 @@ class TlsAcceptor:
         self._tls = tls
         self._loop = admission.batch.loop
         self._sockets = sockets
-        self._silent: set[Arrival] = set()
-        self._waiting: deque[Arrival] = deque()
+        self._silent: set[PendingHandshake] = set()
+        self._waiting: deque[PendingHandshake] = deque()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._accepting = [
             self._loop.create_task(self._accept(server_socket)) for server_socket in sockets
         ]
 
     @property
-    def arrivals(self) -> int:
+    def pending_handshakes(self) -> int:
         """Number of connections whose handshake has not ended."""
         return len(self._silent) + len(self._waiting) + len(self._handshakes)
 
@@ -216,9 +216,9 @@ class TlsAcceptor:
         await asyncio.gather(*tasks, return_exceptions=True)
         for server_socket in self._sockets:
             server_socket.close()
-        for arrival in [*self._silent, *self._waiting]:
-            self._stop_watching(arrival)
-            self._drop(arrival)
+        for handshake in [*self._silent, *self._waiting]:
+            self._stop_watching(handshake)
+            self._drop(handshake)
         self._waiting.clear()
 
     async def _accept(self, server_socket: socket.socket) -> None:
@@ -232,83 +232,83 @@ class TlsAcceptor:
                 await asyncio.sleep(EXHAUSTED_SECONDS)
                 continue
             peer = name_of(address)
-            if self._admission.admit_arrival(peer, self.arrivals):
-                self._receive(Arrival(connection, peer))
+            if self._admission.admit_handshake(peer, self.pending_handshakes):
+                self._receive(PendingHandshake(connection, peer))
             else:
                 connection.close()
 
-    def _receive(self, arrival: Arrival) -> None:
-        self._silent.add(arrival)
-        arrival.timer = self._loop.call_later(HANDSHAKE_SECONDS, self._time_out, arrival)
-        self._loop.add_reader(arrival.socket, self._readable, arrival)
+    def _receive(self, handshake: PendingHandshake) -> None:
+        self._silent.add(handshake)
+        handshake.timer = self._loop.call_later(HANDSHAKE_SECONDS, self._time_out, handshake)
+        self._loop.add_reader(handshake.socket, self._readable, handshake)
 
-    def _readable(self, arrival: Arrival) -> None:
+    def _readable(self, handshake: PendingHandshake) -> None:
         """Peek at the first bytes of a connection without consuming them."""
         try:
-            first = arrival.socket.recv(_PEEK_BYTES, socket.MSG_PEEK)
+            first = handshake.socket.recv(_PEEK_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             first = b""
-        self._stop_watching(arrival)
+        self._stop_watching(handshake)
         if not first:
-            log.debug("left before the handshake", peer=arrival.peer)
-            self._drop(arrival)
+            log.debug("left before the handshake", peer=handshake.peer)
+            self._drop(handshake)
         elif first[0] != _HANDSHAKE or (len(first) > 1 and first[1] != _MAJOR):
-            self._log_rejection(arrival.peer, f"it does not speak TLS: it begins with {first!r}")
-            self._drop(arrival)
+            self._log_rejection(handshake.peer, f"it does not speak TLS: it begins with {first!r}")
+            self._drop(handshake)
         else:
             if not self._waiting:
                 self._loop.call_soon(self._begin)
-            self._waiting.append(arrival)
+            self._waiting.append(handshake)
 
     def _begin(self) -> None:
         """Start up to HANDSHAKES_PER_ITERATION handshakes, in the order of arrival."""
         for _ in range(min(HANDSHAKES_PER_ITERATION, len(self._waiting))):
-            task = self._loop.create_task(self._handshake(self._waiting.popleft()))
+            task = self._loop.create_task(self._perform(self._waiting.popleft()))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
         if self._waiting:
             self._loop.call_soon(self._begin)
 
-    async def _handshake(self, arrival: Arrival) -> None:
-        remaining = arrival.deadline - time.monotonic()
+    async def _perform(self, handshake: PendingHandshake) -> None:
+        remaining = handshake.deadline - time.monotonic()
         if remaining <= 0:
-            self._time_out(arrival)
+            self._time_out(handshake)
             return
-        ARRIVING.set(arrival.socket)
+        HANDSHAKE_SOCKET.set(handshake.socket)
         try:
-            if arrival.socket.family != socket.AF_UNIX:
-                arrival.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if handshake.socket.family != socket.AF_UNIX:
+                handshake.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(
                 self._connect,
-                arrival.socket,
+                handshake.socket,
                 ssl=self._tls.context,
                 ssl_handshake_timeout=remaining,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except ConnectionAbortedError:
-            self._time_out(arrival)
+            self._time_out(handshake)
         except OSError as error:
-            self._log_rejection(arrival.peer, reason(error))
+            self._log_rejection(handshake.peer, reason(error))
         finally:
-            self._admission.remove_arrival(arrival.peer)
+            self._admission.remove_handshake(handshake.peer)
 
-    def _drop(self, arrival: Arrival) -> None:
-        arrival.socket.close()
-        self._admission.remove_arrival(arrival.peer)
+    def _drop(self, handshake: PendingHandshake) -> None:
+        handshake.socket.close()
+        self._admission.remove_handshake(handshake.peer)
 
-    def _stop_watching(self, arrival: Arrival) -> None:
-        self._silent.discard(arrival)
-        self._loop.remove_reader(arrival.socket)
-        if arrival.timer is not None:
-            arrival.timer.cancel()
+    def _stop_watching(self, handshake: PendingHandshake) -> None:
+        self._silent.discard(handshake)
+        self._loop.remove_reader(handshake.socket)
+        if handshake.timer is not None:
+            handshake.timer.cancel()
 
-    def _time_out(self, arrival: Arrival) -> None:
-        if arrival in self._silent:
-            self._stop_watching(arrival)
-        self._drop(arrival)
-        self._log_rejection(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
+    def _time_out(self, handshake: PendingHandshake) -> None:
+        if handshake in self._silent:
+            self._stop_watching(handshake)
+        self._drop(handshake)
+        self._log_rejection(handshake.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
 
     def _log_rejection(self, peer: str, cause: str) -> None:
         log.info("connection rejected", peer=peer, url=str(self._admission.url), reason=cause)
@@ -323,7 +323,9 @@ def reason(error: OSError) -> str:
     return f"the handshake failed: {error.strerror or 'the connection broke'}"
 
 
-ARRIVING: Final[ContextVar[socket.socket | None]] = ContextVar("arriving", default=None)
+HANDSHAKE_SOCKET: Final[ContextVar[socket.socket | None]] = ContextVar(
+    "handshake_socket", default=None
+)
 """Socket of the connection whose TLS handshake the current task performs."""
 
 
@@ -365,5 +367,5 @@ class HandshakeContext(ssl.SSLContext):
         tls_object = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         if isinstance(tls_object, _Handshake):
             tls_object.outgoing = outgoing
-            tls_object.peer = ARRIVING.get()
+            tls_object.peer = HANDSHAKE_SOCKET.get()
         return tls_object

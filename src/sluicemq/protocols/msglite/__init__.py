@@ -1,1 +1,1 @@
-"""msglite: queues, and questions with answers, in lines that a person can type."""
+"""msglite: a protocol of text lines, with queues and queries."""

@@ -1,4 +1,4 @@
-"""HTTP gateway: publishes a request as two messages and makes the response from messages.
+"""HTTP gateway: publishes a request as two messages, and makes the response of those of the reply.
 
     request  ──> to ADDRESS, with reply address R:
                  {"method", "url", "protocol", "headers": {name: value}, "bodyAddr": B}
