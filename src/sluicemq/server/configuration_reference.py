@@ -11,6 +11,7 @@ import enum
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,9 +40,7 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
     setting = settings_of(Config)["insecure_public"]
     lines += _assignment(setting, config.insecure_public, (), origins)
     for path, struct in SECTIONS.items():
-        section: Any = config
-        for name in path:
-            section = getattr(section, name)
+        section: Any = attrgetter(".".join(path))(config)
         lines += ["", f"[{'.'.join(path)}]"]
         for setting in settings_of(struct).values():
             if (*path, setting.name) in SECTIONS:
@@ -144,6 +143,7 @@ def value_text(value: Any, unit: Unit | None = None) -> str:
 
 
 def plain(value: Any) -> Any:
+    """Return a value as JSON and TOML represent it."""
     if isinstance(value, enum.IntEnum):
         return value.name.lower()
     if isinstance(value, enum.Enum):
@@ -176,11 +176,9 @@ class EffectiveConfiguration:
         """Return all settings, then those of each listener."""
         views = []
         for path, setting in setting_paths():
-            value: Any = self._config
-            for name in path:
-                value = getattr(value, name)
-            dotted = ".".join(path)
-            views.append(_view(dotted, setting, value, self._origins.get(dotted, "default")))
+            name = ".".join(path)
+            value: Any = attrgetter(name)(self._config)
+            views.append(_view(name, setting, value, self._origins.get(name, "default")))
         source = self._origins.get("listeners", "default")
         for index, listener in enumerate(self._config.listeners):
             for setting in (settings_of(Listener)["url"], *listener_settings(listener)):
