@@ -334,4 +334,4 @@ def test_many_packet_headers_do_not_grow_the_cache() -> None:
         decoder.feed(wire.encode_send(b"q" * (1 + length % 1000), bytes(length)))
     assert decoder.error is None
     assert len(wire._packet_headers) <= 4096
-    assert len(decoder._leads) <= 256
+    assert len(decoder._prefixes) <= 256

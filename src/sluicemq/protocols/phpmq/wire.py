@@ -115,8 +115,8 @@ _HEADER_SIZE: Final = 8
 _PACKET_HEADER_SIZE: Final = 32
 _NO_EXPIRY: Final = b"P05%029d0" % 1
 _FULL_ID: Final = b"P03%029d" % 32
-_LEAD_SIZE: Final = _HEADER_SIZE + _PACKET_HEADER_SIZE
-_MAX_LEADS: Final = 256
+_PREFIX_SIZE: Final = _HEADER_SIZE + _PACKET_HEADER_SIZE
+_MAX_MESSAGE_PREFIXES: Final = 256
 
 _CACHED_HEADERS: Final = 4096
 _packet_headers: dict[bytes, tuple[int, int]] = {}
@@ -133,7 +133,7 @@ class Decoder(FrameDecoder[Frame]):
     __slots__ = (
         "_content_limits",
         "_kinds",
-        "_leads",
+        "_prefixes",
         "_undecided",
         "newline",
     )
@@ -154,12 +154,12 @@ class Decoder(FrameDecoder[Frame]):
             limits.number,
             limits.number,
         )
-        self._leads: dict[bytes, tuple[int, int, int]] = {}
+        self._prefixes: dict[bytes, tuple[int, int, int]] = {}
 
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
         """Append the complete frames, as `FrameDecoder` requires.
 
-        The lead of a message is its header and the packet header of its queue name. A lead that
+        The prefix of a message is its header and the packet header of its queue name. A prefix that
         `_message` has parsed on this connection is not parsed again: it determines the type, the
         number of packets and the end of the queue name. `_message` parses all messages whose
         remaining bytes are not in the most frequent form.
@@ -167,19 +167,19 @@ class Decoder(FrameDecoder[Frame]):
         position = 0
         size = len(data)
         body_limit = self._content_limits[CONTENT]
-        leads = self._leads
+        prefixes = self._prefixes
         headers = _packet_headers
         starts = data.startswith
         append = frames.append
         while position < size:
-            lead = leads.get(data[position : position + _LEAD_SIZE])
-            if lead is not None:
-                kind, packets, name_end = lead
+            prefix = prefixes.get(data[position : position + _PREFIX_SIZE])
+            if prefix is not None:
+                kind, packets, name_end = prefix
                 name_end += position
                 if kind == ACKNOWLEDGE:
                     end = name_end + _PACKET_HEADER_SIZE + 32
                     if end <= size and starts(_FULL_ID, name_end):
-                        queue = data[position + _LEAD_SIZE : name_end]
+                        queue = data[position + _PREFIX_SIZE : name_end]
                         append((ACKNOWLEDGE, queue, b"", data[end - 32 : end], -1))
                         position = end
                         continue
@@ -193,7 +193,7 @@ class Decoder(FrameDecoder[Frame]):
                             identity += _PACKET_HEADER_SIZE
                             end = identity + 32 if starts(_FULL_ID, end) else size + 1
                         if (end <= size) if packets == 2 else starts(_NO_EXPIRY, end):
-                            queue = data[position + _LEAD_SIZE : name_end]
+                            queue = data[position + _PREFIX_SIZE : name_end]
                             content = data[body : body + header[1]]
                             number = -1 if packets == 2 and kind == SEND else 0
                             append((kind, queue, content, data[identity:end], number))
@@ -271,10 +271,10 @@ class Decoder(FrameDecoder[Frame]):
         identity = contents[MESSAGE_ID] or b""
         frames.append((kind, queue, contents[CONTENT] or b"", identity, number))
         if not in_line_form and order[0] == QUEUE_NAME and kind in (SEND, DISPATCH, ACKNOWLEDGE):
-            if len(self._leads) >= _MAX_LEADS:
-                self._leads.clear()
-            lead = data[start : start + _LEAD_SIZE]
-            self._leads[lead] = kind, len(order), _LEAD_SIZE + len(queue)
+            if len(self._prefixes) >= _MAX_MESSAGE_PREFIXES:
+                self._prefixes.clear()
+            prefix = data[start : start + _PREFIX_SIZE]
+            self._prefixes[prefix] = kind, len(order), _PREFIX_SIZE + len(queue)
         return position
 
     def _shape(self, header: bytes) -> tuple[int, frozenset[int]]:
