@@ -87,7 +87,7 @@ TABLE = RouteTable(
         endpoint(
             "GET", "/{kind}/{name}/parts/{part}", Part, needs=Operation.BROWSE, answer=list[Body]
         ),
-        endpoint("PUT", "/things/{name}", Thing, answer=Body, created=True),
+        endpoint("PUT", "/things/{name}", Thing, answer=Body, other_statuses=(201,)),
         endpoint("GET", "/files/{*rest}", Rest, prefix=""),
         endpoint("GET", "/", prefix=""),
     ]

@@ -173,11 +173,9 @@ def _responses(operation: ApiOperation[Any, Any], refs: dict[int, Any]) -> dict[
         success["content"] = {operation.media: {"schema": refs[id(operation.answer)]}}
     elif operation.answer is bytes:
         success["content"] = {operation.media: {} if operation.media == MEDIA_TYPE else _BINARY}
-    statuses = dict.fromkeys((operation.status, *operation.besides), success)
-    if operation.created:
-        statuses[201] = success
+    statuses = map(str, (operation.status, *operation.other_statuses))
     return {
-        **{str(status): response for status, response in statuses.items()},
+        **dict.fromkeys(statuses, success),
         "4XX": refused,
         "5XX": refused,
     }

@@ -252,7 +252,7 @@ PUT_DESTINATION: Final = ApiOperation(
     "Create a destination or change its settings",
     PutDestination,
     DestinationView,
-    created=True,
+    other_statuses=(201,),
 )
 DELETE_DESTINATION: Final = ApiOperation(
     "deleteDestination",

@@ -251,7 +251,7 @@ READ_SEGMENT: Final = ApiOperation(
     SegmentPath,
     bytes,
     media=OCTETS,
-    besides=(206,),
+    other_statuses=(206,),
 )
 LIST_JOURNAL_DESTINATIONS: Final = ApiOperation(
     "listJournalDestinations",

@@ -106,8 +106,8 @@ class ApiOperation(Generic[ParametersT, AnswerT]):
     parameters  type of the parameters
     answer      type of the JSON response; `NoneType` = no content, `bytes` = content of the media
                 type `media`
-    status      status of a successful response; `created`: it may also be 201; `besides`: other
-                success statuses, such as 206 for partial content
+    status      status of a successful response; it may also be one of `other_statuses`, such as 201
+                for an operation that creates something only if it does not exist
     raw_body    media type of a body that is not one JSON document
     audited     True if requests are written to the audit log; None = all methods except GET
     """
@@ -121,8 +121,7 @@ class ApiOperation(Generic[ParametersT, AnswerT]):
     answer: type[AnswerT]
     _: KW_ONLY
     status: int = 200
-    created: bool = False
-    besides: tuple[int, ...] = ()
+    other_statuses: tuple[int, ...] = ()
     media: str = "application/json"
     raw_body: str = ""
     audited: bool | None = None

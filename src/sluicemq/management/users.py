@@ -220,7 +220,7 @@ PUT_USER: Final = ApiOperation(
     "Add or change a user",
     PutUser,
     UserResult,
-    created=True,
+    other_statuses=(201,),
 )
 DELETE_USER: Final = ApiOperation(
     "deleteUser", "DELETE", _USER, Need.SUPERUSER, "Remove a user", DeleteUser, NoneType, status=204
@@ -290,7 +290,7 @@ GET_ROLE: Final = ApiOperation(
     "getRole", "GET", _ROLE, Need.SUPERUSER, "A role", NamePath, RoleView
 )
 PUT_ROLE: Final = ApiOperation(
-    "putRole", "PUT", _ROLE, Need.SUPERUSER, "Add a role", PutRole, RoleView, created=True
+    "putRole", "PUT", _ROLE, Need.SUPERUSER, "Add a role", PutRole, RoleView, other_statuses=(201,)
 )
 DELETE_ROLE: Final = ApiOperation(
     "deleteRole",
