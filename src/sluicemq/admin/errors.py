@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import msgspec
 import structlog
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from sluicemq.journal.space import NO_SPACE
@@ -88,16 +89,27 @@ class ApiError(SluiceError):
         self.more = dict(more or {})
 
 
-def problem(status: int, code: str, detail: str) -> dict[str, Any]:
-    """Return a problem document without extension members other than `code`. Bytes of the detail
-    that are not UTF-8, as in names that it quotes, are escaped."""
-    return {
-        "type": f"/problems/{code}",
-        "title": code.replace("-", " ").capitalize(),
-        "status": status,
-        "detail": detail.encode("utf-8", "backslashreplace").decode(),
-        "code": code,
-    }
+class Problem(msgspec.Struct, frozen=True):
+    """Problem document of a request that was not carried out (RFC 9457). `type` and `code` are for
+    programs, `title` and `detail` for people; some errors have further members."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+
+
+def problem(status: int, code: str, detail: str) -> Problem:
+    """Return a problem document. Bytes of the detail that are not UTF-8, as in names that it
+    quotes, are escaped."""
+    return Problem(
+        type=f"/problems/{code}",
+        title=code.replace("-", " ").capitalize(),
+        status=status,
+        detail=detail.encode("utf-8", "backslashreplace").decode(),
+        code=code,
+    )
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -108,7 +120,8 @@ def json_response(content: Any, status: int = 200) -> Response:
 def error_response(error: Exception) -> Response:
     """Return the error response for an exception."""
     api_error = _api_error(error)
-    body = {**problem(api_error.status, api_error.code, str(api_error)), **api_error.more}
+    document = problem(api_error.status, api_error.code, str(api_error))
+    body = {**asdict(document), **api_error.more}
     return Response(msgspec.json.encode(body), api_error.status, api_error.headers, PROBLEM_TYPE)
 
 

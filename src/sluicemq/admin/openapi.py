@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from sluicemq import __version__
 from sluicemq.admin.caller import COOKIE
-from sluicemq.admin.errors import MEDIA_TYPE, PROBLEM_TYPE
+from sluicemq.admin.errors import MEDIA_TYPE, PROBLEM_TYPE, Problem
 from sluicemq.admin.routing import Call, handles
 from sluicemq.management.broker import GET_OPENAPI_DOCUMENT
 from sluicemq.management.operation import KINDS, PREFIX, ApiOperation, Need, NoParameters
@@ -27,17 +27,6 @@ _PAGE: Final = re.compile(rb'\bPage[_[]([A-Za-z]+)[]_](?=")')
 _TAGS: Final = {"history": "overview", "openapi.json": "overview", "status": "health"}
 """Tags of paths whose first part is no resource."""
 _BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Problem document of a request that was not carried out (RFC 9457). `type` and `code` are for
-    programs, `title` and `detail` for people; some errors have further members."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
 
 
 def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
