@@ -206,7 +206,6 @@ def _attempts_header(attempts: int) -> bytes:
 _FEW_ATTEMPTS: Final = tuple(_attempts_header(attempts) for attempts in range(64))
 _FIRST_TAIL: Final = b"\0\1" + _FEW_ATTEMPTS[1] + _TRAILER
 """Headers and error strings of a message's first delivery."""
-_FIRST_SIZE: Final = 10 + len(_FIRST_TAIL)
 
 
 def encode_deliver(
@@ -226,44 +225,32 @@ def encode_deliver(
 
     `identity` and `queue` have at most 65,535 bytes, and `identity` at least one.
     """
-    if attempts == 1 and not raw_headers:
-        # the most frequent frame, encoded in a fraction of the time
-        size = _FIRST_SIZE + len(identity) + len(queue) + len(payload)
-        if size <= limit:
-            return b"".join(
-                (
-                    _lead.pack(size, 0, _VERSION, DELIVER, len(identity)),
-                    identity,
-                    _u16.pack(len(queue)),
-                    queue,
-                    _u32.pack(len(payload)),
-                    payload,
-                    _FIRST_TAIL,
-                )
-            )
-    headers = raw_headers or b"\0\0"
-    size = body_size(identity, queue, payload, headers)
-    trailer = _TRAILER
+    size = 10 + len(identity) + len(queue) + len(payload)
+    if attempts == 1 and not raw_headers and size + len(_FIRST_TAIL) <= limit:
+        tail = _FIRST_TAIL  # the most frequent one
+    else:
+        tail = _deliver_tail(raw_headers or b"\0\0", attempts, limit - size)
+    return b"".join(
+        (
+            _lead.pack(size + len(tail), 0, _VERSION, DELIVER, len(identity)),
+            identity,
+            _u16.pack(len(queue)),
+            queue,
+            _u32.pack(len(payload)),
+            payload,
+            tail,
+        )
+    )
+
+
+def _deliver_tail(headers: bytes, attempts: int, limit: int) -> bytes:
+    """Return headers and error strings of a DELIVER; additions above `limit` bytes are omitted."""
     if attempts:
         attempts_header = _FEW_ATTEMPTS[attempts] if attempts < 64 else _attempts_header(attempts)
-        if size + len(attempts_header) <= limit and headers[:2] != b"\xff\xff":
+        if len(headers) + len(attempts_header) <= limit and headers[:2] != b"\xff\xff":
             count = (headers[0] << 8) + headers[1] + 1
             headers = b"%b%b%b" % (_u16.pack(count), headers[2:], attempts_header)
-            size += len(attempts_header)
-    if size + 4 <= limit:
-        size += 4
-    else:
-        trailer = b""
-    return b"%b%b%b%b%b%b%b%b" % (
-        _lead.pack(size, 0, _VERSION, DELIVER, len(identity)),
-        identity,
-        _u16.pack(len(queue)),
-        queue,
-        _u32.pack(len(payload)),
-        payload,
-        headers,
-        trailer,
-    )
+    return headers + _TRAILER if len(headers) + len(_TRAILER) <= limit else headers
 
 
 def body_size(identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes) -> int:
