@@ -50,7 +50,7 @@ MAX_TARGETS: Final = 1024
 """Targets cached per connection. The cache is cleared when it is full."""
 CONGESTED: Final = 1
 """Reason for a pause: the client reads too slowly. Protocols add reasons from 2 on."""
-_SPARE: Final = 64
+_MAX_ENDED_ENTRIES: Final = 64
 """Entries of ended deliveries that `Unacked.trim` tolerates."""
 
 Frame = TypeVar("Frame")
@@ -226,14 +226,14 @@ class LoginCheck(Generic[Frame]):
     logged_in  the client has logged in; it stays so if a further login fails
     """
 
-    __slots__ = ("_channel", "_refused", "_request", "_session", "logged_in")
+    __slots__ = ("_channel", "_close_alarm", "_request", "_session", "logged_in")
 
     def __init__(self, channel: Channel[Frame], session: LoginSession[Frame]) -> None:
         self._channel = channel
         self._session: LoginSession[Frame] | None = session
         self._request: Frame | None = None
         """Login in progress."""
-        self._refused = Alarm(channel.transport)
+        self._close_alarm = Alarm(channel.transport)
         self.logged_in = False
 
     @property
@@ -254,13 +254,13 @@ class LoginCheck(Generic[Frame]):
         self._request = request
         guest = channel.access.guest
         if guest is not None and not any(credentials):
-            self._checked(guest)
+            self._on_checked(guest)
         else:
-            channel.access.login(channel.transport.peer, credentials, self._checked)
+            channel.access.login(channel.transport.peer, credentials, self._on_checked)
         if self._request is request:
             channel.hold([], 0)
 
-    def _checked(self, result: Identity | AccessError) -> None:
+    def _on_checked(self, result: Identity | AccessError) -> None:
         request, self._request = self._request, None
         channel = self._channel
         was_holding = channel.held_frames is not None
@@ -282,12 +282,12 @@ class LoginCheck(Generic[Frame]):
 
     def close_later(self, reason: str) -> None:
         """Close the connection REFUSED_SECONDS from now, because its login is refused."""
-        self._refused.set(REFUSED_SECONDS, partial(self._channel.transport.close, reason))
+        self._close_alarm.set(REFUSED_SECONDS, partial(self._channel.transport.close, reason))
 
     def release(self) -> None:
         """End the check in progress and drop the reference to the session, after its end."""
         self._channel.access.cancel_login()
-        self._refused.cancel()
+        self._close_alarm.cancel()
         self._session = None
 
 
@@ -523,7 +523,7 @@ class Unacked(Generic[Token, Entry]):
         self.duplicates = 0
         self._later: dict[Token, list[Entry]] = {}
         """Further entries of a token, oldest first."""
-        self._trim_at = _SPARE
+        self._trim_at = _MAX_ENDED_ENTRIES
 
     def add_duplicate(self, token: Token, entry: Entry) -> None:
         """Add a further entry of a token that is in `first`."""
@@ -561,7 +561,7 @@ class Unacked(Generic[Token, Entry]):
         for token, entry in entries:
             if self.first.setdefault(token, entry) is not entry:
                 self.add_duplicate(token, entry)
-        self._trim_at = 2 * len(entries) + _SPARE
+        self._trim_at = 2 * len(entries) + _MAX_ENDED_ENTRIES
 
     def clear(self) -> None:
         """Remove all entries. `first` stays the same object."""

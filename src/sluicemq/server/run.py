@@ -34,7 +34,7 @@ from sluicemq.model.engine_options import EngineOptions
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.destinations import Metrics
-from sluicemq.protocols.vibemq.large import PARALLEL, Offload
+from sluicemq.protocols.vibemq.large import MAX_RUNNING_JOBS, Offload
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing
@@ -240,7 +240,7 @@ class Server:
             http=config.http,
         )
         background_thread = BackgroundThread(loop)
-        unpack_thread = BackgroundThread(loop, PARALLEL)
+        unpack_thread = BackgroundThread(loop, MAX_RUNNING_JOBS)
         session_factories = SessionFactories(
             broker,
             self,

@@ -15,8 +15,8 @@ from sluicemq.protocols.vibemq.compression import (
     SUPPORTED,
     Compression,
     Unpacker,
+    algorithm_names,
     compress,
-    names,
     negotiate,
 )
 
@@ -57,8 +57,8 @@ def test_the_clients_first_that_is_supported(
 
 
 def test_names() -> None:
-    assert names(SUPPORTED) == "brotli,gzip"
-    assert names([Compression.NONE]) == names([]) == ""
+    assert algorithm_names(SUPPORTED) == "brotli,gzip"
+    assert algorithm_names([Compression.NONE]) == algorithm_names([]) == ""
 
 
 @pytest.mark.parametrize("how", BOTH)

@@ -12,7 +12,7 @@ from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.vibemq import consumers, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.large import PARALLEL, LargeKey, encode_large
+from sluicemq.protocols.vibemq.large import MAX_RUNNING_JOBS, LargeKey, encode_large
 from sluicemq.protocols.vibemq.session import MAX_UNPACKED_BYTES
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 from tests.protocols.vibemq.harness import Harness, Peer
@@ -183,7 +183,7 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
     highest = 0
     for _ in range(100):
         harness.run_event_loop()
-        assert len(harness.background.jobs) <= PARALLEL
+        assert len(harness.background.jobs) <= MAX_RUNNING_JOBS
         highest = max(highest, harness.memory.reserved)
         harness.background.run()
     assert full_size <= highest <= harness.memory.limit
@@ -205,7 +205,7 @@ def test_connection_that_closes_meanwhile(harness: Harness) -> None:
     for peer in peers:
         peer.session.receive(packed(ORDERS))
     harness.run_event_loop()
-    assert len(harness.background.jobs) == PARALLEL
+    assert len(harness.background.jobs) == MAX_RUNNING_JOBS
     for peer in peers:
         peer.drop()
         assert peer.session.buffered == 0

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.vibemq.mapping import MAX_DEPTH, check, check_in_chunks
+from sluicemq.protocols.vibemq.mapping import MAX_DEPTH, check_payload, check_payload_in_chunks
 
 
 def nested(depth: int, opening: bytes, closing: bytes) -> bytes:
@@ -114,35 +114,35 @@ REFUSED = [
 
 @pytest.mark.parametrize("payload", ACCEPTED, ids=lambda payload: repr(payload[:30]))
 def test_accepted(payload: bytes) -> None:
-    check(payload)
+    check_payload(payload)
 
 
 @pytest.mark.parametrize("payload", REFUSED, ids=lambda payload: repr(payload[:30]))
 def test_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
-        check(payload)
+        check_payload(payload)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_the_verdict_is_the_same_in_chunks(size: int) -> None:
     for payload in ACCEPTED:
-        check_in_chunks(payload, size)
+        check_payload_in_chunks(payload, size)
     for payload in REFUSED:
         with pytest.raises(ProtocolError):
-            check_in_chunks(payload, size)
+            check_payload_in_chunks(payload, size)
 
 
 @pytest.mark.parametrize("payload", [b"[,1,2]", b"{,}", b'{"a":1,,"b":2}', b"[1}, 2]", b"[1,2},3]"])
 def test_chunks_of_invalid_json(payload: bytes) -> None:
     for size in range(1, 8):
         with pytest.raises(ProtocolError):
-            check_in_chunks(payload, size)
+            check_payload_in_chunks(payload, size)
 
 
 def test_an_error_names_the_reason() -> None:
     for payload, reason in ((b"[1,]", "not JSON"), (b'"\xff"', "not UTF-8"), (b"[" * 65, "deeper")):
         with pytest.raises(ProtocolError, match=reason):
-            check(payload)
+            check_payload(payload)
 
 
 def acceptable(payload: bytes) -> bool:
@@ -180,7 +180,7 @@ values = st.recursive(
 @given(values, st.booleans(), st.sampled_from([None, 1]))
 def test_all_json_is_accepted(value: object, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    check(text.encode("utf-8", "surrogatepass" if ascii_only else "strict"))
+    check_payload(text.encode("utf-8", "surrogatepass" if ascii_only else "strict"))
 
 
 tokens = st.sampled_from(
@@ -203,14 +203,14 @@ def test_the_verdict_is_the_standards(payload: bytes) -> None:
     else:
         expected = acceptable(payload)
     try:
-        check(payload)
+        check_payload(payload)
     except ProtocolError:
         assert not expected
     else:
         assert expected
     for size in (1, 5):
         try:
-            check_in_chunks(payload, size)
+            check_payload_in_chunks(payload, size)
         except ProtocolError:
             assert not expected
         else:

@@ -21,8 +21,8 @@ from sluicemq.model.errors import (
     RequestRefused,
 )
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
-from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING, check
+from sluicemq.protocols.vibemq.compression import Compression, algorithm_names, negotiate
+from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING, check_payload
 from sluicemq.protocols.vibemq.queues import (
     OPTIONS,
     QueueOptions,
@@ -98,7 +98,7 @@ def connect(
         "authUsername": username,
         "authPassword": password,
         "authToken": token,
-        "supported-compression": names(offered),
+        "supported-compression": algorithm_names(offered),
     }
     return Frame(
         wire.CONNECT, identity, headers={name: text for name, text in headers.items() if text}
@@ -131,7 +131,7 @@ def encode_payload(value: object) -> bytes:
         return b""
     try:
         payload = msgspec.json.encode(value)
-        check(payload)
+        check_payload(payload)
     except (TypeError, OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise ValueError(f"the payload cannot be encoded as JSON: {error}") from None
     except ProtocolError as error:
@@ -147,7 +147,7 @@ def payload_of(body: bytes) -> tuple[object, Mapping[str, str]]:
     """
     if body.lstrip()[:1] != b'"':
         try:
-            check(body)
+            check_payload(body)
         except ProtocolError:
             pass
         else:

@@ -46,7 +46,13 @@ from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.vibemq.compression import SUPPORTED, compress
-from sluicemq.protocols.vibemq.mapping import PRIORITIES, PRIORITY, check, read_priority, to_message
+from sluicemq.protocols.vibemq.mapping import (
+    PRIORITIES,
+    PRIORITY,
+    check_payload,
+    read_priority,
+    to_message,
+)
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, origin_of, read_written
 from sluicemq.protocols.vibemq.wire import (
     MAX_BODY,
@@ -405,7 +411,7 @@ def _build_message(
     frame = Frame(PUBLISH, identity, destination.name, payload, headers)
     try:
         if payload:
-            check(payload)
+            check_payload(payload)
         _check_size(frame)
         message = to_message(destination, frame, Durability.SYNC, 0)
     except (ProtocolError, UnicodeEncodeError) as error:

@@ -187,7 +187,7 @@ def queue_info(connection: VibemqConnection, frame: Frame) -> None:
     answer = Frame(QUEUE_INFO, frame.id, frame.queue)
     destination = queues.find(connection.broker, frame.queue)
     if destination is not None:
-        payload = queues.info(destination, connection.by_name)
+        payload = queues.info(destination, connection.reads_mode_names)
         connection.send(answer._replace(payload=payload))
         return
     # an Error would make the .NET client's attempt to connect fail
@@ -215,7 +215,7 @@ OPERATIONS: Final = {
 """Operations by VibeMQ's names, in the order of VibeMQ's numbers."""
 _NAMES: Final = {name.lower(): name for name in OPERATIONS}
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}\Z")
-_FIELDS: Final = {
+_REQUIRED_FIELDS: Final = {
     CREATE_USER: ("username", "password"),
     DELETE_USER: ("username",),
     CHANGE_PASSWORD: ("username", "newPassword"),
@@ -224,12 +224,14 @@ _FIELDS: Final = {
     GET_USER_PERMISSIONS: ("username",),
 }
 """Required fields of the payload."""
-_OWN: Final = {
+_OWN_ACCOUNT_ERRORS: Final = {
     CHANGE_PASSWORD: "You may only change your own password.",
     GET_USER_PERMISSIONS: "You may only view your own permissions.",
 }
 """Commands that every user may use for the own account, with the error for other accounts."""
-_USER_NAME: Final = "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
+_INVALID_USER_NAME: Final = (
+    "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
+)
 _SUPERUSER_STAYS: Final = "Cannot delete a superuser account."
 
 
@@ -257,7 +259,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     users = access.users
     assert users is not None
     database = users.database
-    if not identity.superuser and kind not in _OWN:
+    if not identity.superuser and kind not in _OWN_ACCOUNT_ERRORS:
         raise _denied(connection, kind, "Superuser access required.")
     if kind == LIST_USERS:
         accounts = [
@@ -273,21 +275,20 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     request = _read_request(frame)
     name, pattern = request.username or "", request.queue_pattern or ""
     response: dict[str, object] = {"username": name}
-    callback = partial(_changed, connection, frame, response)
+    callback = partial(_answer_change, connection, frame, response)
     save_user = partial(records.save_user, name=name, hash_password=users.hash, now=users.now())
     if not identity.superuser and name != identity.name:
-        raise _denied(connection, kind, _OWN[kind])
+        raise _denied(connection, kind, _OWN_ACCOUNT_ERRORS[kind])
     if kind == GET_USER_PERMISSIONS:
-        _send_json(
-            connection, frame, [_permission(permission) for permission in database.rights(name)]
-        )
+        entries = [_permission_entry(permission) for permission in database.rights(name)]
+        _send_json(connection, frame, entries)
     elif kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
         if len(name) <= MAX_USER and is_queue_name(name):
             new_user = UserRequest(password=request.password or "")
             access.change(partial(save_user, requested=new_user, new=True), callback)
         else:
-            callback(AccessError(_USER_NAME))
+            callback(AccessError(_INVALID_USER_NAME))
     elif kind == DELETE_USER:
         account = database.users.get(name)
         if account is not None and account.superuser:
@@ -310,7 +311,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
 
 def _read_request(frame: Frame) -> CommandPayload:
     """Return the payload of a command. Raises RejectedRequest."""
-    fields = _FIELDS[frame.type]
+    fields = _REQUIRED_FIELDS[frame.type]
     if not frame.payload:
         raise RejectedRequest("INVALID_PAYLOAD", f"Payload required: {{ {', '.join(fields)} }}.")
     try:
@@ -371,7 +372,7 @@ def _grant(
         access.change(change, callback)
 
 
-def _changed(
+def _answer_change(
     connection: VibemqConnection,
     frame: Frame,
     response: dict[str, object],
@@ -401,7 +402,7 @@ def _denied(connection: VibemqConnection, kind: int, reason: str) -> RejectedReq
     return RejectedRequest("NOT_AUTHORIZED", reason)
 
 
-def _permission(permission: Permission) -> dict[str, object]:
+def _permission_entry(permission: Permission) -> dict[str, object]:
     granted = permission.operations
     names = [name for name, operation in OPERATIONS.items() if operation in granted]
     return {"queuePattern": permission.pattern, "operations": names}

@@ -51,7 +51,7 @@ def negotiate(offered: str, supported: Collection[Compression] = SUPPORTED) -> C
     return next(filter(None, algorithms), Compression.NONE)
 
 
-def names(algorithms: Collection[Compression]) -> str:
+def algorithm_names(algorithms: Collection[Compression]) -> str:
     """Return the algorithms as a header lists them."""
     return ",".join(
         algorithm.name.lower() for algorithm in algorithms if algorithm is not Compression.NONE
@@ -93,12 +93,12 @@ class Unpacker:
     unpacked  bytes of the body so far
     """
 
-    __slots__ = ("_left", "_limit", "_parts", "unpacked")
+    __slots__ = ("_limit", "_parts", "_remaining", "unpacked")
 
     def __init__(self, data: bytes, flag: int, limit: int) -> None:
         """`limit`: bytes of the body. `flag`: one of `Compression`."""
         self._limit = limit
-        self._left = _READERS[flag](data)
+        self._remaining = _READERS[flag](data)
         """Parts that are not decompressed yet."""
         self._parts: list[bytes] = []
         self.unpacked = 0
@@ -110,7 +110,7 @@ class Unpacker:
         ProtocolError if it is corrupt, truncated or followed by other data.
         """
         size = min(size, self._limit)
-        for part in self._left:
+        for part in self._remaining:
             self._parts.append(part)
             self.unpacked += len(part)
             if self.unpacked > self._limit:

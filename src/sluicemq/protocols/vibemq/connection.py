@@ -4,9 +4,9 @@ The .NET client passes only the message of an Error to its application, and appl
 Errors that the original server (1.8.0) also reports therefore have exactly its text.
 
 The broker sends a PublishAck once the message is on disk; those of one read are sent together. A
-message for a full queue with the BlockPublisher strategy waits for room, and so does its
+message for a full queue with the BlockPublisher strategy waits for capacity, and so does its
 PublishAck, but no longer than clients wait for a response. The session keeps reading meanwhile,
-because the client's own acknowledgements may make room.
+because the client's own acknowledgements may free capacity.
 
 Clients may reply to any existing destination that a replyTo header names, even if its name is not a
 valid VibeMQ queue name, as that of a JMS client's destination may be.
@@ -38,8 +38,8 @@ from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compress
 from sluicemq.protocols.vibemq.large import LargeDeliveries
 from sluicemq.protocols.vibemq.mapping import (
     MAX_QUEUE_NAME,
-    check,
     check_headers,
+    check_payload,
     is_queue_name,
     read_address,
     to_message,
@@ -68,7 +68,7 @@ _MAX_RESPONSE: Final = 4 * MAX_BODY
 _MAX_REASON: Final = 1000
 """Maximum length of an error's message, in bytes."""
 _MAX_PARKED: Final = 1000
-"""Messages of a connection that may wait for room; a further one is refused at once."""
+"""Messages of a connection that may wait for capacity; a further one is refused at once."""
 _NEEDS_QUEUE: Final = {
     PUBLISH: "publish",
     SUBSCRIBE: "subscribe",
@@ -124,7 +124,7 @@ class SessionOptions(NamedTuple):
     login_bytes     maximum size of a frame's body before the login, in bytes
     login_failures  failed logins, from 1, after which the connection is closed
     refused         the connection exceeds the connection limit: its Connect is refused
-    block_timeout   ms that a publish waits for room in a queue with the BlockPublisher strategy
+    block_timeout   ms that a publish waits for capacity in a queue with the BlockPublisher strategy
     defaults        options of queues for which a client gives none
     """
 
@@ -151,17 +151,16 @@ class SessionOptions(NamedTuple):
 class VibemqConnection:
     """State of one connection. Implements `channel.PublishingSession`.
 
-    name         unique name of the connection
-    compression  negotiated compression
-    by_name      the client reads delivery modes by name
-    large        frames of large messages, of all connections
-    publisher    accepts the messages; `confirm` has to be called after the frames of a read
-    targets      destinations to which this client may publish, with their PublishAck templates
+    name              unique name of the connection
+    compression       negotiated compression
+    reads_mode_names  the client reads the names of delivery modes, not their numbers
+    large             frames of large messages, of all connections
+    publisher         accepts the messages; `confirm` has to be called after the frames of a read
+    targets           destinations to which this client may publish, with their PublishAck templates
     """
 
     __slots__ = (
         "broker",
-        "by_name",
         "channel",
         "compression",
         "creation",
@@ -169,6 +168,7 @@ class VibemqConnection:
         "name",
         "options",
         "publisher",
+        "reads_mode_names",
         "targets",
     )
 
@@ -186,7 +186,7 @@ class VibemqConnection:
         self.options = options
         self.name = name
         self.compression = Compression.NONE
-        self.by_name = False
+        self.reads_mode_names = False
         self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
         self.publisher: Publisher[Request] = Publisher(channel, self, options.block_timeout)
 
@@ -231,7 +231,7 @@ class VibemqConnection:
         _, identity, name, payload, headers, _, _, _ = frame
         try:
             if payload and not checked:
-                check(payload)
+                check_payload(payload)
             if headers:
                 check_headers(headers)
             target = self.targets.get(name)
@@ -284,11 +284,11 @@ class VibemqConnection:
         return [template.fill(identity.encode()) for template, identity in batch]
 
     def may_park(self, destination: Destination) -> bool:
-        """Return whether one more message may wait for room."""
+        """Return whether one more message may wait for capacity."""
         return self.options.block_timeout > 0 and self.publisher.parked < _MAX_PARKED
 
     def finish_parked(self, request: Request, error: BrokerError | None) -> None:
-        """Answer a Publish that has waited for room."""
+        """Answer a Publish that has waited for capacity."""
         if error is None:
             self.channel.traffic.published += 1
             self.publisher.confirm_parked(request)

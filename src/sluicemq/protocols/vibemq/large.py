@@ -23,7 +23,7 @@ from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_tracebac
 from sluicemq.model.message import Message
 from sluicemq.protocols.transport import Background
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker
-from sluicemq.protocols.vibemq.mapping import check_in_chunks, to_deliver
+from sluicemq.protocols.vibemq.mapping import check_payload_in_chunks, to_deliver
 from sluicemq.protocols.vibemq.wire import (
     HEADER_SIZE,
     MAX_BODY,
@@ -37,11 +37,11 @@ from sluicemq.protocols.vibemq.wire import (
 
 LARGE: Final = 256 * 1024
 """Size of a body, in bytes, above which another thread unpacks, checks and compresses it."""
-PARALLEL: Final = 2
+MAX_RUNNING_JOBS: Final = 2
 """Maximum number of running jobs."""
-KEPT_BYTES: Final = 16 << 20
+MAX_CACHE_BYTES: Final = 16 << 20
 """Size of the cache of frames, in bytes."""
-_ENTRY: Final = 512
+_ENTRY_OVERHEAD: Final = 512
 """Bytes that a cached frame takes in addition; also those of a message that cannot be sent."""
 
 Result = TypeVar("Result")
@@ -109,11 +109,11 @@ class Offload:
         """
         job = OffloadedJob(work, callback, size)
         self._waiting.append(job)
-        self._begin()
+        self._start_jobs()
         return job
 
-    def _begin(self) -> None:
-        while self._waiting and self._running < PARALLEL:
+    def _start_jobs(self) -> None:
+        while self._waiting and self._running < MAX_RUNNING_JOBS:
             job = self._waiting[0]
             if job.work is None:
                 self._waiting.popleft()
@@ -137,7 +137,7 @@ class Offload:
         finally:
             if self._memory is not None:
                 self._memory.unreserve(job.size)
-            self._begin()
+            self._start_jobs()
 
 
 # --- received frames -----------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def read_large(decoder: Decoder, large: Unpacker, size: int) -> Frame | None:
         return Frame(REFUSED, frame.id, error_message=reason)
     try:
         if frame.payload:
-            check_in_chunks(frame.payload)
+            check_payload_in_chunks(frame.payload)
     except ProtocolError as error:
         return Frame(REFUSED, frame.id, error_message=str(error))
     return frame
@@ -224,11 +224,11 @@ class LargeDeliveries:
 
     def cache(self, key: LargeKey, frame: bytes) -> None:
         """Add a frame to the cache, which does not have it."""
-        self._cached_bytes += _ENTRY + len(frame)
+        self._cached_bytes += _ENTRY_OVERHEAD + len(frame)
         self._cache[key] = frame
-        while self._cached_bytes > KEPT_BYTES:
+        while self._cached_bytes > MAX_CACHE_BYTES:
             _, oldest = self._cache.popitem(last=False)
-            self._cached_bytes -= _ENTRY + len(oldest)
+            self._cached_bytes -= _ENTRY_OVERHEAD + len(oldest)
 
     def request(
         self, key: LargeKey, encode: Callable[[], bytes], size: int, on_encoded: EncodedCallback

@@ -24,9 +24,9 @@ Headers of messages that were published over VibeMQ are delivered over VibeMQ by
 represent are omitted: empty and null ones, names of the headers above, those about a compression
 that is undone (protocols/transcoding.py), and texts longer than 65,535 bytes.
 
-Payloads are validated (`check`): the .NET client parses every payload while it reads the frame, and
-closes its connection on one that System.Text.Json rejects. A broker that accepted such a message
-would break the connection of each subscriber, again and again. So the check is as strict as
+Payloads are validated (`check_payload`): the .NET client parses every payload while it reads the
+frame, and closes its connection on one that System.Text.Json rejects. A broker that accepted such a
+message would break the connection of each subscriber, again and again. So the check is as strict as
 System.Text.Json is by default: strict UTF-8 without a byte order mark, one value, no comments, no
 trailing commas, no NaN, no depth beyond 64. It is no stricter: numbers may have any length and
 size, keys may be repeated, and escaped lone surrogates (`\\ud800`), which .NET rejects only when
@@ -131,7 +131,7 @@ _SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _STEPS: Final = {0x5B: 1, 0x5D: -1}
 _QUICK_LEVELS: Final = 8
 
-PIECE: Final = 256 * 1024
+CHUNK: Final = 256 * 1024
 """Bytes of a payload that are checked at a time. The check blocks other threads for some ms."""
 _CLOSERS: Final = {0x5B: b"]", 0x7B: b"}"}
 _MAX_WITHOUT_COMMA: Final = 5 * MAX_DEPTH
@@ -180,7 +180,7 @@ def read_priority(text: str) -> int:
 def to_message(address: Address, frame: Frame, durability: Durability, now: int) -> Message:
     """Return the message of a PUBLISH. `now` is wall ms.
 
-    The payload (`payload.check`) and the headers (`check_headers`) are not checked.
+    The payload (`check_payload`) and the headers (`check_headers`) are not checked.
     """
     body = frame.payload
     message = Message(
@@ -194,7 +194,7 @@ def to_message(address: Address, frame: Frame, durability: Durability, now: int)
     )
     headers = frame.headers
     if headers:
-        _take_headers(message, headers)
+        _apply_headers(message, headers)
         message.native = (
             encode_headers(
                 {name: text for name, text in headers.items() if name != ATTEMPTS_HEADER}
@@ -205,7 +205,7 @@ def to_message(address: Address, frame: Frame, durability: Durability, now: int)
     return message
 
 
-def _take_headers(message: Message, headers: Mapping[str, str]) -> None:
+def _apply_headers(message: Message, headers: Mapping[str, str]) -> None:
     properties: dict[str, Property] = {}
     for key, value in headers.items():
         if key == PRIORITY:
@@ -217,7 +217,7 @@ def _take_headers(message: Message, headers: Mapping[str, str]) -> None:
         elif key == TYPE:
             message.type = value
         elif key == CONTENT_ENCODING and value == BASE64:
-            body = _decoded(message.body)
+            body = _decode_base64(message.body)
             if body is not None:
                 message.body = body
                 message.kind = _BYTES
@@ -233,18 +233,18 @@ def read_address(text: str) -> Address:
     return Address(Kind.QUEUE, text)
 
 
-def _decoded(payload: bytes) -> bytes | None:
-    """Return the bytes of a JSON string of base64; None unless `_encoded` restores the payload."""
+def _decode_base64(payload: bytes) -> bytes | None:
+    """Return the bytes of a JSON string of base64; None unless `_encode_base64` restores it."""
     if len(payload) < 2 or payload[0] != 0x22 or payload[-1] != 0x22:
         return None
     try:
         body = b64decode(payload[1:-1], validate=True)
     except NotBase64:
         return None
-    return body if _encoded(body) == payload else None
+    return body if _encode_base64(body) == payload else None
 
 
-def _encoded(body: bytes) -> bytes:
+def _encode_base64(body: bytes) -> bytes:
     return b'"%b"' % b64encode(body)
 
 
@@ -288,7 +288,7 @@ def to_deliver(
         payload, encoded = wire_payload(message, detect_json)
         headers = encode_headers(wire_headers(message, encoded))
     else:
-        payload = message.body if message.kind is not _BYTES else _encoded(message.body)
+        payload = message.body if message.kind is not _BYTES else _encode_base64(message.body)
         headers = message.native
         if dead:
             dead_letter_headers = _dead_letter_headers(message)
@@ -315,14 +315,14 @@ def wire_payload(message: Message, detect_json: bool = True) -> tuple[bytes, boo
         and _OBJECT_OR_ARRAY.match(body)
     ):
         try:
-            check(body)
+            check_payload(body)
         except ProtocolError:
             pass
         else:
             return body, False
     if kind is _TEXT or kind is _JSON:
         return msgspec.json.encode(body.decode()), False
-    return _encoded(body), True
+    return _encode_base64(body), True
 
 
 def wire_headers(message: Message, encoded: bool) -> dict[str, str]:
@@ -404,7 +404,7 @@ def is_encodable(text: str, limit: int = MAX_STRING) -> bool:
 # --- validation of payloads ---------------------------------------------------------------------
 
 
-def check(payload: bytes) -> None:
+def check_payload(payload: bytes) -> None:
     """Raise ProtocolError if System.Text.Json could not read the payload, also if it is empty.
 
     Takes time in proportion to the payload's size, however it is nested.
@@ -415,7 +415,7 @@ def check(payload: bytes) -> None:
 
 
 def _check_syntax(payload: bytes) -> None:
-    """Check a payload as `check` does, without the depth."""
+    """Check a payload as `check_payload` does, without the depth."""
     try:
         if not payload.isascii():
             payload.decode()
@@ -451,15 +451,15 @@ def _check_depth(brackets: bytes) -> None:
         raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")
 
 
-def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
-    """Check a large payload as `check` does, in another thread.
+def check_payload_in_chunks(payload: bytes, size: int = CHUNK) -> None:
+    """Check a large payload as `check_payload` does, in another thread.
 
-    Other threads run between the pieces, and the memory needed is small for any payload. The
-    payload is cut in front of commas between values. Each piece is completed: it is prefixed with
+    Other threads run between the chunks, and the memory needed is small for any payload. The
+    payload is cut in front of commas between values. Each chunk is completed: it is prefixed with
     the brackets open there and a value in the innermost one, and the brackets open at its end are
     closed.
 
-    size  bytes of a piece, if there is such a comma
+    size  bytes of a chunk, if there is such a comma
     """
     start = position = 0
     in_string = False
@@ -477,10 +477,10 @@ def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
             position += len(data)
             continue
         cut = position + comma
-        open_brackets = _check_piece(payload, start, cut, open_brackets)
+        open_brackets = _check_chunk(payload, start, cut, open_brackets)
         start = position = cut
         in_string = False
-    _check_piece(payload, start, len(payload), open_brackets)
+    _check_chunk(payload, start, len(payload), open_brackets)
 
 
 def _without_escapes(payload: bytes, position: int, size: int) -> bytes:
@@ -506,17 +506,17 @@ def _last_comma(text: bytes, in_string: bool) -> int:
     return -1
 
 
-def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytes) -> bytes:
+def _check_chunk(payload: bytes, start: int, end: int, open_brackets: bytes) -> bytes:
     """Check `payload[start:end]`, which begins outside strings, within `open_brackets`.
 
     Return the brackets that are open after it.
     """
-    piece = payload[start:end]
+    chunk = payload[start:end]
     lead = tail = b""
     if open_brackets:
         lead = b"".join(b"[" if bracket == 0x5B else b'{"":' for bracket in open_brackets[:-1])
         lead += b"[0" if open_brackets[-1] == 0x5B else b'{"":0'
-    brackets = open_brackets + _brackets(piece)
+    brackets = open_brackets + _brackets(chunk)
     remaining = brackets
     for _ in range(MAX_DEPTH + 1):
         length = len(remaining)
@@ -524,13 +524,13 @@ def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytes) -> 
         if len(remaining) == length:
             break
     if end < len(payload):
-        if piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
+        if chunk.rstrip(b" \t\r\n").endswith((b"[", b"{")):
             raise ProtocolError("the payload is not JSON: a comma without a value before it")
         # brackets that do not match are left to the check of the syntax
         tail = b"".join(_CLOSERS.get(bracket, b"") for bracket in reversed(remaining))
     try:
         _check_depth(brackets + tail)
-        _check_syntax(lead + piece + tail)
+        _check_syntax(lead + chunk + tail)
     except ProtocolError as error:
         if start:
             raise ProtocolError(f"{error}, counted from byte {start - len(lead)}") from None

@@ -64,7 +64,7 @@ class Mode(IntEnum):
 
 
 class Strategy(IntEnum):
-    """Overflow strategy: the handling of a message for which the queue has no room."""
+    """Overflow strategy: the handling of a message for which the queue has no capacity."""
 
     DROP_OLDEST = 0
     DROP_NEWEST = 1
@@ -296,7 +296,7 @@ def _choice(choices: type[IntEnum], value: object) -> int | None:
     return _number(value) if number is None else number
 
 
-def _truth(value: object) -> bool | None:
+def _boolean(value: object) -> bool | None:
     if isinstance(value, str):
         return {"true": True, "false": False}.get(value.strip().lower())
     return value if isinstance(value, bool) else None
@@ -306,7 +306,7 @@ def _limited_name(value: object) -> str | None:
     return value if isinstance(value, str) and len(value) <= MAX_UNUSABLE_NAME else None
 
 
-def _span(value: object) -> int | None:
+def _ticks(value: object) -> int | None:
     """Return a time in ticks of 100 ns, from a number of ms or a time span."""
     ticks = read_span(value.strip()) if isinstance(value, str) else None
     if ticks is None and (ms := _integer(value)) is not None:
@@ -364,10 +364,10 @@ OPTIONS: Final = {
         "messageTtl",
         "message_ttl",
         "message_ttl",
-        _span,
+        _ticks,
         lambda ticks: max(0, -(-ticks // TICKS_PER_MS)),
     ),
-    "dead_letter": _Option("enableDeadLetterQueue", "dead_letter", "dead_letter", _truth, bool),
+    "dead_letter": _Option("enableDeadLetterQueue", "dead_letter", "dead_letter", _boolean, bool),
     "dead_letter_queue": _Option(
         "deadLetterQueueName",
         "dead_letter_queue",
@@ -502,10 +502,11 @@ class QueueCreation:
 # --- QueueInfo -----------------------------------------------------------------------------------
 
 
-def info(destination: Destination, by_name: bool) -> bytes:
+def info(destination: Destination, with_mode_name: bool) -> bytes:
     """Return the JSON payload of QueueInfo.
 
-    `by_name` selects mode names, as the protocol page writes them; the .NET client needs numbers.
+    `with_mode_name`: the mode is a name, as the protocol page writes it; the .NET client needs its
+    number.
 
     Options that were set explicitly are reported as they were written, the rest with the original
     broker's defaults, because a .NET client compares them with its declarations. The options that
@@ -520,7 +521,7 @@ def info(destination: Destination, by_name: bool) -> bytes:
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
         "subscriberCount": destination.consumers,
-        "deliveryMode": mode_name(mode) if by_name and mode in _MODE_NUMBERS else mode,
+        "deliveryMode": mode_name(mode) if with_mode_name and mode in _MODE_NUMBERS else mode,
         "maxSize": reported.max_queue_size,
         "createdAt": _creation_text(destination),
         "messageTtl": None if reported.ttl_ticks is None else format_span(reported.ttl_ticks),

@@ -96,7 +96,7 @@ _LONG_REQUESTS: Final = frozenset(
 """Requests whose output, a list or a backlog, can be long; CONNECT, whose password check takes
 time; and UNSUBSCRIBE, which examines all copies that the connection has."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
-_NAMES: Final = {
+_TYPE_NAMES: Final = {
     CONNECT_ACK: "ConnectAck",
     PONG: "Pong",
     PUBLISH_ACK: "PublishAck",
@@ -129,7 +129,7 @@ class VibemqSession:
         "_next",
         "_offload",
         "_options",
-        "_rate",
+        "_requests_in_second",
         "_second",
         "_subscriptions",
     )
@@ -167,7 +167,7 @@ class VibemqSession:
         self._failures = 0
         """Failed logins."""
         self._second = 0
-        self._rate = 0
+        self._requests_in_second = 0
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class VibemqSession:
         decoder = self._decoder
         frames = decoder.feed(data)
         if self._options.rate_limit:
-            frames = self._limit(frames)
+            frames = self._refuse_excess(frames)
         size = len(data) + decoder.unpacked
         if channel.held_frames is not None:
             channel.hold(frames, size)
@@ -231,7 +231,7 @@ class VibemqSession:
             self._handle([])
             return
         self._decoder.finish_large()
-        frames = self._limit([result]) if self._options.rate_limit else [result]
+        frames = self._refuse_excess([result]) if self._options.rate_limit else [result]
         self._handle(frames, len(result.payload), checked=True)
 
     def end_of_input(self) -> None:
@@ -247,7 +247,7 @@ class VibemqSession:
 
     @property
     def buffered(self) -> int:
-        """Bytes of unprocessed input, including messages that wait for room in their queues."""
+        """Bytes of unprocessed input, including messages that wait for capacity."""
         parked_bytes = self._connection.publisher.parked_bytes
         return self._decoder.buffered + self._channel.held_bytes + parked_bytes
 
@@ -368,7 +368,7 @@ class VibemqSession:
             elif frame.type == UNSUBSCRIBE:
                 self._unsubscribe(frame)
             elif command is None or (frame.type in ADMIN and self._channel.access.users is None):
-                reason = f"Unknown command type: {_NAMES.get(frame.type, frame.type)}"
+                reason = f"Unknown command type: {_TYPE_NAMES.get(frame.type, frame.type)}"
                 self._connection.refuse(frame.id, "UNKNOWN_COMMAND", reason)
             else:
                 command(self._connection, frame)
@@ -381,18 +381,18 @@ class VibemqSession:
         self._connection.refuse(identity, "INVALID_MESSAGE", str(error))
         self._close_when_durable(str(error))
 
-    def _limit(self, frames: list[Frame]) -> list[Frame]:
+    def _refuse_excess(self, frames: list[Frame]) -> list[Frame]:
         """Refuse the frames above the rate limit and return the others."""
         limit = self._options.rate_limit
         second = self._connection.broker.clock.steady // 1000
         if second != self._second:
             self._second = second
-            self._rate = 0
+            self._requests_in_second = 0
         allowed: list[Frame] = []
         for frame in frames:
             if frame.type not in _NEVER_LIMITED:
-                self._rate += 1
-                if self._rate > limit:
+                self._requests_in_second += 1
+                if self._requests_in_second > limit:
                     reason = "Message rate limit exceeded."
                     self._connection.refuse(frame.id, "RATE_LIMITED", reason)
                     continue
@@ -445,7 +445,7 @@ class VibemqSession:
         self._connection.targets.clear()  # another user has other permissions
         headers = frame.headers
         connection = self._connection
-        connection.by_name = "clientVersion" in headers
+        connection.reads_mode_names = "clientVersion" in headers
         compression = negotiate(headers.get("supported-compression", ""), self._options.compression)
         answer = {"connectionId": connection.name, "serverVersion": __version__}
         if compression:

@@ -43,7 +43,7 @@ HEADER_SIZE: Final = 5
 NO_LIMIT: Final = 2**31 - 1
 """Largest number a .NET client reads; it stands for "no limit"."""
 BLOCK_TIMEOUT: Final = 8_000
-"""Default ms that a publish waits for room in its queue. .NET clients wait 10 s for a response
+"""Default ms that a publish waits for capacity in its queue. .NET clients wait 10 s for a response
 (`CommandTimeout`)."""
 
 CONNECT: Final = 0
@@ -478,7 +478,7 @@ class Decoder(FrameDecoder[Frame]):
                                 Frame,
                                 (
                                     kind,
-                                    _string(data[start + 4 : queue_at]),
+                                    _decode_string(data[start + 4 : queue_at]),
                                     queue,
                                     data[payload_at:headers_at],
                                     NO_HEADERS,
@@ -510,7 +510,7 @@ class Decoder(FrameDecoder[Frame]):
             if length < _MIN_SIZE:
                 raise ProtocolError(f"a frame announces a body of {length} bytes")
             if length > (_MAX_SIZE if limits.skip else limits.frame):
-                raise _announced(length, limits.frame)
+                raise _too_large_error(length, limits.frame)
             start = position + HEADER_SIZE
             if size < start:
                 self._need = HEADER_SIZE
@@ -526,12 +526,12 @@ class Decoder(FrameDecoder[Frame]):
                     else "the frame is marked gzip and is not"
                 )
             if flag and length > limits.frame:
-                raise _announced(length, limits.frame)
+                raise _too_large_error(length, limits.frame)
             end = start + length
             if not flag and length > self._plain_limit:
                 if not limits.skip:
-                    raise _announced(length, self._plain_limit)
-                refusal = self._too_long(data, position, length)
+                    raise _too_large_error(length, self._plain_limit)
+                refusal = self._refused_frame(data, position, length)
                 if refusal is None:
                     break
                 frames.append(refusal)
@@ -562,7 +562,7 @@ class Decoder(FrameDecoder[Frame]):
             frames.append(frame)
         return position
 
-    def _too_long(self, data: bytes, position: int, length: int) -> Frame | None:
+    def _refused_frame(self, data: bytes, position: int, length: int) -> Frame | None:
         """Return the REFUSED frame for a frame to skip, or None if more input is needed.
 
         Raises ProtocolError if it has no id.
@@ -583,7 +583,7 @@ class Decoder(FrameDecoder[Frame]):
             reason += (
                 f" (max_frame_bytes); up to {self._limits.unpacked} bytes may be sent compressed"
             )
-        return Frame(REFUSED, _string(data[id_at:id_end]), error_message=reason)
+        return Frame(REFUSED, _decode_string(data[id_at:id_end]), error_message=reason)
 
     def _complete(self, data: bytes, flag: int) -> Frame | None:
         """Decode the frame with this transferred body; None if it is `large` now.
@@ -608,16 +608,16 @@ class Decoder(FrameDecoder[Frame]):
         raw_id, position = _field(data, 2, "the id")
         if not raw_id:
             raise ProtocolError("a frame has no id")
-        identity = _string(raw_id)
+        identity = _decode_string(raw_id)
         self.error_id = identity
         raw_queue, position = _field(data, position, "the queue name")
         queue = self._queue(raw_queue)
         if position + 4 > end:
-            raise _short("the payload")
+            raise _truncated_error("the payload")
         payload_at = position + 4
         position = payload_at + int.from_bytes(data[position:payload_at])
         if position + 2 > end:
-            raise _short("the payload" if position > end else "the headers")
+            raise _truncated_error("the payload" if position > end else "the headers")
         payload = data[payload_at:position]
         headers_at = position
         count = (data[position] << 8) + data[position + 1]
@@ -635,7 +635,7 @@ class Decoder(FrameDecoder[Frame]):
             try:
                 raw_code, position = _field(data, position, "the error code")
                 raw_message, _ = _field(data, position, "the error message")
-                code, message = _string(raw_code), _string(raw_message)
+                code, message = _decode_string(raw_code), _decode_string(raw_message)
             except ProtocolError:
                 if kind == ERROR:
                     raise
@@ -647,7 +647,7 @@ class Decoder(FrameDecoder[Frame]):
     def _queue(self, raw: bytes) -> str:
         name = self._queues.get(raw)
         if name is None:
-            name = _string(raw)
+            name = _decode_string(raw)
             if len(self._queues) >= _MAX_QUEUES:
                 self._queues.clear()
             if len(raw) <= _MAX_QUEUES:
@@ -659,7 +659,7 @@ _new_frame: Final = tuple.__new__
 """Creates a Frame in half the time of its constructor."""
 
 
-def _string(raw: bytes) -> str:
+def _decode_string(raw: bytes) -> str:
     """Decode a string. Raises ProtocolError if it would be too long to be sent back."""
     try:
         return raw.decode()
@@ -672,11 +672,11 @@ def _string(raw: bytes) -> str:
     return text
 
 
-def _announced(length: int, limit: int) -> FrameTooLarge:
+def _too_large_error(length: int, limit: int) -> FrameTooLarge:
     return FrameTooLarge(f"a frame of {length} bytes is announced, the limit is {limit}")
 
 
-def _short(field: str) -> ProtocolError:
+def _truncated_error(field: str) -> ProtocolError:
     return ProtocolError(f"a frame ends within {field}")
 
 
@@ -687,7 +687,7 @@ def _field(data: bytes, position: int, field: str) -> tuple[bytes, int]:
         stop = start + (data[position] << 8) + data[position + 1]
         if stop <= len(data):
             return data[start:stop], stop
-    raise _short(field)
+    raise _truncated_error(field)
 
 
 def _headers(data: bytes, position: int, count: int) -> tuple[dict[str, str], int]:
@@ -697,7 +697,7 @@ def _headers(data: bytes, position: int, count: int) -> tuple[dict[str, str], in
         key, position = _field(data, position, "the headers")
         value, position = _field(data, position, "the headers")
         if key and value:
-            headers[_string(key)] = _string(value)
+            headers[_decode_string(key)] = _decode_string(value)
     return headers, position
 
 
