@@ -72,7 +72,7 @@ async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, qu
             break
         cursor = listing["next_cursor"]
         reader = read(broker, jobs, 3)
-        reader.settle()
+        reader.acknowledge()
         reader.detach()
         if len(texts) < 40:
             send(jobs, f"new {len(texts)}", broker=broker)
