@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -60,7 +60,7 @@ from sluicemq.management.destinations import (
     PurgeRequest,
     PutDestination,
 )
-from sluicemq.management.operation import KindName, is_utf_8, kind_name
+from sluicemq.management.operation import ApiOperation, KindName, is_utf_8, kind_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import SluiceError
 from sluicemq.model.setting import nearest
@@ -287,10 +287,7 @@ def create(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
 ) -> CommandResult:
     """Create a destination with settings; fails if it exists."""
-    address = Address(kind, name)
-    request = PutDestination(address=address, expect="new", body=_settings(settings))
-    item = api.call(PUT_DESTINATION, request)
-    return CommandResult(item, f"Created {display_name(address)}.")
+    return _put(api, Address(kind, name), "new", settings, "Created")
 
 
 def alter(
@@ -299,10 +296,19 @@ def alter(
     """Change settings of a destination; others keep their values."""
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
-    address = Address(kind, name)
-    request = PutDestination(address=address, expect="existing", body=_settings(settings))
-    item = api.call(PUT_DESTINATION, request)
-    return CommandResult(item, f"Changed {display_name(address)}.")
+    return _put(api, Address(kind, name), "existing", settings, "Changed")
+
+
+def _put(
+    api: Api,
+    address: Address,
+    expect: Literal["new", "existing"],
+    settings: list[str] | None,
+    verb: str,
+) -> CommandResult:
+    """Create or change a destination. Raises UsageError for an invalid setting."""
+    request = PutDestination(address=address, expect=expect, body=_settings(settings))
+    return CommandResult(api.call(PUT_DESTINATION, request), f"{verb} {display_name(address)}.")
 
 
 def delete(
@@ -343,18 +349,19 @@ def purge(
 
 def pause(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Pause delivery; the broker still accepts messages."""
-    address = Address(kind, name)
-    answer = api.call(PAUSE_DESTINATION, DestinationPath(address=address))
-    return CommandResult(answer, f"Delivery of {display_name(address)} is paused.")
+    return _switch_delivery(api, PAUSE_DESTINATION, Address(kind, name), "paused")
 
 
 def resume(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Resume delivery."""
-    address = Address(kind, name)
-    answer = api.call(RESUME_DESTINATION, DestinationPath(address=address))
-    return CommandResult(
-        answer, f"{display_name(address)[0].upper()}{display_name(address)[1:]} delivers again."
-    )
+    return _switch_delivery(api, RESUME_DESTINATION, Address(kind, name), "resumed")
+
+
+def _switch_delivery(
+    api: Api, operation: ApiOperation[DestinationPath, Any], address: Address, state: str
+) -> CommandResult:
+    answer = api.call(operation, DestinationPath(address=address))
+    return CommandResult(answer, f"Delivery of {display_name(address)} is {state}.")
 
 
 _COMMANDS: Final[dict[str, tuple[Callable[..., Any], Callable[..., Any], str]]] = {
