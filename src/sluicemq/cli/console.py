@@ -180,12 +180,8 @@ def stop_on_signals(*numbers: int) -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, receive) for number in numbers}
-    try:
+    with _signal_handler(receive, numbers):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -195,15 +191,23 @@ def exit_on_signals() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, end)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    # nohup ignores SIGHUP
+    with _signal_handler(end, [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]):
+        yield
+
+
+@contextmanager
+def _signal_handler(
+    handler: Callable[[int, FrameType | None], None], numbers: Iterable[int]
+) -> Iterator[None]:
+    """Handle these signals within this context."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 # --- Tables ---------------------------------------------------------------------------------------

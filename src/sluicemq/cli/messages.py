@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
@@ -176,7 +177,9 @@ def save(
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return CommandResult(None, "")
-    _write(file, content, overwrite)
+    mode = "wb" if overwrite else "xb"
+    with open(file, mode, opener=partial(os.open, mode=0o600)) as stream:
+        stream.write(content)
     return CommandResult(
         {"id": message, "file": str(file), "bytes": len(content)},
         f"Wrote {size(len(content))} to {file}.",
@@ -357,12 +360,6 @@ def _body(content: bytes, kind: str | None) -> dict[str, Any]:
     if kind == "bytes":
         return {"body_base64": b64encode(content).decode()}
     return body_fields(content)
-
-
-def _write(file: Path, content: bytes, overwrite: bool) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
-    with open(os.open(file, flags, 0o600), "wb") as stream:
-        stream.write(content)
 
 
 # --- `sluicemq dlq …` -----------------------------------------------------------------------------
