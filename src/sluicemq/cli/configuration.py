@@ -111,7 +111,9 @@ def show_configuration(
             print_result(list_result(items, (*_LIVE, meaning) if explain else _LIVE), as_json)
         return
     if any((url, user, password_file, token_file, ca)):
-        raise UsageError("a broker is asked with --live; without, this is about a file")
+        raise UsageError(
+            "options of a running broker go with --live; without it, the command reads a file"
+        )
     loaded_config = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
     if as_json:
         print_json(to_builtins(loaded_config.config))

@@ -247,7 +247,7 @@ class BrokerLocation(NamedTuple):
         except ConfigurationError as error:
             raise UsageError(f"{source}: {error}") from None
         if self.ca is not None and not http_target.secure:
-            raise UsageError("--ca has a meaning only with https://")
+            raise UsageError("--ca goes only with https://")
         if http_target.secure and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
             http_target = http_target._replace(ca=str(ca))
         if not http_target.authorization:

@@ -454,13 +454,8 @@ def decode(
 
 _SAMPLE: Final = 10_000
 
-schema = typer.Typer(help="Schemas of typed tables.", no_args_is_help=True)
+schema = typer.Typer(help="Schemas of typed tables (pipeline.toml).", no_args_is_help=True)
 app.add_typer(schema, name="schema")
-
-
-@schema.callback()
-def schemas() -> None:
-    """Schemas of typed tables (pipeline.toml)."""
 
 
 @schema.command()
@@ -483,7 +478,7 @@ def infer(
         int, typer.Option("--messages", min=1, help="Maximum number of messages to read.")
     ] = _SAMPLE,
 ) -> None:
-    """Print a [[table]] for pipeline.toml with the schema of a destination's messages.
+    """Print a table's definition (pipeline.toml) with the schema of a destination's messages.
 
     Review the types before you use it: a sample does not show every value.
     """

@@ -274,19 +274,19 @@ def add(
     password_stdin: StdinOption = False,
     new_password_file: FileOption = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="Only tokens and listeners (user=…) admit it.")
+        bool, typer.Option("--no-password", help="Log in by tokens and listeners (user=…) only.")
     ] = False,
     allow_digest: Annotated[
         bool,
         typer.Option(
             "--allow-digest",
-            help="Keep what JMS digest logins need, too: it is as good as the password.",
+            help="Also store the secret of JMS digest logins: as good as the password.",
         ),
     ] = False,
 ) -> CommandResult:
     """Add a user. Without permissions it may do nothing; see `sluicemq permissions grant`."""
     if no_password and (password_stdin or new_password_file or allow_digest):
-        raise UsageError("--no-password leaves nothing for the other options to set")
+        raise UsageError("--no-password goes with no other option about the password")
     password = "" if no_password else read_password(password_stdin, new_password_file)
     first = not list(accounts.items(LIST_USERS, AccountQuery()))
     body = UserRequest(
@@ -339,7 +339,7 @@ def passwd(
         bool | None,
         typer.Option(
             "--allow-digest/--no-digest",
-            help="Keep what JMS digest logins need, or no longer (default: as it was).",
+            help="Store the secret of JMS digest logins, or not (default: unchanged).",
         ),
     ] = None,
 ) -> CommandResult:
@@ -398,9 +398,9 @@ def remove_token(
     yes: YesFlag = False,
 ) -> CommandResult:
     """Revoke a token."""
-    confirm(f"Make token {token} of {user} void?", yes)
+    confirm(f"Revoke token {token} of {user}?", yes)
     accounts.call(DELETE_TOKEN, TokenPath(name=user, id=token))
-    return CommandResult({"removed": token}, f"Removed token {token} of {user}.")
+    return CommandResult({"removed": token}, f"Revoked token {token} of {user}.")
 
 
 def _effect(running: bool, required: str, open_listeners: list[str]) -> list[str]:
@@ -453,7 +453,7 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
     if len(password.encode()) > MAX_JAVA_PASSWORD:
         err().print(
             f"Java JMS clients send only the first {MAX_JAVA_PASSWORD} bytes of a password, unless "
-            "they log in by digest: they will not get in with this one."
+            "they log in by digest: they cannot log in with this one."
         )
     return password
 
