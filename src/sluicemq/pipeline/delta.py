@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -42,9 +42,9 @@ CHANGES: Final = {"delta.enableChangeDataFeed": "true"}
 """Property of a table that keeps the rows that `LakeTable.changes` returns."""
 ANY_VALUES: Final = {"delta.randomizeFilePrefixes": "true"}
 """Property of a table whose partitions may have any values, so that these name no directories."""
+KEYS: Final = "sluicemq.keys"
+"""Name in the metadata of a column that has the keys with which the table was created, as text."""
 _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
-_APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
-_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 NO_COLUMNS: Final = StructType()
 
 
@@ -141,7 +141,7 @@ class LakeTable:
         """Add the columns that the table does not have, if it exists.
 
         `error_prefix` begins errors. Raises ConfigurationError if a column has another type, or the
-        table other partitions.
+        table other partitions or keys.
         """
         if not self.exists(spark):
             return
@@ -159,12 +159,17 @@ class LakeTable:
                     "cannot change its type: give it another name, or the table"
                 )
         partitions = str(self._snapshot(spark).metadata().partitionColumns().mkString(", "))
-        if partitions != ", ".join(self.partitions):
-            raise ConfigurationError(
-                f"{error_prefix}: {self.name} is partitioned by {partitions or 'nothing'}, not by "
-                f"{', '.join(self.partitions) or 'nothing'}. Partitions cannot change: give the "
-                "table another name"
-            )
+        keys = [item.metadata[KEYS] for item in present.values() if KEYS in item.metadata]
+        for title, actual, declared in (
+            ("partition_by", [partitions], ", ".join(self.partitions)),
+            ("key", keys, ", ".join(self.keys)),
+        ):
+            if actual not in ([], [declared]):
+                raise ConfigurationError(
+                    f"{error_prefix}: {title} is {actual[0] or 'none'} in {self.name} and "
+                    f"{declared or 'none'} in the definition. It cannot change: give the table "
+                    "another name, or remove it"
+                )
         if additions:
             ddl = StructType(additions).toDDL()
             spark.sql(f"ALTER TABLE delta.{quoted(self.location)} ADD COLUMNS ({ddl})")
@@ -196,18 +201,21 @@ class LakeTable:
 
         size  about the number of rows, if each task has rows of few partitions of the table
         """
-        writer = _writer(rows, "append", tag)
+        options = {}
         if size >= MANY_ROWS and is_local(rows.sparkSession):
             # a few tasks have many rows each; an optimised write would exchange all of them first
-            writer = writer.option("optimizeWrite", "false")
-        self._save(writer, rows.sparkSession)
+            options["optimizeWrite"] = "false"
+        self._save(rows, "append", tag, options)
 
     def overwrite(self, rows: DataFrame, tag: Tag) -> None:
         """Replace the table's rows and columns, and create it if it does not exist."""
-        writer = _writer(rows, "overwrite", tag).option("overwriteSchema", "true")
-        self._save(writer, rows.sparkSession)
+        self._save(rows, "overwrite", tag, {"overwriteSchema": "true"})
 
-    def _save(self, writer: DataFrameWriter, spark: SparkSession) -> None:
+    def _save(self, rows: DataFrame, mode: str, tag: Tag | None, options: dict[str, str]) -> None:
+        spark = rows.sparkSession
+        if tag is not None:
+            options |= {"txnAppId": tag.application, "txnVersion": str(tag.version)}
+        writer = rows.write.format("delta").mode(mode).options(**options)
         if self.exists(spark):
             self._computed_snapshot(spark)
             writer.save(self.location)
@@ -268,7 +276,10 @@ class LakeTable:
         settings = {}
         if tag:
             self._computed_snapshot(spark)
-            settings = {_APPLICATION: tag.application, _VERSION: str(tag.version)}
+            settings = {
+                "spark.databricks.delta.write.txnAppId": tag.application,
+                "spark.databricks.delta.write.txnVersion": str(tag.version),
+            }
         with temporary_settings(spark, settings):
             merge.execute()
 
@@ -330,14 +341,6 @@ class LakeTable:
         with temporary_settings(spark, INTERPRETED):
             snapshot.setTransactions()
         return snapshot
-
-
-def _writer(rows: DataFrame, mode: str, tag: Tag | None) -> DataFrameWriter:
-    """Return a writer whose commit has a tag."""
-    writer = rows.write.format("delta").mode(mode)
-    if tag is None:
-        return writer
-    return writer.option("txnAppId", tag.application).option("txnVersion", str(tag.version))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import LakeTable
+from sluicemq.pipeline.delta import KEYS, LakeTable
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.typed import tables
 from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, Format, TypedTable
@@ -200,12 +200,29 @@ def test_columns_are_added_and_never_change_their_type(spark: SparkSession, tmp_
         "pipeline.toml:4: table 'orders': the column id is BIGINT in silver.orders and STRING in "
         "the definition. A column cannot change its type: give it another name, or the table"
     )
-    with pytest.raises(ConfigurationError, match="partitioned by nothing, not by customer"):
+    with pytest.raises(
+        ConfigurationError, match=r"partition_by is none in silver\.orders and cust"
+    ):
         write(spark, batch(spark, [order(4, 4)], 4), table(partition_by=("customer",)), lake)
     parted = table(name="parted", partition_by=("customer",), key=("id", "customer"))
     write(spark, batch(spark, [order(1, 1)], 1), parted, lake)
-    with pytest.raises(ConfigurationError, match="partitioned by customer, not by nothing"):
+    with pytest.raises(ConfigurationError, match=r"by is customer in silver\.parted and none in"):
         write(spark, batch(spark, [order(4, 4)], 4), table(name="parted"), lake)
+
+
+@pytest.mark.parametrize("key", [(), ("id", "customer")])
+def test_key_of_a_table_never_changes(
+    spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    write(spark, batch(spark, [order(1, 1)], 1), table(key=key), lake)
+    write(spark, batch(spark, [order(1, 2)], 2), table(key=key), lake)
+    with pytest.raises(ConfigurationError) as raised:
+        write(spark, batch(spark, [order(1, 3)], 3), table(key=("id",), line=4), lake)
+    assert str(raised.value) == (
+        f"pipeline.toml:4: table 'orders': key is {', '.join(key) or 'none'} in silver.orders and "
+        "id in the definition. It cannot change: give the table another name, or remove it"
+    )
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "text"])
@@ -220,6 +237,8 @@ def test_first_batch_creates_the_declared_columns(
     )
     write(spark, batch(spark, [b"\xff"], 1), definition, lake)
     columns = lake.read(spark, "silver.orders").schema
+    assert columns["_broker"].metadata == {KEYS: ", ".join(key)}
+    columns["_broker"].metadata = {}
     assert columns == StructType([*declared_columns(definition), *METADATA])
     assert lake.read(spark, "silver.orders").count() == 0
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 
 from sluicemq.model.access import matcher
 from sluicemq.model.dead_letters import REASON
-from sluicemq.pipeline.delta import temporary_settings
+from sluicemq.pipeline.delta import KEYS, temporary_settings
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.typed.bodies import parse, with_text
 from sluicemq.pipeline.typed.definition import Action, TypedTable
@@ -166,7 +166,8 @@ def typed_rows(
     """
     frame = with_text(messages, table.format, java)
     # A declared column may have any name without a leading underscore.
-    frame = frame.select(f.lit(broker).alias("_broker"), *map(f.expr, _MESSAGE))
+    metadata = {KEYS: ", ".join(table.key)}
+    frame = frame.select(f.lit(broker).alias("_broker", metadata=metadata), *map(f.expr, _MESSAGE))
     frame = parse(frame, table.format, columns, field_lists)
     with temporary_settings(messages.sparkSession, LENIENT):
         return _with_outcome(_with_key_reason(frame, table), table)
