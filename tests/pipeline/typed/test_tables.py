@@ -312,6 +312,25 @@ def test_counts_when_the_journal_is_read_again_for_another_table(
 
 
 @pytest.mark.parametrize("key", [(), ("id",)])
+def test_relocated_message_is_counted_once(
+    spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    """Also if its row is gone, because a newer message has the same key, or none was written."""
+    lake = LakeDirectory(tmp_path)
+    drop = Expectation(name="small", check="amount < 100", action=Action.DROP)
+    definition = Definition(tables=(table(key=key, expectations=(drop,)),))
+    bodies = [order(1, 1), order(2, 200), order(1, 11)]
+    process(spark, batch(spark, bodies, 5), definition, lake)
+    relocated = Journal(first=50)
+    for original, body in ((3, order(3, 3)), (5, order(1, 1)), (6, order(2, 200))):
+        relocated.message(100, body, "json")
+        relocated.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
+    process(spark, frame(spark, relocated.rows), definition, lake)
+    columns = ("first_sequence", "last_sequence", "messages", "written", "dropped")
+    assert lake.rows(spark, "gold.typed_counts", *columns) == [(5, 7, 3, 2, 1), (50, 52, 1, 1, 0)]
+
+
+@pytest.mark.parametrize("key", [(), ("id",)])
 def test_removed_table_is_written_again_from_the_first_batch(
     spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
 ) -> None:

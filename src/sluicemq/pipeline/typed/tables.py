@@ -24,14 +24,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from sluicemq.model.errors import SluiceError
 from sluicemq.pipeline.delta import ANY_VALUES, CHANGES, LakeTable, Tag
@@ -63,15 +56,12 @@ from sluicemq.pipeline.typed.rows import (
 )
 
 _NEWER: Final = (
-    "((new._broker = old._broker AND new._sequence > old._sequence) OR (new._broker <> old._broker "
-    "AND (new._time, new._broker) > (old._time, old._broker)))"
+    "(({0}._broker = {1}._broker AND {0}._sequence > {1}._sequence) OR ({0}._broker <> {1}._broker "
+    "AND ({0}._time, {0}._broker) > ({1}._time, {1}._broker)))"
 )
-"""SQL condition that the row `new` is newer than `old`."""
+"""SQL condition that the first of two rows is newer than the second."""
+_NEW_IS_NEWER: Final = _NEWER.format("new", "old")
 _POSITION: Final = ("_broker", "_sequence", "_time")
-_OLDER: Final = (
-    "((new._broker = old._broker AND new._sequence < old._sequence) OR (new._broker <> old._broker "
-    "AND (new._time, new._broker) < (old._time, old._broker)))"
-)
 
 LARGE_BATCH: Final = 20_000
 """Messages of a batch from which on `common_field_lists` costs less than it saves."""
@@ -81,17 +71,18 @@ _SUMS: Final = (
     *("messages", "written", "dropped", "quarantined", "deleted", "unparsed"),
     "unknown_fields",
 )
-COUNTS_COLUMNS: Final = StructType(
+COUNTS_COLUMNS: Final = t.StructType(
     [
-        StructField("broker", StringType()),
-        StructField("table", StringType()),
-        StructField("last_sequence", LongType()),
-        StructField("time", TimestampType()),
-        *(StructField(name, LongType()) for name in _SUMS),
-        StructField("failed", MapType(StringType(), LongType())),
+        t.StructField("broker", t.StringType()),
+        t.StructField("table", t.StringType()),
+        t.StructField("last_sequence", t.LongType()),
+        t.StructField("time", t.TimestampType()),
+        *(t.StructField(name, t.LongType()) for name in _SUMS),
+        t.StructField("failed", t.MapType(t.StringType(), t.LongType())),
+        t.StructField("first_sequence", t.LongType()),
     ]
 )
-"""Columns of gold.typed_counts; `failed` is expectation -> messages that failed it."""
+"""Columns of gold.typed_counts: the batch, and TableCounts."""
 
 
 class ExpectationFailed(SluiceError):
@@ -113,24 +104,27 @@ def process(
     """
     summary = overview(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
+    table.evolve(spark, COUNTS_TABLE)
     progress = table.tagged_version(spark, application(lake.broker, table))
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
     is_repeated = summary["_first"] is not None and summary["_first"] <= progress
-    earlier_counts = _last_counted_records(spark, lake, definition, table) if is_repeated else {}
-    counts = write_typed(spark, events, definition, lake, summary, earlier_counts)
+    counted: Mapping[str, tuple[int | None, int]] = {}
+    if is_repeated or (progress >= 0 and any(summary[i.name].relocated for i in definition.tables)):
+        counted = _counted_records(spark, lake, definition, table)
+    counts = write_typed(spark, events, definition, lake, summary, counted)
     if counts:
         last = summary["_last"]
         # without a tag for a table that has no counts yet: Delta would leave them out
         tag = Tag(application(lake.broker, table), last) if last > progress else None
-        table.append(_counts_rows(spark, lake.broker, last, counts), tag)
+        table.append(_counts_rows(spark, lake.broker, summary, counts), tag)
     refresh_gold(spark, definition, lake)
     return counts
 
 
-def _last_counted_records(
+def _counted_records(
     spark: SparkSession, lake: Lake, definition: Definition, table: LakeTable
-) -> dict[str, int]:
-    """Return the last counted record of each typed table that exists.
+) -> dict[str, tuple[int | None, int]]:
+    """Return the first and the last counted record of each typed table that exists.
 
     Counts from before a table's creation are those of a removed table of the same name."""
     conditions = [
@@ -140,17 +134,18 @@ def _last_counted_records(
     ]
     rows = table.read(spark).where(f.col("broker") == lake.broker)
     rows = rows.where(reduce(or_, conditions, f.lit(False)))
-    return dict(rows.groupBy("table").agg(f.max("last_sequence")).collect())
+    ends = rows.groupBy("table").agg(f.min("first_sequence"), f.max("last_sequence"))
+    return {name: (first, last) for name, first, last in ends.collect()}
 
 
 def _counts_rows(
-    spark: SparkSession, broker: str, last: int, counts: Mapping[str, TableCounts]
+    spark: SparkSession, broker: str, summary: Row, counts: Mapping[str, TableCounts]
 ) -> DataFrame:
-    """Return the counts of a batch that ends with the record `last` as rows of COUNTS_TABLE."""
-    now = datetime.now(UTC)
+    """Return the counts of a batch as rows of COUNTS_TABLE."""
+    first, last, now = summary["_first"], summary["_last"], datetime.now(UTC)
     rows = [
-        (broker, name, last, now, *(getattr(count, field) for field in _SUMS), dict(count.failed))
-        for name, count in counts.items()
+        (broker, name, last, now, *(getattr(c, sum) for sum in _SUMS), dict(c.failed), first)
+        for name, c in counts.items()
     ]
     return spark.createDataFrame(rows, COUNTS_COLUMNS)
 
@@ -182,33 +177,32 @@ def write_typed(
     definition: Definition,
     lake: Lake,
     summary: Row,
-    last_records: Mapping[str, int] = MappingProxyType({}),
+    counted: Mapping[str, tuple[int | None, int]] = MappingProxyType({}),
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
     Tables without a message in it are left out. `batch` is as the events of `process`, `summary` is
-    its `overview`, and `last_records` has the record up to which a table has been written and
-    counted before.
+    its `overview`, and `counted` has the first record that was counted for a table before, None =
+    unknown, and the last one.
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
     counts: dict[str, TableCounts] = {}
     for table in definition.tables:
-        end = last_records.get(table.name, -1)
+        first, end = counted.get(table.name, (None, -1))
         if summary[table.name].messages and summary[table.name].last > end:
             writer = _TableWriter(spark, definition, table, lake, summary)
             messages = published(batch, table)
             if end >= 0:
                 messages = messages.where(f.col("sequence") > end)
             try:
-                counts[table.name] = writer.write(messages)
+                counts[table.name] = writer.write(messages, first)
             except Exception as error:
                 raise _failure(definition, table, error) from error
     return counts
 
 
 def _failure(definition: Definition, table: TypedTable, error: Exception) -> Exception:
-    """Return the error to raise for an error of Spark."""
     _, separator, rest = str(error).partition(f"{STOPPED} ")
     if not separator:
         return error
@@ -243,18 +237,19 @@ class _TableWriter:
         self._field_lists: Sequence[tuple[str, ...]] = ()
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
-        columns = StructType([*self._columns, *METADATA])
+        columns = t.StructType([*self._columns, *METADATA])
         properties = CHANGES | (ANY_VALUES if table.partition_by else {})
         self._rows = lake.table(name, columns, table.key, table.partition_by, properties)
         self._quarantine = lake.table(name + QUARANTINE, QUARANTINE_COLUMNS)
         deletions = [self._columns[key] for key in table.key]
         deletions += [item for item in METADATA if item.name in _POSITION]
-        self._tombstones = lake.table(name + TOMBSTONES, StructType(deletions), table.key)
+        self._tombstones = lake.table(name + TOMBSTONES, t.StructType(deletions), table.key)
         self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
 
-    def write(self, messages: DataFrame) -> TableCounts:
+    def write(self, messages: DataFrame, first: int | None) -> TableCounts:
+        """Write messages of the batch; those from the record `first` on were counted before."""
         if self._summary.relocated:
-            messages = self._drop_repeated(messages)
+            messages = self._drop_repeated(messages, first)
         large = self._summary.messages >= LARGE_BATCH
         if large and self._table.format is Format.JSON and not self._summary.java:
             self._field_lists = common_field_lists(messages)
@@ -305,17 +300,20 @@ class _TableWriter:
             self._tombstones.evolve(self._spark, self._table.name)
             removed = newest.where("_deleted").select(*keys, *_POSITION)
             self._tombstones.merge(
-                removed, tag=self._tag(self._tombstones), update_condition=_NEWER
+                removed, tag=self._tag(self._tombstones), update_condition=_NEW_IS_NEWER
             )
         if self._table.delete and self._tombstones.exists(self._spark):
             # A tombstone of the same position stays: it is of this batch, written before a crash.
-            condition = " AND ".join(f"old.{key} = new.{key}" for key in keys)
+            conditions = [f"old.{key} = new.{key}" for key in keys]
+            conditions.append(_NEWER.format("old", "new"))
             tombstones = self._tombstones.read(self._spark).alias("old")
             newest = newest.alias("new").join(
-                tombstones, f.expr(f"{condition} AND {_OLDER}"), "left_anti"
+                tombstones, f.expr(" AND ".join(conditions)), "left_anti"
             )
         tag = self._tag(self._rows)
-        self._rows.merge(newest, tag=tag, update_condition=_NEWER, delete_condition="new._deleted")
+        self._rows.merge(
+            newest, tag=tag, update_condition=_NEW_IS_NEWER, delete_condition="new._deleted"
+        )
 
     def _write_quarantine(self, rows: DataFrame) -> None:
         end = self._end(self._quarantine)
@@ -334,19 +332,21 @@ class _TableWriter:
         (values,) = rows.agg(*count_columns(self._table)).collect()
         return TableCounts(**values.asDict())
 
-    def _drop_repeated(self, messages: DataFrame) -> DataFrame:
-        """Leave out relocated messages that are in the tables, or published in this batch."""
-        first = messages.where(f.col("event") == str(Event.PUBLISHED))
+    def _drop_repeated(self, messages: DataFrame, first: int | None) -> DataFrame:
+        """Leave out relocated messages that are in the tables, or published in this batch or an
+        earlier one: from the record `first` on, or perhaps before if that is None."""
+        originals = messages.where(f.col("event") == str(Event.PUBLISHED))
         relocated = messages.where(f.col("event") == str(Event.RELOCATED))
+        if first is not None:
+            relocated = relocated.where(f.col("message_sequence") < first)
         relocated = relocated.dropDuplicates(["message_sequence"])
-        known_sequences = [first.select("message_sequence")]
+        relocated = relocated.join(originals, "message_sequence", "left_anti")
         for table, broker, sequence in (
             (self._rows, "_broker", "_sequence"),
             (self._quarantine, "broker", "sequence"),
         ):
             if table.exists(self._spark):
                 rows = table.read(self._spark).where(f.col(broker) == self._broker)
-                known_sequences.append(rows.select(f.col(sequence).alias("message_sequence")))
-        for sequences in known_sequences:
-            relocated = relocated.join(sequences, "message_sequence", "left_anti")
-        return first.unionByName(relocated)
+                known = rows.select(f.col(sequence).alias("message_sequence"))
+                relocated = relocated.join(known, "message_sequence", "left_anti")
+        return originals.unionByName(relocated)
