@@ -315,7 +315,7 @@ async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
     assert answer.json() == {"purged": 1001 if unacked else 751}
     broker.flush()
     assert (jobs.waiting, jobs.unacked) == (0, 0 if unacked else 250)
-    assert jobs.queue.delayed == {}
+    assert jobs.queue.scheduled == {}
     assert broker.journal.stats().live == 0
     assert "purged" in api_fixture.audit_lines()[-1]
 
@@ -341,7 +341,7 @@ async def test_a_purge_does_not_affect_messages_that_arrive_meanwhile(
     reader = read(broker, jobs, 1)
     assert (await purge).json() == {"purged": 700}
     assert len(held(reader.consumer)) == 1
-    assert len(jobs.queue.delayed) == 1
+    assert len(jobs.queue.scheduled) == 1
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: A
     target = broker.destinations[Address(Kind.QUEUE, "target")].queue
     [expiring_message] = target.cursor()
     assert expiring_message.expiration == wall + 9000
-    [scheduled_message] = target.delayed.values()
+    [scheduled_message] = target.scheduled.values()
     assert scheduled_message.delivered == broker.clock.steady + 5000
     done = await act(
         http_client, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
@@ -212,7 +212,7 @@ async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> Non
     done = await act(http_client, action="redeliver", ids=ids([failed_sequence, scheduled]))
     assert done["processed"] == 2
     assert waiting(broker) == ["failed", "waits", "scheduled"]
-    assert not jobs.queue.delayed
+    assert not jobs.queue.scheduled
     assert isinstance(broker.clock, ManualClock)
     broker.clock.advance(20_000)
     broker.tick()

@@ -76,7 +76,7 @@ class Restartable:
         return [
             self.journal.fetch(delivery.sequence).body.decode()
             for delivery in self.queue.browse()
-            if delivery.sequence not in self.queue.delayed
+            if delivery.sequence not in self.queue.scheduled
         ]
 
 

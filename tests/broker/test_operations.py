@@ -64,7 +64,7 @@ def test_a_scheduled_message_redelivered_after_a_step_of_the_clock_keeps_its_lif
     now = fixture.clock.wall
     [sequence] = fixture.send(queue, "a", expiration=now + 1000, deliver_at=now + 500)
     fixture.clock.wall += 5000
-    fixture.broker.operations.redeliver(queue.queue.delayed[sequence])
+    fixture.broker.operations.redeliver(queue.queue.scheduled[sequence])
     fixture.wait(900)
     assert bodies(queue) == ["a"]
     fixture.wait(300)

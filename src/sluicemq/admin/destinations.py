@@ -63,7 +63,7 @@ MAX_SUBSCRIPTIONS: Final = 200
 
 
 def _delayed(destination: Destination) -> int:
-    return sum(len(subscription.delayed) for subscription in subscriptions_of(destination))
+    return sum(len(subscription.scheduled) for subscription in subscriptions_of(destination))
 
 
 SORT_KEYS: Final[dict[str, Callable[[Destination], Any]]] = {

@@ -390,12 +390,12 @@ class ActionService(Service):
         last, end_sequence = 0, run.broker.journal.next_sequence()
         if body.cursor:
             _, last, end_sequence = read_cursor(body.cursor)
-        delayed = run.subscription.delayed
-        for sequence in sorted(number for number in delayed if last < number <= end_sequence):
+        scheduled = run.subscription.scheduled
+        for sequence in sorted(number for number in scheduled if last < number <= end_sequence):
             if run.must_stop():
                 return None if run.refused else encode_cursor(0, last, end_sequence)
             run.scanned += 1
-            delivery = delayed.get(sequence)
+            delivery = scheduled.get(sequence)
             if delivery is not None and (
                 selector is None or matches_selector(run.broker, selector, delivery)
             ):

@@ -287,7 +287,7 @@ class MessageService(Service):
         total = {
             "ready": subscription.ready,
             "unacked": subscription.unacked,
-            "scheduled": len(subscription.delayed),
+            "scheduled": len(subscription.scheduled),
         }[query.state]
         has_more = cursor.has_more() if query.state == "ready" else offset < total
         return MessagePage(
@@ -313,7 +313,7 @@ class MessageService(Service):
             if state == "unacked":
                 deliveries = self._broker.operations.unacked_page(subscription, offset, count)
             else:
-                deliveries = list(islice(subscription.delayed.values(), offset, offset + count))
+                deliveries = list(islice(subscription.scheduled.values(), offset, offset + count))
             for delivery in deliveries:
                 offset += 1
                 yield delivery

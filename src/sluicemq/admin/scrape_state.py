@@ -300,14 +300,14 @@ class DestinationMetrics:
         """Return the values of a destination in the order of DESTINATION_GAUGES."""
         queue = destination.queue
         settings = destination.settings
-        delayed = len(queue.delayed)
+        scheduled = len(queue.scheduled)
         oldest = self._ages.of(queue) if queue.waiting else 0.0
         if not destination.subscriptions:
             # the sums over no subscriptions, computed once for thousands of queues
             return (
                 queue.waiting + destination.staged,
                 queue.unacked,
-                delayed,
+                scheduled,
                 queue.waiting_bytes + destination.staged_bytes + queue.unacked_bytes,
                 len(queue.consumers),
                 0,
@@ -318,12 +318,12 @@ class DestinationMetrics:
                 settings.max_bytes,
             )
         for subscription in destination.subscriptions.values():
-            delayed = max(delayed, len(subscription.delayed))
+            scheduled = max(scheduled, len(subscription.scheduled))
             oldest = max(oldest, self._ages.of(subscription))
         return (
             destination.waiting,
             destination.unacked,
-            delayed,
+            scheduled,
             destination.bytes,
             destination.consumers,
             len(destination.subscriptions),

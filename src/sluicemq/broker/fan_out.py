@@ -147,29 +147,29 @@ def transfer_retained(subscription: Subscription) -> None:
     """
     queue = subscription.destination.queue
     cursor = Cursor(queue.all_ready, queue.core.journal.next_sequence())
-    delayed = deque(queue.delayed.values())
-    queue.core.scans.begin(partial(_transfer_slice, subscription, queue, cursor, delayed))
+    scheduled = deque(queue.scheduled.values())
+    queue.core.scans.begin(partial(_transfer_slice, subscription, queue, cursor, scheduled))
 
 
 def _transfer_slice(
     subscription: Subscription,
     queue: Subscription,
     cursor: Cursor[Delivery],
-    delayed: deque[Delivery],
+    scheduled: deque[Delivery],
 ) -> None:
     scans = queue.core.scans
     while not subscription.closed and not queue.closed and queue.destination.queue is queue:
         if cursor.priority >= 0:
             for delivery in cursor.examine(1):
                 _transfer_accepted(subscription, delivery, ready=True)
-        elif delayed:
-            delivery = delayed.popleft()
+        elif scheduled:
+            delivery = scheduled.popleft()
             if delivery.state == SCHEDULED:
                 _transfer_accepted(subscription, delivery, ready=False)
         else:
             break
         if scans.is_time_up():
-            scans.schedule(partial(_transfer_slice, subscription, queue, cursor, delayed))
+            scans.schedule(partial(_transfer_slice, subscription, queue, cursor, scheduled))
             break
     if not subscription.closed:
         queue.core.dispatchable[subscription] = None

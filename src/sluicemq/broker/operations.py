@@ -1,6 +1,6 @@
 """Browsing, and operations of administrators: find, delete, move, copy, redeliver, redrive, purge.
 
-             waiting   delayed   unacked     in a transaction
+             ready     scheduled unacked     in a transaction
     delete   yes       yes       yes         no
     move     yes       yes       no          no
     copy     yes       yes       yes         yes
@@ -130,12 +130,12 @@ class Operations:
         self._transactions = transactions
 
     def find(self, subscription: Subscription, sequence: int) -> Delivery | None:
-        """Return the delivery of a message, waiting, delayed, unacked or in a transaction, or None.
+        """Return the delivery of a message, ready, scheduled, unacked or in a transaction, or None.
 
         The object may be a temporary one: it is valid for reading, and for an operation that
         follows immediately.
         """
-        delivery = subscription.delayed.get(sequence) or subscription.requeued.get(sequence)
+        delivery = subscription.scheduled.get(sequence) or subscription.requeued.get(sequence)
         if delivery is not None:
             return delivery
         for consumer in subscription.all_consumers:
@@ -350,9 +350,9 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
         cursor = subscription.cursor(until)
         while cursor.priority >= 0:
             yield subscription, cursor.examine(SLICE)
-        delayed = list(subscription.delayed.values())
-        for start in range(0, len(delayed), SLICE):
-            part = delayed[start : start + SLICE]
+        scheduled = list(subscription.scheduled.values())
+        for start in range(0, len(scheduled), SLICE):
+            part = scheduled[start : start + SLICE]
             yield (
                 subscription,
                 [e for e in part if e.state == SCHEDULED and e.sequence <= until],

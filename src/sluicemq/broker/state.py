@@ -252,7 +252,6 @@ class Subscription:
         "closed",
         "consumers",
         "core",
-        "delayed",
         "destination",
         "exclude",
         "member",
@@ -265,6 +264,7 @@ class Subscription:
         "rescan",
         "retired",
         "retrying",
+        "scheduled",
         "selective",
         "selector",
         "shared",
@@ -302,7 +302,7 @@ class Subscription:
         self.rescan: Rescan | None = None
         self.consumers: dict[Consumer, None] = {}
         self.retired: dict[Consumer, None] = {}
-        self.delayed: dict[int, Delivery] = {}
+        self.scheduled: dict[int, Delivery] = {}
         self.requeued: dict[int, Delivery] = {}
         self.refused: dict[int, tuple[Delivery, str, bool]] = {}
         self.retrying = False
@@ -319,8 +319,8 @@ class Subscription:
         return [*self.consumers, *self.retired]
 
     def browse(self, unacked: bool = True) -> Iterator[Delivery]:
-        """Iterate over the deliveries in queue order: unacked ones in their position, delayed ones
-        last.
+        """Iterate over the deliveries in queue order: unacked ones in their position, and scheduled
+        ones last.
 
         The iterator is read-only and valid until the next change of the subscription.
         """
@@ -330,7 +330,7 @@ class Subscription:
                 unacked_deliveries.extend(consumer.unacked.values())
             unacked_deliveries.sort(key=queue_order)
         return chain(
-            merge(self.cursor(), unacked_deliveries, key=queue_order), self.delayed.values()
+            merge(self.cursor(), unacked_deliveries, key=queue_order), self.scheduled.values()
         )
 
     def cursor(
@@ -354,8 +354,8 @@ class Subscription:
 
     @property
     def ready(self) -> int:
-        """Number of deliveries that wait and are not delayed."""
-        return self.waiting - len(self.delayed)
+        """Number of deliveries that wait and are not scheduled."""
+        return self.waiting - len(self.scheduled)
 
     def accepts(self, message: Message) -> bool:
         """Return whether the selector matches and the message's sender is not excluded."""
@@ -895,7 +895,7 @@ class Core:
 
 
 def _needs_timer(argument: object) -> bool:
-    """Return False for a delivery that is not delayed, and for a consumer that is not watched."""
+    """Return False for a delivery that is not scheduled, and for a consumer that is not watched."""
     if isinstance(argument, Delivery):
         return argument.state == SCHEDULED
     return not isinstance(argument, Consumer) or argument.has_ack_timer

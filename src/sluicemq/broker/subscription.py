@@ -106,7 +106,7 @@ def delay(delivery: Delivery, milliseconds: int) -> None:
     delivery.state = SCHEDULED
     delivery.consumer = None
     delivery.delivered = due = core.clock.steady + milliseconds
-    subscription.delayed[delivery.sequence] = delivery
+    subscription.scheduled[delivery.sequence] = delivery
     core.timers.add(due, _undelay, delivery)
     _released(delivery)
 
@@ -124,9 +124,9 @@ def _undelay(delivery: Delivery) -> None:
 
 
 def end_delay(delivery: Delivery) -> None:
-    """Make a delayed delivery ready."""
+    """Make a scheduled delivery ready."""
     subscription = delivery.subscription
-    del subscription.delayed[delivery.sequence]
+    del subscription.scheduled[delivery.sequence]
     if subscription.refused.pop(delivery.sequence, None) and delivery.expires:
         core = subscription.core
         core.wheel.add(delivery, core.clock.steady)
@@ -161,7 +161,7 @@ def _take_for_drop(subscription: Subscription, lowest: bool) -> Delivery | None:
     for delivery, _, _ in subscription.refused.values():
         return delivery
     ready = subscription.all_ready.take_for_drop(lowest)
-    return ready or next(iter(subscription.delayed.values()), None)
+    return ready or next(iter(subscription.scheduled.values()), None)
 
 
 # --- consumers (see also attachment.py) --------------------------------------------------------
@@ -221,7 +221,7 @@ def journal_completion(
 
 
 def _remove_requeued(subscription: Subscription, sequence: int) -> Delivery | None:
-    """Remove a requeued delivery from the ready or delayed messages and return it, or None."""
+    """Remove a requeued delivery from the ready or scheduled messages and return it, or None."""
     delivery = subscription.requeued.pop(sequence, None)
     if delivery is not None:
         remove_waiting(delivery)
@@ -299,7 +299,7 @@ def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
     subscription = delivery.subscription
     sequence = delivery.sequence
     if delivery.state == SCHEDULED:
-        subscription.delayed.pop(sequence, None)
+        subscription.scheduled.pop(sequence, None)
         subscription.refused.pop(sequence, None)
         subscription.core.timers.note_ended()
     if delivery.attempts:
@@ -320,12 +320,12 @@ def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
 
 
 def withdraw(delivery: Delivery) -> None:
-    """Stop counting a waiting delivery as ready or delayed, without dispatching it."""
+    """Stop counting a waiting delivery as ready or scheduled, without dispatching it."""
     subscription = delivery.subscription
     subscription.waiting -= 1
     subscription.waiting_bytes -= delivery.size
     if delivery.state == SCHEDULED:
-        del subscription.delayed[delivery.sequence]
+        del subscription.scheduled[delivery.sequence]
         subscription.refused.pop(delivery.sequence, None)
         subscription.core.timers.note_ended()
     delivery.state = UNACKED
@@ -389,7 +389,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     delivery.state = SCHEDULED
     delivery.consumer = None
     delivery.delivered = core.clock.steady + core.settings.dead_letter_retry
-    subscription.delayed[delivery.sequence] = delivery
+    subscription.scheduled[delivery.sequence] = delivery
     subscription.refused[delivery.sequence] = (delivery, reason, force)
     if delivery.attempts:
         subscription.requeued[delivery.sequence] = delivery
@@ -439,7 +439,7 @@ def dead_letter(subscription: Subscription, sequence: int, reason: str, force: b
 
 def purge(subscription: Subscription) -> None:
     """End the waiting deliveries of a subscription that is being deleted."""
-    deliveries = chain(subscription.cursor(), list(subscription.delayed.values()))
+    deliveries = chain(subscription.cursor(), list(subscription.scheduled.values()))
     end_all(subscription, deliveries, Cause.DISCARDED)
     subscription.waiting = 0
     subscription.waiting_bytes = 0

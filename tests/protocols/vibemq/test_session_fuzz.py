@@ -208,7 +208,7 @@ class Model(RuleBasedStateMachine):
             assert sorted(self.harness.bodies(queue)) == sorted(
                 b'"%b"' % identity.encode() for identity in ids
             )
-            ready = destination.waiting - len(destination.queue.delayed)
+            ready = destination.waiting - len(destination.queue.scheduled)
             has_capacity = any(
                 queue in subscribed and list(unacked.values()).count(queue) < WINDOW
                 for number, (unacked, subscribed) in enumerate(
