@@ -23,7 +23,6 @@ from typing import Final
 
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import requeue_at_tail
-from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNACKED, queue_order
 from sluicemq.broker.pending.queue import PRIORITIES
 from sluicemq.broker.publishing import Publisher
@@ -44,7 +43,6 @@ from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_pr
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
     ActionRefused,
-    BrokerError,
     BrokerStopping,
     DestinationNotFound,
     LimitExceeded,
@@ -67,7 +65,7 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
     messages dispatched meanwhile may be. None = no message in this step; the scan continues.
     """
     core = subscription.core
-    cursor = Cursor(subscription.all_ready, core.journal.next_sequence())
+    cursor = subscription.cursor(core.journal.next_sequence())
     unacked: deque[Delivery] = deque()
     for consumer in subscription.all_consumers:
         unacked.extend(consumer.unacked.values())
@@ -304,19 +302,15 @@ class Operations:
         """
         if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
-        if self._publisher.low_space:
-            try:
-                self._publisher.expect_space(message)  # the operation writes another record
-            except LowDiskSpace as error:
-                raise ActionRefused("low-disk-space", str(error)) from None
         try:
+            self._publisher.expect_space(message)  # the operation writes another record
             admission = self._publisher.admit(target, message, None)
+        except LowDiskSpace as error:
+            raise ActionRefused("low-disk-space", str(error)) from None
         except MessageTooLarge as error:
             raise ActionRefused("too-large", str(error)) from None
         except LimitExceeded as error:
             raise ActionRefused("target-full", str(error)) from None
-        except BrokerError as error:
-            raise ActionRefused("target-refused", str(error)) from None
         assert admission is not None  # without a callback nothing is parked
         return admission
 
