@@ -11,6 +11,7 @@ from itertools import compress, zip_longest
 from operator import lt
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from sluicemq.journal.files import (
     DURABLE_NAME,
@@ -29,7 +30,6 @@ from sluicemq.journal.format import (
     decode_deliveries,
     decode_record,
     record_size,
-    sequence_at,
     size_at,
 )
 from sluicemq.journal.liveness import MAX_INLINE_COUNT, OVERFLOWED, Liveness, LiveSegment
@@ -37,7 +37,6 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     DamagedFile,
     MappedSegment,
-    SegmentHeader,
     SegmentIndex,
     Tail,
     build_index,
@@ -179,7 +178,7 @@ class Recovery:
             "confirmed": "complete",
         }
         self._names: dict[int, Address] = {}
-        self._unsealed: list[tuple[int, Tail]] = []
+        self._unsealed: list[tuple[SegmentPart, Tail]] = []
         self._repairs = space is not None
         snapshot = newest_snapshot(directory)
         self.state = snapshot.state if snapshot else b""
@@ -272,6 +271,7 @@ class Recovery:
         view = open_segment(self.directory, first, following)
         try:
             header = view.header
+            tail: Tail | None = None
             if header.first != first or header.identity != self.identity:
                 raise DamagedFile(
                     path, 16, "the segment belongs to another place or data directory"
@@ -296,7 +296,6 @@ class Recovery:
                 index = SegmentIndex(
                     memoryview(build_index(tail.heads, SEGMENT_HEADER_BYTES, self._names))
                 )
-                self._unsealed.append((len(self.parts), tail))
         except BaseException:
             view.close()
             raise
@@ -304,6 +303,8 @@ class Recovery:
         segment.end = end
         part = SegmentPart(segment, view, index)
         self.parts.append(part)
+        if tail is not None:
+            self._unsealed.append((part, tail))
         return part
 
     def _find_tail(
@@ -352,30 +353,24 @@ class Recovery:
             sync_directory(self.directory)
 
     def _seal_all(self, space: DiskSpace) -> None:
-        """Add index and trailer to unsealed segments, after all segments have been read."""
-        for index, tail in self._unsealed:
-            segment, view, table = self.parts[index]
-            header = view.header
-            table.close()
-            view.close()
-            self._seal(header, tail, space, index == len(self.parts) - 1)
-            view = MappedSegment(view.path, tail.end)
-            assert view.index is not None
-            segment.size = view.size
-            self.parts[index] = SegmentPart(segment, view, view.index)
-        self._unsealed.clear()
+        """Add index and trailer to unsealed segments, after all segments have been read.
 
-    def _seal(self, header: SegmentHeader, tail: Tail, space: DiskSpace, is_last: bool) -> None:
-        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads, space)
-        try:
-            last = sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)
-            file.seal(last + 1, self._names)
-            if is_last:
-                durable_file = DurableFile(self.directory, space)
-                durable_file.write(DurableEnd(header.first, file.end, last))
-                durable_file.close()
-        finally:
-            file.close()
+        Their records stay mapped; the truncated part of a mapping is never accessed.
+        """
+        for part, tail in self._unsealed:
+            segment, view, _ = part
+            crc = crc32(view.view[: tail.end])
+            file = SegmentFile.reopen(self.directory, view.header, tail.end, crc, tail.heads, space)
+            try:
+                file.seal(segment.last + 1, self._names)
+                if part is self.parts[-1]:
+                    durable_file = DurableFile(self.directory, space)
+                    durable_file.write(DurableEnd(segment.first, file.end, segment.last))
+                    durable_file.close()
+            finally:
+                file.close()
+            segment.size = file.end
+        self._unsealed.clear()
 
     # --- liveness ------------------------------------------------------------------------------
 
@@ -385,7 +380,6 @@ class Recovery:
         sequences = index.sequences
         count = index.count
         segment.sealed = True
-        segment.offsets = array("I")
         segment.records = count
         segment.size = view.size
         segment.last = int(sequences[count - 1]) if count else 0

@@ -206,18 +206,20 @@ class SegmentFile:
         directory: Path,
         header: SegmentHeader,
         end: int,
+        crc: int,
         heads: bytes,
         space: DiskSpace,
     ) -> SegmentFile:
-        """Open a segment left by a crash, truncate it to `end` bytes and prepare it for `seal`."""
+        """Open a segment left by a crash, truncate it to `end` bytes and prepare it for `seal`.
+
+        `crc` is the CRC-32 of these bytes, `heads` are the headers of its records.
+        """
         file = cls(directory, header, space)
         file.fd = os.open(segment_path(directory, header.first), os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(file.fd, end)
         os.fsync(file.fd)
-        while file.end < end:
-            data = os.pread(file.fd, 1 << 20, file.end)
-            file.crc = crc32(data, file.crc)
-            file.end += len(data)
+        file.end = end
+        file.crc = crc
         file.heads += heads
         return file
 
