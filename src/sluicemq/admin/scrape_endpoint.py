@@ -24,6 +24,7 @@ from sluicemq.broker import COMPILED
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.reader import records_after
+from sluicemq.journal.segment import sealed_time
 from sluicemq.journal.slots import now_ms
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
@@ -173,5 +174,5 @@ def _on_disk(
             None,
         )
         if held_segment is not None and not slot.lost:
-            idle[name] = slot.idle_time(journal.sealed_time(held_segment), now)
+            idle[name] = slot.idle_time(sealed_time(journal.directory, held_segment.first), now)
     return os.statvfs(journal.directory), slots, idle, lags

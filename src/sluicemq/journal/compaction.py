@@ -24,7 +24,7 @@ from sluicemq.journal.format import HEADER_BYTES, Record
 from sluicemq.journal.liveness import Liveness, LiveSegment
 from sluicemq.journal.port import JournalOptions
 from sluicemq.journal.reader import Lookup
-from sluicemq.journal.segment import segment_path
+from sluicemq.journal.segment import sealed_time, segment_path
 from sluicemq.journal.slots import Slot, Slots, now_ms
 from sluicemq.journal.snapshot import Capture, Snapshot, capture_segments, write_snapshot
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
@@ -217,9 +217,9 @@ class Compactor:
                 lost_slots.append(LostSlot(name, slot, abandoned=False))
                 self._on_warning(f"the slot {name} is lost: it would retain more than its limit")
                 continue
-            idle_time = (
-                slot.idle_time(self.sealed_time(unread[0]), now) if unread and timeout else 0
-            )
+            idle_time = 0
+            if unread and timeout:
+                idle_time = slot.idle_time(sealed_time(self._directory, unread[0].first), now)
             if idle_time > timeout:
                 lost_slots.append(LostSlot(name, slot, abandoned=True))
                 self._on_warning(
@@ -265,14 +265,6 @@ class Compactor:
             for name, slot in slots.items()
         }
         return {name: size for name, size in held_bytes.items() if size}
-
-    def sealed_time(self, segment: LiveSegment) -> int:
-        """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
-        try:
-            path = segment_path(self._directory, segment.first)
-            return path.stat().st_mtime_ns // 1_000_000
-        except OSError:
-            return 0
 
     def _remove(
         self, segments: list[LiveSegment], lost_slots: list[LostSlot], expired_slots: list[str]

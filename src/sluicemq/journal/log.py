@@ -412,10 +412,6 @@ class FileJournal(Appender):
         """All segments in ascending order, as known to the owner's thread; read-only."""
         return self._liveness.segments
 
-    def sealed_time(self, segment: LiveSegment) -> int:
-        """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
-        return self._compactor.sealed_time(segment)
-
     def seal(self) -> None:
         """End the active segment, so that it can be read by column or removed."""
         self._roll_requested = True

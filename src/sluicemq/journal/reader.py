@@ -16,7 +16,7 @@ from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Final
 
-from sluicemq.journal.files import DurableEnd, read_durable
+from sluicemq.journal.files import read_durable
 from sluicemq.journal.format import (
     HEADER_BYTES,
     Record,
@@ -233,15 +233,13 @@ def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple
         raise DamagedFile(view.path, position, "the record is not intact")
 
 
-def read_records(
-    directory: Path, durable: DurableEnd | None = None, sequence: int = 0
-) -> Iterator[tuple[MappedSegment, int, Record]]:
-    """Iterate over segment, offset and record of all records up to the durable end, in order.
+def read_records(directory: Path, sequence: int = 0) -> Iterator[tuple[MappedSegment, int, Record]]:
+    """Iterate over segment, offset and record, from a sequence number up to the durable end.
 
     A broker may run meanwhile. Segments that it removes are skipped, and segments that it creates
     are not read. Raises JournalDamaged, JournalError.
     """
-    durable = durable or read_durable(directory)
+    durable = read_durable(directory)
     if durable is None:
         return
     first_sequences = [first for first in list_segments(directory) if first <= durable.segment]

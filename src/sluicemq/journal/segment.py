@@ -326,6 +326,14 @@ def segment_path(directory: Path, first: int) -> Path:
     return directory / f"{first:020d}{SUFFIX}"
 
 
+def sealed_time(directory: Path, first: int) -> int:
+    """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
+    try:
+        return segment_path(directory, first).stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return 0
+
+
 def list_segments(directory: Path) -> list[int]:
     """Return the first sequence numbers of the segments in a directory, ascending."""
     return list_numbered_files(directory, SUFFIX)
