@@ -44,12 +44,13 @@ MAX_PADDED_RECORD: Final = MAX_RECORD_BYTES - 7
 class Appender:
     """Active segment, and the records that `commit` has not passed to the writer yet.
 
-    _parts          buffers, three to a record: header, meta with body, padding
+    _parts          buffers, three per record: header, meta with body, padding
     _fill           size of the segment once they are written
-    _live           the segment's columns (see liveness.py), by sequence number like ...
-    _offsets        ... the records' offsets / 8
+    _live           references of the segment's records, by sequence number (see liveness.py)
+    _offsets        offset / 8 of the segment's records, by sequence number
     _next           the next sequence number
-    _last_recorded  one that a later start is sure to know of, or will
+    _last_recorded  latest sequence number that has, or will have, a record; it is not reused after
+                    a restart
     _in_unit        True inside a unit
     _append_error   error text that rejects further appends, or ""
     _forgotten_destinations  destinations forgotten since the segment was begun
@@ -253,7 +254,7 @@ class Appender:
         return sequence
 
     def _add_to_columns(self, size: int, references: int) -> None:
-        """Take the next sequence number and the place in the segment for a record."""
+        """Assign the next sequence number and the next offset in the segment to a record."""
         fill = self._fill
         self._offsets.append(fill >> 3)
         self._fill = fill + size + 7 & -8

@@ -111,16 +111,14 @@ def create_file(path: Path, mode: int) -> FileIO:
 
 def write_at(fd: int, data: bytes, offset: int) -> int:
     """Write all of `data` at `offset`, repeating short writes, and return the end offset."""
-    written = os.pwrite(fd, data, offset)
-    if written == len(data):
-        return offset + written
     view = memoryview(data)
-    while written < len(data):
-        count = os.pwrite(fd, view[written:], offset + written)
+    while view:
+        count = os.pwrite(fd, view, offset)
         if count <= 0:
             raise OSError("the operating system wrote nothing and reported no error")
-        written += count
-    return offset + written
+        view = view[count:]
+        offset += count
+    return offset
 
 
 def take_lock(directory: Path, *, create: bool = True) -> int:

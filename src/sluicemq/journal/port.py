@@ -347,9 +347,7 @@ class MemoryJournal:
         if self._closed:
             raise JournalFailed("the journal is closed")
         self._in_unit = not last
-        sequence = self._next
-        self._next = sequence + 1
-        return sequence
+        return self.next_sequence()
 
     @property
     def has_pending_records(self) -> bool:

@@ -14,14 +14,14 @@ format.py defines the records. The name is the lowest sequence number it may con
       56     4   where the records of the segment before it end, / 8; 0 = there is none
       60     4   CRC-32 of bytes 0 .. 60
 
-A segment gets its name once its first group is on disk, and all of the segment before it was on
-disk before that. Index and trailer are added to that one later: a crash may leave several segments
-without them. The number at 56 tells how much of such a segment must be there.
+A segment gets its name once its first group is on disk, and by then all records of the segment
+before it are on disk. That one is sealed with index and trailer later: a crash may leave several
+unsealed segments. The number at 56 states where the records of such a segment must end.
 
 A sealed segment ends with an index by column, and a trailer that locates it. The INDEX record's
-body starts with a summary and goes on with the columns, one after the other, each as long as the
-segment has records (the INDEX record itself is not among them) and padded with zeros to a multiple
-of 8. A reader maps a column with one call and needs no loop per record.
+body consists of a summary and the columns. Each column has one value for each record of the
+segment, without the INDEX record, and is padded with zeros to a multiple of 8 bytes. A reader maps
+a column with one call and needs no loop over records.
 
     u32   length of the summary
     JSON  the summary, padded with the length before it to a multiple of 8:
@@ -43,14 +43,14 @@ The trailer follows the INDEX record and ends the file:
 
 A body at the end of an unsealed segment may look like both (see MappedSegment).
 
-An unsealed segment may be damaged, or end with a tail that a crash has torn: after a crash of the
-machine the last write may be there in part, in any order of its pages. So the first bad record ends
-the segment, unless something shows that it was on disk before:
+An unsealed segment may be damaged, or end with a torn tail: after a crash of the machine, any pages
+of the last write may be missing. So the segment ends before the first record that is not intact,
+unless there is evidence that this record had been synced, which is damage:
 
-- an intact record behind it has GROUP_START: when that was written, the bad one had been synced;
-- the durable file says so, and the segment is as long as it says.
+- a later, intact record has GROUP_START: all records before it had been synced when it was written;
+- the durable file has an end behind it, and the segment is at least that long.
 
-A segment that another one follows cannot be torn at all: it was on disk as far as that one says.
+A segment with a successor has no torn tail: it was on disk up to the end that the successor states.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _columns(heads: bytes | bytearray) -> dict[str, bytes | bytearray]:
 
 
 def encode_trailer(index_offset: int, records: int, crc: int) -> bytes:
-    """Return the trailer of a sealed segment; `crc` is that of the file before it."""
+    """Return the trailer of a sealed segment; `crc` is the CRC-32 of the file up to the trailer."""
     head = TRAILER.pack(TRAILER_MAGIC, index_offset, records, crc, 0)[:-4]
     return head + _LENGTH.pack(crc32(head))
 
@@ -572,16 +572,16 @@ def find_full(view: MappedSegment, end: int) -> Tail:
 
 
 SMALL_RECORD: Final = 4096
-"""Bytes. A search for a later group checks all records up to this size, ..."""
+"""Bytes. A search for a later group checks the CRC of every candidate up to this size."""
 SEARCH_SHARE: Final = 16
-"""... and of larger ones so many times the bytes that it searches."""
+"""Factor: the CRCs of larger candidates cover at most this multiple of the searched bytes."""
 
 
 def has_later_group(view: memoryview, start: int, last: int) -> bool:
     """Return whether an intact group starts after `start`, which proves that `start` was synced.
 
-    A client can send a body that contains records. So what lies within a record is no group, not
-    even if the record is torn; unless its size is what is damaged.
+    A client can send a body that contains records. So records within another record are no group,
+    even if that record is torn, unless its size is damaged.
     """
     offset = start + (-start & 7)
     while offset + HEADER_BYTES <= len(view):
@@ -613,7 +613,7 @@ def _find_group(view: memoryview, start: int, end: int, last: int) -> int:
     """Return the offset of the first intact group after `start` and before `end`, 0 if none is.
 
     A client can send a body full of headers, each of a record that extends to the end of the body.
-    To check all of them would take hours, so the search for large records is limited.
+    Checking all of them would take hours, so the search for large records is limited.
     """
     data = bytes(view[start : end + HEADER_BYTES])
     remaining = SEARCH_SHARE * len(data)
