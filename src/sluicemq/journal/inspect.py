@@ -38,7 +38,7 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.snapshot import list_snapshots, newest_snapshot
-from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError
 from sluicemq.model.message import Message
 
@@ -246,10 +246,8 @@ def dump(
     `types` and `address` restrict them; `reference` selects one record and those that refer to it.
     Raises JournalDamaged at the first record that is not intact.
     """
-    names: dict[int, Address] = {}
     snapshot = newest_snapshot(directory)
-    for number, kind, name in snapshot.addresses if snapshot else ():
-        names[number] = Address(Kind(kind), decode_name(name))
+    names = snapshot.destinations() if snapshot else {}
     last_view: MappedSegment | None = None
     for view, offset, record in read_records(directory, sequence=sequence):
         if view is not last_view:

@@ -58,7 +58,7 @@ from sluicemq.journal.snapshot import (
 )
 from sluicemq.journal.space import DiskSpace
 from sluicemq.journal.writer import SegmentFile
-from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.destination import Address
 from sluicemq.model.message import Durability
 
 SEQUENCE_GAP: Final = 1 << 20
@@ -250,8 +250,7 @@ class Recovery:
             raise DamagedFile(view.path, 56, f"{header.previous:020d} should be another segment")
 
     def _load_snapshot(self, snapshot: Snapshot) -> None:
-        for number, kind, name in snapshot.addresses:
-            self.addresses[number] = Address(Kind(kind), decode_name(name))
+        self.addresses.update(snapshot.destinations())
         self._names.update(self.addresses)
         self.next_number = snapshot.next_number
         pairs = array("Q")

@@ -31,7 +31,7 @@ from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
 from sluicemq.journal.segment import DamagedFile, check_version, list_numbered_files, segment_path
 from sluicemq.journal.space import NO_SPACE, DiskSpace
-from sluicemq.model.destination import Kind
+from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import JournalDamaged
 
 SNAPSHOT_MAGIC: Final = b"SLUICESN"
@@ -74,6 +74,12 @@ class Snapshot(msgspec.Struct, array_like=True):
     addresses: list[tuple[int, Kind, bytes]]
     relocated: bytes
     segments: list[SegmentState]
+
+    def destinations(self) -> dict[int, Address]:
+        """Return the destinations by number."""
+        return {
+            number: Address(Kind(kind), decode_name(name)) for number, kind, name in self.addresses
+        }
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.slots import Slot, Slots
 from sluicemq.journal.snapshot import newest_snapshot
-from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError, JournalDamaged, RecordNotFound
 
 IDENTITY_DIGITS: Final = 16
@@ -286,11 +286,8 @@ class DirectoryStorage(JournalStorage):
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         snapshot = newest_snapshot(self.path)
         requested = set(numbers)
-        return {
-            number: Address(Kind(kind), decode_name(name))
-            for number, kind, name in (snapshot.addresses if snapshot else ())
-            if number in requested
-        }
+        known = snapshot.destinations() if snapshot else {}
+        return {number: address for number, address in known.items() if number in requested}
 
     @property
     def _slots(self) -> Slots:
