@@ -1,4 +1,4 @@
-"""Small groups on a disk that is usually swift are written without a change of threads."""
+"""Small groups on a disk that usually syncs fast are written without a change of threads."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     if plan.set_aside:
         suffix = f" in {outcome.set_aside_file}" if outcome.set_aside_file else ""
         yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{suffix}"
-        yield from (f"  {count} {SET_ASIDE[sort]}" for sort, count in plan.set_aside.items())
+        yield from (f"  {count} {SET_ASIDE[name]}" for name, count in plan.set_aside.items())
     if plan.notes:
         yield ""
         yield from (f"note: {note}" for note in plan.notes)

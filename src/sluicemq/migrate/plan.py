@@ -94,12 +94,12 @@ class NewListener(NamedTuple):
 class SetAsideRow(NamedTuple):
     """A row of the source that is written to a file instead of being imported.
 
-    sort    a key of SET_ASIDE
-    reason  why it is not imported
-    row     values by column
+    category  a key of SET_ASIDE
+    reason    why it is not imported
+    row       values by column
     """
 
-    sort: str
+    category: str
     reason: str
     row: dict[str, object]
 
@@ -110,7 +110,7 @@ SET_ASIDE: Final = {
     "undeliverable": "no VibeMQ client could receive",
     "unreadable": "not readable",
 }
-"""Types of rows that are set aside, with their description."""
+"""Categories of rows that are set aside, with their description."""
 
 
 class Plan(msgspec.Struct, kw_only=True):

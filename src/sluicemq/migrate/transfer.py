@@ -33,7 +33,6 @@ import base64
 import filecmp
 import itertools
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -51,6 +50,7 @@ from sluicemq.broker import (
 )
 from sluicemq.journal import FileJournal
 from sluicemq.journal.files import JOURNAL_NAME, open_and_inherit_owner
+from sluicemq.journal.slots import now_ms
 from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
@@ -144,7 +144,7 @@ def transfer(
     outcome.users = add_users(plan.users, data_dir)
     plan.change_detector.check("messages imported so far are not imported twice")
     messages = sum(outcome.imported.values())
-    ledger.finish(plan.kind, plan.source_path, messages, time.time_ns() // 1_000_000)
+    ledger.finish(plan.kind, plan.source_path, messages, now_ms())
     return outcome
 
 
@@ -487,7 +487,8 @@ def write_set_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> P
                 pause()
                 columns = {name: _encodable(value) for name, value in row.row.items()}
                 file.write(
-                    msgspec.json.encode({"sort": row.sort, "reason": row.reason, **columns}) + b"\n"
+                    msgspec.json.encode({"sort": row.category, "reason": row.reason, **columns})
+                    + b"\n"
                 )
             file.flush()
             os.fsync(file.fileno())

@@ -97,16 +97,19 @@ def inspect_source(
     strict: bool = False,
     fan_out_rows: bool = False,
 ) -> Plan:
-    """Return what the source holds.
+    """Read the source into a plan.
 
-    `store` is the SQLite file if it is not where `source` says, `settings` the only settings file
-    to read, `environment` a file with the variables that VibeMQ was started with, `users` the user
-    database if it is not in a usual place; `strict` and `fan_out_rows` are as of `read_store`.
+    store         SQLite file, if it is not the one that `source` names
+    settings      the only settings file to read
+    environment   file with the variables that VibeMQ was started with
+    users         user database, if it is not in a default location
+    strict, fan_out_rows  as in `read_store`
+
     Raises SourceError.
     """
     plan = Plan(kind="vibemq", source_path=source.resolve())
     directory = source if source.is_dir() else source.parent
-    alone = settings is not None
+    ignore_config_path = settings is not None
     if is_database(source):
         store = store or source
     elif not source.is_dir():
@@ -116,7 +119,9 @@ def inspect_source(
     default_store = source / STORE if (source / STORE).exists() else None
     if settings is None and (directory / SETTINGS).exists():
         settings = directory / SETTINGS
-    values = read_layers(plan, directory, settings, environment, ignore_config_path=alone)
+    values = read_layers(
+        plan, directory, settings, environment, ignore_config_path=ignore_config_path
+    )
     if values is None and store is None and default_store is None:
         raise SourceError(f"{source}: there is neither {SETTINGS} nor {STORE}")
     source_settings = SourceSettings(plan, values or {})
@@ -154,8 +159,8 @@ def read_layers(
     """Read the settings of a server that was started in `directory`. None = there are none.
 
     `settings` is its settings file and `environment` a file with the variables it was started with,
-    if there are such files. `ignore_config_path`: VIBEMQ_CONFIG_PATH does not count. Adds a
-    note on variables that did not count. Raises SourceError.
+    if there are such files. With `ignore_config_path`, VIBEMQ_CONFIG_PATH has no effect. Adds a
+    note about variables that the settings file overrides. Raises SourceError.
     """
     variables = _read_variables(plan, environment) if environment is not None else {}
     name = variables.pop(_ENVIRONMENT, None)
@@ -281,7 +286,7 @@ def decode(content: bytes, file: str) -> Any:
 
 
 def _blanked(match: re.Match[bytes]) -> bytes:
-    """Replace what is no string by blanks, so that errors keep their position."""
+    """Return a string unchanged and other matches as blanks, so that errors keep their position."""
     token: bytes = match[0]
     return token if token.startswith(b'"') else _NOT_A_LINE_END.sub(b" ", token)
 
@@ -414,8 +419,8 @@ def find_store(
 
 
 def migrate_settings(settings: SourceSettings, directory: Path) -> None:
-    """Fill in settings and listeners. The plan has the users of the user database, and `directory`
-    is where the server was started, most often where its settings are."""
+    """Fill in settings and listeners. The plan has the users of the user database already;
+    `directory` is the working directory of the server, usually that of its settings."""
     plan = settings.plan
     port = settings.take("vibemq.port", number, PORT)
     settings.apply(_RULES)
@@ -476,21 +481,27 @@ _OPERATIONS: Final[dict[object, Operation]] = {
 
 
 def take_users(
-    plan: Plan, database: Path | None, nearby: list[Path], values: Values, without: bool
+    plan: Plan,
+    database: Path | None,
+    directories: list[Path],
+    values: Values,
+    without_users: bool,
 ) -> None:
-    """Add the users to the plan. If no database is given, it is looked for in the directories
-    `nearby`, by the path and the name in the settings, else by its usual name.
+    """Add the users to the plan. If no database is given, it is searched for in `directories`, by
+    the path and the name in the settings, then by its default name.
 
-    A broker whose clients had to log in is never migrated without its users unless the command line
-    requests it (`without`): anyone who reached the new broker could do everything. Raises
+    A broker whose clients had to log in is migrated without its users only at the request of the
+    command line (`without_users`): anyone who reached the new broker could do everything. Raises
     SourceError if there were users and none can be added.
     """
     authorized = any(name.startswith(AUTHORIZATION) for name in values)
     configured = values.get(f"{AUTHORIZATION}databasepath")
     names = [str(configured.value)] if configured is not None and configured.value else []
-    candidates = [resolve_path(directory, name) for name in [*names, USERS] for directory in nearby]
+    candidates = [
+        resolve_path(directory, name) for name in [*names, USERS] for directory in directories
+    ]
     file = database or next((candidate for candidate in candidates if candidate.exists()), None)
-    if without:
+    if without_users:
         if authorized or file is not None:
             plan.skip("users", "all", "--without-users was given; `sluicemq users add` adds some")
         return

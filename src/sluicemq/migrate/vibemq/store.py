@@ -2,7 +2,7 @@
 
 A row is imported, or it is set aside into a file, with its reason:
 
-| sort          | row                                                                            |
+| category      | row                                                                            |
 |---------------|--------------------------------------------------------------------------------|
 | dropped       | a queue with DropOldest drops from memory and leaves the row in the store.     |
 |               | VibeMQ's restart keeps the newest maxQueueSize rows, and so does the migration |
@@ -20,7 +20,6 @@ first start if it counted from their publishing, so it counts from the import.
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -32,6 +31,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from sluicemq.journal.slots import now_ms
 from sluicemq.migrate.plan import Plan, SetAsideRow, SourceMessage, key_of
 from sluicemq.migrate.source_files import (
     ChangeDetector,
@@ -97,11 +97,11 @@ _header_values: Final = msgspec.json.Decoder(dict[str, HeaderValue])
 
 
 class UnimportableRow(Exception):
-    """Error for a row that cannot be imported. `sort` is a key of plan.ASIDE."""
+    """Error for a row that cannot be imported. `category` is a key of plan.SET_ASIDE."""
 
-    def __init__(self, sort: str, reason: str) -> None:
+    def __init__(self, category: str, reason: str) -> None:
         super().__init__(reason)
-        self.sort = sort
+        self.category = category
 
 
 class StoredQueue(NamedTuple):
@@ -131,7 +131,7 @@ _dead_row: Final = msgspec.json.Decoder(DeadRow)
 def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bool = False) -> None:
     """Add queues and messages to the plan.
 
-    strict        an odd queue or row is an error, instead of being set aside
+    strict        an invalid queue or row is an error, instead of being set aside
     fan_out_rows  rows of FanOutWithoutAck queues are imported, delivered or not
 
     Raises SourceError.
@@ -166,7 +166,7 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
     lifetimes: dict[str, int] = {}
     """Lifetime of queues' messages from the import on, ms."""
     reported = 0
-    now = _now()
+    now = now_ms()
     for entry in store.rows(connection):
         if isinstance(entry, SourceMessage):
             message = entry.message
@@ -178,9 +178,9 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
                 if len(lifetimes) < MAX_NAMED:
                     lifetimes[name] = lifetime
             continue
-        plan.set_aside[entry.sort] += 1
-        if entry.sort in _COUNTED_PER_QUEUE:
-            expected_counts[entry.sort, column_text(entry.row["queue_name"])] += 1
+        plan.set_aside[entry.category] += 1
+        if entry.category in _COUNTED_PER_QUEUE:
+            expected_counts[entry.category, column_text(entry.row["queue_name"])] += 1
             continue
         kind, name = _name_of(entry.row)
         if strict:
@@ -188,8 +188,8 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
         reported += 1
         if reported <= MAX_NAMED:
             plan.skip(kind, name, f"{entry.reason}; its row is set aside")
-    for (sort, name), count in expected_counts.items():
-        plan.skip("messages", f"{count} of {name}", _COUNTED_PER_QUEUE[sort])
+    for (category, name), count in expected_counts.items():
+        plan.skip("messages", f"{count} of {name}", _COUNTED_PER_QUEUE[category])
     if reported > MAX_NAMED:
         plan.skip("rows", f"{reported - MAX_NAMED} more", "see the file of rows set aside")
     if lifetimes:
@@ -317,7 +317,7 @@ class _Store:
                 try:
                     yield convert(row)
                 except UnimportableRow as error:
-                    yield SetAsideRow(error.sort, str(error), row)
+                    yield SetAsideRow(error.category, str(error), row)
 
     def _message(self, surplus: Counter[bytes | None], row: dict[str, Any]) -> SourceMessage:
         """Convert a row. `surplus` counts the rows of each queue that are dropped, which are its
@@ -347,7 +347,7 @@ class _Store:
         )
         message.timestamp = _parse_time(row["timestamp"])
         if ttl := options.settings.message_ttl:
-            message.expiration = max(message.timestamp, _now()) + ttl
+            message.expiration = max(message.timestamp, now_ms()) + ttl
         count = _number(row["delivery_attempts"])
         return SourceMessage(message, key_of(KIND, message.destination, raw_id), {"": count})
 
@@ -454,7 +454,3 @@ def _parse_time(raw: bytes | None) -> int:
 
 def _number(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
