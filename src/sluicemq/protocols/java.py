@@ -97,7 +97,7 @@ _DEPTH: Final = 2
 # --- modified UTF-8 ----------------------------------------------------------------------------
 
 _UNKNOWN: Final = "\ufffd"
-_OTHERWISE: Final = re.compile("[\0\U00010000-\U0010ffff\ud800-\udfff]")
+_ENCODED_DIFFERENTLY: Final = re.compile("[\0\U00010000-\U0010ffff\ud800-\udfff]")
 """Characters that modified UTF-8 encodes differently than UTF-8."""
 
 
@@ -117,9 +117,13 @@ def decode_utf(raw: bytes) -> str:
 
 def encode_utf(text: str) -> bytes:
     """Encode as modified UTF-8. A lone surrogate is written as three bytes."""
-    if _OTHERWISE.search(text) is None:
+    if _ENCODED_DIFFERENTLY.search(text) is None:
         return text.encode()
-    return _OTHERWISE.sub(_split, text).encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+    return (
+        _ENCODED_DIFFERENTLY.sub(_split, text)
+        .encode("utf-8", "surrogatepass")
+        .replace(b"\0", b"\xc0\x80")
+    )
 
 
 def _split(match: re.Match[str]) -> str:

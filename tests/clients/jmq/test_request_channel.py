@@ -396,7 +396,7 @@ def test_producer_flow() -> None:
         broker.say(encode_packet(PacketType.RESUME_FLOW, properties=resume))
         await third
         assert (await broker.hears_of(PacketType.TEXT_MESSAGE, 3)).flags & packets.C
-        with pytest.raises(RequestTimeout, match="wants no message"):
+        with pytest.raises(RequestTimeout, match="has accepted no message"):
             await producer.send("4")
 
     script(scenario, narrow, timeout=2)

@@ -46,8 +46,8 @@ PREFETCH: Final = 1000
 
 AGENT: Final = f"SluiceMQ/{__version__} (Python; {platform.system()} {platform.machine()})"
 
-_MAX_ANSWER: Final = 1 << 16
-"""Maximum size of a port mapper's answer, in bytes."""
+_MAX_REPLY: Final = 1 << 16
+"""Maximum size of a port mapper's reply, in bytes."""
 _MAX_CHALLENGES: Final = 8
 """Maximum number of AUTHENTICATE_REQUESTs accepted from a broker."""
 
@@ -418,7 +418,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
                 )
             await self._restore(channel)
         except BaseException:
-            # the broker does not answer a GOODBYE before login, so do not wait for a reply
+            # the broker does not reply to a GOODBYE before the login
             with suppress(ClientError):
                 channel.notify(PacketType.GOODBYE)
             channel.discard()
@@ -429,24 +429,24 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
     async def _query_port_mapper(self, host: str, port: int) -> list[Service]:
         """Return the services listed by the port mapper."""
         timeout = self.target.timeout
-        answer = bytearray()
+        reply = bytearray()
         try:
-            async with time_limit(timeout, f"the port mapper of {host}:{port} says nothing"):
+            async with time_limit(timeout, f"the port mapper of {host}:{port} does not reply"):
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=self._tls_context() if self.target.tls else None
                 )
                 try:
                     writer.write(b"%d\n" % PORT_MAPPER_VERSION)
-                    while not answer.endswith(b"\n.\n") and len(answer) < _MAX_ANSWER:
-                        data = await reader.read(_MAX_ANSWER)
+                    while not reply.endswith(b"\n.\n") and len(reply) < _MAX_REPLY:
+                        data = await reader.read(_MAX_REPLY)
                         if not data:
                             break
-                        answer += data
+                        reply += data
                 finally:
                     writer.transport.abort()
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
-        return read_services(bytes(answer))
+        return read_services(bytes(reply))
 
     async def _send_hello(self, channel: RequestChannel) -> None:
         properties: dict[str, object] = {

@@ -258,7 +258,7 @@ class Producer(AsyncClient):
             raise ConnectionLost("the producer is closed")
         if (to is None) == (self.destination is None):
             raise ValueError(
-                "say `to` where a message is sent"
+                "`to` is missing: the producer has no destination"
                 if to is None
                 else f"this producer sends to {self.destination} only"
             )

@@ -44,7 +44,7 @@ ACCEPTED: Final = (Status.OK, Status.NOT_MODIFIED)
 
 
 class StatusError(RequestRefused):
-    """The broker answered with a JMQStatus other than OK.
+    """The broker replied with a JMQStatus other than OK.
 
     status  a number; see packets.Status
     reason  the broker's reason text, or ""
@@ -124,7 +124,7 @@ class Credit:
 
     async def wait(self, timeout: float) -> None:
         """Wait until a message may be sent. Raises RequestTimeout."""
-        async with time_limit(timeout, f"the broker wants no message since {timeout} s"):
+        async with time_limit(timeout, f"the broker has accepted no message for {timeout} s"):
             await self._open.wait()
 
 
@@ -206,7 +206,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
     async def authentication_request(self) -> Packet:
         """Return the broker's first AUTHENTICATE_REQUEST. Raises ConnectionLost, RequestTimeout."""
         async with time_limit(
-            self.timeout, f"the broker does not ask who this is since {self.timeout} s"
+            self.timeout, f"the broker has sent no AUTHENTICATE_REQUEST for {self.timeout} s"
         ):
             return await self._challenge
 
@@ -247,7 +247,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         try:
             for packet in frames:
                 if isinstance(packet, Oversized):
-                    raise ProtocolError(f"a packet of {packet.size} bytes came")
+                    raise ProtocolError(f"a packet of {packet.size} bytes is above the limit")
                 if not packet.is_message:
                     packet.properties  # noqa: B018 - decode here, so that an error ends the connection
                 self._take(packet)
@@ -281,8 +281,8 @@ class RequestChannel(RequestTransport[Packet, Packet]):
                 self._challenge.set_result(packet)
         elif kind == PacketType.GOODBYE:
             self.forbids_reconnect = packet.properties.get("JMQExit") is True
-            complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
-            self.mark_lost(ConnectionLost(f"the broker ended the connection: {complaint}"))
+            reason = text(packet, "JMQGoodbyeReasonString") or "it sent GOODBYE"
+            self.mark_lost(ConnectionLost(f"the broker ended the connection: {reason}"))
             self.abort()  # the broker may wait for the client to close
         else:
             self.deliver_response(packet.consumer_id, packet)

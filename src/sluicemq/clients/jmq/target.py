@@ -92,7 +92,7 @@ def _parse_addresses(text: str) -> Target:
         raise ConfigurationError("there is no address of a broker")
     hosts = tuple(host for target in targets for host in target.hosts)
     if any(target != replace(targets[0], hosts=target.hosts) for target in targets):
-        raise ConfigurationError("addresses that stand for each other differ in their hosts only")
+        raise ConfigurationError("the addresses of a list may differ in their hosts and ports only")
     return replace(targets[0], hosts=hosts)
 
 

@@ -66,7 +66,7 @@ from sluicemq.protocols.transport import (
 from sluicemq.security.access import Credentials
 
 MISSED_PINGS: Final = 6
-"""Number of consecutive unanswered pings after which the session closes the connection."""
+"""Number of consecutive pings without a reply after which the session closes the connection."""
 
 
 class SessionOptions(NamedTuple):
@@ -94,7 +94,7 @@ class SessionOptions(NamedTuple):
                          an unprepared transaction; 0 = never
     detached_timeout     ms without a connection until the broker rolls back an unprepared
                          transaction; 0 = never
-    unavailable_reason   reason for answering HELLO with 503 UNAVAILABLE; "" = accept
+    unavailable_reason   reason for replying to HELLO with 503 UNAVAILABLE; "" = accept
     """
 
     durability: Durability | None = None
@@ -115,13 +115,13 @@ class SessionOptions(NamedTuple):
     unavailable_reason: str = ""
 
 
-_NEVER_ANSWERED: Final = frozenset(
+_WITHOUT_REPLY: Final = frozenset(
     {
         PacketType.START,
         PacketType.REDELIVER,
         PacketType.RESUME_FLOW,
         PacketType.FLOW_PAUSED,
-        0x7FFF,  # there is no type above it
+        0x7FFF,  # the type of its reply would be out of range
     }
 )
 
@@ -250,7 +250,7 @@ class JmqConnection:
         flags: int = 0,
     ) -> None:
         """Send the reply to a request, if the client requests one and its type has one."""
-        if packet.flags & A and packet.type not in _NEVER_ANSWERED:
+        if packet.flags & A and packet.type not in _WITHOUT_REPLY:
             kind = packet.type + 1
             if 0 < packet.type <= LAST_MESSAGE_TYPE:
                 kind = PacketType.SEND_REPLY
@@ -297,8 +297,8 @@ DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
 """JMQDestinationProvider of clients of Open MQ's own destinations."""
 
 
-def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int) -> Status:
-    """Answer HELLO and return the status of the reply.
+def reply_to_hello(connection: JmqConnection, packet: Packet, broker_session: int) -> Status:
+    """Reply to HELLO and return the status of the reply.
 
     `broker_session` identifies this run of the broker (JMQBrokerSessionID).
     """
@@ -337,17 +337,20 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
 def _hello_status(options: SessionOptions, level: int, packet: Packet) -> tuple[Status, str]:
     """Return the status of the reply to HELLO, and its reason. Raises RejectedRequest."""
     if level < Level.LOWEST:
-        return Status.BAD_VERSION, f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
+        return (
+            Status.BAD_VERSION,
+            f"the broker supports the levels {Level.LOWEST} to {Level.HIGHEST}",
+        )
     if options.unavailable_reason:
         return Status.UNAVAILABLE, options.unavailable_reason
     provider = text(packet, "JMQDestinationProvider")
     if provider and provider != DESTINATION_PROVIDER:
-        reason = f"JMQDestinationProvider {provider[:80]} is not available here"
+        reason = f"the broker does not support the JMQDestinationProvider {provider[:80]}"
         return Status.UNSUPPORTED_TYPE, reason
     if text(packet, "JMQClusterID"):
         return Status.BAD_REQUEST, "this broker is not in a cluster"
     if store := number(packet, "JMQStoreSession", 0):
-        return Status.NOT_FOUND, f"store session {store} is not here"
+        return Status.NOT_FOUND, f"the broker does not have the store session {store}"
     return Status.OK, ""
 
 
@@ -392,8 +395,8 @@ def read_credentials(options: SessionOptions, packet: Packet, nonce: str) -> Cre
 class PortMapperSession(NoConsumers):
     """Session of one port mapper client. The content of the client's line is ignored.
 
-    `encode_answer` returns the answer; `line_timeout` is the timeout for the client's line in
-    seconds, 0 = none.
+    `encode_services` returns the list of services; `line_timeout` is the timeout for the client's
+    line in seconds, 0 = none.
     """
 
     buffered = 0
@@ -401,10 +404,10 @@ class PortMapperSession(NoConsumers):
     incomplete = False
 
     def __init__(
-        self, transport: Transport, encode_answer: Callable[[], bytes], line_timeout: float
+        self, transport: Transport, encode_services: Callable[[], bytes], line_timeout: float
     ) -> None:
         self._transport = transport
-        self._encode_answer = encode_answer
+        self._encode_services = encode_services
         self._received_bytes = 0
         self._answered = False
         self._timer = Alarm(transport)
@@ -426,7 +429,7 @@ class PortMapperSession(NoConsumers):
         """Answer a client that has sent its line, or that sends none."""
         if not self._answered:
             self.closed()
-            self._transport.write((self._encode_answer(),))
+            self._transport.write((self._encode_services(),))
             self._transport.close()
 
     def closed(self) -> None:

@@ -49,8 +49,8 @@ from sluicemq.protocols.jmq.packets import (
     Status,
 )
 from sluicemq.protocols.jmq.subscriptions import (
-    ALONE,
     DURABLE,
+    EXCLUSIVE,
     GROUP,
     OF_QUEUE,
     SHARED,
@@ -272,7 +272,7 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a durable subscription requires a client id"
             )
-        type, name, sharing = ALONE, str(consumer_id), False
+        type, name, sharing = EXCLUSIVE, str(consumer_id), False
         if jms_share:
             name, sharing = durable_name or shared_name, True
             type = SHARED_DURABLE if durable_name else SHARED
@@ -284,13 +284,13 @@ class ConsumerCommands:
             type, name, sharing = GROUP, selector.text if selector else "", True
         exclude: object = None
         if boolean(packet, "JMQNoLocal"):
-            exclude = self._connection.sender if type == ALONE else client_id
+            exclude = self._connection.sender if type == EXCLUSIVE else client_id
             if not exclude:
                 raise RejectedRequest(
                     Status.PRECONDITION_FAILED,
                     "JMQNoLocal requires a client id for a subscription that is not exclusive",
                 )
-        if type == ALONE:
+        if type == EXCLUSIVE:
             unnamed = subscription_name(type, "", name)
             return Terms(unnamed, type, address, sharing, selector, exclude)
         qualified_name = subscription_name(type, client_id, name)

@@ -55,7 +55,7 @@ from sluicemq.protocols.jmq.destinations import Pattern, find_or_create, is_wild
 from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.jmq.subscriptions import (
-    ALONE,
+    EXCLUSIVE,
     OF_QUEUE,
     SHARED,
     Durables,
@@ -329,13 +329,13 @@ class JmsConsumer:
             terms.engine_name,
             durable=terms.durable,
             # each consumer states whether a durable one is shared, and this can change
-            shared=terms.type != ALONE,
+            shared=terms.type != EXCLUSIVE,
             selector=terms.selector,
             exclude=terms.exclude,
             owner=terms.owner,
             creator=identity.creator,
         )
-        if terms.type != ALONE:
+        if terms.type != EXCLUSIVE:
             claim_subscription(self._broker, identity, subscription)
         for consumer in subscription.consumers:
             sink = consumer.sink

@@ -462,7 +462,7 @@ class Browsing:
         The last one has the L bit.
         """
         previous: Message | None = None
-        is_answered = False
+        has_replied = False
         size = 0
         over = self._scans.is_time_up
         body = packet.body
@@ -470,8 +470,8 @@ class Browsing:
             message = self._find(consumer_id, body[offset : offset + SYSID_SIZE])
             if message is not None:
                 if previous is not None:
-                    if not is_answered:
-                        is_answered = True
+                    if not has_replied:
+                        has_replied = True
                         self._connection.reply(packet)
                     size += self._write(previous, consumer_id, 0)
                 previous = message
@@ -483,7 +483,7 @@ class Browsing:
                 packet, RejectedRequest(Status.NOT_FOUND, "none of these messages exists any more")
             )
             return
-        if not is_answered:
+        if not has_replied:
             self._connection.reply(packet)
         self._write(previous, consumer_id, L)
 

@@ -325,8 +325,8 @@ class RejectedRequest(BrokerError):
         self.properties = properties or {}
 
 
-ANSWERED: Final = (BrokerError, AccessDenied, ProtocolError)
-"""Errors of a request that the session answers; the connection stays open."""
+REQUEST_ERRORS: Final = (BrokerError, AccessDenied, ProtocolError)
+"""Errors that the session reports in the reply to a request; the connection stays open."""
 
 _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (AccessDenied, Status.FORBIDDEN),

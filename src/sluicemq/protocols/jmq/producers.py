@@ -41,7 +41,7 @@ from sluicemq.protocols.jmq.destinations import (
 from sluicemq.protocols.jmq.fields import VariableHeader, format_name, make_sysid
 from sluicemq.protocols.jmq.mapping import message_of, readdress, sysid_of
 from sluicemq.protocols.jmq.packets import (
-    ANSWERED,
+    REQUEST_ERRORS,
     A,
     C,
     F,
@@ -116,7 +116,7 @@ class Producers:
         """Search in progress, and the message that waits for it."""
         self._copies: dict[Packet, tuple[int, BrokerError | None]] = {}
         """Messages to wildcards: the number of copies that wait for capacity, and the error of
-        another copy. Each has one answer, after its last copy."""
+        another copy. Each has one reply, after its last copy."""
         self.publisher: Publisher[Packet] = Publisher(connection.channel, self)
 
     # --- producers ---------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Producers:
         message: Message,
         is_copy: bool = False,
     ) -> bool:
-        """Accept a message; False if its answers are not to be sent now.
+        """Accept a message; False if its replies are not to be sent now.
 
         Raises RejectedRequest, BrokerError; SearchPending unless it is a copy, whose id is new.
         """
@@ -310,7 +310,7 @@ class Producers:
         if packet.flags & C:
             try:
                 producer = packet.variable.producer_id
-            except ANSWERED:
+            except REQUEST_ERRORS:
                 producer = 0
             properties: dict[str, object] = {
                 "JMQProducerID": Long(producer),

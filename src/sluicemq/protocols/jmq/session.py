@@ -2,13 +2,13 @@
 
     connected ──HELLO──> greeted ──AUTHENTICATE──> logged in ──GOODBYE, end of input──> closing
         │                   └──refused: AUTHENTICATE_REPLY 413────────────────────────> closing
-        ├── HELLO that cannot be answered with OK ────────────────────────────────────> closing
+        ├── HELLO whose reply would not be OK ────────────────────────────────────────> closing
         └── anything but HELLO, AUTHENTICATE, PING and GOODBYE: 500
 
 The session processes packets in order. Replies carry the request's consumer id and may have another
 order: the session sends a SEND_REPLY and the reply to a commit when the data is durable. Packets
 after a login wait until the password is checked, and packets after a request with a long selector
-wait until another thread has compiled the selector. A rejected request is answered with a status,
+wait until another thread has compiled the selector. The reply to a rejected request has a status,
 and the connection stays open; an invalid packet closes it. The session never sends ERROR or DEBUG,
 which clients do not implement. (Protocol specification, sections 2.5, 3 and 5.)
 """
@@ -35,9 +35,9 @@ from sluicemq.protocols.jmq.connection import (
     SearchPending,
     SelectorPending,
     SessionOptions,
-    answer_hello,
     encode_challenge,
     read_credentials,
+    reply_to_hello,
 )
 from sluicemq.protocols.jmq.consumer_commands import ConsumerCommands
 from sluicemq.protocols.jmq.consumers import Outbound
@@ -51,9 +51,9 @@ from sluicemq.protocols.jmq.destinations import create_dead_messages
 from sluicemq.protocols.jmq.fields import DIGEST
 from sluicemq.protocols.jmq.mapping import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.packets import (
-    ANSWERED,
     LAST_MESSAGE_TYPE,
     PAGE_VERIFY_TRANSACTION,
+    REQUEST_ERRORS,
     A,
     GoodbyeReason,
     Level,
@@ -311,14 +311,14 @@ class JmqSession:
         self._decoder.discard()
 
     def end_of_input(self) -> None:
-        """Handle EOF: answer the received requests, then close.
+        """Handle EOF: send the replies to the received requests, then close.
 
         A login check in progress is cancelled, because the client has most likely closed.
         """
         self._reached_eof = True
         self._channel.access.cancel_login()
         if self._channel.held_frames is None:
-            self._close_when_answered()
+            self._close_after_replies()
 
     def flushed(self) -> None:
         """Acknowledge the sent messages of consumers that do not acknowledge."""
@@ -396,7 +396,7 @@ class JmqSession:
                 else:
                     limited = kind in _LONG_REQUESTS
                     self._handler(kind)(packet)
-            except ANSWERED as error:
+            except REQUEST_ERRORS as error:
                 self._refuse(packet, error)
             except SelectorPending as pending:
                 again = True
@@ -418,9 +418,9 @@ class JmqSession:
             return
         if channel.held_frames is None:
             if channel.ended or self._reached_eof:
-                self._close_when_answered()
+                self._close_after_replies()
             elif self._decoder.error is not None:
-                self._close_when_answered(str(self._decoder.error))
+                self._close_after_replies(str(self._decoder.error))
         self._channel.update_reading()
 
     def _handler(self, kind: int) -> Callable[[Packet], None]:
@@ -476,8 +476,8 @@ class JmqSession:
         return RejectedRequest(Status.ENTITY_TOO_LARGE, reason)
 
     def _refuse(self, packet: Packet, error: SluiceError) -> None:
-        """Answer a refused request. The transaction of a message or acknowledgement fails if its
-        client gets no answer."""
+        """Reply to a refused request. The transaction of a message or acknowledgement fails if its
+        client gets no reply."""
         self._connection.refuse(packet, error)
         if self._login.logged_in and packet.is_message:
             self._producers.resume(packet)
@@ -490,9 +490,9 @@ class JmqSession:
         connection = self._connection
         if self._nonce is not None:
             raise RejectedRequest(Status.ERROR, "HELLO was sent before")
-        status = answer_hello(connection, packet, self._coordinator.session)
+        status = reply_to_hello(connection, packet, self._coordinator.session)
         if status not in LOGIN_STATUSES:
-            self._close_when_answered(f"HELLO: {status.name}")
+            self._close_after_replies(f"HELLO: {status.name}")
             return
         self._coordinator.prepare()
         options = connection.options
@@ -515,7 +515,7 @@ class JmqSession:
             if self._channel.access.guest is None:
                 self._refuse_login(packet, error)
                 return
-            # the client may be anonymous: nothing needs to be shown
+            # the client may be anonymous and needs no password
             credentials = Credentials(nonce=nonce)
         self._login.check(packet, credentials)
 
@@ -591,7 +591,7 @@ class JmqSession:
             self._handlers[PAGE_VERIFY_TRANSACTION](packet)
 
     def _reply_info(self, packet: Packet) -> None:
-        """Answer INFO_REQUEST about the broker or its cluster (specification, section 9.3).
+        """Reply to INFO_REQUEST about the broker or its cluster (specification, section 9.3).
 
         Notifications of added and removed consumers (JMQRequestType 3) are not supported. Raises
         RejectedRequest.
@@ -646,14 +646,14 @@ class JmqSession:
 
     def _goodbye(self, packet: Packet) -> None:
         """Handle GOODBYE: release all resources, then reply."""
-        self._call_when_answered(partial(self._connection.reply, packet))
+        self._call_after_replies(partial(self._connection.reply, packet))
 
-    def _close_when_answered(self, reason: str = "") -> None:
-        """Ignore further input, and close when all requests are answered."""
-        self._call_when_answered(partial(self._close, reason))
+    def _close_after_replies(self, reason: str = "") -> None:
+        """Ignore further input, and close after all replies."""
+        self._call_after_replies(partial(self._close, reason))
 
-    def _call_when_answered(self, callback: Callable[[], None]) -> None:
-        """Ignore further input, and call `callback` when all requests are answered."""
+    def _call_after_replies(self, callback: Callable[[], None]) -> None:
+        """Ignore further input, and call `callback` after all replies."""
         self._channel.end()
         self._release_resources()
         broker = self._connection.broker

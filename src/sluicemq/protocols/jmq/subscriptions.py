@@ -55,7 +55,7 @@ DURABLE: Final = "durable"
 SHARED_DURABLE: Final = "shared-durable"
 GROUP: Final = "group"
 SHARED: Final = "shared"
-ALONE: Final = "consumer"
+EXCLUSIVE: Final = "consumer"
 OF_QUEUE: Final = "queue"
 
 _OTHER_TYPE: Final = {DURABLE: SHARED_DURABLE, SHARED_DURABLE: DURABLE}
@@ -95,7 +95,7 @@ class Terms(NamedTuple):
     """Terms of a consumer's subscription.
 
     name      name of the subscription; see the module
-    type      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE of a topic; OF_QUEUE
+    type      DURABLE, SHARED_DURABLE, GROUP, SHARED or EXCLUSIVE of a topic; OF_QUEUE
     address   queue, topic or wildcard
     sharing   True if the subscription may have other consumers
     exclude   sender whose messages are excluded (no-local), or None

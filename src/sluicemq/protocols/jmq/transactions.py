@@ -21,7 +21,7 @@ A transaction has failed if one of its requests was refused without a reply, bec
 not request one: it can only be rolled back.
 
 The outcomes of the latest transactions are stored for a while, because a client that has lost its
-connection may repeat its request. The broker answers a commit, and each change of a prepared
+connection may repeat its request. The broker replies to a commit, and to each change of a prepared
 transaction, when it is durable.
 
 The reply for a branch of another user is that for one that does not exist, with one exception:
@@ -192,8 +192,8 @@ class Branches:
         return True
 
     def fail(self, packet: Packet, connection: JmqConnection, error: SluiceError) -> None:
-        """Mark the transaction of a message or acknowledgement that was refused without an answer
-        as failed: its client does not know, and must not be told that all of it was committed.
+        """Mark the transaction of a message or acknowledgement that was refused without a reply as
+        failed: its client does not know, and must not be told that all of it was committed.
 
         Does nothing to a transaction that the connection may not use, or that cannot be rolled back
         any more.
@@ -203,7 +203,7 @@ class Branches:
         try:
             branch = self._open.get(packet.transaction_id)
         except ProtocolError:
-            return  # it does not say which
+            return  # the transaction is unknown
         if branch is not None and branch.can_roll_back and self.may_use(branch, connection):
             branch.state = State.FAILED
             branch.failure = branch.failure or str(error)
@@ -284,7 +284,7 @@ class Branches:
     def _roll_back_expired(self, when: int) -> None:
         """Roll back the transactions whose time is over."""
         if when != self._next_expiry_check:
-            return  # there was an earlier look, which has set the time of the next one
+            return  # an earlier check has set the time of the next one
         now = self._broker.clock.steady
         next_deadline = NEVER
         for branch in list(self._open.values()):
@@ -466,7 +466,7 @@ class TransactionCommands:
             )
         else:
             branch = self._start_branch(packet, xid)
-        self._answer(packet, branch)
+        self._reply(packet, branch)
 
     def _check_rollback(self, packet: Packet, xid: bytes) -> None:
         policy = number(packet, "JMQAutoRollback", _NOT_PREPARED)
@@ -506,7 +506,7 @@ class TransactionCommands:
         if not boolean(packet, "JMQNoOp"):
             flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
             branch.state = self._next_state(packet, branch, flags)
-        self._answer(packet, branch)
+        self._reply(packet, branch)
 
     # --- PREPARE, COMMIT, ROLLBACK -----------------------------------------------------------
 
@@ -515,7 +515,7 @@ class TransactionCommands:
         branch = self._find(packet)
         self._next_state(packet, branch, XaFlag.NOFLAGS)
         limit = self._connection.options.max_per_connection
-        self._branches.prepare(branch, limit, partial(self._answer, packet, branch))
+        self._branches.prepare(branch, limit, partial(self._reply, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
@@ -526,7 +526,7 @@ class TransactionCommands:
         if not branch.xid and boolean(packet, "JMQStartNextTransaction"):
             next_branch = self._branches.start(self._connection, session=branch.session)
             properties["JMQNextTransactionID"] = Long(next_branch.number)
-        reply = partial(self._answer, packet, branch, properties)
+        reply = partial(self._reply, packet, branch, properties)
         if branch.has_ended:
             reply()
             return
@@ -553,7 +553,7 @@ class TransactionCommands:
                 redeliver(messages, boolean(packet, "JMQSetRedelivered", True))
             sequence = self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
-        self._broker.when_durable(sequence, partial(self._answer, packet, branch))
+        self._broker.when_durable(sequence, partial(self._reply, packet, branch))
 
     # --- RECOVER and VERIFY ------------------------------------------------------------------
 
@@ -598,7 +598,7 @@ class TransactionCommands:
             "JMQLifetime": Long(0),
             "State": int(branch.state),
         }
-        self._answer(packet, branch, body=dumps_map(facts, hashtable=True))
+        self._reply(packet, branch, body=dumps_map(facts, hashtable=True))
 
     # --- common ------------------------------------------------------------------------------
 
@@ -627,8 +627,9 @@ class TransactionCommands:
 
         Raises RejectedRequest: NOT_FOUND, BAD_REQUEST.
 
-        A number is good only for connections that use the transaction: others have to know the Xid.
-        A branch without an owner gets one, unless it is prepared: then who ends it does.
+        A number is valid only for connections that use the transaction; others have to send the
+        Xid. The user claims a branch without an owner, unless it is prepared: then only the user
+        that ends it does.
         """
         branches = self._branches
         xid = _xid(packet)
@@ -667,7 +668,7 @@ class TransactionCommands:
             request, flags if branch.xid else LOCAL, branch.state, is_repeated=packet.flags & I != 0
         )
 
-    def _answer(
+    def _reply(
         self,
         packet: Packet,
         branch: Branch,

@@ -192,8 +192,8 @@ class Decoder:
     decoder ignores all further input. `feed` still returns the packets before the invalid one, so
     the caller handles them first and checks `error` afterwards.
 
-    Variable headers and property blocks are looked into when they are asked for: a fault in one is
-    raised there, and the connection can go on.
+    Variable headers and property blocks are decoded on first use, which raises the error of an
+    invalid one; the connection can continue.
     """
 
     __slots__ = (
@@ -522,7 +522,7 @@ MAX_LINE: Final = 128
 
 
 class Service(NamedTuple):
-    """Row of the answer. Fields must not contain blanks; `port` is 1-65535.
+    """Row of the reply. Fields must not contain blanks; `port` is 1-65535.
 
     name      "jms", "ssljms", "portmapper"
     protocol  "tcp" or "tls"
@@ -536,7 +536,7 @@ class Service(NamedTuple):
 
 
 def encode_services(instance: str, services: Iterable[Service]) -> bytes:
-    """Encode the port mapper's answer. `instance` is the broker's name, without blanks.
+    """Encode the port mapper's reply. `instance` is the broker's name, without blanks.
 
     The packet version keeps the Java client from falling back to version 200.
     """
@@ -544,11 +544,11 @@ def encode_services(instance: str, services: Iterable[Service]) -> bytes:
     return "".join([f"{PORT_MAPPER_VERSION} {instance} {VERSION}\n", *rows, ".\n"]).encode()
 
 
-def read_services(answer: bytes) -> list[Service]:
-    """Parse a port mapper's answer. Raises ConnectionLost if it is not one."""
-    head, *lines = answer.splitlines()[:1000] or [b""]
+def read_services(reply: bytes) -> list[Service]:
+    """Parse a port mapper's reply. Raises ConnectionLost if it is not one."""
+    head, *lines = reply.splitlines()[:1000] or [b""]
     if head.split(b" ")[:1] != [b"%d" % PORT_MAPPER_VERSION]:
-        raise ConnectionLost("the server's answer is not one of a port mapper")
+        raise ConnectionLost("the server's reply is not one of a port mapper")
     services = []
     for line in lines:
         words = line.decode("utf-8", "replace").split(" ")
