@@ -41,7 +41,7 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
 from sluicemq.protocols.vibemq.queues import QueueOptions
-from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, NO_HEADERS, Frame, Limits
+from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, NO_HEADERS, Frame
 
 PREFETCH = 256
 """Default maximum number of received messages that the application has not taken."""
@@ -120,12 +120,10 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         reconnect: Backoff | None,
         outstanding: int,
         prefetch: int,
-        limits: Limits,
     ) -> None:
         super().__init__(target, reconnect, outstanding, prefetch)
         self._ssl = ssl_context
         self._queues = queues
-        self._limits = limits
         self._prefix = token_hex(8)
         self._numbers = count(1)
         self._post_confirmations = Confirmations[Frame](self.timeout)
@@ -151,7 +149,6 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         queues: Sequence[Declaration] = (),
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
-        limits: Limits | None = None,
     ) -> Self:
         """Connect, log in and declare `queues`.
 
@@ -180,9 +177,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             compression=tuple(compression),
             threshold=threshold,
         )
-        client = cls(
-            target, ssl_context, queues, reconnect, outstanding, prefetch, limits or Limits()
-        )
+        client = cls(target, ssl_context, queues, reconnect, outstanding, prefetch)
         return await client._start()
 
     @classmethod
@@ -203,7 +198,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         target = Target.parse(url)
         if target.tls:
             ssl_context = ssl_context or target.tls_context()
-        client = cls(target, ssl_context, queues, reconnect, outstanding, prefetch, Limits())
+        client = cls(target, ssl_context, queues, reconnect, outstanding, prefetch)
         return await client._start()
 
     # --- messages
@@ -385,7 +380,6 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         """Connect, declare queues and restore subscriptions."""
         target = self.target
         connection = ClientConnection(
-            self._limits,
             target.timeout,
             self.prefetch,
             target.threshold,

@@ -32,7 +32,7 @@ from sluicemq.model.url import parse_hosts
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 from sluicemq.protocols.vibemq.large import LARGE
-from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
 
 DEFAULT_PORT: Final = 2925
 
@@ -112,14 +112,13 @@ class ClientConnection(RequestTransport[Frame, Frame]):
 
     def __init__(
         self,
-        limits: Limits,
         timeout: float,
         prefetch: int,
         threshold: int,
         deliver: Callable[[ClientConnection, Frame], None],
         on_lost: Callable[[ClientConnection, ClientError], None],
     ) -> None:
-        super().__init__(Decoder(limits), timeout, on_lost)
+        super().__init__(Decoder(), timeout, on_lost)
         self.compression = Compression.NONE
         self._threshold = threshold
         self._prefetch = prefetch
