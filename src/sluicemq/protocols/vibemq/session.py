@@ -127,7 +127,6 @@ class VibemqSession:
         "_large",
         "_login",
         "_next",
-        "_offload",
         "_options",
         "_requests_in_second",
         "_second",
@@ -147,7 +146,6 @@ class VibemqSession:
         large = large or LargeDeliveries(Offload())
         options = options or SessionOptions()
         self._options = options
-        self._offload = large.offload
         login_limit = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=login_limit, compressed=False))
         name = secrets.token_hex(8)
@@ -210,7 +208,9 @@ class VibemqSession:
 
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
         work = partial(read_large, self._decoder, large, limit)
-        job = self._offload.submit(work, partial(self._on_large_read, large), memory)
+        job = self._connection.large.offload.submit(
+            work, partial(self._on_large_read, large), memory
+        )
         if job.callback is not None:
             self._large = job
 
