@@ -200,16 +200,12 @@ def compress(data: bytes, compression: Compression, threshold: int) -> bytes:
 
 def create_queue(identity: str, queue: str, options: QueueOptions) -> Frame:
     """Return a CREATE_QUEUE, with the options as the .NET client sends them."""
-    mode, size, ticks, dead_letter, name, overflow, attempts = options.written
-    fields = {
-        "mode": mode,
-        "maxQueueSize": size,
-        "messageTtl": None if ticks is None else format_span(ticks),
-        "enableDeadLetterQueue": dead_letter,
-        "deadLetterQueueName": name,
-        "overflowStrategy": overflow,
-        "maxRetryAttempts": attempts,
+    written = options.written
+    fields: dict[str, object] = {
+        option.key: value for option, value in zip(OPTIONS.values(), written, strict=True)
     }
+    if written.ttl_ticks is not None:
+        fields["messageTtl"] = format_span(written.ttl_ticks)
     payload = {name: value for name, value in fields.items() if value is not None}
     return Frame(wire.CREATE_QUEUE, identity, queue, msgspec.json.encode(payload))
 
@@ -225,7 +221,7 @@ def read_info(answer: Frame) -> QueueInfo | None:
             option.key: info[option.key] for option in OPTIONS.values() if option.key in info
         }
         created = info.get("createdAt")
-        written = read_written(msgspec.json.encode(values), {})
+        written = read_written(b"", values)
         return QueueInfo(
             str(info["name"]),
             int(info["messageCount"]),

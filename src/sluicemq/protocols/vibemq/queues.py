@@ -240,7 +240,7 @@ class WrittenOptions(NamedTuple):
 # --- options of CreateQueue ----------------------------------------------------------------------
 
 
-def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
+def read_written(payload: bytes, headers: Mapping[str, object]) -> WrittenOptions:
     """Return the options of a CreateQueue request as they were written.
 
     Raises ProtocolError with the name of the option that cannot be read.
