@@ -341,11 +341,11 @@ def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> Non
     for count, content in enumerate((b"junk", b"", mismatch), 1):
         authority.file("broker.pem", content)
         os.kill(broker.pid, signal.SIGHUP)
-        wait_until(lambda n=count: log_of(broker).count("certificate refused") == n, "no refusal")
+        wait_until(lambda n=count: log_of(broker).count("certificate rejected") == n, "no refusal")
         assert serial(port, trust) == serial_of(first)
     pem.unlink()
     os.kill(broker.pid, signal.SIGHUP)
-    wait_until(lambda: log_of(broker).count("certificate refused") == 4, "no refusal")
+    wait_until(lambda: log_of(broker).count("certificate rejected") == 4, "no refusal")
     assert "Traceback" not in log_of(broker)
     authority.pem(second)
     os.kill(broker.pid, signal.SIGHUP)

@@ -258,8 +258,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for listener in self.listeners:
             if listener.url.user or listener.url.queue:
                 yield (
-                    f"{listener.url}: a listener has neither a user nor a queue; leave them to the "
-                    "clients"
+                    f"{listener.url}: the URL of a listener has neither a user nor a queue; only "
+                    "the URLs of clients have"
                 )
             problems = list(tls_problems(listener))
             yield from problems
@@ -274,7 +274,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         yield from self._auth_problems()
         if not _INSTANCE.match(self.jmq.instance):
             yield (
-                f"jmq.instance: {self.jmq.instance!r} cannot be a name: it has 1 to "
+                f"jmq.instance: {self.jmq.instance!r} is not a valid name: use 1 to "
                 f"{MAX_INSTANCE} ASCII characters without blanks"
             )
         for index, listener in enumerate(self.listeners):
@@ -347,10 +347,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             )
         elif url.public:
             yield (
-                f"{url} can be reached from other machines, and {url.protocol} has no logins: "
-                "nothing would authenticate them. Listen on 127.0.0.1 or a Unix socket, let its "
-                f"clients act as a user with few permissions ({url}?user=NAME), or accept the risk "
-                "with insecure_public = true (--insecure-public)"
+                f"{url} can be reached from other machines, and {url.protocol} has no logins that "
+                "authenticate clients. Listen on 127.0.0.1 or a Unix socket, let the clients act "
+                f"as a user with few permissions ({url}?user=NAME), or accept the risk with "
+                "insecure_public = true (--insecure-public)"
             )
         elif self.auth.required == "always":
             yield (

@@ -200,14 +200,14 @@ class Server:
         elif state.level == SpaceLevel.LOW:
             log.error(
                 "disk space is low: persistent messages are refused, consumers and administration "
-                "go on",
+                "continue",
                 held_by_slots=journal.bytes_held_by_slots(),
                 **figures,
             )
         else:
             log.error(
                 "the disk is full and the reserve is used up: nothing is delivered until there is "
-                "room on it",
+                "space on it",
                 **figures,
             )
 
@@ -434,9 +434,9 @@ def warn_of_loss(report: Mapping[str, Any]) -> None:
     details = {name: report[name] for name in ("torn_bytes", "lost_bytes", "emptied")}
     if report["confirmed"] == "lost":
         log.error(
-            "confirmed data is lost: the journal ends before the place up to which it was "
-            "durable. The disk lost what it had reported as stored, or the file was cut. Check "
-            "the disk; the newest backup may still have the messages",
+            "confirmed data is lost: the journal ends before its durable end. The disk lost data "
+            "that it had reported as stored, or the file was truncated. Check the disk; the newest "
+            "backup may still have the messages",
             **details,
         )
     elif report["emptied"]:
@@ -447,14 +447,14 @@ def warn_of_loss(report: Mapping[str, Any]) -> None:
         )
     elif report["torn_bytes"] and report["confirmed"] == "complete":
         log.warning(
-            "cut off the incomplete end that a crash has left, behind the durable end. Messages "
+            "truncated the incomplete end that a crash has left, behind the durable end. Messages "
             "confirmed as durable are complete; lazily journaled messages and acknowledgements "
             "of the last moments before the crash may be missing",
             **details,
         )
     elif report["torn_bytes"]:
         log.warning(
-            "cut off the incomplete end that a crash has left. Whether any of it had been "
+            "truncated the incomplete end that a crash has left. Whether any of it had been "
             "confirmed is not known: no durable end is published for this segment",
             **details,
         )

@@ -70,7 +70,7 @@ class Tls:
             self.context, self._chain = await asyncio.to_thread(load, self.options)
         except ConfigurationError as error:
             log.error(
-                "certificate refused; the one before stays",
+                "certificate rejected; the previous one stays in use",
                 url=str(self.options.url),
                 error=str(error),
             )
