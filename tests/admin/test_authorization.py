@@ -26,7 +26,7 @@ OWN = "own.jobs"
 NEWS = "own.news"
 EVERYTHING = " ".join(Operation)
 USERS = {
-    "nobody": (),
+    "no-rights": (),
     "other": (f"other.*: {EVERYTHING}",),
     "owner": (f"own.*: {EVERYTHING}",),
 }

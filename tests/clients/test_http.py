@@ -1,4 +1,4 @@
-"""Requests to a broker that is slow to come back, refuses, or is somebody else."""
+"""Requests to a broker that is slow to restart, rejects them, or is another process."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_guesser_does_not_evict_its_entry_with_other_users(clock: Clock) -> None
     assert table.size == 1
 
 
-def test_folding_keeps_other_addresses(clock: Clock) -> None:
+def test_merging_keeps_the_entries_of_other_addresses(clock: Clock) -> None:
     table = make(clock, most=20)
     for _ in range(4):
         table.fail("honest", "anna")

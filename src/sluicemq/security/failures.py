@@ -1,24 +1,22 @@
-"""The table of failed logins: which user is refused from which address, and for how long.
+"""Table of failed logins: the users whose logins from an address are rejected for some time.
 
-Failures in a row are counted for each pair of address and user, whether or not there is such a
-user. With failure number `max_login_failures` further logins of the pair are refused for
-`login_backoff` seconds, and each failure after that doubles the time, up to `login_backoff_max`. A
-success clears the entry; a refused attempt is not checked and does not count. Entries expire
-`login_failure_window` seconds after the last failure.
+The table counts consecutive failures of each pair of address and user, also for unknown users.
+After `max_login_failures` of them, further logins of the pair are rejected for `login_backoff`
+seconds. Each further failure doubles the time, up to `login_backoff_max`. A successful login
+removes the entry. Rejected logins are neither checked nor counted. An entry expires
+`login_failure_window` seconds after its last failure.
 
-The table has at most `max_login_failure_entries` entries. Which one makes room must not be the
-guesser's choice:
+The table has at most `max_login_failure_entries` entries. An attacker must not be able to choose
+the entry that is evicted:
 
-- Users of one address are cheap to invent. When the table is full, the address with the most
-  entries is therefore folded: one entry, which has the highest count and the latest end of all of
-  them, replaces its entries, and from then on counts for every user of that address. Whoever fails
-  with many users to get rid of an entry keeps the worst of its own entries and extends it to all of
-  its users. A success does not clear a folded entry, because one account would then be enough to
-  guess at all others; it expires.
-- Addresses are expensive. Only when no address has more than one entry, the address that failed
-  longest ago is dropped. To drop an entry of its own this way, a guesser has to fail from as many
-  other addresses as the table has entries, and each failure takes the same check and the same turn
-  in the queue as a guess: it pays that many checks for `max_login_failures` guesses.
+- An attacker can invent any number of users. If the table is full, the entries of the address with
+  the most entries are therefore merged: one entry with the highest count and the latest end
+  replaces them, and counts for all users of the address. An attacker who fails with many users to
+  get rid of an entry is then blocked for all of them. A successful login does not remove a merged
+  entry, because one known password would then allow guesses at all other users; it expires.
+- Addresses are expensive. Only if no address has more than one entry, the entry of the address that
+  failed longest ago is removed. To remove an own entry this way, an attacker has to fail from as
+  many other addresses as the table has entries, and each failure takes as long as a guess.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from sluicemq.security.access import AuthSettings
 
 @dataclass(slots=True)
 class _Entry:
-    """Failures in a row, the time of the last one, and until when logins are refused."""
+    """Consecutive failures, time of the last one, and time until which logins are rejected."""
 
     count: int = 0
     last: float = 0.0
@@ -41,30 +39,29 @@ class _Entry:
 
 
 _AddressEntries = OrderedDict[str | None, _Entry]
-"""The entries of one address by user, the latest failure last; a folded address has one entry, for
-all users, whose key is None."""
+"""Entries of one address by user, the latest failure last. A merged entry, which is for all users,
+has the key None."""
 
 
 @dataclass(slots=True, eq=False)
 class FailureTable:
-    """The table of one broker, with the limits of the settings. Times are in seconds of the clock,
-    which never goes back."""
+    """Table of one broker. Times are in seconds of the clock, which never goes back."""
 
     _clock: Callable[[], float]
     _settings: AuthSettings
     _addresses: OrderedDict[str, _AddressEntries] = field(default_factory=OrderedDict)
-    """The address of the latest failure last."""
+    """Entries by address, the address of the latest failure last."""
     size: int = 0
-    """Entries of all addresses."""
+    """Number of entries."""
 
     def wait(self, address: str, user: str) -> float:
-        """Return the seconds for which logins of the pair are refused; 0.0 if they are not."""
+        """Return the seconds for which logins of the pair are rejected; 0.0 if they are not."""
         entries: Mapping[str | None, _Entry] = self._addresses.get(address, {})
         entry = entries.get(None) or entries.get(user)
         return max(0.0, entry.until - self._clock()) if entry is not None else 0.0
 
     def fail(self, address: str, user: str) -> float:
-        """Count a failed login. Return the seconds for which the pair is refused now."""
+        """Count a failed login. Return the seconds for which the pair is rejected now."""
         now = self._clock()
         settings = self._settings
         self._drop_expired(now)
@@ -90,7 +87,7 @@ class FailureTable:
         return wait
 
     def clear(self, address: str, user: str) -> None:
-        """Forget the failures of the pair after a success, unless its address is folded."""
+        """Remove the entry of the pair after a successful login, unless it is a merged one."""
         entries = self._addresses.get(address)
         if entries is not None and entries.pop(user, None) is not None:
             self.size -= 1
@@ -107,26 +104,27 @@ class FailureTable:
             del self._addresses[address]
 
     def _evict(self) -> None:
-        """Fold the address with the most entries; drop the oldest one if all have one entry."""
+        """Merge the entries of the address with the most; remove the oldest if all have one."""
         entries = max(self._addresses.values(), key=len)
         if len(entries) == 1:
             self._addresses.popitem(last=False)
             self.size -= 1
             return
         self.size -= len(entries) - 1
-        summary = _Entry(
+        merged_entry = _Entry(
             max(entry.count for entry in entries.values()),
             max(entry.last for entry in entries.values()),
             max(entry.until for entry in entries.values()),
         )
         entries.clear()
-        entries[None] = summary
+        entries[None] = merged_entry
 
 
 def address_of(peer: str) -> str:
-    """Return the address that stands for the client at `Transport.peer`; "" for a Unix socket.
+    """Return the address by which logins of the client at `Transport.peer` are counted; "" for a
+    Unix socket.
 
-    An IPv6 address stands for its /64, of which one client has as many addresses as it likes.
+    For an IPv6 address, it is the /64 network, because a client can use any address in it.
     """
     host, colon, _ = peer.rpartition(":")
     if not colon:

@@ -1,19 +1,20 @@
 """Logins: verification of credentials.
 
-    valid token, proven password or digest ──> admitted at once, always
-    the pair (address, user) is refused ─────> TooManyFailures, with the seconds to wait
-    else ────────────────────────────────────> the queue (`LoginQueue`), then the failure table
+    valid token, proven password or digest ──> admitted at once
+    address and user are blocked ────────────> TooManyFailures, with the seconds to wait
+    otherwise ───────────────────────────────> checked in the queue (`LoginQueue`); a failure is
+                                               counted in the failure table
 
-A password is proven where it has been right before: at the same address, with the same stored
-hash, or the one that has replaced it for the same password (`PasswordUpgrades`). What is remembered
-is a keyed digest, in memory. The address is part of it because an answer that comes at once tells
-that a guess is right; where nobody has logged in, a right guess must take its turn in the queue
-like a wrong one. There a password that is proven elsewhere only saves the work of the check, which
-lets many clients of one user come back after a restart.
+A password is proven at an address after one successful login from there, as long as the stored hash
+stays the same or is replaced by another hash of the same password (`PasswordUpgrades`). The broker
+keeps only a keyed digest in memory, which includes the address: an immediate response reveals that
+a guess is right, so a right guess from an address without earlier logins has to wait in the queue
+like a wrong one. A password that is proven at another address still waits but needs no check, so
+that many clients of one user can reconnect after a restart.
 
-A wrong token and an MD5 digest cost nothing to compare. So that they are no faster way to guess,
-they wait in the same queue, and a wrong one takes a check against a hash that nothing fits; so does
-a password of a user who does not exist, who has none, or that is too long to be one.
+Tokens and MD5 digests can be compared in no time. So that they are no faster way to guess, wrong
+ones wait in the same queue and take a check against a hash that no password matches. The same holds
+for a user who does not exist or has no password, and for a password that is too long.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ log = structlog.get_logger("sluicemq.identity")
 
 # --- Queue of checks ------------------------------------------------------------------------------
 #
-# Queue of login checks: few at a time, fair between addresses, off the event loop.
+# Queue of login checks: a few run at a time, off the event loop, and addresses take turns.
 #
 # Password checks are slow on purpose. argon2 and bcrypt release the interpreter lock, so that
 # messages are processed while a thread checks; everything else happens on the event loop's thread
@@ -75,13 +76,13 @@ log = structlog.get_logger("sluicemq.identity")
 #
 #     submit ── the queue is full ──────────> LoginBusy, to the newest check of the address that has
 #        │                                    the most waiting (the new one, if that is its own)
-#        └─ waits ── its connection ends ───> leaves the queue (`cancel`)
-#             └─ turn ── decide() knows ────> settled without a check
-#                  └─ thread ── conclude() ─> settled
+#        └─ waits ── its connection ends ───> removed from the queue (`cancel`)
+#             └─ next ── decide() is certain > answered without a check
+#                  └─ thread ── conclude() ─> answered
 #
-# Addresses take turns. Within an address checks keep their order, but of each pair of address and
-# user only one runs at a time. Waiting checks of the same address with the same key (the same user
-# and the same secret) share the outcome of the first of them, which counts once.
+# Within an address, checks keep their order, but only one check of an address and user runs at a
+# time. Waiting checks of the same address with the same key (the same user and the same secret)
+# share the result of the first of them, which is counted once.
 
 CallSoon = Callable[..., Any]
 """Schedules a call on the event loop's thread: `loop.call_soon_threadsafe`."""
@@ -95,16 +96,16 @@ Verify = Callable[[str, str, int], bool]
 
 @dataclass(slots=True, eq=False)
 class LoginCheck:
-    """One attempt to log in that has to be checked.
+    """Check of the credentials of one login.
 
-    address   of the client, see `failures.address_of`
-    user      the name in the failure table
-    key       equal for the same user and secret
-    stored    the hash, and
-    password  what is compared with it
-    highest   the highest cost of a bcrypt hash in the user database, see `passwords.verify`
-    decide    called at its turn: return the verdict if no check is needed, else None
-    conclude  called once with the result of the check, or of `decide`; return the final verdict
+    address   address of the client (`failures.address_of`)
+    user      name of the user in the failure table
+    key       the same for the same user and secret
+    stored    password hash
+    password  password that is compared with the hash
+    highest   highest cost of a bcrypt hash in the user database (`passwords.verify`)
+    decide    called before the check: returns the verdict if no check is needed, else None
+    conclude  called once with the result of the check, or of `decide`; returns the final verdict
     answer    called once with the verdict
     """
 
@@ -239,14 +240,12 @@ class LoginQueue:
 #                           │                     └ cannot be written ──> paused
 #                           └ paused, or too many wait: at a later login
 #
-# The password stays the same, so nothing may end or fail because its hash changes: a session that
-# was begun with the old hash, a parallel login that is being checked against it, a remembered
-# proof.
-# They compare the hash that `mark` returns: of a hash that this process has written in place of
-# another one, that other one.
+# The password stays the same, so the new hash must not end a session that began with the old one,
+# nor fail a login that is being checked against it, nor invalidate a proven password. They compare
+# the result of `mark`, which is the old hash for every hash that this process has replaced.
 #
-# A user file that cannot be written is left alone until it changes or the broker restarts; bcrypt
-# hashes go on being verified.
+# If the user file cannot be written, replacing stops until the file changes or the broker restarts;
+# bcrypt hashes are still verified.
 
 FailureCallback = Callable[[Exception | None], None]
 """Callback, on the event loop's thread, with the error for which a change failed."""
@@ -283,20 +282,20 @@ class PasswordUpgrades:
         return self._replaced.get(stored, stored)
 
     def offer(self, user: str, stored: str, password: str) -> None:
-        """Note that `password` is what `stored` was made of; replace that if it is bcrypt's."""
+        """Replace the hash `stored` of this password soon, if it is a bcrypt hash."""
         if self._paused or not bcrypt_cost(stored) or len(self._waiting) >= MAX_WAITING:
             return
-        if len(password.encode()) > MAX_PASSWORD:  # bcrypt takes longer ones, argon2 is given none
+        if len(password.encode()) > MAX_PASSWORD:  # only bcrypt hashes accept longer passwords
             return
         self._waiting[user] = stored, password
         self._advance()
 
     def resume(self) -> None:
-        """Try again to write: the file has changed."""
+        """Resume replacing hashes, because the file has changed."""
         self._paused = False
 
     def close(self) -> None:
-        """Begin no more replacements."""
+        """Start no more replacements."""
         self._closed = True
         self._waiting.clear()
 

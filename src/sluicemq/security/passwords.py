@@ -21,7 +21,7 @@ from sluicemq.model.errors import AccessError
 
 # --- bcrypt hashes of VibeMQ ----------------------------------------------------------------------
 #
-# bcrypt hashes that were taken over from VibeMQ, and the work that keeps their users unknown.
+# bcrypt hashes that were migrated from VibeMQ, and the time that hides which users have one.
 #
 #     $2b$12$j8a3swuct5DkpugvSoWLb.mjnS.T/XmzrFJM4kIYZvevPkri6fOlK
 #      |  |  |                     hash, 31 characters
@@ -29,19 +29,19 @@ from sluicemq.model.errors import AccessError
 #      |  cost: 2 ** cost rounds, 4 to 15
 #      version: 2a, 2b, 2x and 2y mean the same here, as they do to BCrypt.Net
 #
-# BCrypt.Net hashes the first 72 bytes of the password in UTF-8 and a NUL behind it. NULs within the
-# password count. It refuses text that has no UTF-8 form, and so does this module.
+# BCrypt.Net hashes the first 72 bytes of the password in UTF-8, followed by a NUL. NULs within the
+# password count. BCrypt.Net and this module reject text that cannot be encoded in UTF-8.
 #
 # A check of another hash, or for a user who does not exist, is 2 to 100 times as fast as one of a
-# bcrypt hash. The time of a failed login would tell who has one. Therefore each failed check is
-# made as long as the longest that the user database can cause, see `equalise_duration`.
+# bcrypt hash. The duration of a failed login would reveal who has one. Therefore each failed check
+# takes as long as the slowest one that the user database can cause (`equalise_duration`).
 
 MAX_BCRYPT_PASSWORD: Final = 72
-"""Bytes of a password that count."""
+"""Number of bytes of a password that bcrypt hashes."""
 COSTS: Final = range(4, 16)
-"""Costs that are verified. 15 takes 2 s of a processor, and each further step twice as long."""
+"""Accepted costs. Cost 15 takes 2 s of CPU time, and each further cost twice as long."""
 
-# The last characters of salt and hash stand for 2 and 4 bits: others are not what bcrypt writes.
+# The last characters of salt and hash have 2 and 4 bits, so that bcrypt never writes others.
 _FORM: Final = re.compile(
     r"\$2[abxy]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{30}[.CGKOSWaeimquy26]\Z"
 )
@@ -50,15 +50,15 @@ _SALT: Final = "u" * 21 + "e"
 
 
 def bcrypt_cost(stored: str) -> int:
-    """Return the cost of a bcrypt hash; 0 if it is none that can be verified."""
+    """Return the cost of a bcrypt hash; 0 for other hashes and for costs that are not accepted."""
     match = _FORM.match(stored)
     cost = int(match[1]) if match is not None else 0
     return cost if cost in COSTS else 0
 
 
 def verify_bcrypt(stored: str, password: bytes) -> bool:
-    """Return whether `stored`, which has a cost, was made of this password. Slow on purpose; from
-    any thread: the interpreter lock is released."""
+    """Return whether the bcrypt hash `stored` is of this password. Slow on purpose; releases the
+    interpreter lock."""
     computed_hash = bcrypt.hashpw(password[:MAX_BCRYPT_PASSWORD], stored.encode())
     return hmac.compare_digest(computed_hash, stored.encode())
 
