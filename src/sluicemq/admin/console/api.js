@@ -7,7 +7,7 @@ export const ROOT = new URL("../api/v1/", location.href.split("#")[0]);
 
 const TIMEOUT_MS = 15_000;
 
-/** A refusal, in the words of the API. `status` 0: there was no answer at all. */
+/** Error response of the API; `status` 0: the broker has not responded. */
 export class Refusal extends Error {
   constructor(status, code, message) {
     super(message);
@@ -16,12 +16,12 @@ export class Refusal extends Error {
   }
 }
 
-/** Whether an error means that the request was aborted by its caller. */
+/** Return whether the request was aborted by its caller. */
 export function abandoned(error) {
   return error instanceof DOMException && error.name === "AbortError";
 }
 
-/** The address of something in the API; `query` may have values that are left out (null, ""). */
+/** Return the URL of a resource of the API. Values of `query` that are null or "" are omitted. */
 export function address(path, query = {}) {
   const url = new URL(path, ROOT);
   for (const [name, value] of Object.entries(query)) {

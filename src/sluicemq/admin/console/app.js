@@ -1,4 +1,4 @@
-// The beginning: who is there, then the page that the address names, then the next one.
+// Entry point: loads the session, then shows the page of each address.
 
 import { Refusal, get } from "./api.js";
 import { h, put } from "./dom.js";
@@ -17,7 +17,7 @@ let turns = 0;
 let loggedOut = false;
 
 async function begin() {
-  // asked for together: the page that most people open first needs both
+  // requested together, because the overview, the first page of most users, needs both
   const first = here().steps.length === 0 ? get("overview").catch(() => null) : null;
   try {
     session.take(await get("session"));
@@ -55,7 +55,7 @@ async function login(refusal) {
   show(refusal, enter);
 }
 
-/** Show the page of the address. `moved` is whether one has come from another page. */
+/** Show the page of the address. `moved`: the user has come from another page. */
 async function turn(moved = true) {
   if (!session.known) return;
   leaving.abort();
@@ -69,7 +69,7 @@ async function turn(moved = true) {
   try {
     page = load ? await load() : await import("./pages/not_found.js");
   } catch {
-    // the broker has been replaced by another version, whose files have other addresses
+    // after an upgrade of the broker, its files have other addresses
     if (mine === turns) {
       const missing = new Refusal(
         0,

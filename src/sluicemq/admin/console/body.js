@@ -34,7 +34,7 @@ function laidOut(text) {
   return nodes;
 }
 
-/** 16 bytes to a line: where, in hexadecimal, as text. */
+/** Return a hex dump with 16 bytes per line: offset, hexadecimal digits, text. */
 function dump(bytes) {
   const lines = [];
   const dumped = bytes.slice(0, MAX_BYTES);
@@ -76,7 +76,7 @@ function typedMap(content) {
   );
 }
 
-/** JSON that is whole is laid out; all other text is unchanged. */
+/** Return valid JSON with line breaks and indentation, and all other text unchanged. */
 function asText(text) {
   const trimmed = text.trimStart();
   if (trimmed.startsWith("{") || trimmed.startsWith("[")) {

@@ -1,4 +1,4 @@
-// A chart of figures over time, drawn as SVG, with its figures as a table beside it.
+// Line charts over time, drawn as SVG, each with a table of its values.
 //
 //     const flow = chart({title: "Flow", series: [{key: "publish_rate", label: "publish rate", tone: "water"}], …});
 //     flow.update(history);        // a response of /history
@@ -15,7 +15,7 @@ const TOP = 8;
 const BOTTOM = 20;
 const NARROWEST = 200;
 const MINUTE = 60_000;
-/** Rows of the table: one for so many samples. */
+/** Number of samples per row of the table. */
 const ROWS = 15;
 
 export class Chart {
@@ -81,7 +81,7 @@ export class Chart {
     }).observe(this.drawing);
   }
 
-  /** Draw what is known now, of so many minutes: what was before the broker began stays empty. */
+  /** Draw the samples of the last `minutes`; the time before the start of the broker stays empty. */
   update(history, minutes) {
     this.history = history;
     this.start = history.end - minutes * MINUTE;
@@ -95,7 +95,7 @@ export class Chart {
     return this.history[one.key]?.[index] ?? NaN;
   }
 
-  /** When the sample of that index was taken, in ms. */
+  /** Return the time of the sample with that index, in ms. */
   at(index) {
     return this.history.end - (this.length - 1 - index) * this.history.step_ms;
   }
@@ -170,7 +170,7 @@ export class Chart {
     );
   }
 
-  /** What each half of a mirrored chart is. */
+  /** Label the halves of a mirrored chart. */
   half({ label, tone, down }) {
     const y = down ? this.height - BOTTOM - 7 : TOP + 14;
     return s("text", { class: `axis ${tone}`, x: LEFT + 7, y }, label);
@@ -187,7 +187,7 @@ export class Chart {
     if (this.pointed === null) this.drawing.setAttribute("aria-label", this.summary());
   }
 
-  /** What the drawing shows, in words. */
+  /** Return a description of the chart for screen readers. */
   summary() {
     const descriptions = this.series.map((one) => {
       const values = known(this.history[one.key]);
@@ -216,7 +216,7 @@ export class Chart {
     this.read();
   }
 
-  /** The same as a table, made only for those who open it. */
+  /** Return the values as a table, which is created when the user opens it. */
   tabulate() {
     if (!this.details.open || !this.history) return;
     const every = Math.max(1, Math.ceil(this.length / ROWS));

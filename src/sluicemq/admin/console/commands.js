@@ -1,10 +1,10 @@
-// Commands that work as they stand: made from the addresses that this broker listens on.
+// Commands to copy into a terminal, with the addresses that this broker listens on.
 
 /** Protocols that `sluicemq send` speaks, the simplest first. */
 const SPOKEN = ["phpmq", "msglite", "vibemq", "jmq"];
 const ANYWHERE = new Set(["0.0.0.0", "[::]", "*", ""]);
 
-/** As a shell takes it for one word. */
+/** Return the text quoted for a shell. */
 export function quoted(word) {
   if (/^[\w@%+=:,./-]+$/.test(word)) return word;
   return `'${word.replaceAll("'", "'\\''")}'`;
@@ -33,14 +33,14 @@ function api(name) {
   return new URL(`destinations/queue/${encodeURIComponent(name)}/messages`, base).href;
 }
 
-/** Send a message to a queue. */
+/** Return a command that sends a message to a queue. */
 export function sending(listeners, name, body = "hello") {
   const address = spoken(listeners);
   if (address) return `sluicemq send ${quoted(`${address}/${encoded(name)}`)} ${quoted(body)}`;
   return `curl --json '{"body": "${body}"}' ${quoted(api(name))}`;
 }
 
-/** Receive one from it; null if no listener serves for that. */
+/** Return a command that receives a message; null if no listener has a suitable protocol. */
 export function receiving(listeners, name) {
   const address = spoken(listeners);
   return address && `sluicemq receive ${quoted(`${address}/${encoded(name)}`)}`;

@@ -1,14 +1,14 @@
-// How a destination is addressed: in the API, and in the address of its page.
+// References to destinations in the API and in the addresses of pages.
 
-/** In a path these would be taken for steps in it, however they are written. */
+/** Names that URLs treat as relative steps, even if they are escaped. */
 const STEPS = new Set(["", ".", ".."]);
 
 function base64(name) {
   return btoa(String.fromCharCode(...new TextEncoder().encode(name)));
 }
 
-/** The part of a path and the query that address a name. `encoded` is the base64 of one that is no
-    text. */
+/** Return the segment of a path and the query parameter for a name. `encoded` is the base64 of a name
+    that is not text. */
 function addressed(name, encoded) {
   if (encoded) return ["~", encoded];
   return STEPS.has(name) ? ["~", base64(name)] : [encodeURIComponent(name), ""];
@@ -23,22 +23,22 @@ export class DestinationRef {
     [this.segment, this.base64] = addressed(name, encoded);
   }
 
-  /** As it comes in lists of the API. */
+  /** Return the reference for an item of a list. */
   static of(item) {
     return new DestinationRef(item.kind, item.name, item.name_base64 ?? "");
   }
 
-  /** As it stands in the address of a page. */
+  /** Return the reference in the address of a page. */
   static read(kind, segment, query) {
     return new DestinationRef(kind, segment, query.get("name_base64") ?? "");
   }
 
-  /** Its path in the API, below which is everything that belongs to it. */
+  /** Path of the destination in the API. */
   path(below = "") {
     return `destinations/${this.kind}/${this.segment}${below}`;
   }
 
-  /** The query its requests need beside their own. */
+  /** Query parameters that every request for the destination needs. */
   query(more = {}) {
     return this.base64 ? { name_base64: this.base64, ...more } : more;
   }
@@ -48,7 +48,7 @@ export class DestinationRef {
     return this.base64 ? `${this.path(below)}?${this.search()}` : this.path(below);
   }
 
-  /** Its fields in the body of a request. */
+  /** Fields that name the destination in the body of a request. */
   toBody() {
     return this.base64
       ? { kind: this.kind, name_base64: this.base64 }

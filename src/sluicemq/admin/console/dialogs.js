@@ -1,5 +1,4 @@
-// Questions that have to be answered before anything else: forms, and confirmations that name what
-// will be lost.
+// Modal dialogs: forms, and confirmations that state what will be lost.
 
 import { Refusal } from "./api.js";
 import { h, put, unique } from "./dom.js";
@@ -54,12 +53,12 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
     });
     document.body.append(dialog);
     dialog.showModal();
-    // what destroys is not to be done by pressing Enter once too often
+    // Enter must not confirm an operation that deletes something
     if (tone === "danger" && !fields.length) cancel.focus();
   });
 }
 
-/** Show something that is only to be read. */
+/** Show a dialog without fields. */
 export function show(title, ...content) {
   const heading = unique("dialog");
   const close = h(

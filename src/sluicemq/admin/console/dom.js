@@ -1,6 +1,6 @@
-// Elements without markup: everything that comes from the broker becomes a text node or the value
-// of an attribute, so that no name, header or body can ever be read as HTML. Nothing in the console
-// makes elements in another way, and the page's policy forbids it.
+// Creation of elements. Data from the broker becomes text nodes or values of attributes, so that no
+// name, header or body is parsed as HTML. The console creates elements with these functions only; the
+// content security policy forbids other ways.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** Add strings, numbers, nodes, and arrays of them; null and false are nothing. */
+/** Append strings, numbers, nodes, and arrays of them; null and false are skipped. */
 export function append(element, children) {
   for (const child of [children].flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
@@ -22,24 +22,24 @@ export function append(element, children) {
   }
 }
 
-/** An HTML element. `on…` attributes are listeners, `true` is an attribute without a value. */
+/** Return an HTML element. `on…` attributes are listeners; `true` is an attribute without a value. */
 export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** An SVG element. */
+/** Return an SVG element. */
 export function s(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Replace what is in an element. */
+/** Replace the content of an element. */
 export function put(element, ...children) {
   element.replaceChildren();
   append(element, children);
   return element;
 }
 
-/** Set a text if it differs: what has not changed is not touched, nor read out again. */
+/** Set a text if it differs, so that screen readers do not repeat an unchanged one. */
 export function say(element, text) {
   const content = String(text);
   if (element.textContent !== content) element.textContent = content;
@@ -48,13 +48,13 @@ export function say(element, text) {
 
 let numbers = 0;
 
-/** An id that no other element has. */
+/** Return a unique id for an element. */
 export function unique(prefix) {
   numbers += 1;
   return `${prefix}-${numbers}`;
 }
 
-/** Text for screen readers only. */
+/** Return text for screen readers only. */
 export function unseen(text) {
   return h("span", { class: "unseen" }, text);
 }

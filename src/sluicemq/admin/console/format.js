@@ -1,4 +1,4 @@
-// Figures and times as people read them. Sizes in bytes, times in ms since the epoch.
+// Formatting of numbers, sizes in bytes, and times in ms since the epoch.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -17,7 +17,7 @@ export function compact(value) {
   return Math.abs(value) < 100_000 ? whole.format(value) : short.format(value);
 }
 
-/** Per second: one decimal where it says something. */
+/** A number per second, with one decimal place if it is small. */
 export function rate(value) {
   if (!Number.isFinite(value)) return NONE;
   if (value !== 0 && value < 0.05) return "<0.1";
@@ -43,7 +43,7 @@ export function bytes(value) {
   return `${unit === 0 || size >= 100 ? whole.format(size) : tenths.format(size)} ${SIZES[unit]}`;
 }
 
-/** A time in ms that is short: 0.42 ms, 13 ms, 1.2 s. */
+/** A short duration in ms: 0.42 ms, 13 ms, 1.2 s. */
 export function millis(value) {
   if (!Number.isFinite(value)) return NONE;
   if (value >= 1000) return `${tenths.format(value / 1000)} s`;
@@ -58,7 +58,7 @@ const SPANS = [
   [1, "s"],
 ];
 
-/** An age or a life in ms: 3 d 4 h, 12 min 5 s. Two units at most. */
+/** A duration in ms: 3 d 4 h, 12 min 5 s. Two units at most. */
 export function span(value) {
   if (!Number.isFinite(value)) return NONE;
   let seconds = Math.floor(value / 1000);

@@ -1,5 +1,4 @@
-// How much is waiting, as a staff gauge shows how high the water stands: a ruler whose marks are
-// powers of ten.
+// Gauge of a backlog with a logarithmic scale: each mark is a power of ten.
 
 import { h, s } from "./dom.js";
 import { compact, count } from "./format.js";
@@ -43,7 +42,7 @@ function scaleText(decade) {
   return decade === 0 ? "0" : compact(10 ** decade).replace("100,000", "100K");
 }
 
-/** A gauge of its own; `update(messages)` moves the water. */
+/** Return a vertical gauge; `update(messages)` sets its level. */
 export function gauge(label) {
   const water = s("rect", { class: "gauge-water", x: LEFT, width: STAFF, y: PAD, height: 0 });
   const surface = s("line", { class: "gauge-surface", x1: LEFT - 7, x2: WIDTH });
@@ -68,7 +67,7 @@ export function gauge(label) {
   };
 }
 
-/** The same scale lying down beside the figure, for tables. */
+/** Return a horizontal gauge beside its number, for tables. */
 export function standing(messages) {
   const water = h("i");
   water.style.inlineSize = `${(level(messages) * 100).toFixed(1)}%`;

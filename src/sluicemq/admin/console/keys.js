@@ -1,4 +1,4 @@
-// Single keys: `/` to search, `g` and the key of a page to open it, `?` for the list of them.
+// Keyboard shortcuts: `/` to search, `g` and the key of a page to open it, `?` for a list of them.
 //
 // They can be disabled, because dictation software may trigger them unintentionally (WCAG 2.1.4),
 // and are ignored while an input has the focus.
@@ -9,7 +9,7 @@ import { visiblePages } from "./navigation.js";
 import { go } from "./router.js";
 
 const STORED = "sluicemq.keys";
-/** Time for the key after `g`. */
+/** Time in ms for the key after `g`. */
 const SEQUENCE_MS = 1_500;
 
 let leading = 0;
@@ -36,7 +36,7 @@ function typing(target) {
   );
 }
 
-/** Listen; `actions` are {search(), theme()}. */
+/** Enable the shortcuts; `actions` are {search(), theme()}. */
 export function listen(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
@@ -73,7 +73,7 @@ function keyed(keys, what) {
   );
 }
 
-/** The list of the keys. */
+/** Show the list of shortcuts. */
 export function help() {
   const box = h("input", { type: "checkbox", id: "keys-on" });
   box.checked = enabled();

@@ -1,5 +1,5 @@
-// A list of the API as a table: filtered, sorted and paged by the broker, looked at again every few
-// seconds, with all of that in the address of the page.
+// A list of the API as a table. The broker filters, sorts and pages it; it is requested again every
+// few seconds. Filters, order and page are kept in the address of the page.
 
 import { get } from "./api.js";
 import { h, put } from "./dom.js";
@@ -9,7 +9,7 @@ import { here, remember } from "./router.js";
 import { Pager, Table } from "./table.js";
 import { announce } from "./notifications.js";
 
-/** ms after the last key in a filter until the broker is asked. */
+/** ms after the last key in a filter until the list is requested. */
 const PAUSE = 200;
 const SIZE = 50;
 
@@ -18,7 +18,7 @@ export class List {
    * {path, fixed: {…}, filters: [control], sort, order, size, interval, table: {…}, none(filtered), signal,
    *  inUrl: false}
    *
-   * `path` in the API, `fixed` parameters that are not the person's choice; `filters` as made by the
+   * `path` in the API, `fixed` parameters that the user does not choose; `filters` as made by the
    * functions below; `none` returns the content of an empty list; with `inUrl: false` nothing is kept in
    * the address of the page, which belongs to another list.
    */
@@ -84,7 +84,7 @@ export class List {
     const { items, total } = answer;
     this.total = total;
     if (!items.length && total > 0 && this.page > 1) {
-      // what was on the last page has gone
+      // the items of the last page have been removed
       this.turn(Math.ceil(total / this.size));
       return;
     }

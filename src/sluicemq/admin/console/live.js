@@ -1,14 +1,14 @@
-// The stream of live figures, and whether there is a broker at the other end.
+// Stream of live statistics, and the state of the connection to the broker.
 //
 // One stream for the page, closed while the page is hidden: browsers limit the connections to one
 // host, and hidden tabs need no statistics.
 
 import { ROOT, Refusal, get } from "./api.js";
 
-/** ms until the next try; it doubles up to the second. */
+/** Delay of reconnecting in ms: it doubles from the first value to the second. */
 const FIRST = 500;
 const LAST = 8_000;
-/** ms without any event after which the stream is taken for dead. */
+/** ms without an event after which the stream is closed. */
 const SILENCE = 12_000;
 
 const watchers = new Set();
@@ -22,11 +22,11 @@ let enabled = false;
 export const live = {
   /** "connecting", "live" or "gone". */
   state: "connecting",
-  /** The latest figures, or null. */
+  /** Latest statistics, or null. */
   overview: null,
 };
 
-/** Call back with the figures, at once if there are any; until `signal`. */
+/** Call back with new statistics, and at once if there are any, until `signal`. */
 export function watch(callback, signal) {
   watchers.add(callback);
   signal?.addEventListener("abort", () => watchers.delete(callback));
@@ -94,7 +94,7 @@ async function lose() {
   delay = Math.min(delay * 2, LAST);
 }
 
-/** Try now instead of waiting. */
+/** Reconnect without delay. */
 export function reconnect() {
   delay = FIRST;
   open();
@@ -106,7 +106,7 @@ export function start() {
   open();
 }
 
-/** Until the next `start`. */
+/** Close the stream until the next `start`. */
 export function stop() {
   enabled = false;
   live.overview = null;

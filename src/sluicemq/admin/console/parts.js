@@ -1,11 +1,11 @@
-// What pages are put together from.
+// Parts of pages: headings, panels, buttons, lists of values.
 
 import { Refusal, abandoned } from "./api.js";
 import { h, put, say } from "./dom.js";
 import { moment, span } from "./format.js";
 import { notify } from "./notifications.js";
 
-/** The head of a page: its name, what belongs beside it, and what can be done there. */
+/** Return the heading of a page: its title, an element beside it, and buttons. */
 export function head(title, { beside = null, actions = [] } = {}) {
   return h(
     "header",
@@ -15,7 +15,7 @@ export function head(title, { beside = null, actions = [] } = {}) {
   );
 }
 
-/** A part of a page with a name. */
+/** Return a section of a page with a heading. */
 export function panel(title, content, { beside = null, kind = "" } = {}) {
   return h(
     "section",
@@ -25,7 +25,7 @@ export function panel(title, content, { beside = null, kind = "" } = {}) {
   );
 }
 
-/** A button. With a reason in `why` it is disabled, and its accessible name has the reason. */
+/** Return a button. With a reason in `why` it is disabled, and its accessible name has the reason. */
 export function button(label, onclick, { tone = "", why = "", name = null } = {}) {
   if (!why) return h("button", { type: "button", class: tone, onclick, "aria-label": name }, label);
   return h(
@@ -42,7 +42,7 @@ export function button(label, onclick, { tone = "", why = "", name = null } = {}
   );
 }
 
-/** A command to be typed into a terminal, with a button that copies it. */
+/** Return a terminal command with a button that copies it. */
 export function command(text) {
   const copy = h(
     "button",
@@ -60,12 +60,12 @@ export function command(text) {
   return h("div", { class: "command" }, h("code", null, text), copy);
 }
 
-/** Content of an empty list: the reason, and what to do about it. */
+/** Return the content of an empty list: the reason, and what the user can do. */
 export function empty(title, ...content) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), content);
 }
 
-/** A refusal or another failure, in place of what was asked for. */
+/** Return an error message, shown in place of the requested content. */
 export function failure(error, again = null) {
   const text = error instanceof Refusal ? error.message : `Console error: ${error}`;
   return h(
@@ -76,7 +76,7 @@ export function failure(error, again = null) {
   );
 }
 
-/** Names and values. */
+/** Return a list of names and values. */
 export function facts(pairs) {
   return h(
     "dl",
@@ -85,7 +85,7 @@ export function facts(pairs) {
   );
 }
 
-/** A large figure with its name; `set(text)` changes it. */
+/** Return a large number with a label; `set(text)` changes it. */
 export function reading(name, tone = "") {
   const figure = h("b", { class: "figure" });
   const below = h("small");
@@ -98,7 +98,7 @@ export function reading(name, tone = "") {
   };
 }
 
-/** A time, and how long ago that is when one looks closer. */
+/** Return a time; its tooltip says how long ago it was. */
 export function when(value) {
   if (!(value > 0)) return "–";
   const ago = Date.now() - value;
@@ -107,7 +107,7 @@ export function when(value) {
   return h("time", { datetime: iso, title: `${relative} (${iso})` }, moment(value));
 }
 
-/** A word that classifies. */
+/** Return a badge. */
 export function tag(text, tone = "") {
   return h("span", { class: `tag ${tone}` }, text);
 }

@@ -1,9 +1,9 @@
 // Pages by the part of the address behind `#`: `#/queue/orders/messages?state=ready`.
 //
-// A page is a module with `title(place)` and `show(place)`; `show` gives the page's element at once
+// A page is a module with `title(place)` and `show(place)`; `show` returns the page's element at once
 // and fills it as answers come, until `place.signal` says that the page has been left.
 
-/** Where one is: the steps of the path, decoded, and the query. */
+/** Return the address of the current page: the decoded steps of its path, and its query. */
 export function here() {
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const steps = path.split("/").filter(Boolean).map(decode);
@@ -18,7 +18,7 @@ function decode(step) {
   }
 }
 
-/** Remember in the address what a list shows, without leaving the page. */
+/** Store the state of a list in the address of the page. */
 export function remember(values) {
   const [path] = location.hash.split("?", 1);
   const query = new URLSearchParams();

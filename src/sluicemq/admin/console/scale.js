@@ -1,4 +1,4 @@
-// Scales: where an axis ends, where its marks are, and how high a backlog stands on the gauge.
+// Scales of charts and gauges: end and marks of an axis, level of a backlog.
 
 const ROUND = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 

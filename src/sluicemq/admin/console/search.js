@@ -1,5 +1,5 @@
-// The search: pages and destinations by a part of their name. A combobox: what it finds is a list
-// below it, through which the arrow keys go while one types on.
+// Search for pages and destinations by a part of their name. A combobox: the arrow keys select from
+// the list of results while the text field keeps the focus.
 
 import { abandoned, get } from "./api.js";
 import { h, put, unique } from "./dom.js";
@@ -8,7 +8,7 @@ import { DestinationRef } from "./destination_ref.js";
 import { visiblePages } from "./navigation.js";
 import { go } from "./router.js";
 
-/** ms after the last key until the broker is asked. */
+/** ms after the last key until the results are requested. */
 const PAUSE = 120;
 const MOST = 8;
 

@@ -30,7 +30,7 @@ export const session = {
   permissions: [],
   known: false,
 
-  /** Take over what the API says about the session. */
+  /** Store the session that the API has returned. */
   take({ user = "", superuser = false, csrf_token: csrfToken = "", permissions = [] }) {
     Object.assign(this, { user, superuser, csrfToken, permissions, known: true });
   },
@@ -47,7 +47,7 @@ export const session = {
     listeners.add(listener);
   },
 
-  /** Whether the user may do that ("produce", "consume", …) with the destination of that name. */
+  /** Return whether the user may perform the operation ("produce", …) on the destination. */
   may(operation, name) {
     if (this.superuser) return true;
     return this.permissions.some(
@@ -55,12 +55,12 @@ export const session = {
     );
   },
 
-  /** Whether there is any destination with which the user may do that. */
+  /** Return whether the user may perform the operation on any destination. */
   mayAnywhere(operation) {
     return this.superuser || this.permissions.some((p) => p.operations.includes(operation));
   },
 
-  /** Why not, for people; "" if the user may. */
+  /** Return the reason why the user may not, for a tooltip; "" if the user may. */
   whyNot(operation, name) {
     if (this.may(operation, name)) return "";
     return `${this.user} has no permission to ${operation} here`;

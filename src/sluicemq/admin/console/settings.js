@@ -1,4 +1,4 @@
-// The settings of a destination as fields: what each is called and does. Names and meanings are the
+// The settings of a destination as fields of a form: their labels and hints. Names and meanings are the
 // configuration file's (docs/configuration.md); 0 is no limit, or never.
 
 import { h } from "./dom.js";

@@ -1,4 +1,4 @@
-// What stays while pages change: the bar on top, the list of pages, and the state of the broker.
+// Frame around all pages: top bar, navigation, and state of the broker.
 
 import { abandoned, remove } from "./api.js";
 import { h, put, s, say } from "./dom.js";
@@ -16,7 +16,7 @@ const STATES = {
   gone: ["bad", "Not connected"],
 };
 
-/** The logo: a sluice. */
+/** Return the logo. */
 export function sign() {
   return s(
     "svg",
@@ -41,7 +41,7 @@ function toggleTheme() {
   try {
     localStorage.setItem("sluicemq.theme", theme);
   } catch {
-    // without storage the choice lasts until the page is closed
+    // without storage, the choice lasts until the page is closed
   }
   announce(`Dark mode ${dark ? "on" : "off"}`);
 }
@@ -144,7 +144,7 @@ export class Shell {
     this.user.hidden = this.leave.hidden = !session.user;
   }
 
-  /** Mark the page one is on. */
+  /** Mark the current page in the navigation. */
   mark(step) {
     for (const { place, link } of this.links) {
       if (place.step === entry(step)) link.setAttribute("aria-current", "page");

@@ -1,5 +1,5 @@
-// Tables that change while one looks at them: rows are kept by their key and cells are touched only
-// when what they show has changed, so that focus, selections and screen readers are left in peace.
+// Tables with live updates. Rows are identified by a key, and only cells with changed content are
+// replaced, so that focus and selections stay and screen readers do not repeat unchanged text.
 
 import { h, put, unseen } from "./dom.js";
 import { count } from "./format.js";
@@ -47,7 +47,7 @@ export class Table {
     return h("th", attributes, button);
   }
 
-  /** Show by what the rows are sorted. */
+  /** Mark the column by which the rows are sorted. */
   sorted(key, order) {
     this.columns.forEach((column, index) => {
       if (column.key === key) {
@@ -73,7 +73,7 @@ export class Table {
       if (now[index] !== element) this.body.insertBefore(element, now[index] ?? null);
     });
     while (now.length > elements.length) now[now.length - 1].remove();
-    // a row that has moved has lost the focus on the way
+    // moving a row removes its focus
     if (focused !== document.activeElement && this.body.contains(focused)) {
       focused.focus({ preventScroll: true });
     }
@@ -119,7 +119,7 @@ export class Pager {
     );
   }
 
-  /** Show where one is; the buttons go where all is on one page. */
+  /** Show the current page; the buttons are hidden if there is only one. */
   update({ page, size, total }) {
     this.page = page;
     const last = Math.max(1, Math.ceil(total / size));

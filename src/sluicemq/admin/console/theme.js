@@ -1,5 +1,5 @@
-// Dark or light before the first paint: this one script is not a module, so that nothing is drawn
-// in the other colours first. Without a choice of the person's the system's is followed (tokens.css).
+// Sets dark or light mode before the first paint, which is why this script is not a module. If the
+// user has not chosen one, the setting of the system applies (tokens.css).
 "use strict";
 try {
   const chosen = localStorage.getItem("sluicemq.theme");
