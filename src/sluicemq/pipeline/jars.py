@@ -172,7 +172,6 @@ def _resolve(requested: str) -> list[Path]:
 
 
 def _artifact(file: str) -> str:
-    """Return a jar's name without its version."""
     match = _VERSIONED.fullmatch(file)
     return match["name"] if match else file
 

@@ -167,7 +167,6 @@ class Codec(ABC):
         Never raises: an invalid part sets the column `error`."""
 
     def _redact(self, value: Any) -> Any:
-        """Return a secret, or its replacement."""
         if self.options.secrets:
             return value
         return HIDDEN.encode() if isinstance(value, bytes) else HIDDEN

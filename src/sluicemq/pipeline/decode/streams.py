@@ -206,7 +206,6 @@ class RowBuffer:
 
     @property
     def is_full(self) -> bool:
-        """True if a batch is due."""
         return len(self._rows) >= _MAX_ROWS or self._bytes >= _MAX_BYTES
 
     def add(self, row: Row) -> None:
@@ -262,7 +261,6 @@ class Flow:
         self._latest = NO_TIME
 
     def emit(self, time: int, offset: int | None, length: int | None, columns: Row) -> None:
-        """Add a row."""
         self._rows.add(
             {
                 **self._shared_columns,

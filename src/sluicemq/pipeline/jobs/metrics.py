@@ -56,7 +56,6 @@ class PipelineMetrics:
             self.add({table.name: TableCounts(failed=failed)})
 
     def add(self, counts: Mapping[str, TableCounts]) -> None:
-        """Add the counts of a batch by table."""
         for table, count in counts.items():
             for outcome in _OUTCOMES:
                 self._messages.labels(table, outcome).inc(getattr(count, outcome))

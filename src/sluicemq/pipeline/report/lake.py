@@ -109,12 +109,10 @@ def report_lake(
 
 
 def _whole_minute(time: datetime | None) -> datetime | None:
-    """Return the start of the minute."""
     return None if time is None else datetime.fromtimestamp(minute_of(time) * MINUTE, UTC)
 
 
 def _in_period(column: str, since: datetime | None, until: datetime | None) -> Column:
-    """Return a condition for rows with a value in that period."""
     time = f.col(column)
     has_begun = time >= f.coalesce(f.lit(since), time)
     return has_begun & ((time < f.lit(until)) | f.lit(until is None))

@@ -189,7 +189,6 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         self._pending_part = part
 
     def _receive_response(self) -> None:
-        """Wait for the response to the part sent last."""
         part, self._pending_part = self._pending_part, None
         if part is None:
             return

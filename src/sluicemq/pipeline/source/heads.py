@@ -240,7 +240,6 @@ def _skip_damage(segment: StoredSegment, at: int, end: int, report: Report | Non
 
 
 def name_of(address: Address) -> str:
-    """Return the name of a destination."""
     return escape_invalid(address.name)
 
 
@@ -250,7 +249,6 @@ def full_name(address: Address) -> str:
 
 
 def kind_of(address: Address) -> str:
-    """Return "queue" or "topic"."""
     return address.kind.name.lower()
 
 

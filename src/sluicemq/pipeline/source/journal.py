@@ -100,12 +100,10 @@ class SourceJournal:
 
     @cached_property
     def state(self) -> JournalState:
-        """State of the journal at the first access."""
         return self.storage.state()
 
     @cached_property
     def identity(self) -> str:
-        """Identity of the journal."""
         return self.state.identity
 
     def segment(self, place: int) -> StoredSegment:

@@ -59,12 +59,10 @@ class LagListener(StreamingQueryListener, Collector):
         """Do nothing: a query has no lag before its first progress."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Keep the lag."""
         progress = event.progress
         query = progress.name or str(progress.id)
         reports = [lag_of(source.latestOffset) for source in progress.sources]
         self._lags[str(progress.runId)] = [(query, report) for report in reports if report]
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Drop the lag."""
         self._lags.pop(str(event.runId), None)

@@ -256,5 +256,4 @@ class _GoldWriter:
 
 
 def _number(application: str) -> int:
-    """Return the number of the query in the name of its application."""
     return int(application.split("/")[2])
