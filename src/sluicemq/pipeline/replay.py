@@ -39,8 +39,8 @@ WINDOWS: Final = 10
 
 _BODIES: Final = ("body", "text", "json")
 """Columns that may have the body: silver sets one of them."""
-_PASSED: Final = frozenset({"ttl", "expiration", "deliver_at"})
-_TO: Final = frozenset({"destination", "destination_kind"})
+_DEADLINES: Final = frozenset({"ttl", "expiration", "deliver_at"})
+_DESTINATION_COLUMNS: Final = frozenset({"destination", "destination_kind"})
 _ORDER: Final = "message_sequence"
 _OF_BROKERS: Final = (
     "struct(max({time}) OVER (PARTITION BY broker ORDER BY message_sequence), broker, "
@@ -160,7 +160,7 @@ def _messages(frame: DataFrame, *, keep_destination: bool) -> DataFrame:
         )
     body = ", ".join(f"CAST(`{name}` AS BINARY)" for name in bodies)
     columns = ["body"] if bodies == ["body"] else [f"coalesce({body}) AS body"]
-    left_out = {"body", *_PASSED} | (set() if keep_destination else _TO)
+    left_out = {"body", *_DEADLINES} | (set() if keep_destination else _DESTINATION_COLUMNS)
     columns += [name for name in COLUMNS if name in names and name not in left_out]
     time_column = _TIME if _TIME in names else "CAST(NULL AS TIMESTAMP)"
     if "event" in names:

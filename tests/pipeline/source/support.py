@@ -39,7 +39,7 @@ from sluicemq.pipeline.source.options import (
     requested_columns,
 )
 from sluicemq.pipeline.source.readers import BatchReader
-from sluicemq.pipeline.source.reading import Share
+from sluicemq.pipeline.source.reading import TaskRanges
 
 Row = dict[str, Any]
 T0 = 1_700_000_000_000
@@ -135,7 +135,7 @@ def table_of(reader: BatchReader) -> pa.Table:
     batches = [
         batch
         for share in pickle.loads(shares)
-        if isinstance(share, Share)
+        if isinstance(share, TaskRanges)
         for batch in pickle.loads(sent).read(share)
     ]
     if not batches:

@@ -11,7 +11,7 @@ from sluicemq.journal.reader import read_records
 from sluicemq.journal.segment import TRAILER_BYTES, list_segments, segment_path
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source import reading
-from sluicemq.pipeline.source.reading import Share
+from sluicemq.pipeline.source.reading import TaskRanges
 from tests.pipeline.source.support import Row, message, only, put, read, reader_of
 from tests.pipeline.source.test_events import journal_in
 
@@ -126,7 +126,7 @@ def test_a_segment_removed_before_it_is_read(
 ) -> None:
     reader = reader_of(directory, events="published", failondataloss=strict)
     (share,) = reader.partitions()
-    assert isinstance(share, Share)
+    assert isinstance(share, TaskRanges)
     removed = share.segment_ranges[0]
     segment_path(directory, removed.first).unlink()
     if strict == "true":
@@ -142,7 +142,7 @@ def test_a_segment_removed_before_it_is_read(
 def test_a_segment_removed_while_it_is_read(directory: Path) -> None:
     reader = reader_of(directory, events="published")
     (share,) = reader.partitions()
-    assert isinstance(share, Share)
+    assert isinstance(share, TaskRanges)
     batches = reader.read(share)
     first = next(batches)
     segment_path(directory, share.segment_ranges[0].first).unlink()  # it is mapped: its bytes stay

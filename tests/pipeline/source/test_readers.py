@@ -35,7 +35,7 @@ from sluicemq.journal.stored_backup import restore
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.pipeline.source import heads
 from sluicemq.pipeline.source.heads import Heads, index_heads, scan_segment
-from sluicemq.pipeline.source.journal_storage import Mapped
+from sluicemq.pipeline.source.journal_storage import MappedFile
 from tests.pipeline.source.support import (
     SMALL,
     deliver,
@@ -134,7 +134,7 @@ def records_of(heads: Heads, data: memoryview, base: int) -> Found:
     return records
 
 
-class InParts(Mapped):
+class InParts(MappedFile):
     """Segment that is read in parts, as over HTTP."""
 
     def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
@@ -145,7 +145,7 @@ def vectorised(
     view: MappedSegment,
     end: int,
     report: Callable[[int, int], None] | None,
-    kind: type[Mapped] = Mapped,
+    kind: type[MappedFile] = MappedFile,
 ) -> tuple[Found, JournalDamaged | None]:
     records: Found = []
     try:
@@ -174,7 +174,7 @@ def compare(path: Path, end: int | None = None) -> None:
     assert (error is None) == (stop == end)
     if error is not None:
         assert f"offset {stop}:" in str(error)
-    for kind in (Mapped, InParts):
+    for kind in (MappedFile, InParts):
         records, error = vectorised(view, end, lambda start, stop: None, kind)
         assert (records, error) == (scalar_skipping(view, end), None)
 

@@ -14,7 +14,7 @@ from sluicemq.pipeline.source import heads, plan
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.options import arrow_columns, parse_options
 from sluicemq.pipeline.source.readers import BatchReader
-from sluicemq.pipeline.source.reading import Share
+from sluicemq.pipeline.source.reading import TaskRanges
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
     T0,
@@ -73,7 +73,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def tasks_open(reader: BatchReader, opened: list[int]) -> tuple[list[Row], int]:
     """The rows, and how many segments the tasks opened for them."""
-    shares = [share for share in reader.partitions() if isinstance(share, Share)]
+    shares = [share for share in reader.partitions() if isinstance(share, TaskRanges)]
     opened.clear()
     rows = []
     for share in shares:

@@ -33,7 +33,7 @@ from sluicemq.pipeline.source import offsets, plan
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.options import arrow_columns, requested_columns
 from sluicemq.pipeline.source.readers import StreamReader
-from sluicemq.pipeline.source.reading import Share
+from sluicemq.pipeline.source.reading import TaskRanges
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
     SMALL,
@@ -431,7 +431,7 @@ def test_a_tail_is_not_read_from_its_start(tmp_path: Path, monkeypatch: pytest.M
         fill(journal, 1)
         end = stream.latestOffset(start, ALL)
         (task,) = stream.partitions(start, end)
-        assert isinstance(task, Share)
+        assert isinstance(task, TaskRanges)
         (segment_range,) = task.segment_ranges
         assert segment_range.end - segment_range.start < 4000 < segment_range.start
         assert SMALL.segment_bytes == 4000

@@ -16,14 +16,14 @@ from pyspark.sql import functions as f
 from sluicemq.pipeline.histogram import percentile_sql
 from sluicemq.pipeline.jobs.schemas import ANOMALIES
 
-_PLACE: Final = ("broker", "destination", "destination_kind")
-_NAMED: Final = 5
+_KEYS: Final = ("broker", "destination", "destination_kind")
+_MAX_OLDEST: Final = 5
 """Number of message numbers in the evidence."""
 _MAX_POISON: Final = 100
 """Maximum number of poison messages of one destination; those with most deliveries."""
 _WEEK: Final = timedelta(days=7)
 """Time between the hours that are compared."""
-_CHANCE: Final = 1.95
+_KS_FACTOR: Final = 1.95
 """Kolmogorov-Smirnov threshold for p = 0.001, times sqrt((n + m) / (n m))."""
 
 STUCK_MINUTES: Final = 15
@@ -60,7 +60,7 @@ def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.ma
                 f.concat_ws(
                     "\n",
                     "kind",
-                    *_PLACE,
+                    *_KEYS,
                     f.unix_micros("minute"),
                     f.coalesce("message_sequence", f.lit(0)),
                 ),
@@ -76,7 +76,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
 
     newest  the newest minute of each broker
     """
-    minutes = gold.groupBy(*_PLACE, "minute").agg(
+    minutes = gold.groupBy(*_KEYS, "minute").agg(
         f.expr("max_by(struct(backlog, unacked, consumers), depth_time) AS depth"),
         f.sum("acknowledged").alias("acknowledged"),
         f.sum("published").alias("published"),
@@ -84,12 +84,12 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
     waits = f.col("depth.backlog") + f.col("depth.unacked")
     # the last minute with acknowledgements or without ready messages
     last_active = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))
-    by_place = Window.partitionBy(*_PLACE)
-    after = minutes.withColumn("moved", last_active.over(by_place)).where(
+    by_keys = Window.partitionBy(*_KEYS)
+    after = minutes.withColumn("moved", last_active.over(by_keys)).where(
         f.col("moved").isNull() | (f.col("minute") > f.col("moved"))
     )
     stuck = (
-        after.groupBy(*_PLACE)
+        after.groupBy(*_KEYS)
         .agg(
             f.min(f.when(waits > 0, f.col("minute"))).alias("minute"),
             f.expr("min_by(depth, minute) FILTER (WHERE depth IS NOT NULL) AS first"),
@@ -100,15 +100,15 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
         .withColumn("minutes", (f.unix_seconds("newest") - f.unix_seconds("minute")) / 60)
         .where(f.col("minutes") >= STUCK_MINUTES)
     )
-    open_ones = silver.where(f.col("state").isin("ready", "unacked"))
+    open_rows = silver.where(f.col("state").isin("ready", "unacked"))
     oldest = (
-        open_ones.join(f.broadcast(stuck.select(*_PLACE)), list(_PLACE), "left_semi")
-        .withColumn("_place", f.row_number().over(by_place.orderBy("message_sequence")))
-        .where(f.col("_place") <= _NAMED)
-        .groupBy(*_PLACE)
+        open_rows.join(f.broadcast(stuck.select(*_KEYS)), list(_KEYS), "left_semi")
+        .withColumn("_rank", f.row_number().over(by_keys.orderBy("message_sequence")))
+        .where(f.col("_rank") <= _MAX_OLDEST)
+        .groupBy(*_KEYS)
         .agg(f.array_sort(f.collect_list("message_sequence")).alias("oldest"))
     )
-    frame = stuck.join(oldest, list(_PLACE), "left")
+    frame = stuck.join(oldest, list(_KEYS), "left")
     first = f.col("first.backlog") + f.col("first.unacked")
     last = f.col("last.backlog") + f.col("last.unacked")
     consumers = f.coalesce(f.col("last.consumers"), f.lit(0))
@@ -131,12 +131,12 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
 def poison_messages(silver: DataFrame) -> DataFrame:
     """Return messages with at least POISON_ATTEMPTS deliveries."""
     attempts = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
-    by_place = Window.partitionBy(*_PLACE).orderBy(attempts.desc(), "message_sequence")
+    by_keys = Window.partitionBy(*_KEYS).orderBy(attempts.desc(), "message_sequence")
     frame = (
         silver.where((f.col("destination_kind") == "queue") & f.col("last_delivered").isNotNull())
         .where((attempts >= POISON_ATTEMPTS) & (f.col("state") != "acknowledged"))
-        .withColumn("_place", f.row_number().over(by_place))
-        .where(f.col("_place") <= _MAX_POISON)
+        .withColumn("_rank", f.row_number().over(by_keys))
+        .where(f.col("_rank") <= _MAX_POISON)
         .withColumn("minute", f.date_trunc("minute", "last_delivered"))
     )
     figures = {
@@ -160,18 +160,18 @@ def poison_messages(silver: DataFrame) -> DataFrame:
 def latency_regressions(gold: DataFrame) -> DataFrame:
     """Return hours with a higher latency than the same hour of the week before."""
     counts = (
-        gold.select(*_PLACE, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end"))
-        .groupBy(*_PLACE, "hour", f.col("key").alias("bucket"))
+        gold.select(*_KEYS, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end"))
+        .groupBy(*_KEYS, "hour", f.col("key").alias("bucket"))
         .agg(f.sum("value").alias("now"))
     )
     previous = counts.select(
-        *_PLACE,
+        *_KEYS,
         (f.col("hour") + f.lit(_WEEK)).alias("hour"),
         "bucket",
         f.col("now").alias("then"),
     )
-    joined = counts.join(previous, [*_PLACE, "hour", "bucket"], "full").na.fill(0, ["now", "then"])
-    hours = Window.partitionBy(*_PLACE, "hour")
+    joined = counts.join(previous, [*_KEYS, "hour", "bucket"], "full").na.fill(0, ["now", "then"])
+    hours = Window.partitionBy(*_KEYS, "hour")
     cumulative = hours.orderBy("bucket")
     shares = joined.select(
         "*",
@@ -180,7 +180,7 @@ def latency_regressions(gold: DataFrame) -> DataFrame:
     ).where((f.col("now_all") >= COMPARED_SAMPLES) & (f.col("then_all") >= COMPARED_SAMPLES))
     gap = f.abs(f.col("now_upto") / f.col("now_all") - f.col("then_upto") / f.col("then_all"))
     frame = (
-        shares.groupBy(*_PLACE, f.col("hour").alias("minute"))
+        shares.groupBy(*_KEYS, f.col("hour").alias("minute"))
         .agg(
             f.max(gap).alias("distance"),
             f.first("now_all").alias("samples"),
@@ -191,7 +191,7 @@ def latency_regressions(gold: DataFrame) -> DataFrame:
         .withColumn("p95_before", f.expr(percentile_sql("then", 0.95)))
     )
     n, m = f.col("samples"), f.col("samples_before")
-    by_chance = _CHANCE * f.sqrt((n + m) / (n * m))
+    by_chance = _KS_FACTOR * f.sqrt((n + m) / (n * m))
     ratio = f.col("p95") / f.col("p95_before")
     frame = frame.where(
         (ratio >= SLOWER_RATIO) & (f.col("distance") >= f.greatest(by_chance, f.lit(MIN_DISTANCE)))
@@ -223,7 +223,7 @@ def _rows(
     return frame.select(
         f.lit(kind).alias("kind"),
         f.when(critical, "critical").otherwise("warning").alias("severity"),
-        *_PLACE,
+        *_KEYS,
         "minute",
         figures.get("message_sequence", f.lit(None).cast("long")).alias("message_sequence"),
         evidence.alias("evidence"),

@@ -20,7 +20,7 @@ from sluicemq.pipeline.jobs.run import MAX_BYTES, MAX_ROWS, BatchProgress
 from sluicemq.pipeline.schema import EVENTS
 from sluicemq.pipeline.session import materialized
 
-_COMPARED: Final = timedelta(days=8)
+_COMPARED_TIME: Final = timedelta(days=8)
 """Time range of gold to examine: a day, and the same day of the previous week."""
 _EXAMINED_TIME: Final = timedelta(days=1)
 """Time range of silver to examine: messages with an event in it."""
@@ -28,7 +28,7 @@ RETENTION: Final = timedelta(days=7)
 """Age of table versions that `maintain` retains."""
 _UNCHECKED: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 """Otherwise Delta refuses to remove files of versions younger than a week."""
-_MADE: Final = ("gold", "silver")
+_DERIVED: Final = ("gold", "silver")
 """Layers that `rebuild` makes from bronze."""
 _BLOCK: Final = 1024
 """Sequence numbers of a block: `rebuild` cuts ranges between blocks."""
@@ -47,7 +47,7 @@ def find_anomalies(spark: SparkSession, lake: Lake) -> int:
     if last is None:
         return 0
     newest = datetime.fromtimestamp(last, UTC)
-    start = newest - _COMPARED
+    start = newest - _COMPARED_TIME
     rates = gold.where((f.col("day") >= f.lit(start.date())) & (f.col("minute") >= f.lit(start)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _EXAMINED_TIME))
     # not cached: each commit to gold or silver would plan the query again and read both tables
@@ -93,9 +93,9 @@ def rebuild(
     total number of events. Raises ConfigurationError if there is no bronze.
     """
     if not lake.bronze.exists(spark):
-        raise ConfigurationError(f"there is no bronze in {lake} to make anything from")
+        raise ConfigurationError(f"there is no bronze in {lake} to rebuild tables from")
     bronze = lake.bronze.read(spark)
-    for name in _MADE:
+    for name in _DERIVED:
         HadoopFiles(spark, lake.location).remove(lake.layer(name).location)
     progress = lake.bronze.progress(spark)
     total = bronze.count()
@@ -103,7 +103,7 @@ def rebuild(
     for broker, journal in journals(progress).items():
         broker_lake = Lake(lake.location, broker, lake.catalog)
         end = progress[broker_lake.application(journal)]
-        writer = LakeWriter(spark, broker_lake, journal, _MADE)
+        writer = LakeWriter(spark, broker_lake, journal, _DERIVED)
         for first, last in _ranges(spark, broker_lake, max_rows, max_bytes, end):
             events = bronze.where(
                 (f.col("broker") == broker) & f.col("sequence").between(first, last)

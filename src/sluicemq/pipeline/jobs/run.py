@@ -63,7 +63,7 @@ from sluicemq.pipeline.typed.validation import check
 
 MAX_ROWS: Final = 1_048_576
 MAX_BYTES: Final = 256 << 20
-TRIES: Final = 10
+MAX_ATTEMPTS: Final = 10
 """Consecutive starts without a batch before a transient failure is raised as an error."""
 MAX_PAUSE: Final = 60.0
 
@@ -90,7 +90,7 @@ _RAISED: Final = re.compile(r"sluicemq\.(?:\w+\.)+(\w+): (.*)")
 _CAUSE: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (.+)", re.MULTILINE)
 """Pattern of an exception in the text of an error from the JVM; the last one is the cause."""
 _PREFACE: Final = "terminated with exception: "
-_PASSING: Final = frozenset({"", "ConnectionLost", "RequestTimeout"})
+_TRANSIENT: Final = frozenset({"", "ConnectionLost", "RequestTimeout"})
 """Transient errors; "" = a failure of Spark's workers, or a conflict with another commit to a
 table. All others need an operator's action."""
 
@@ -208,7 +208,7 @@ class Supervisor:
                 kind, fault = cause_of(error)
                 after = sum(query.rows for query in self._queries)
                 attempts = attempts + 1 if after == before else 1
-                if kind not in _PASSING or attempts > TRIES:
+                if kind not in _TRANSIENT or attempts > MAX_ATTEMPTS:
                     raise fault from error
                 pause = min(MAX_PAUSE, 2.0 ** (attempts - 1))
                 self._on_progress(
@@ -470,8 +470,8 @@ def cause_of(error: Exception) -> tuple[str, SluiceError]:
         text = causes[-1]
     first = text.partition("\n")[0]
     is_run_error = isinstance(error, PySparkException | Py4JError)
-    is_passing = is_run_error and not isinstance(error, AnalysisException)
-    kind = "" if is_passing else type(error).__name__
+    is_transient = is_run_error and not isinstance(error, AnalysisException)
+    kind = "" if is_transient else type(error).__name__
     return kind, SluiceError(first.rpartition(_PREFACE)[2])
 
 

@@ -109,11 +109,11 @@ def _name(text: str) -> str | bytes:
     raw = text.encode()
     if len(raw) > MAX_NAME_BYTES:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
-    decoded = _RAW.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
+    decoded = _ESCAPED_BYTE.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
     return text if decoded == raw else decoded
 
 
-_RAW: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
+_ESCAPED_BYTE: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
 """Escape of a byte that is not UTF-8 in a name, as the source writes it."""
 
 
@@ -270,8 +270,8 @@ def _value(name: str, text: str | None, kind: str | None) -> Property:
 # --- rows --------------------------------------------------------------------------------------
 
 _FIELDS: Final = Row.__struct_fields__
-_USUAL: Final = dict(zip(_FIELDS, row_of(""), strict=True))
-_BEGINNING: Final = 65_536
+_DEFAULTS: Final = dict(zip(_FIELDS, row_of(""), strict=True))
+_MAX_REJECTED_BODY: Final = 65_536
 
 _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
     "priority": partial(convert_distinct, read=_priority, missing=DEFAULT_PRIORITY),
@@ -325,7 +325,7 @@ class Converter:
             values["reply_topic"] = [bool(name) and name.startswith("topic:") for name in replies]
         if count and max(map(len, bodies)) > MAX_SIZE:
             _check_bodies(bodies, faults)
-        fields = (values.get(name) or repeat(_USUAL[name], count) for name in self._fields)
+        fields = (values.get(name) or repeat(_DEFAULTS[name], count) for name in self._fields)
         rows = list(zip(*fields, strict=False))
         for row, reason in faults.items():
             rows[row] = ([rows[row][0], reason], *rows[row][1:])
@@ -358,7 +358,7 @@ def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
     for row, size in enumerate(map(len, bodies)):
         if size > MAX_SIZE:
             faults.setdefault(row, f"the body has {size} bytes, {MAX_SIZE} are the most")
-            bodies[row] = bodies[row][:_BEGINNING]
+            bodies[row] = bodies[row][:_MAX_REJECTED_BODY]
 
 
 def _check_size(column: pa.Array, properties: list[Properties | None], faults: Faults) -> None:

@@ -43,8 +43,8 @@ class _Writer:
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError(
-                "messages are added to what waits in a queue: write with mode append, a stream "
-                "with output mode append"
+                "messages are appended to queues: write with mode append, a stream with output "
+                "mode append"
             )
         self._options = read(options)
         self._places = column_indexes(schema, self._options.destination)

@@ -26,11 +26,11 @@ from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.options import PARTITION
 from sluicemq.pipeline.source.selection import (
-    BODIED,
+    BODY_CODES,
     EVENT_CODES,
     IS_LIST,
+    LIST_CODES,
     LIST_HEAD,
-    LISTS,
     REDELIVERED,
     flags,
     meta_sizes,
@@ -47,14 +47,15 @@ _DELIVERED = EVENT_CODES[Event.DELIVERED]
 _REQUEUED = EVENT_CODES[Event.REQUEUED]
 _DEPTH = EVENT_CODES[Event.DEPTH]
 
-_BODIED: Final = flags(BODIED)
-_CONCERNED: Final = flags((*LISTS, _REQUEUED))
+_BODIED: Final = flags(BODY_CODES)
+_REFERS_TO_MESSAGE: Final = flags((*LIST_CODES, _REQUEUED))
 
 _HEADERS: Final = frozenset((*HEADERS.names, "key", "headers"))
 _NEEDS: Final = {
-    **dict.fromkeys(BODIED, frozenset(("body", "value"))),
+    **dict.fromkeys(BODY_CODES, frozenset(("body", "value"))),
     **dict.fromkeys(
-        LISTS, frozenset(("message_sequence", "published", "protocol", "subscription", "attempts"))
+        LIST_CODES,
+        frozenset(("message_sequence", "published", "protocol", "subscription", "attempts")),
     ),
     _REQUEUED: frozenset(("subscription", "attempts")),
     _DEPTH: frozenset(("ready", "unacked", "consumers")),
@@ -162,7 +163,6 @@ class BatchRecords:
         return column if self._records_are_rows else np.repeat(column, self.counts)
 
     def _field(self, name: str) -> Column:
-        """Return a field of each row's record."""
         return self._repeat_per_row(self.heads[name])
 
     @cached_property
@@ -182,7 +182,6 @@ class BatchRecords:
 
     @cached_property
     def _has_body(self) -> Mask:
-        """Rows with a body."""
         return _BODIED[self._row_codes]
 
     def _nullable_array(
@@ -256,7 +255,7 @@ class BatchRecords:
         origins = self._field("origin").copy()
         is_known = self._has_body.copy()
         numbers, numbered = self._message
-        rows = np.flatnonzero(_CONCERNED[self._row_codes] & numbered)
+        rows = np.flatnonzero(_REFERS_TO_MESSAGE[self._row_codes] & numbered)
         if len(rows):
             times[rows], origins[rows], is_known[rows] = self.journal.origins(numbers[rows])
         return times, origins, is_known

@@ -182,7 +182,7 @@ class JournalStorage(ABC):
         Raises JournalError with the name of the holder if another process has it."""
 
 
-class Mapped(StoredSegment):
+class MappedFile(StoredSegment):
     """Memory-mapped segment file."""
 
     def __init__(self, view: MappedSegment, end: int) -> None:
@@ -252,14 +252,14 @@ class DirectoryStorage(JournalStorage):
         try:
             view = MappedSegment(path, end, zlib_ng.crc32)
             if view.index is not None:
-                return Mapped(view, view.index_offset)
+                return MappedFile(view, view.index_offset)
             if not end:
                 raise DamagedFile(
                     path, view.size, "the segment is not the last and has no intact end"
                 )
             if end > view.size:
                 raise DamagedFile(path, view.size, f"the segment ends here, not at {end}")
-            return Mapped(view, end)
+            return MappedFile(view, end)
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {path} has been removed") from None
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sluicemq.model.errors import ClientError, JournalDamaged, JournalError, RecordNotFound
+from sluicemq.pipeline.source import plan
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import JournalState
@@ -33,15 +34,7 @@ from sluicemq.pipeline.source.offsets import (
     resolve_start,
 )
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
-from sluicemq.pipeline.source.plan import (
-    MIN_TASK_BYTES,
-    NO_LIMIT,
-    limit_batch,
-    segment_ranges,
-    split_by_segment,
-    split_into_tasks,
-)
-from sluicemq.pipeline.source.reading import Reading, Share, log
+from sluicemq.pipeline.source.reading import Reading, TaskRanges, log
 from sluicemq.pipeline.source.selection import Selection
 
 
@@ -79,10 +72,10 @@ class BatchReader(_Reader, DataSourceReader):
             reading.report_removed(start.explicit, earliest)
         bounds = start.by_destination, end.by_destination
         selection = reading.selection.within(start.sequence, end.sequence, *bounds)
-        weighed = segment_ranges(journal, selection, reading.columns, reading.strict)
+        weighed = plan.segment_ranges(journal, selection, reading.columns, reading.strict)
         return [
-            Share(task, journal.identity, *bounds)
-            for task in split_into_tasks(weighed, self._options.min_partitions) or [[]]
+            TaskRanges(task, journal.identity, *bounds)
+            for task in plan.split_into_tasks(weighed, self._options.min_partitions) or [[]]
         ]
 
 
@@ -146,14 +139,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         end = replace(end, starts=begin.starts)
         if end.sequence <= begin.sequence or self._must_wait(journal, begin, end, limit):
             return start
-        rows = volume = NO_LIMIT
+        rows = volume = plan.NO_LIMIT
         if isinstance(limit, ReadMaxBytes):
             volume = limit.max_bytes
         elif isinstance(limit, ReadMaxRows):
             rows = limit.max_rows
-            volume = self._options.max_bytes_per_trigger or NO_LIMIT
-        if min(rows, volume) < NO_LIMIT:
-            end, _, _ = limit_batch(journal, self._reading, begin, end, rows, volume)
+            volume = self._options.max_bytes_per_trigger or plan.NO_LIMIT
+        if min(rows, volume) < plan.NO_LIMIT:
+            end, _, _ = plan.limit_batch(journal, self._reading, begin, end, rows, volume)
         cuts = self._cuts(journal, begin, end)
         self._planned = replace(end, cuts=cuts, slot=self._options.slot)
         return self._planned.as_json()
@@ -167,7 +160,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         query, as with Spark's Kafka source. One that has `max_bytes_per_trigger` does not, either.
         """
         min_rows = self._options.min_offsets_per_trigger
-        max_bytes = self._options.max_bytes_per_trigger or NO_LIMIT
+        max_bytes = self._options.max_bytes_per_trigger or plan.NO_LIMIT
         if not min_rows or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
         now = time.monotonic()
@@ -178,7 +171,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 _, counted_to, rows, volume = self._counted_rows
             if counted_to.sequence < end.sequence:
                 limits = min_rows - rows, max_bytes - volume
-                _, more_rows, more_bytes = limit_batch(
+                _, more_rows, more_bytes = plan.limit_batch(
                     journal, self._reading, counted_to, end, *limits
                 )
                 rows, volume = rows + more_rows, volume + more_bytes
@@ -273,12 +266,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _cuts(self, journal: SourceJournal, start: Offset, end: Offset) -> tuple[int, ...]:
         """Return the sequence numbers that divide a micro-batch among tasks."""
         minimum = self._options.min_partitions
-        is_small = start.segment == end.segment and end.offset - start.offset < MIN_TASK_BYTES
+        is_small = start.segment == end.segment and end.offset - start.offset < plan.MIN_TASK_BYTES
         if is_small and start.segment and minimum <= 1:
             return ()
         selection = self._reading.selection.within(start.sequence, end.sequence, start.starts, {})
-        weighed = segment_ranges(journal, selection, self._reading.columns, strict=False)
-        return tuple(task[0].low for task in split_into_tasks(weighed, minimum)[1:])
+        weighed = plan.segment_ranges(journal, selection, self._reading.columns, strict=False)
+        return tuple(task[0].low for task in plan.split_into_tasks(weighed, minimum)[1:])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch; they are the same on every call."""
@@ -290,10 +283,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         stop = read_offset(end, journal.identity)
         bounds = [first, *(cut for cut in stop.cuts if first < cut < stop.sequence), stop.sequence]
         tasks = [
-            split_by_segment(journal, max(low, begin.sequence), high, begin)
+            plan.split_by_segment(journal, max(low, begin.sequence), high, begin)
             for low, high in pairwise(bounds)
         ]
-        return [Share(task, journal.identity, begin.starts, {}) for task in tasks]
+        return [TaskRanges(task, journal.identity, begin.starts, {}) for task in tasks]
 
 
 def _end(state: JournalState) -> Offset:

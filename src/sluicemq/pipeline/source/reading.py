@@ -49,8 +49,8 @@ SPAN_BYTES: Final = 1 << 30
 FEW: Final = 8
 """If fewer than one in `FEW` bytes is read, single records are checked, not the segment."""
 
-_NAMED: Final = frozenset(("destination", "destination_kind", "topic"))
-_PROPERTIES: Final = frozenset(("properties", "property_types"))
+_DESTINATION_COLUMNS: Final = frozenset(("destination", "destination_kind", "topic"))
+_PROPERTY_COLUMNS: Final = frozenset(("properties", "property_types"))
 
 Gather = Callable[[Integers, Integers], tuple[pa.Buffer, Integers]]
 """A function as StoredSegment.gather."""
@@ -73,7 +73,7 @@ class SegmentRange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share(InputPartition):
+class TaskRanges(InputPartition):
     """One task: ranges of the journal with that identity, and the bounds of single destinations.
 
     Spark pickles a reader before it plans, so the results of the plan are sent with the tasks.
@@ -99,7 +99,6 @@ class Reading:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """Names of the columns."""
         return frozenset(self.schema.names)
 
     def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -108,7 +107,7 @@ class Reading:
         Raises JournalError, and JournalDamaged that names segment and offset. Without `strict`,
         lost records are skipped with a warning.
         """
-        assert isinstance(share, Share)
+        assert isinstance(share, TaskRanges)
         journal = SourceJournal(self.storage, share.identity)
         for segment_range in share.segment_ranges:
             selection = self.selection.within(
@@ -166,7 +165,7 @@ class _RangeReader:
         self._columns = reading.columns
         self._names = journal.names(segment)
         self._wants_dead_letters = Event.DEAD_LETTERED in self._selection.events and (
-            not self._columns.isdisjoint(_PROPERTIES)
+            not self._columns.isdisjoint(_PROPERTY_COLUMNS)
         )
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -252,7 +251,7 @@ class _RangeReader:
         return DeadLetterMetas(dead, slices(data, positions + HEADER_BYTES, positions + bodies))
 
     def _select_rows(self, heads: Heads) -> tuple[Column, Column]:
-        if not self._columns.isdisjoint(_NAMED) or self._selection.by_destination:
+        if not self._columns.isdisjoint(_DESTINATION_COLUMNS) or self._selection.by_destination:
             self._journal.add_names(self._names, self._segment, heads["destination"])
         return self._selection.rows(heads, self._names)
 

@@ -38,11 +38,11 @@ _TYPE_OF: Final = {event: type for type, event in _TYPES.items()}
 END: Final = (1 << 63) - 1
 """Upper bound of all sequence numbers."""
 
-LISTS: Final = tuple(
+LIST_CODES: Final = tuple(
     EVENT_CODES[event] for event in (*_CAUSES.values(), Event.DELIVERED, Event.REDELIVERED)
 )
 """Events that one record lists for many messages."""
-BODIED: Final = (EVENT_CODES[Event.PUBLISHED], EVENT_CODES[Event.RELOCATED])
+BODY_CODES: Final = (EVENT_CODES[Event.PUBLISHED], EVENT_CODES[Event.RELOCATED])
 """Events with a body."""
 
 DEAD_LETTERED: Final = EVENT_CODES[Event.DEAD_LETTERED]
@@ -65,7 +65,7 @@ def _code_table() -> Column:
 
 
 _CODES: Final = _code_table()
-IS_LIST: Final = flags(LISTS)
+IS_LIST: Final = flags(LIST_CODES)
 REDELIVERED: Final = EVENT_CODES[Event.REDELIVERED]
 LIST_HEAD: Final = 8
 """Bytes before the numbers of a list record."""
@@ -116,7 +116,6 @@ class Selection:
 
     @classmethod
     def of(cls, options: SourceOptions) -> Selection:
-        """Return the selection that the options of a read define."""
         return cls(frozenset(options.events), options.destinations, frozenset(options.subscribe))
 
     def within(
