@@ -378,6 +378,23 @@ def test_a_blocked_request_is_withdrawn_with_its_client(
     assert waiting.got().endswith(b"second")
 
 
+def test_a_blocked_request_fails_if_its_queue_is_deleted() -> None:
+    harness = Harness(EngineSettings(auto_create_queues=False))
+    harness.limit(ADDRESS, DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    harness.request().put(GET)
+    blocked = harness.request()
+    blocked.put(GET)
+    assert blocked.open
+    destination = harness.find(ADDRESS)
+    assert destination is not None
+    harness.broker.remove(destination, force=True)
+    harness.run_event_loop()
+    response = blocked.got()
+    assert response.startswith(b"HTTP/1.0 500 ")
+    assert b"has been removed" in response
+    assert not blocked.open
+
+
 def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker: Worker) -> None:
     client.put(GET)
     worker.take()

@@ -27,7 +27,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import CreatedBy, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
-from sluicemq.protocols.channel import Channel, SentDeliveries
+from sluicemq.protocols.channel import Channel, Publisher, SentDeliveries
 from sluicemq.protocols.msglite.http import (
     MAX_BODY,
     GatewayRequest,
@@ -64,7 +64,7 @@ class GatewaySession:
         "_broker",
         "_channel",
         "_owned",
-        "_parked",
+        "_publisher",
         "_reader",
         "_replies",
         "_sent",
@@ -96,8 +96,7 @@ class GatewaySession:
         self._state = _State.READING
         self._owned: list[Destination] = []
         """Temporary queues R and B."""
-        self._parked: tuple[Destination, Message] | None = None
-        """Message that waits for room in the queue of the requests."""
+        self._publisher = Publisher(self._channel, self)
         self._sent = SentDeliveries(broker, refill=True)
         self._alarm = Alarm(transport)
         self._restart_timeout()
@@ -154,10 +153,11 @@ class GatewaySession:
         """Delete the temporary queues; later messages to them are dropped. Withdraw the request if
         it still waits for room."""
         self._state = _State.CLOSED
+        self._channel.close()
         self._alarm.cancel()
         self._sent.unsent.clear()
-        if self._parked is not None:
-            self._broker.publisher.withdraw(*self._parked)
+        self._publisher.end()
+        self._publisher.release()
         owned, self._owned = self._owned, []
         for destination in owned:
             if not destination.removed:
@@ -218,8 +218,7 @@ class GatewaySession:
         self._restart_timeout()
         broker.attach(reply.queue, self, Window(_WINDOW, True), ack_timeout=0, owner=self)
         broker.publish(content, self._message(content, request.body))
-        if not broker.publish(target, head, _ignore_acceptance):
-            self._parked = target, head
+        self._publisher.publish(target, head, None)
         self._channel.traffic.published += 2
         self._reader.discard()
 
@@ -231,6 +230,19 @@ class GatewaySession:
     def _message(self, destination: Destination, body: bytes, reply: bytes = b"") -> Message:
         now = self._broker.clock.wall
         return to_message(destination.address, body, TIMEOUT, reply, Durability.NONE, now)
+
+    def encode_confirms(self, batch: list[None]) -> list[bytes]:
+        """Return nothing: the protocol confirms nothing."""
+        return []
+
+    def may_park(self, destination: Destination) -> bool:
+        """Return True: a session publishes only one request."""
+        return True
+
+    def finish_parked(self, request: None, error: BrokerError | None) -> None:
+        """Fail if the request waited for room in its queue, which was then deleted."""
+        if error is not None:
+            self._fail(str(error))
 
     # --- the response ------------------------------------------------------------------------
 
@@ -288,7 +300,3 @@ class GatewaySession:
         self._state = _State.CLOSED
         self._alarm.cancel()
         self._transport.close(reason)
-
-
-def _ignore_acceptance() -> None:
-    """Do nothing when the request is accepted late: the reply timeout runs anyway."""
