@@ -47,9 +47,9 @@ class AtLeast:
         self.threshold = int(threshold)
 
     def __call__(self, message: Message) -> bool:
-        return self.wants(message.priority, len(message.body))
+        return self.matches(message.priority, len(message.body))
 
-    def wants(self, priority: int, size: int) -> bool:
+    def matches(self, priority: int, size: int) -> bool:
         return (priority if self.field == "priority" else size) >= self.threshold
 
 
@@ -277,7 +277,7 @@ class ModelComparison:
         selector: AtLeast | None = None,
         ack_timeout: int = 0,
     ) -> ConsumerPair | None:
-        predicate = selector.wants if selector else None
+        predicate = selector.matches if selector else None
         consumer = model.Consumer(twin, window.model, predicate, ack_timeout)
         pair = ConsumerPair(self, window, consumer)
         limit = twin.destination.settings.max_consumers if twin.shared else 1
@@ -454,7 +454,7 @@ class ModelComparison:
         exclude: object,
     ) -> None:
         self.model.look()
-        predicate = selector.wants if selector else None
+        predicate = selector.matches if selector else None
         twin = model.Subscription(topic, name, durable, shared, predicate, exclude)
         self.model.subscribe(twin)
         self.broker.subscribe(
@@ -711,7 +711,7 @@ class ModelComparison:
         assert subscription.member == twin.member
         assert subscription.shared == twin.shared
         assert subscription.exclude == twin.exclude
-        assert bool(subscription.selector) == bool(twin.wants)
+        assert bool(subscription.selector) == bool(twin.matches)
         deliveries = list(subscription.browse())
         by_sequence = {delivery.sequence: delivery for delivery in deliveries}
         assert len(by_sequence) == len(deliveries), f"{twin} shows a message twice"
@@ -732,8 +732,8 @@ class ModelComparison:
             ]
             assert set(consumer.unacked) <= set(unacked_sequences)
         in_line = [d.sequence for d in subscription.browse(unacked=False) if d.state == READY]
-        assert in_line == [e.sequence for e in sorted(twin.ready(), key=lambda e: e.place)]
-        self.check_places(subscription, in_line)
+        assert in_line == [e.sequence for e in sorted(twin.ready(), key=lambda e: e.queue_order)]
+        self.check_order(subscription, in_line)
         retired = {c for c in subscription.retired if c.unacked}
         assert set(subscription.retired) == retired, "remembered for nothing"
         assert retired == {
@@ -747,7 +747,7 @@ class ModelComparison:
         assert subscription.unacked_bytes == sum(e.model_message.size for e in twin.unacked())
         return deliveries
 
-    def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:
+    def check_order(self, subscription: engine.Subscription, in_line: list[int]) -> None:
         """Check that a random offset leads to the delivery at that position."""
         position = len(in_line) // 2
         line = subscription.all_ready
@@ -803,7 +803,7 @@ class ModelComparison:
                 continue
             trying = self.subscription(twin).rescan is not None
             for consumer in twin.consumers:
-                if trying and consumer.wants is not None:
+                if trying and consumer.matches is not None:
                     continue  # it may be blocked
                 if consumer.active and not consumer.suspended and consumer.window.credit > 0:
                     takeable_entries = [e for e in twin.ready() if consumer.may_receive(e)]

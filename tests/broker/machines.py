@@ -107,8 +107,8 @@ class Machine(RuleBasedStateMachine):
         holders = self.holders()
         return self.pick(holders, number) if holders else None
 
-    def end(self, turn: bool) -> None:
-        if turn:
+    def end(self, ends_iteration: bool) -> None:
+        if ends_iteration:
             self.comparison.flush()
 
     @invariant()
@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
         ttl=lives,
         delay=delays,
         may_wait=st.booleans(),
-        turn=ends,
+        ends_iteration=ends,
     )
     def publish(
         self,
@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
         ttl: int,
         delay: int,
         may_wait: bool,
-        turn: bool,
+        ends_iteration: bool,
     ) -> None:
         destination = self.destination(where)
         for _ in range(count):
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
                 size, priority, durability, ttl, delay, f"sender {count}"
             )
             self.comparison.publish(destination, model_message, may_wait)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @rule(
         where=picks,
@@ -156,7 +156,7 @@ class Machine(RuleBasedStateMachine):
         refill=st.booleans(),
         selector=selectors,
         ack_timeout=st.sampled_from([0, 0, 100, 500]),
-        turn=ends,
+        ends_iteration=ends,
     )
     def attach(
         self,
@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
         refill: bool,
         selector: AtLeast | None,
         ack_timeout: int,
-        turn: bool,
+        ends_iteration: bool,
     ) -> None:
         subscriptions = self.consumable()
         if not subscriptions:
@@ -173,7 +173,7 @@ class Machine(RuleBasedStateMachine):
         subscription = self.pick(subscriptions, where)
         window = WindowPair(credit, refill)
         self.comparison.attach(subscription, window, selector, ack_timeout)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @initialize(
         budget=st.sampled_from([1 << 30, 0]), tries=st.sampled_from([(500, 60), (1, 1), (3, 1)])
@@ -220,46 +220,48 @@ class Machine(RuleBasedStateMachine):
         self.comparison.flush()
 
     @precondition(lambda self: self.comparison.consumers)
-    @rule(which=picks, turn=ends)
-    def detach(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def detach(self, which: int, ends_iteration: bool) -> None:
         self.comparison.detach(self.pick(self.comparison.consumers, which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.comparison.consumers)
-    @rule(which=picks, keep=st.integers(0, 3), attempted=st.booleans(), turn=ends)
-    def retire(self, which: int, keep: int, attempted: bool, turn: bool) -> None:
+    @rule(which=picks, keep=st.integers(0, 3), attempted=st.booleans(), ends_iteration=ends)
+    def retire(self, which: int, keep: int, attempted: bool, ends_iteration: bool) -> None:
         pair = self.pick(self.comparison.consumers, which)
         self.comparison.retire(pair, pair.model.held()[:keep], attempted)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.comparison.retired)
-    @rule(which=picks, turn=ends)
-    def detach_retired(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def detach_retired(self, which: int, ends_iteration: bool) -> None:
         self.comparison.detach(self.pick(self.comparison.retired, which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.holders())
-    @rule(which=picks, count=st.integers(1, 4), attempted=st.booleans(), turn=ends)
-    def start_next_attempt(self, which: int, count: int, attempted: bool, turn: bool) -> None:
+    @rule(which=picks, count=st.integers(1, 4), attempted=st.booleans(), ends_iteration=ends)
+    def start_next_attempt(
+        self, which: int, count: int, attempted: bool, ends_iteration: bool
+    ) -> None:
         holder = self.holding(which)
         assert holder is not None
         pair, _ = holder
         self.comparison.start_next_attempt(pair, pair.model.held()[-count:], attempted)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.comparison.consumers)
-    @rule(which=picks, credit=st.integers(1, 3), turn=ends)
-    def grant(self, which: int, credit: int, turn: bool) -> None:
+    @rule(which=picks, credit=st.integers(1, 3), ends_iteration=ends)
+    def grant(self, which: int, credit: int, ends_iteration: bool) -> None:
         self.comparison.grant(self.pick(self.comparison.consumers, which).window, credit)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.holders())
-    @rule(which=picks, turn=ends)
-    def acknowledge(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def acknowledge(self, which: int, ends_iteration: bool) -> None:
         holder = self.holding(which)
         assert holder is not None
         self.comparison.acknowledge(*holder)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.holders())
     @rule(
@@ -267,34 +269,36 @@ class Machine(RuleBasedStateMachine):
         count=st.integers(1, 4),
         attempted=st.booleans(),
         spared=st.booleans(),
-        turn=ends,
+        ends_iteration=ends,
     )
-    def release(self, which: int, count: int, attempted: bool, spared: bool, turn: bool) -> None:
+    def release(
+        self, which: int, count: int, attempted: bool, spared: bool, ends_iteration: bool
+    ) -> None:
         holder = self.holding(which)
         assert holder is not None
         pair, _ = holder
         self.comparison.release(pair, pair.model.held()[:count], attempted, spared)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.holders())
-    @rule(which=picks, count=st.integers(1, 4), turn=ends)
-    def time_out(self, which: int, count: int, turn: bool) -> None:
+    @rule(which=picks, count=st.integers(1, 4), ends_iteration=ends)
+    def time_out(self, which: int, count: int, ends_iteration: bool) -> None:
         holder = self.holding(which)
         assert holder is not None
         pair, _ = holder
         self.comparison.time_out(pair, pair.model.held()[:count])
-        self.end(turn)
+        self.end(ends_iteration)
 
-    @rule(tenths=st.sampled_from([1, 1, 2, 5, 12]), turn=ends)
-    def advance(self, tenths: int, turn: bool) -> None:
+    @rule(tenths=st.sampled_from([1, 1, 2, 5, 12]), ends_iteration=ends)
+    def advance(self, tenths: int, ends_iteration: bool) -> None:
         self.comparison.advance(tenths * 100)
-        self.end(turn)
+        self.end(ends_iteration)
 
-    @rule(really=seldom, where=picks, unacked=st.booleans(), turn=ends)
-    def purge(self, really: bool, where: int, unacked: bool, turn: bool) -> None:
+    @rule(really=seldom, where=picks, unacked=st.booleans(), ends_iteration=ends)
+    def purge(self, really: bool, where: int, unacked: bool, ends_iteration: bool) -> None:
         if really:
             self.comparison.purge(self.destination(where), unacked)
-        self.end(turn)
+        self.end(ends_iteration)
 
     def entries(self) -> list[model.Entry]:
         """Return all entries an administrator may see, including those in transactions."""
@@ -306,39 +310,39 @@ class Machine(RuleBasedStateMachine):
         return subscription in self.consumable()
 
     @precondition(lambda self: self.entries())
-    @rule(which=picks, turn=ends)
-    def delete_one(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def delete_one(self, which: int, ends_iteration: bool) -> None:
         self.comparison.delete(self.pick(self.entries(), which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.entries())
-    @rule(which=picks, to=picks, turn=ends)
-    def move_one(self, which: int, to: int, turn: bool) -> None:
+    @rule(which=picks, to=picks, ends_iteration=ends)
+    def move_one(self, which: int, to: int, ends_iteration: bool) -> None:
         self.comparison.move_one(self.pick(self.entries(), which), self.destination(to))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: 0 < len(self.entries()) < 40)
-    @rule(which=picks, to=picks, turn=ends)
-    def copy_one(self, which: int, to: int, turn: bool) -> None:
+    @rule(which=picks, to=picks, ends_iteration=ends)
+    def copy_one(self, which: int, to: int, ends_iteration: bool) -> None:
         self.comparison.copy_one(self.pick(self.entries(), which), self.destination(to))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.entries())
-    @rule(which=picks, turn=ends)
-    def redeliver_one(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def redeliver_one(self, which: int, ends_iteration: bool) -> None:
         entry = self.pick(self.entries(), which)
         if self.shows(entry.subscription):
             self.comparison.redeliver(entry)
-        self.end(turn)
+        self.end(ends_iteration)
 
     def dead(self) -> list[model.Entry]:
         return [entry for entry in self.entries() if entry.model_message.dead]
 
     @precondition(lambda self: self.dead())
-    @rule(which=picks, turn=ends)
-    def redrive(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def redrive(self, which: int, ends_iteration: bool) -> None:
         self.comparison.redrive(self.pick(self.dead(), which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @rule()
     def flush(self) -> None:
@@ -357,13 +361,13 @@ class QueueMachine(Machine):
         for name in "ab":
             self.comparison.declare(Address(Kind.QUEUE, name), DestinationSettings())
 
-    @rule(name=st.sampled_from("ab"), declared=queue_settings, turn=ends)
-    def declare_queue(self, name: str, declared: DestinationSettings, turn: bool) -> None:
+    @rule(name=st.sampled_from("ab"), declared=queue_settings, ends_iteration=ends)
+    def declare_queue(self, name: str, declared: DestinationSettings, ends_iteration: bool) -> None:
         address = Address(Kind.QUEUE, name)
         existing = self.comparison.model.destinations.get(address)
         if existing is None or existing.owner is None:
             self.comparison.declare(address, declared)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @rule(declared=queue_settings, owner=st.sampled_from(["x", "y"]))
     def declare_temporary(self, declared: DestinationSettings, owner: str) -> None:
@@ -371,48 +375,54 @@ class QueueMachine(Machine):
         if address not in self.comparison.model.destinations:
             self.comparison.declare(address, declared, owner)
 
-    @rule(really=seldom, owner=st.sampled_from(["x", "y"]), turn=ends)
-    def delete_temporary(self, really: bool, owner: str, turn: bool) -> None:
+    @rule(really=seldom, owner=st.sampled_from(["x", "y"]), ends_iteration=ends)
+    def delete_temporary(self, really: bool, owner: str, ends_iteration: bool) -> None:
         if not really:
             return
         for destination in list(self.comparison.model.destinations.values()):
             if destination.owner == owner:
                 self.comparison.model.remove(destination)
         self.comparison.broker.delete_temporary(owner)
-        self.end(turn)
+        self.end(ends_iteration)
 
-    @rule(really=seldom, where=picks, turn=ends)
-    def remove_queue(self, really: bool, where: int, turn: bool) -> None:
+    @rule(really=seldom, where=picks, ends_iteration=ends)
+    def remove_queue(self, really: bool, where: int, ends_iteration: bool) -> None:
         destination = self.destination(where)
         if really and destination.queue in self.consumable() and destination.address.name != "a":
             self.comparison.remove(destination)
-        self.end(turn)
+        self.end(ends_iteration)
 
-    @rule(first=picks, second=picks, credit=st.integers(0, 2), refill=st.booleans(), turn=ends)
+    @rule(
+        first=picks,
+        second=picks,
+        credit=st.integers(0, 2),
+        refill=st.booleans(),
+        ends_iteration=ends,
+    )
     def attach_to_several(
-        self, first: int, second: int, credit: int, refill: bool, turn: bool
+        self, first: int, second: int, credit: int, refill: bool, ends_iteration: bool
     ) -> None:
         window = WindowPair(credit, refill)
         for number in (first, second):
             self.comparison.attach(self.pick(self.consumable(), number), window)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.comparison.consumers)
-    @rule(which=picks, turn=ends)
-    def revoke(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def revoke(self, which: int, ends_iteration: bool) -> None:
         self.comparison.revoke(self.pick(self.comparison.consumers, which).window)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.comparison.consumers)
-    @rule(which=picks, suspended=st.booleans(), turn=ends)
-    def suspend(self, which: int, suspended: bool, turn: bool) -> None:
+    @rule(which=picks, suspended=st.booleans(), ends_iteration=ends)
+    def suspend(self, which: int, suspended: bool, ends_iteration: bool) -> None:
         self.comparison.suspend(self.pick(self.comparison.consumers, which), suspended)
-        self.end(turn)
+        self.end(ends_iteration)
 
-    @rule(where=picks, paused=st.booleans(), turn=ends)
-    def pause(self, where: int, paused: bool, turn: bool) -> None:
+    @rule(where=picks, paused=st.booleans(), ends_iteration=ends)
+    def pause(self, where: int, paused: bool, ends_iteration: bool) -> None:
         self.comparison.pause(self.destination(where), paused)
-        self.end(turn)
+        self.end(ends_iteration)
 
     def seen(self) -> list[model.Entry]:
         """Return the delivered entries, which can be acked, requeued or given up by sequence."""
@@ -424,22 +434,22 @@ class QueueMachine(Machine):
         ]
 
     @precondition(lambda self: self.seen())
-    @rule(which=picks, turn=ends)
-    def acknowledge_any(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def acknowledge_any(self, which: int, ends_iteration: bool) -> None:
         self.comparison.acknowledge_any(self.pick(self.seen(), which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.seen())
-    @rule(which=picks, ttl=lives, turn=ends)
-    def requeue(self, which: int, ttl: int, turn: bool) -> None:
+    @rule(which=picks, ttl=lives, ends_iteration=ends)
+    def requeue(self, which: int, ttl: int, ends_iteration: bool) -> None:
         self.comparison.requeue(self.pick(self.seen(), which), ttl)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.seen())
-    @rule(which=picks, force=st.booleans(), turn=ends)
-    def dead_letter(self, which: int, force: bool, turn: bool) -> None:
+    @rule(which=picks, force=st.booleans(), ends_iteration=ends)
+    def dead_letter(self, which: int, force: bool, ends_iteration: bool) -> None:
         self.comparison.dead_letter(self.pick(self.seen(), which), force)
-        self.end(turn)
+        self.end(ends_iteration)
 
 
 class TopicMachine(Machine):
@@ -452,12 +462,12 @@ class TopicMachine(Machine):
             Address(Kind.TOPIC, "hold"), DestinationSettings(retain_without_subscriptions=True)
         )
 
-    @rule(name=st.sampled_from(["plain", "hold"]), declared=queue_settings, turn=ends)
-    def declare_topic(self, name: str, declared: DestinationSettings, turn: bool) -> None:
+    @rule(name=st.sampled_from(["plain", "hold"]), declared=queue_settings, ends_iteration=ends)
+    def declare_topic(self, name: str, declared: DestinationSettings, ends_iteration: bool) -> None:
         fields = {field: getattr(declared, field) for field in declared.__struct_fields__}
         fields["retain_without_subscriptions"] = name == "hold"
         self.comparison.declare(Address(Kind.TOPIC, name), DestinationSettings(**fields))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @rule(
         where=st.sampled_from(["plain", "hold"]),
@@ -466,7 +476,7 @@ class TopicMachine(Machine):
         shared=st.booleans(),
         selector=selectors,
         exclude=st.sampled_from([None, "sender 1", "sender 2"]),
-        turn=ends,
+        ends_iteration=ends,
     )
     def subscribe(
         self,
@@ -476,7 +486,7 @@ class TopicMachine(Machine):
         shared: bool,
         selector: AtLeast | None,
         exclude: str | None,
-        turn: bool,
+        ends_iteration: bool,
     ) -> None:
         topic = self.comparison.model.destinations[Address(Kind.TOPIC, where)]
         if topic.settings.retain_without_subscriptions:
@@ -485,30 +495,30 @@ class TopicMachine(Machine):
             )
         if name not in topic.subscriptions:
             self.comparison.subscribe(topic, name, durable, shared, selector, exclude)
-        self.end(turn)
+        self.end(ends_iteration)
 
-    @rule(name=st.sampled_from(["m", "n", "o"]), turn=ends)
-    def join(self, name: str, turn: bool) -> None:
+    @rule(name=st.sampled_from(["m", "n", "o"]), ends_iteration=ends)
+    def join(self, name: str, ends_iteration: bool) -> None:
         topic = self.comparison.model.destinations[Address(Kind.TOPIC, "hold")]
         if name not in topic.subscriptions:
             self.comparison.join(topic, name)
-        self.end(turn)
+        self.end(ends_iteration)
 
     def named(self) -> list[model.Subscription]:
         return [s for s in self.comparison.model.subscriptions() if s.name]
 
     @precondition(lambda self: any(s.member for s in self.named()))
-    @rule(which=picks, turn=ends)
-    def leave(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def leave(self, which: int, ends_iteration: bool) -> None:
         self.comparison.unsubscribe(self.pick([s for s in self.named() if s.member], which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.named())
-    @rule(really=seldom, which=picks, turn=ends)
-    def unsubscribe(self, really: bool, which: int, turn: bool) -> None:
+    @rule(really=seldom, which=picks, ends_iteration=ends)
+    def unsubscribe(self, really: bool, which: int, ends_iteration: bool) -> None:
         if really:
             self.comparison.unsubscribe(self.pick(self.named(), which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @rule(really=seldom, where=st.sampled_from(["plain", "hold"]))
     def remove_topic(self, really: bool, where: str) -> None:
@@ -559,8 +569,8 @@ class TransactionMachine(Machine):
             self.pick(self.open_ones(), which), self.destination(where), model_message
         )
 
-    @rule(which=picks, held=picks, turn=ends)
-    def acknowledge_in(self, which: int, held: int, turn: bool) -> None:
+    @rule(which=picks, held=picks, ends_iteration=ends)
+    def acknowledge_in(self, which: int, held: int, ends_iteration: bool) -> None:
         if not self.open_ones():
             self.comparison.begin()
         if not self.holders():
@@ -571,7 +581,7 @@ class TransactionMachine(Machine):
         holder = self.holding(held)
         if holder is not None:
             self.comparison.acknowledge_in(self.pick(self.open_ones(), which), *holder)
-        self.end(turn)
+        self.end(ends_iteration)
 
     def acked(self) -> list[tuple[TransactionPair, ConsumerPair, model.Entry]]:
         return [
@@ -583,28 +593,28 @@ class TransactionMachine(Machine):
         ]
 
     @precondition(lambda self: self.acked())
-    @rule(which=picks, turn=ends)
-    def withdraw_ack(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def withdraw_ack(self, which: int, ends_iteration: bool) -> None:
         self.comparison.withdraw_ack(*self.pick(self.acked(), which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.open_ones())
-    @rule(which=picks, turn=ends)
-    def prepare(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def prepare(self, which: int, ends_iteration: bool) -> None:
         self.comparison.prepare(self.pick(self.open_ones(), which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.comparison.transactions)
-    @rule(which=picks, turn=ends)
-    def commit(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def commit(self, which: int, ends_iteration: bool) -> None:
         self.comparison.commit(self.pick(self.comparison.transactions, which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.open_ones())
-    @rule(which=picks, turn=ends)
-    def commit_in_slices(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def commit_in_slices(self, which: int, ends_iteration: bool) -> None:
         self.comparison.commit_in_slices(self.pick(self.open_ones(), which))
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.comparison.committing)
     @rule(slices=st.integers(1, 4))
@@ -613,10 +623,10 @@ class TransactionMachine(Machine):
             self.comparison.flush()
 
     @precondition(lambda self: self.comparison.transactions)
-    @rule(which=picks, turn=ends)
-    def rollback(self, which: int, turn: bool) -> None:
+    @rule(which=picks, ends_iteration=ends)
+    def rollback(self, which: int, ends_iteration: bool) -> None:
         self.comparison.rollback(self.pick(self.comparison.transactions, which))
-        self.end(turn)
+        self.end(ends_iteration)
 
 
 class BatchMachine(Machine):
@@ -652,7 +662,7 @@ class BatchMachine(Machine):
         partition=st.integers(0, 2),
         final=st.booleans(),
         model_messages=st.lists(st.tuples(picks, sizes, durabilities), max_size=4),
-        turn=ends,
+        ends_iteration=ends,
     )
     def write_batch(
         self,
@@ -661,7 +671,7 @@ class BatchMachine(Machine):
         partition: int,
         final: bool,
         model_messages: list[tuple[int, int, Durability]],
-        turn: bool,
+        ends_iteration: bool,
     ) -> None:
         batch = self.latest[writer] + ahead
         before = [
@@ -681,7 +691,7 @@ class BatchMachine(Machine):
         if self.comparison.write_batch(part, sends):
             self.latest[writer] = batch
             self.written.append(part)
-        self.end(turn)
+        self.end(ends_iteration)
 
     @precondition(lambda self: self.written)
     @rule(which=picks)

@@ -91,7 +91,7 @@ class Entry:
         self.priority = self.model_message.priority if priority_ordering else 4
 
     @property
-    def place(self) -> tuple[int, int]:
+    def queue_order(self) -> tuple[int, int]:
         """Dispatch order; lower goes first."""
         return (-self.priority, self.order)
 
@@ -112,12 +112,12 @@ class Consumer:
         self,
         subscription: Subscription,
         window: Window,
-        wants: Callable[[int, int], bool] | None,
+        matches: Callable[[int, int], bool] | None,
         ack_timeout: int,
     ) -> None:
         self.subscription = subscription
         self.window = window
-        self.wants = wants
+        self.matches = matches
         self.ack_timeout = ack_timeout
         self.active = True
         self.suspended = False
@@ -128,7 +128,7 @@ class Consumer:
         return sorted(entries, key=lambda entry: entry.delivered)
 
     def may_receive(self, entry: Entry) -> bool:
-        return self.wants is None or self.wants(
+        return self.matches is None or self.matches(
             entry.model_message.priority, entry.model_message.size
         )
 
@@ -140,14 +140,14 @@ class Subscription:
         name: str = "",
         durable: bool = False,
         shared: bool = True,
-        wants: Callable[[int, int], bool] | None = None,
+        matches: Callable[[int, int], bool] | None = None,
         exclude: object = None,
     ) -> None:
         self.destination = destination
         self.name = name
         self.durable = durable
         self.shared = shared
-        self.wants = wants
+        self.matches = matches
         self.exclude = exclude
         self.member = False
         self.entries: list[Entry] = []
@@ -170,7 +170,7 @@ class Subscription:
     def accepts(self, model_message: ModelMessage) -> bool:
         if self.exclude is not None and model_message.sender == self.exclude:
             return False
-        return self.wants is None or self.wants(model_message.priority, model_message.size)
+        return self.matches is None or self.matches(model_message.priority, model_message.size)
 
     def activate_consumers(self) -> None:
         limit = self.destination.settings.active_consumers or len(self.consumers)
@@ -512,9 +512,10 @@ class Model:
                     or ready_entry not in ready_entry.subscription.entries
                 ):
                     continue
-                assert not consumer.may_receive(ready_entry) or entry.place < ready_entry.place, (
-                    f"{entry} was delivered before {ready_entry}"
-                )
+                assert (
+                    not consumer.may_receive(ready_entry)
+                    or entry.queue_order < ready_entry.queue_order
+                ), f"{entry} was delivered before {ready_entry}"
         self.since = []
         self.visible = {s: s.ready() for s in self.subscriptions()}
 
@@ -579,7 +580,7 @@ class Model:
         limits = consumer.subscription.destination.settings
         totals = consumer.subscription.destination.totals
         sent = []
-        for entry in sorted(entries, key=lambda entry: entry.place):
+        for entry in sorted(entries, key=lambda entry: entry.queue_order):
             if entry.expires and entry.expires <= self.steady:
                 self.restore_credit(consumer)
                 self.expire(entry)
@@ -764,7 +765,7 @@ class Model:
         topic = subscription.destination
         topic.subscriptions[subscription.name] = subscription
         if topic.settings.retain_without_subscriptions and not topic.grouped:
-            entries = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
+            entries = sorted(topic.queue.waiting(), key=lambda entry: entry.queue_order)
             for entry in entries:
                 if subscription.accepts(entry.model_message):
                     topic.queue.entries.remove(entry)

@@ -106,7 +106,7 @@ def test_last_consumer_that_could_take_it_leaves() -> None:
     assert [dead_letter.body for dead_letter in fixture.dead_letters()] == [b"large"]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_number_of_declined_messages_recorded_is_bounded() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 0)
