@@ -8,6 +8,7 @@ import pytest
 
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
+from sluicemq.protocols.vibemq.consumers import Subscriber
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -133,6 +134,28 @@ def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> N
     assert len(other.ids()) == 1
     assert len(harness.bodies("q")) == 3
     assert harness.destination("q").unacked == 3
+
+
+def test_acknowledgements_of_one_read_restore_the_window_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, other = harness.connect(), harness.connect(SessionOptions(window=1))
+    ids = [str(n) for n in range(100)]
+    silent.publish("q", *ids)
+    silent.subscribe("q")
+    other.subscribe("q")
+    harness.run_event_loop(30 * SECOND)
+    restore = Subscriber.restore_window
+    requeued_counts: list[int] = []
+
+    def record(subscriber: Subscriber, requeued: int) -> None:
+        requeued_counts.append(requeued)
+        restore(subscriber, requeued)
+
+    monkeypatch.setattr(Subscriber, "restore_window", record)
+    silent.acknowledge(*ids[:90])
+    # the others, and the second copy of a message that is acknowledged now
+    assert requeued_counts == [11]
 
 
 def test_only_the_oldest_delivery_of_a_connection_counts(harness: Harness) -> None:

@@ -499,6 +499,7 @@ class Subscriptions:
         "_last_activity",
         "_latest_acked",
         "_latest_expired",
+        "_restoration",
         "_window_is_reduced",
         "by_name",
         "connection",
@@ -525,6 +526,8 @@ class Subscriptions:
         """Number of the latest copy that is passed because its timeout has expired."""
         self._last_activity = 0
         """Steady ms of the last acknowledgement or the last expired timeout of a current copy."""
+        self._restoration = Alarm(connection.channel.transport)
+        """Scheduled restoration of the windows after an acknowledgement."""
         self._alarm = Alarm(connection.channel.transport)
         self._due = 0
 
@@ -542,6 +545,7 @@ class Subscriptions:
             subscriber.end(begun)
         self.by_name.clear()
         self.copies.clear()
+        self._restoration.cancel()
         self._alarm.cancel()
 
     def flushed(self) -> None:
@@ -564,8 +568,9 @@ class Subscriptions:
             if copy.number > self._latest_acked:
                 self._latest_acked = copy.number
             copy.subscriber.acknowledge(copy.sequence)
-        if self._window_is_reduced:
-            self._restore_windows()
+        if self._window_is_reduced and self._restoration.timer is None:
+            # once for all acknowledgements of a read, because it examines all copies
+            self._restoration.set(0, self._restore_windows)
 
     def _restore_windows(self) -> None:
         self.is_silent = False
