@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -137,25 +136,15 @@ def run(
     May be killed and restarted at any time: each event is written to each table once. A new lake
     starts with the oldest event that the journal retains.
     """
-    settings = spark_settings(master, conf)
-    job = _job(
-        journal,
-        url,
-        password_file,
-        token_file,
-        _lake(lake, broker, catalog),
-        slot,
-        tables,
-        max_rows,
-        max_bytes,
-        watermark,
-        definition,
-    )
+    delta_lake, settings = _lake(lake, broker, catalog), spark_settings(master, conf)
+    source = source_of(journal, url, password_file, token_file)
     gold_seconds = seconds("--interval", interval)
     tables_seconds = 10 * gold_seconds
     if tables_interval is not None:
         tables_seconds = seconds("--tables-interval", tables_interval)
-    job = replace(job, tables_interval=tables_seconds)
+    job = _job(
+        source, delta_lake, slot, tables, max_rows, max_bytes, watermark, definition, tables_seconds
+    )
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     _supervise(job, settings, gold_seconds, as_json, metrics)
 
@@ -193,19 +182,8 @@ def backfill(
         limit = int(quantity("--max-bytes", max_bytes, Unit.BYTES))
         _rebuild(delta_lake, settings, max_rows, limit, as_json)
         return
-    job = _job(
-        journal,
-        url,
-        password_file,
-        token_file,
-        delta_lake,
-        slot,
-        tables,
-        max_rows,
-        max_bytes,
-        watermark,
-        definition,
-    )
+    source = source_of(journal, url, password_file, token_file)
+    job = _job(source, delta_lake, slot, tables, max_rows, max_bytes, watermark, definition)
     _supervise(job, settings, None, as_json)
 
 
@@ -509,10 +487,7 @@ def _lake(location: str, broker: str, catalog: str) -> Lake:
 
 
 def _job(
-    journal: Path | None,
-    url: str | None,
-    password_file: Path | None,
-    token_file: Path | None,
+    source: dict[str, str],
     lake: Lake,
     slot: str,
     tables: str,
@@ -520,8 +495,8 @@ def _job(
     max_bytes: str,
     watermark: str,
     definition: Path | None,
+    tables_interval: float = 0.0,
 ) -> PipelineJob:
-    source = source_of(journal, url, password_file, token_file)
     from sluicemq.pipeline.jobs.lake import NAMES
     from sluicemq.pipeline.jobs.run import PipelineJob
     from sluicemq.pipeline.typed.definition import DEFAULT_FILE, Definition, load_definition
@@ -541,6 +516,7 @@ def _job(
         tables=names,
         max_rows=max_rows,
         max_bytes=int(quantity("--max-bytes", max_bytes, Unit.BYTES)),
+        tables_interval=tables_interval,
         watermark=duration("--watermark", watermark),
         definition=Definition() if definition is None else load_definition(definition),
     )
