@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.typed.definition import Definition, Format, TypedTable, parse_definition
-from sluicemq.pipeline.typed.infer import infer_missing, infer_schema, table_definition, table_name
+from sluicemq.pipeline.typed.definition import Format, TypedTable, parse_definition
+from sluicemq.pipeline.typed.infer import infer_schema, table_definition, table_name, write_inferred
 from sluicemq.pipeline.typed.validation import check
 from sluicemq.protocols.java import dumps_map
 from tests.pipeline.jobs.events import Journal, frame
@@ -90,11 +90,8 @@ def test_nothing_to_infer_from(spark: SparkSession) -> None:
 def test_tables_to_infer_are_written_to_a_file_beside_the_definition(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    path = str(tmp_path / "pipeline.toml")
-    declared = TypedTable(name="notes", destination="notes", schema="id BIGINT")
-    assert infer_missing(events(spark, *JSON), Definition(tables=(declared,), path=path)) is None
     undeclared = TypedTable(name="sales", destination="orders")
-    file = infer_missing(events(spark, *JSON), Definition(tables=(declared, undeclared), path=path))
+    file = write_inferred(events(spark, *JSON), [undeclared], tmp_path / "pipeline.toml")
     assert file == tmp_path / "pipeline.inferred.toml"
     (table,) = parse_definition(file.read_text()).tables
     assert table.name == "sales"

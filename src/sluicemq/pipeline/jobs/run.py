@@ -36,6 +36,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ from sluicemq.pipeline.source.lag import lag_of
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.gold import refresh_gold
-from sluicemq.pipeline.typed.infer import infer_missing, read_published
+from sluicemq.pipeline.typed.infer import read_published, write_inferred
 from sluicemq.pipeline.typed.rows import NEEDED, subscription
 from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
@@ -281,8 +282,10 @@ class Supervisor:
     def _check_definition(self) -> None:
         """Check the typed tables. Raises ConfigurationError, also if a schema was inferred."""
         definition = self._job.definition
-        if any(table.schema == INFER for table in definition.tables):
-            path = infer_missing(read_published(self._spark, self._job.source, "*"), definition)
+        undeclared = [table for table in definition.tables if table.schema == INFER]
+        if undeclared:
+            events = read_published(self._spark, self._job.source, "*")
+            path = write_inferred(events, undeclared, Path(definition.path))
             raise ConfigurationError(
                 f"schemas of {definition.path} were inferred from messages: review {path}, and "
                 "replace the tables in the definition by those"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,12 +21,10 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.session import cached
 from sluicemq.pipeline.typed.bodies import DECIMAL, with_text
 from sluicemq.pipeline.typed.definition import (
-    INFER,
     MAX_NAME,
     QUARANTINE,
     RESERVED_TABLES,
     TOMBSTONES,
-    Definition,
     Format,
     TypedTable,
 )
@@ -210,22 +209,17 @@ def table_name(destination: str) -> str:
     return f"{name[: MAX_NAME - len(_TABLE)]}{_TABLE}" if is_reserved else name
 
 
-def infer_missing(events: DataFrame, definition: Definition) -> Path | None:
-    """Write the schemas of tables with `schema = "infer"` to a file beside the definition.
+def write_inferred(events: DataFrame, tables: Sequence[TypedTable], path: Path) -> Path:
+    """Write tables with inferred schemas to a file beside the definition file `path`.
 
-    Returns the file, whose tables are to be reviewed and moved to the definition; None if all
-    schemas are declared.
+    Returns the file, whose tables are to be reviewed and moved to the definition.
     """
-    missing = [table for table in definition.tables if table.schema == INFER]
-    if not missing:
-        return None
     blocks = [
         table_definition(
             infer_schema(events, table.destination, table.format), table.destination, table.name
         )
-        for table in missing
+        for table in tables
     ]
-    path = Path(definition.path)
     path = path.with_name(f"{path.stem}{INFERRED_SUFFIX}{path.suffix}")
     path.write_text("\n".join(blocks), "utf-8")
     return path
