@@ -17,7 +17,7 @@ numbers are little-endian. Every record starts at a multiple of 8:
       47     1   origin        model.Origin
       48     1   kind          model.BodyKind of a message, Cause of a COMPLETED record
       49     1   durability    model.Durability
-      50     2   references    settlements that end the record's life; 0 = it is never live
+      50     2   references    releases after which the record is not live; 0 = it is never live
       52     4   body          where the body starts, counted from the record's start
       56     …   meta          message fields that are rarely set, as one msgpack array, see below
     body     …   body
@@ -25,13 +25,14 @@ numbers are little-endian. Every record starts at a multiple of 8:
 
 Records from one with UNIT_END (exclusive) to the next (inclusive) are a unit: recovery keeps all
 of them or none. A record with GROUP_START is the first of a write: when it was written,
-everything before it was on disk already. That is how recovery tells a torn tail from damage.
+everything before it was on disk already. So recovery can distinguish a torn tail from damage.
 
 Bodies by type:
 
     MESSAGE              the message's body
-    RELOCATED            a live record moved forward, with its old body and header; `reference` is
-                         the original sequence number, `references` the remaining references
+    RELOCATED            copy of a live record from an older segment, with its body and header;
+                         `reference` is the original sequence number, `references` the remaining
+                         references
     COMPLETED            u32 subscription, u32 count, u64 sequence x count
     DESTINATION_CREATED  u8 kind, then the name of the destination with the header's number
     DESTINATION_DELETED  same body; the number is never reused
@@ -211,7 +212,7 @@ class Record(NamedTuple):
 
     @property
     def lists_messages(self) -> bool:
-        """True if the record lists messages that were delivered, redelivered or settled."""
+        """True if the record lists messages whose deliveries began, were repeated or ended."""
         return self.type in (RecordType.COMPLETED, RecordType.DELIVERED, RecordType.REDELIVERED)
 
     @property

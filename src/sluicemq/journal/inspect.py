@@ -60,7 +60,7 @@ class Problem(NamedTuple):
 class InspectionReport(msgspec.Struct, kw_only=True):
     """Result of `check`.
 
-    live      records that wait for settlements
+    live      records with unreleased references
     unsealed  bytes behind the durable end, or of an index: being written, or left by a crash
     """
 

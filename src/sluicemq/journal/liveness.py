@@ -4,8 +4,8 @@ Each segment has one byte per sequence number for the references that COMPLETED 
 released. After the first `retain`, it has another one for references that do not survive a
 restart. A byte of 255 means that the count is above 254 and stored in a dictionary.
 
-A record that was moved forward (RELOCATED) keeps its old number as its identity; `relocated` maps
-it to the new number.
+A relocated record keeps its original sequence number as its identity; `relocated` maps that to its
+new number.
 """
 
 from __future__ import annotations

@@ -273,7 +273,9 @@ class Recovery:
             tail: Tail | None = None
             if header.first != first or header.identity != self.identity:
                 raise DamagedFile(
-                    path, 16, "the segment belongs to another place or data directory"
+                    path,
+                    16,
+                    "the segment belongs to another file name or data directory",
                 )
             index = view.index
             end = view.index_offset

@@ -63,7 +63,7 @@ class Snapshot(msgspec.Struct, array_like=True):
     state           opaque
     next_number     the next destination number
     addresses       (number, kind, name) of destinations
-    relocated       u64 old and u64 new number of each record that was moved forward
+    relocated       u64 original and u64 new number of each relocated record
     segments        all that exist; when this is on disk, all but the last have index and trailer
     """
 

@@ -1,4 +1,4 @@
-"""Contents of a source in SluiceMQ's terms: everything that a migration will do."""
+"""Plan of a migration: the contents of a source in SluiceMQ's terms."""
 
 from __future__ import annotations
 

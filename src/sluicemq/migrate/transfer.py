@@ -455,9 +455,9 @@ class Ledger:
         """Record that the unit of the part is on disk. A crash may lose this line."""
         self._write(written=self.part, sync=False)
 
-    def finish(self, kind: str, place: Path, messages: int, at: int) -> None:
+    def finish(self, kind: str, source: Path, messages: int, at: int) -> None:
         """Record that a migration is complete. `at` is ms since the epoch."""
-        self._write(done=kind, place=str(place), messages=messages, at=at)
+        self._write(done=kind, place=str(source), messages=messages, at=at)
 
     def _write(self, *, sync: bool = True, **entry: object) -> None:
         line = msgspec.json.encode(entry) + b"\n"

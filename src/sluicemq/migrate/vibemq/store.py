@@ -225,8 +225,8 @@ def _queues(connection: sqlite3.Connection) -> Iterator[tuple[str, StoredQueue]]
 def _options(name: str, options_json: bytes) -> tuple[QueueOptions | None, str]:
     """Return the options as far as they can be read, and what is wrong with the rest.
 
-    Options that cannot be read are as if they had not been given. If none can, it is not known
-    what kind of destination the queue would be.
+    Options that cannot be read have their defaults. If none can be read, the queue is not created,
+    because it could be a topic.
     """
     if not name or is_temporary(name):
         return None, "the name is not valid for a queue, which is not created"
@@ -439,7 +439,7 @@ def _too_large(size: int) -> str:
 
 
 def _parse_time(raw: bytes | None) -> int:
-    """Return ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else.
+    """Return ms since the epoch of an ISO 8601 time, which is UTC if it has no offset.
 
     Raises UnimportableRow.
     """
