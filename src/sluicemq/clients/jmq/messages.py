@@ -11,9 +11,9 @@ queue. Creating one does not contact the broker.
     ObjectMessage  JavaObject, which is the serialised bytes
     Message        None
 
-Values in maps and streams are None, bool, int, float, str, bytes; `sluicemq.protocols.java` has
-Byte, Short, Long, Float and Char for receivers that insist on the type of Java's: a plain int is an
-Integer, or a Long if it is too large for that, a plain float is a Double. Properties are the same,
+Values in maps and streams are None, bool, int, float, str, bytes. Receivers that require another
+Java type get it with Byte, Short, Long, Float and Char of `sluicemq.protocols.java`: a plain int is
+an Integer, or a Long if it does not fit, and a plain float is a Double. Properties are the same,
 without None and bytes.
 """
 
@@ -222,7 +222,7 @@ class Message:
             return packet.body
         size = packet.properties.get(UNCOMPRESSED_SIZE)
         if not isinstance(size, int) or not 0 <= size <= MAX_DECOMPRESSED:
-            raise MessageFormatError(f"a compressed body does not say its size, but {size!r}")
+            raise MessageFormatError(f"the size of a compressed body is invalid: {size!r}")
         return java.inflate(packet.body, size, MAX_DECOMPRESSED)
 
     @property

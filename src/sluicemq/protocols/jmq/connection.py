@@ -415,18 +415,18 @@ class PortMapperSession(NoConsumers):
             self._timer.set(line_timeout, self.end_of_input)
 
     def receive(self, data: bytes) -> None:
-        """Read up to the end of a line (CR or LF), then answer."""
+        """Read up to the end of a line (CR or LF), then reply."""
         self._received_bytes += len(data)
         if b"\n" in data or b"\r" in data or self._received_bytes >= MAX_LINE:
             self.end_of_input()
 
     @property
     def login(self) -> Login:
-        """Login state: due until the request is answered, so the login timeout applies."""
+        """Login state: due until the reply, so that the login timeout applies."""
         return Login.DONE if self._answered else Login.DUE
 
     def end_of_input(self) -> None:
-        """Answer a client that has sent its line, or that sends none."""
+        """Reply to a client that has sent its line, or that sends none."""
         if not self._answered:
             self.closed()
             self._transport.write((self._encode_services(),))
@@ -438,7 +438,7 @@ class PortMapperSession(NoConsumers):
         self._timer.cancel()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
-        """Close the connection without an answer."""
+        """Close the connection without a reply."""
         if not self._answered:
             self.closed()
             self._transport.close("" if stopping else reason)

@@ -263,7 +263,7 @@ class JmsConsumer:
         self.is_announced = False
         self.closed = False
 
-    # --- beginning ---------------------------------------------------------------------------
+    # --- attaching ---------------------------------------------------------------------------
 
     @property
     def has_destination(self) -> bool:
@@ -579,7 +579,7 @@ class JmsConsumer:
         self._continue_safe_mode()
         self.update_flow()
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     def close(self, last_received: bytes | None, *, none_received: bool) -> None:
         """Handle DELETE_CONSUMER.

@@ -1,4 +1,4 @@
-"""Encoding of what packets contain: ids, names, the variable header, properties and logins.
+"""Encoding of the parts of packets: ids, names, the variable header, properties and logins.
 
     SysMessageID  32 bytes   timestamp:i64 address:16 port:i32 sequence:i32
                              bytes 20-51 of the packet that carried the message
@@ -6,12 +6,12 @@
     Xid           136 bytes  format id:i32 gtrid length:i16 bqual length:i16 gtrid:64 bqual:64
 
 The address is an IPv4 address mapped to IPv6, an IPv6 address, or Open MQ's own form that has a
-pseudo MAC address before an IPv4 address: FF 00 00 00, 6 bytes, FF FF, 4 bytes. What it says is of
-no consequence; it only makes ids differ. (Protocol specification, "SysMessageID", "Xid".)
+pseudo MAC address before an IPv4 address: FF 00 00 00, 6 bytes, FF FF, 4 bytes. It only makes ids
+unique and is not used as an address. (Protocol specification, "SysMessageID", "Xid".)
 
-Names of destinations: the Java client takes no name that is not a Java identifier, with dots; only
-of temporary destinations it takes names with `temporary_destination://`. It looks at the names in
-messages, too. The queue `orders-eu` is `orders_HYPHEN_eu` to JMQ clients (model/identifiers.py).
+Names of destinations: the Java client accepts only names that are Java identifiers with dots, also
+in messages; those of temporary destinations begin with `temporary_destination://`. JMQ clients use
+`orders_HYPHEN_eu` for the queue `orders-eu` (model/identifiers.py).
 
     header  = record *  0:i16  0-4 bytes of zeros      empty, or at least the end
     record  = id:i16  length:i16  bytes
@@ -21,9 +21,9 @@ messages, too. The queue `orders-eu` is `orders_HYPHEN_eu` to JMQ clients (model
      3 correlation id        7 class of the reply-to     11 delivery count i32
      4 reply-to name         8 transaction id  i64
 
-Records of other ids are skipped, what follows the end is ignored. In the header of a stored message
-(`VariableHeader.stored`) record 11 is the first and record 8 is missing: the count of a delivery
-can be written over it at a fixed place. (Protocol specification, "Variable Header".)
+Records of other ids are skipped, and bytes after the end are ignored. In the header of a stored
+message (`VariableHeader.stored`) record 11 is the first and record 8 is missing, so that a delivery
+can overwrite the count at a fixed offset. (Protocol specification, "Variable Header".)
 
     block  = version:i32 (1)  count:i32  entry * count
     entry  = key:str  tag:i16  value            an entry with an empty key ends the block early
@@ -33,9 +33,10 @@ can be written over it at a fixed place. (Protocol specification, "Variable Head
          8 String:str  9 anything else: length:i32, a Java serialisation stream
 
 A value is written with the tag of its Python type: bool, int (Integer if it fits into 32 bits, else
-Long), float (Double), str, and the classes of `sluicemq.protocols.java` where that would be wrong:
-clients cast, and a Long sent as an Integer breaks them. Read values are plain; the widths of
-integers are not kept. bytes are written as a byte[] under tag 9, on which C clients give up.
+Long), float (Double), str. The classes of `sluicemq.protocols.java` select another tag, because
+clients cast values, and a Long that is sent as an Integer breaks them. Decoded values have plain
+types, without the widths of integers. bytes are written as a byte[] under tag 9, which C clients
+cannot read.
 (Protocol specification, "Properties"; the order of bytes was never published.)
 
 Bodies of AUTHENTICATE (section 5.2):
@@ -158,13 +159,13 @@ def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> list[tuple[int, bytes
 
 
 def encode_blocks(blocks: list[tuple[int, bytes]], width: int = LONG_BLOCK) -> bytes:
-    """Encode what `decode_blocks` returns."""
+    """Encode (consumer id, SysMessageID) of each block; the inverse of `decode_blocks`."""
     pack = _blocks[width].pack
     return b"".join([pack(consumer_id, sysid) for consumer_id, sysid in blocks])
 
 
 class Xid(NamedTuple):
-    """A global transaction's name (JTA's Xid).
+    """Name of a global transaction (JTA's Xid).
 
     format_id  i32; NO_XID means that there is no transaction
     gtrid      global transaction id, up to 64 bytes
@@ -176,8 +177,7 @@ class Xid(NamedTuple):
     bqual: bytes
 
     def __str__(self) -> str:
-        """JMQXid: bqual and gtrid in hex. It names the transaction to people; two Xids can have
-        the same text."""
+        """JMQXid: bqual and gtrid in hex, for display; two Xids can have the same text."""
         if self.format_id == NO_XID:
             return "NULL_XID"
         return (self.bqual + self.gtrid).hex().upper()
@@ -239,8 +239,8 @@ _tagged: Final = {tag: Struct(f">h{_LAYOUTS[kind]}") for kind, tag in _TAGS.item
 def decode_properties(block: bytes) -> dict[str, Property]:
     """Decode the properties of a block; none for b"". Raises ProtocolError.
 
-    Of a key that comes twice the last value counts. A value under tag 9 is what the stream holds if
-    that is a Property, else the stream's bytes.
+    If a key is repeated, its last value counts. A value under tag 9 is decoded if the stream
+    contains a Property; otherwise it is the bytes of the stream.
     """
     return _parse_block(block)[0] if block else {}
 
@@ -317,8 +317,8 @@ def _truncated_error() -> ProtocolError:
 def encode_properties(properties: Mapping[str, object]) -> bytes:
     """Encode properties as a block; b"" for none.
 
-    Raises ProtocolError for what has no place in one: a key that is empty or too long, a String
-    that is too long, an int of more than 64 bits, a value of another type.
+    Raises ProtocolError for a key that is empty or too long, a String that is too long, an int of
+    more than 64 bits, and a value of another type.
     """
     if not properties:
         return b""

@@ -1,8 +1,8 @@
 """Numbers of the protocol: packet types, flags, statuses, the values of properties, and the legal
 steps of transactions.
 
-Names are those of the JMQ protocol specification; where it and the programs in use differ, the
-numbers are the programs'.
+Names are those of the JMQ protocol specification; where it and the released clients differ, the
+numbers are those of the clients.
 
 Statuses of rejected requests, by error:
 
@@ -154,7 +154,7 @@ class PacketType(IntEnum):
 
 
 PAGE_VERIFY_TRANSACTION: Final = 80
-"""VERIFY_TRANSACTION in the published protocol page. Open MQ's programs do not use the number."""
+"""VERIFY_TRANSACTION in the published protocol page. Open MQ does not use the number."""
 
 LAST_MESSAGE_TYPE: Final = PacketType.MESSAGE.value
 """Packets from 1 to this type carry a message of an application."""
@@ -166,8 +166,8 @@ LAST_MESSAGE_TYPE: Final = PacketType.MESSAGE.value
 #     P  persistent                         B  defined, without a meaning
 #     S  selectors processed; of no effect  Z  the body is compressed (zlib, RFC 1950)
 #     A  a reply is expected                I  sent again, maybe a second time: must not be taken
-#     L  the last message of those asked       twice
-#        for while browsing                 W  the name is a wildcard
+#     L  the last of the browsed messages      twice
+#        that were requested                W  the name is a wildcard
 #     F  the connection's flow is paused
 #        with this packet
 #     T  transacted; of no effect
@@ -246,14 +246,14 @@ class AckType(IntEnum):
 
 
 class DeadReason(IntEnum):
-    """JMQDeadReason of an ACKNOWLEDGE that gives a message up."""
+    """JMQDeadReason of an ACKNOWLEDGE with AckType.DEAD."""
 
     UNDELIVERABLE = 0
     EXPIRED = 1
 
 
 class BodyType(IntEnum):
-    """JMQBodyType: what stands in the body of a control packet."""
+    """JMQBodyType: content of the body of a control packet."""
 
     NONE = 0
     CONSUMERID_I_SYSMESSAGEID = 1
@@ -289,7 +289,7 @@ class ReportedTransactionState(IntEnum):
 
 
 class GoodbyeReason(IntEnum):
-    """JMQGoodbyeReason, of those that the broker gives."""
+    """JMQGoodbyeReason: the values that the broker sends."""
 
     SHUTDOWN = 1
     ADMIN_KILLED = 3

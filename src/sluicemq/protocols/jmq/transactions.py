@@ -78,11 +78,12 @@ class Branch:
     xid                 136 bytes; b"" if it is local
     session             JMQSessionID of a local one, or 0
     connection_numbers  numbers of the connections that may use it
-    sessionless         it does not end with them
-    failure             why it has failed, "" if it has not, or its client has ended it with TMFAIL
+    sessionless         True if it does not end with these connections
+    failure             reason of its failure, "" if it has not failed or its client has ended it
+                        with TMFAIL
     detached_owner      owner for whom it is kept without a connection, None while it has one
-    acked               what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the
-                        engine's, and the delivery
+    acked               messages acknowledged in it by consumer number and SysMessageID: the
+                        consumer, that of the engine, and the delivery
     first_used          steady ms of the first message or acknowledgement, 0 = there is none
     timeout             ms after that until it is rolled back, 0 = never
     expires             steady ms at which it is rolled back if no connection joins it, or NEVER
@@ -154,7 +155,7 @@ class Branches:
         self._detached: dict[str, dict[int, Branch]] = {}
         """Unprepared transactions without a connection, by owner and number."""
         self._next_expiry_check = NEVER
-        """Steady ms of the next search for transactions whose time is over."""
+        """Steady ms of the next search for expired transactions."""
 
     # --- finding -----------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class Branches:
 
     def fail(self, packet: Packet, connection: JmqConnection, error: SluiceError) -> None:
         """Mark the transaction of a message or acknowledgement that was refused without a reply as
-        failed: its client does not know, and must not be told that all of it was committed.
+        failed: its client does not know of the refusal, so that a commit must not succeed.
 
         Does nothing to a transaction that the connection may not use, or that cannot be rolled back
         any more.
@@ -233,7 +234,7 @@ class Branches:
                     branches.append(branch)
         return branches
 
-    # --- beginning ---------------------------------------------------------------------------
+    # --- start and join ----------------------------------------------------------------------
 
     def start(
         self,
@@ -272,17 +273,17 @@ class Branches:
         branch.connection_numbers.add(connection.number)
         self._by_connection.setdefault(connection.number, {})[branch.number] = branch
 
-    # --- time --------------------------------------------------------------------------------
+    # --- timeouts ----------------------------------------------------------------------------
 
     def _schedule_expiry_check(self, deadline: int) -> None:
-        """Look for transactions to roll back at steady time `deadline`. There is one timer for all:
-        one for each would keep those that have ended in memory."""
+        """Search for transactions to roll back at steady time `deadline`. All share one timer: a
+        timer for each would keep ended transactions in memory."""
         if deadline < self._next_expiry_check:
             self._next_expiry_check = deadline
             self._broker.call_at(deadline, self._roll_back_expired, deadline)
 
     def _roll_back_expired(self, when: int) -> None:
-        """Roll back the transactions whose time is over."""
+        """Roll back the expired transactions, and schedule the next check."""
         if when != self._next_expiry_check:
             return  # an earlier check has set the time of the next one
         now = self._broker.clock.steady
@@ -329,7 +330,7 @@ class Branches:
             branch.detached_owner = None
             branch.expires = NEVER
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- prepare, commit, roll back ----------------------------------------------------------
 
     def prepare(self, branch: Branch, max_prepared: int, on_durable: Callable[[], None]) -> None:
         """Prepare; call `on_durable` when the state is durable.

@@ -29,7 +29,7 @@ name, protocol and type. There must be only one `tcp NORMAL` row, because the C 
 them.
 
 Variable header and property block are in fields.py; before version 301 the
-block is a Java serialised Hashtable. Only 301 is written. (Protocol specification, "Packet
+block is a Java-serialized Hashtable. Only 301 is written. (Protocol specification, "Packet
 Format".)
 """
 
