@@ -274,11 +274,20 @@ class Application:
             raise call.denial(route, ": that takes a superuser")
 
     async def _handle(self, call: Call) -> Response:
-        if call.endpoint.operation.body is None:
-            return await _respond(call)
-        advice = "nothing that is sent here needs more"
-        body = await read_body(call.request, call.endpoint.limit, advice)
-        return await _respond(call, _decoded(call, body or b"{}"))
+        """Read the parameters of a request, and return the response of its handler."""
+        operation = call.endpoint.operation
+        body = None
+        if operation.body is not None:
+            advice = "nothing that is sent here needs more"
+            content = await read_body(call.request, call.endpoint.limit, advice)
+            body = _decoded(call, content or b"{}")
+        requested = parameters(operation, call.names, call.query, body)
+        answer = await call.endpoint.handler(call, requested)
+        if isinstance(answer, Response):
+            return answer
+        if operation.answer is NoneType:
+            return Response(status_code=call.status)
+        return json_response(answer, call.status)
 
     def _audit(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
@@ -299,14 +308,3 @@ def _decoded(call: Call, body: bytes | bytearray) -> Any:
         raise ApiError(
             400, "bad-body", f"the body is not valid: {decoding_error_text(error)}"
         ) from None
-
-
-async def _respond(call: Call, body: Any = None) -> Response:
-    operation = call.endpoint.operation
-    requested = parameters(operation, call.names, call.query, body)
-    content = await call.endpoint.handler(call, requested)
-    if isinstance(content, Response):
-        return content
-    if operation.answer is NoneType:
-        return Response(status_code=call.status)
-    return json_response(content, call.status)
