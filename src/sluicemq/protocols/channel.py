@@ -143,7 +143,7 @@ class Channel(Generic[Frame]):
     # --- input -------------------------------------------------------------------------------
 
     def hold(self, frames: list[Frame], size: int) -> None:
-        """Let frames of `size` bytes wait, behind those that wait already."""
+        """Hold frames of `size` bytes, behind those that are held already."""
         if self.held_frames is None:
             self.held_frames = frames
         else:
@@ -151,7 +151,7 @@ class Channel(Generic[Frame]):
         self.held_bytes += size
 
     def release(self) -> list[Frame]:
-        """Return the frames that have waited; further ones are processed at once."""
+        """Return the held frames, and hold no more."""
         frames, self.held_frames = self.held_frames, None
         self.held_bytes = 0
         return frames or []
@@ -189,11 +189,11 @@ class Channel(Generic[Frame]):
     # --- output ------------------------------------------------------------------------------
 
     def mark_congested(self) -> None:
-        """Handle that the client reads too slowly."""
+        """Note that the client reads too slowly."""
         self.congested = True
 
     def clear_congestion(self) -> None:
-        """Handle that the client has read all output."""
+        """Note that the client has read all output."""
         self.congested = False
         self.unread = 0
 

@@ -9,7 +9,7 @@ message that the client cannot read is declined: another consumer gets it, see `
 
 A subscription of a fan-out queue is a topic subscription. With acknowledgements it is a member of
 the topic's group: messages that the last member has not acknowledged stay with the topic, as they
-would with a queue; the copies of other members are dropped with their subscription. Without
+would with a queue; those of other members are dropped with their subscription. Without
 acknowledgements (`auto_ack`) a delivery is acknowledged once its bytes are sent, and the
 unsent ones are dropped with the subscription.
 

@@ -6,15 +6,15 @@
 
 A logged-in client stays logged in when a further Connect fails.
 
-The session processes requests in order. Responses carry the request's id and may arrive in
+The session processes requests in order. Responses carry the request's id and may be sent in
 another order, as the protocol allows: a PublishAck once the message is on disk, a ConnectAck once
 the password is checked (later requests wait for it), the response to a change of the users once it
 is on disk. A malformed frame is answered with INVALID_MESSAGE and ends the connection; other
 invalid requests are answered with an error and the connection goes on.
 
-Of the requests that can take long, such as a list or a queue's backlog, the session processes one
-in an event loop iteration, because a read can have thousands of them. The frames behind it wait,
-and do so until the client has read the responses before.
+Of the requests that can take long, such as a login, a list or a queue's backlog, the session
+processes one in an event loop iteration, because a read can have thousands of them. The frames
+behind it wait until the client has read the earlier responses.
 
 Another thread unpacks and checks large frames. Until it has finished, the session neither reads
 from the client nor processes the frames behind the large one.
@@ -283,7 +283,7 @@ class VibemqSession:
         self._channel.update_reading()
 
     def closed(self) -> None:
-        """Release everything that the connection holds."""
+        """End the subscriptions, and release the resources of the connection."""
         self._stop()
         self._login.release()
         self._connection.publisher.release()
