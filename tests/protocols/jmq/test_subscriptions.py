@@ -369,6 +369,18 @@ def test_a_durable_wildcard_without_the_topic_of_wildcards_is_completed(tmp_path
     assert peer.texts() == ["x"]
 
 
+def test_the_selectors_of_durable_wildcards_are_limited_for_each_topic_only() -> None:
+    harness = Harness(EngineSettings(max_destination_selector_nodes=10))
+    peer = harness.connect(client_id="me")
+    for number in range(10):
+        terms = {"JMQDurableName": f"d{number}", "JMQSelector": f"n > {number}"}
+        subscribe(peer, f"t{number}.*", **terms)
+    publish(peer, "a.x", "1")
+    for number in range(3):
+        subscribe(peer, "a.x", JMQSelector=f"n > {number}")
+    assert add_consumer(peer, "a.x", JMQSelector="n > 3") == Status.RESOURCE_FULL
+
+
 def test_no_wildcard_matches_the_topic_of_wildcards(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     subscribe(peer, "mq.>", JMQDurableName="d")

@@ -58,6 +58,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     EXCLUSIVE,
     OF_QUEUE,
     SHARED,
+    WILDCARD_TOPIC,
     Durables,
     Terms,
     matches_topic,
@@ -196,10 +197,8 @@ class JmsConsumer:
 
     number            JMQConsumerID
     prefetch          maximum number of messages until RESUME_FLOW; UNLIMITED = no flow control
-    pauses            consumers of the engine: one, or one for each topic that a wildcard matches
-                      and, if it is durable, that of the topic that keeps the wildcard
-    unacked           by SysMessageID: delivery index within this consumer, and the delivery. A
-                      sender may have used an id twice
+    pauses            consumers of the engine: one; those of all topics that a wildcard matches
+    unacked           delivery index within this consumer, and delivery, by SysMessageID
     pending           pending messages, in queue order
     last_acked_index  highest delivery index that has been acknowledged
     is_announced      True once the client knows its number, which must precede the first delivery
@@ -334,6 +333,7 @@ class JmsConsumer:
             exclude=terms.exclude,
             owner=terms.owner,
             creator=identity.creator,
+            limit_load=topic.address != WILDCARD_TOPIC,
         )
         if terms.type != EXCLUSIVE:
             claim_subscription(self._broker, identity, subscription)

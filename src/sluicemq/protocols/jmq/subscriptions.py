@@ -217,7 +217,8 @@ class Durables:
         only those of topics."""
         topic = wildcard_topic(self._broker)
         if subscription.name not in topic.subscriptions:
-            self._extend(subscription, topic)
+            with suppress(BrokerError):
+                self._extend(subscription, topic)
 
     def _subscribe_to_new_topic(self, topic: Destination) -> None:
         kept = self._broker.destinations.find(WILDCARD_TOPIC)
@@ -239,6 +240,7 @@ class Durables:
             selector=subscription.selector,
             exclude=subscription.exclude,
             owner=subscription.owner,
+            limit_load=topic.address != WILDCARD_TOPIC,
         )
         self.add(extension)
 
