@@ -473,7 +473,9 @@ def cause_of(error: Exception) -> tuple[str, SluiceError]:
         text = causes[-1]
     first = text.partition("\n")[0]
     is_run_error = isinstance(error, PySparkException | Py4JError)
-    is_transient = is_run_error and not isinstance(error, AnalysisException)
+    condition = error.getCondition() if isinstance(error, AnalysisException) else None
+    # Spark reports an outage of a Hive metastore as an analysis error, but without a condition
+    is_transient = is_run_error and (condition is None or condition.startswith("_LEGACY"))
     kind = "" if is_transient else type(error).__name__
     return kind, SluiceError(first.rpartition(_PREFACE)[2])
 
