@@ -155,8 +155,8 @@ def test_partial_actions_are_requested_until_done(api: Api, stub: StubServer) ->
     first = {"processed": 2, "failed": [failure_document], "scanned": 3, "next_cursor": "c1"}
     second = {"processed": 1, "failed": [], "scanned": 1, "next_cursor": "c2"}
     stub.answers = [(200, json.dumps(document).encode()) for document in (first, second)]
-    selection = select(None, None, True)
-    done = run_action(api, Address(Kind.QUEUE, "q"), "delete", selection, "deleted", limit=3)
+    request = select("delete", None, None, True, 3)
+    done = run_action(api, Address(Kind.QUEUE, "q"), request)
     assert done.document["processed"] == 3
     assert [failure.id for failure in done.document["failed"]] == ["9"]
     assert done.code == 1

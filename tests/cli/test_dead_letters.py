@@ -25,7 +25,8 @@ def create_dead_letters(ask: Run, broker: RunningBroker, name: str, count: int) 
 
 def dead_letters(ask: Run, name: str) -> int:
     queues = json.loads(ask("dlq", f"{name}.dlq", "--json").out)
-    return sum(int(queue["ready"]) for queue in queues)
+    # "ready" includes messages that are not on disk yet, which have no reason
+    return sum(sum(queue["reasons"].values()) for queue in queues)
 
 
 def ready_count(ask: Run, name: str) -> int:
