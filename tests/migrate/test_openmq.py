@@ -163,6 +163,18 @@ def test_wildcard_subscription_becomes_one_per_topic(instance: Instance, migrate
         assert sorted(map(str, bodies(consumer, 2))) == ["news.eu", "news.us"]
 
 
+def test_wildcard_subscription_without_a_topic_is_migrated(
+    instance: Instance, migrate: Migrate
+) -> None:
+    instance.interests(store.interest(11, "news.*", "desk", "all"))
+    report = migrate("openmq", instance.path)
+    assert [item["topic"] for item in report["subscriptions"]] == ["mq.sys.wildcards"]
+    with serving(instance.path.parents[2] / "data") as client:
+        session = client.session()
+        session.producer(Topic("news.eu")).send("first")
+        assert bodies(session.consumer(Topic("news.*"), name="all", durable=True), 1) == ["first"]
+
+
 def test_dead_letter_stays_a_dead_letter(instance: Instance, migrate: Migrate, run: Run) -> None:
     block = store.property_block(
         {

@@ -38,13 +38,6 @@ def may_use(identity: Identity, owner: str, rights: Iterable[Right]) -> bool:
     return _has_all(identity, rights)
 
 
-def may_use_subscription(identity: Identity, subscription: Subscription) -> bool:
-    """Return whether the user may consume from, replace or delete the subscription."""
-    return may_use(
-        identity, subscription.owner, [(Operation.CONSUME, subscription.destination.name)]
-    )
-
-
 def may_use_transaction(identity: Identity, transaction: Transaction) -> bool:
     """Return whether the user may list, join or end the transaction."""
     return may_use(identity, transaction.owner, _rights(transaction))
@@ -64,9 +57,9 @@ def claim_subscription(broker: Broker, identity: Identity, subscription: Subscri
 
 def may_administer_subscription(identity: Identity, subscription: Subscription) -> bool:
     """Return whether the user may list and delete the subscription in the management API."""
-    return may_use_subscription(identity, subscription) or identity.may(
-        Operation.MANAGE, subscription.destination.name
-    )
+    name = subscription.destination.name
+    may_consume = may_use(identity, subscription.owner, [(Operation.CONSUME, name)])
+    return may_consume or identity.may(Operation.MANAGE, name)
 
 
 def may_administer_transaction(identity: Identity, transaction: Transaction) -> bool:

@@ -87,6 +87,7 @@ from sluicemq.protocols.jmq.packets import MAGIC
 from sluicemq.protocols.jmq.subscriptions import (
     DURABLE,
     SHARED_DURABLE,
+    WILDCARD_TOPIC,
     pattern_name,
     subscription_name,
 )
@@ -274,7 +275,8 @@ def read_subscription(
     plan: Plan, entry: MapEntry, topics: list[str]
 ) -> tuple[int, list[PlannedSubscription]]:
     """Read an entry of the list of interests. Returns the number by which messages refer to it, and
-    its equivalents: one for each topic that a wildcard matches. Raises Damage."""
+    its equivalents: one for each topic that a wildcard matches, or one of the topic that keeps
+    wildcards. Raises Damage."""
     record = _stored(entry, StoredSubscription, "durable subscription")
     number = uid_number(entry.key, entry.location)
     if record.dest.is_queue or not record.dest.name or not record.durable_name:
@@ -287,18 +289,14 @@ def read_subscription(
     exclude = client_id if record.no_local else ""
     names = {topic: name}
     if is_wildcard(Address(Kind.TOPIC, topic)):
-        reason = "the wildcard matches no topic; its client subscribes again"
+        own_name = pattern_name(name, topic)
         try:
             matches = Pattern(topic).matches
-            names = {
-                topic_name: pattern_name(name, topic)
-                for topic_name in topics
-                if matches(topic_name)
-            }
+            names = {topic_name: own_name for topic_name in topics if matches(topic_name)}
+            names = names or {WILDCARD_TOPIC.name: own_name}
         except ValueError as error:
-            names, reason = {}, str(error)
-        if not names:
-            plan.skip("subscription", f"{name} of topic {topic}", reason)
+            names = {}
+            plan.skip("subscription", f"{name} of topic {topic}", str(error))
     return number, [
         PlannedSubscription(topic_name, own_name, record.selstr or "", exclude)
         for topic_name, own_name in names.items()
