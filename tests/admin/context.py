@@ -127,17 +127,17 @@ class NoUsers:
 
 def context(broker: Broker, **changes: Any) -> ApiContext:
     """Return the context of an application for that broker; `changes` are its fields."""
-    vitals = Process()
+    process = Process()
     defaults: dict[str, Any] = {
         "broker": broker,
         "connections": NoConnections(),
         "configuration": NoSettings(),
-        "vitals": vitals,
+        "process": process,
         "users": UserService(NoUsers()),
         "sessions": BrowserSessions(broker.clock, HttpSettings()),
         "audit": Lines(),
         "scrape_state": ScrapeState(broker),
-        "history": History(broker, vitals.lag),
+        "history": History(broker, process.lag),
         "limits": ApiLimits(),
     }
     return ApiContext(**{**defaults, **changes})

@@ -60,7 +60,7 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     api_fixture.broker.transactions.begin()
     traffic = api_fixture.broker.traffic_of("phpmq")
     traffic.published += 2
-    api_fixture.context.vitals.lag.record(0.004)
+    api_fixture.context.process.lag.record(0.004)
     steps(api_fixture)
     overview = await get(api_fixture.http_client(), "/overview")
     totals = overview["totals"]
@@ -233,8 +233,8 @@ def test_each_alarm(trouble: Trouble) -> None:
         trouble.broker.destinations.queue(str(number))
     assert trouble.codes() == ["destinations-full"]
     trouble.broker.remove(trouble.broker.destinations[Address(Kind.QUEUE, "0")])
-    vitals: Any = trouble.context.vitals
-    vitals.now = "stopping"
+    process: Any = trouble.context.process
+    process.now = "stopping"
     assert trouble.codes() == ["not-serving"]
 
 

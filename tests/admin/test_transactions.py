@@ -140,7 +140,9 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
     assert api_fixture.broker.transactions.prepared
     assert (await root.ask("POST", f"/transactions/{name}/commit")).status == 204
     done = api_fixture.audit_lines()[-1]
-    assert done.startswith(f"change: root POST /api/v1/transactions/{name}/commit 1 sent, 0 taken")
+    assert done.startswith(
+        f"change: root POST /api/v1/transactions/{name}/commit 1 sent, 0 acknowledged"
+    )
     assert f"xid 7:{b'global'.hex()}:{b'branch'.hex()}" in done
     assert done.endswith("done")
     assert api_fixture.broker.destinations.queue("q").waiting == 1

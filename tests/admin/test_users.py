@@ -221,7 +221,7 @@ async def test_health_needs_no_login(api_fixture: ApiFixture) -> None:
                 "state": "serving"
             }
     for state in ("starting", "stopping", "failed"):
-        api_fixture.context.vitals.now = state  # type: ignore[attr-defined]
+        api_fixture.context.process.now = state  # type: ignore[attr-defined]
         ready = await http_client.ask("GET", "/health/ready")
         assert (ready.status, ready.code) == (503, "not-ready")
         assert ready.json()["state"] == state

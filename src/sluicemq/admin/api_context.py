@@ -17,6 +17,7 @@ from sluicemq.management.operation import MAX_EXACT
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
+from sluicemq.protocols.transport import Process
 from sluicemq.security.audit import Audit
 from sluicemq.security.user_service import UserService
 
@@ -92,17 +93,11 @@ class Configuration(Protocol):
         """Return the contents of the files by name. Raises OSError."""
 
 
-class Vitals(Protocol):
-    """State and resource usage of the server process."""
+class ServerProcess(Process, Protocol):
+    """Server process, as the management API sees it."""
 
     lag: Histogram
     """Event loop lag: delay of timers."""
-
-    def uptime(self) -> float:
-        """Return the seconds since the start."""
-
-    def memory(self) -> int:
-        """Return the resident memory in bytes."""
 
     def state(self) -> BrokerState:
         """Return the state of the broker."""
@@ -139,7 +134,7 @@ class ApiContext:
                    the time
     connections    connections of all listeners
     configuration  effective settings, and the files of a backup
-    vitals         state of the process
+    process        state and resource usage of the server process
     users          service for users, roles and tokens
     sessions       browser sessions
     audit          audit log
@@ -151,7 +146,7 @@ class ApiContext:
     broker: Broker
     connections: Connections
     configuration: Configuration
-    vitals: Vitals
+    process: ServerProcess
     users: UserService
     sessions: BrowserSessions
     audit: Audit

@@ -338,7 +338,7 @@ class TransactionService(Service):
             if id_of(transaction) == transaction_id and may_administer_transaction(
                 call.identity, transaction
             ):
-                call.note = f"{len(transaction.sends)} sent, {len(transaction.acks)} taken"
+                call.note = f"{len(transaction.sends)} sent, {len(transaction.acks)} acknowledged"
                 if transaction.xid:
                     xid = _xid(transaction.xid)
                     call.note += (

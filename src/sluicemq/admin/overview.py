@@ -112,7 +112,7 @@ def alarms(
     """Yield the present alarms. `lag` and `syncs` are the durations of the last minute."""
     broker = context.broker
     settings = broker.settings
-    state = context.vitals.state()
+    state = context.process.state()
     if state != "serving":
         yield AlarmView("not-serving", f"The broker is {state}.")
     if broker.memory > ALARM_FRACTION * settings.memory_limit:
@@ -267,7 +267,7 @@ class OverviewService(Service):
 
     def _build(self) -> OverviewView:
         context = self._context
-        broker, vitals, history = context.broker, context.vitals, context.history
+        broker, process, history = context.broker, context.process, context.history
         lag, syncs = history.recent_lag(), history.recent_syncs()
         stats = history.journal
         listeners = context.connections.listeners()
@@ -275,10 +275,10 @@ class OverviewService(Service):
             version=__version__,
             compiled=COMPILED,
             broker_id=broker.identity.hex(),
-            state=vitals.state(),
+            state=process.state(),
             time=broker.clock.wall,
-            uptime_ms=round(vitals.uptime() * 1000),
-            resident_memory_bytes=vitals.memory(),
+            uptime_ms=round(process.uptime() * 1000),
+            resident_memory_bytes=process.memory(),
             message_memory_bytes=broker.memory,
             message_memory_budget_bytes=broker.settings.memory_budget,
             message_memory_limit_bytes=broker.settings.memory_limit,
@@ -391,13 +391,13 @@ class StatusService(Service):
     @handles(dataclasses.replace(GET_LIVENESS, prefix=""))
     async def live(self, call: Call, parameters: NoParameters) -> HealthView:
         """GET /health/live: the event loop runs."""
-        return HealthView(self._context.vitals.state())
+        return HealthView(self._context.process.state())
 
     @handles(GET_READINESS)
     @handles(dataclasses.replace(GET_READINESS, prefix=""))
     async def ready(self, call: Call, parameters: NoParameters) -> HealthView:
         """GET /health/ready: 503 while clients would be rejected."""
-        state = self._context.vitals.state()
+        state = self._context.process.state()
         if state != "serving":
             raise ApiError(
                 503,

@@ -77,7 +77,7 @@ class MetricsPage(Service):
         return exposition
 
     def _add_broker(self, exposition: Exposition) -> None:
-        vitals = self._context.vitals
+        process = self._context.process
         broker = self._broker
         compiled = "true" if COMPILED else "false"
         exposition.add(f.BUILD, 1, __version__, platform.python_version(), compiled)
@@ -91,7 +91,7 @@ class MetricsPage(Service):
                 f.ITERATIONS: broker.iterations,
             },
         )
-        exposition.add_histogram(f.LOOP_LAG, vitals.lag.read())
+        exposition.add_histogram(f.LOOP_LAG, process.lag.read())
         transactions = broker.transactions
         exposition.add(f.TRANSACTIONS, len(transactions.open), "open")
         exposition.add(f.TRANSACTIONS, len(transactions.prepared), "prepared")

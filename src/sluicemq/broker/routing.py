@@ -2,7 +2,7 @@
 
 It serves the subscriptions of a topic and the pending queues of a queue, both called targets here.
 
-Takers with the same selector share a route, so that the selector is evaluated once. A route whose
+Targets with the same selector share a route, so that the selector is evaluated once. A route whose
 selector requires an equality (selectors/equality.py) is stored in the buckets of the required
 values and evaluated only for messages that have one of them: of a thousand targets with `id = ...
 AND price > 3` one or two are evaluated. Routes without an equality are evaluated for every message.
@@ -38,7 +38,7 @@ class Selector(Protocol):
 
 
 class Route(Generic[_Target]):
-    """Takers with one selector, or without a selector.
+    """Targets with one selector, or without a selector.
 
     equality        equality by which the route is found, None if it is evaluated for every message
     unrestricted    targets that accept messages of all senders

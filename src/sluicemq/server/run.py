@@ -85,7 +85,7 @@ def serve(loaded: LoadedConfig) -> int:
 
 
 class Server:
-    """Broker with its journal and listeners. Implements Vitals for the admin API."""
+    """Broker with its journal and listeners. Implements `ServerProcess` for the management API."""
 
     version = __version__
 
@@ -227,7 +227,7 @@ class Server:
             broker=broker,
             connections=ConnectionRegistry(self.listeners, budget),
             configuration=EffectiveConfiguration(config, self._origins),
-            vitals=self,
+            process=self,
             users=UserService(authenticator),
             sessions=BrowserSessions(broker.clock, config.http),
             audit=authenticator.audit,
