@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluicemq.admin.history import STEP
-from sluicemq.admin.overview import MIN_MEASUREMENTS, PATIENCE_MS, alarms
+from sluicemq.admin.overview import MAX_PREPARED_MS, MIN_MEASUREMENTS, alarms
 from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
@@ -241,7 +241,7 @@ def test_each_alarm(trouble: Trouble) -> None:
 def test_an_old_prepared_transaction_is_an_alarm(trouble: Trouble) -> None:
     transactions = trouble.broker.transactions
     transactions.prepare(transactions.begin(), b"x")
-    trouble.clock.advance(PATIENCE_MS)
+    trouble.clock.advance(MAX_PREPARED_MS)
     assert trouble.codes() == []
     trouble.clock.advance(1)
     assert trouble.codes() == ["prepared"]

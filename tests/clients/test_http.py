@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sluicemq.clients.http import PATIENCE, HttpClient, HttpRefusal, HttpTarget, target
+from sluicemq.clients.http import RETRY_TIMEOUT, HttpClient, HttpRefusal, HttpTarget, target
 from sluicemq.model.errors import AccessDenied, AuthenticationFailed, ConnectionLost
 
 
@@ -74,7 +74,7 @@ def stand() -> Iterator[Stand]:
 
 def test_requests_share_a_connection(stand: Stand) -> None:
     stand.answers = [(200, b"1"), (200, b"")]
-    with HttpClient(stand.target, patience=PATIENCE) as remote:
+    with HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote:
         assert remote.request("POST", "/a?b=c", [b"12", b"", b"3"]).body == b"1"
         assert remote.request("GET", "/d").status == 200
     assert stand.asked == [
@@ -100,20 +100,23 @@ def test_an_idle_connection_that_the_server_has_closed_is_replaced(
 def test_what_passes_is_tried_again(stand: Stand) -> None:
     """With the whole body; answers are those of the last attempt."""
     stand.answers = [None, (503, b"{}"), (200, b"done")]
-    with HttpClient(stand.target, patience=PATIENCE) as remote:
+    with HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote:
         remote.send("POST", "/", [b"x", b"y"])
         assert remote.receive().body == b"done"
     assert [body for _, _, body, _ in stand.asked] == [b"xy"] * 3
 
 
-def test_patience_ends(stand: Stand) -> None:
+def test_retries_end(stand: Stand) -> None:
     stand.answers = [None]
-    with HttpClient(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as error:
+    with (
+        HttpClient(stand.target, retry_timeout=0) as remote,
+        pytest.raises(ConnectionLost) as error,
+    ):
         remote.request("GET", "/")
     assert str(stand.target) in str(error.value)
     stand.answers = [(503, b'{"code": "temporarily-unavailable", "detail": "the queue is full"}')]
     with (
-        HttpClient(stand.target, patience=0) as remote,
+        HttpClient(stand.target, retry_timeout=0) as remote,
         pytest.raises(HttpRefusal, match="the queue is full"),
     ):
         remote.request("GET", "/")
@@ -125,7 +128,7 @@ def test_patience_ends(stand: Stand) -> None:
 def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exception]) -> None:
     stand.answers = [(status, b'{"code": "c", "detail": "so it is", "more": 1}')]
     with (
-        HttpClient(stand.target, patience=PATIENCE) as remote,
+        HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote,
         pytest.raises(error, match="so it is") as error_info,
     ):
         remote.request("GET", "/")
@@ -138,7 +141,7 @@ def test_another_server(stand: Stand) -> None:
     """The error includes the beginning of an answer that is not a broker's."""
     stand.answers = [(404, b"<html>" + b"x" * 10_000)]
     with (
-        HttpClient(stand.target, patience=PATIENCE) as remote,
+        HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote,
         pytest.raises(ConnectionLost, match="<html>") as error,
     ):
         remote.request("GET", "/")
@@ -148,7 +151,7 @@ def test_another_server(stand: Stand) -> None:
 def test_a_redirection_is_an_error(stand: Stand) -> None:
     stand.answers = [(301, b"")]
     with (
-        HttpClient(stand.target, patience=PATIENCE) as remote,
+        HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote,
         pytest.raises(ConnectionLost, match="it redirects to https://elsewhere/"),
     ):
         remote.request("DELETE", "/")
@@ -157,7 +160,7 @@ def test_a_redirection_is_an_error(stand: Stand) -> None:
 def test_no_server(stand: Stand) -> None:
     unreachable = target({"url": "http://127.0.0.1:9"})
     with (
-        HttpClient(unreachable, patience=0) as remote,
+        HttpClient(unreachable, retry_timeout=0) as remote,
         pytest.raises(ConnectionLost, match="is it running"),
     ):
         remote.request("GET", "/")

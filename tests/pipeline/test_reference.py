@@ -85,7 +85,7 @@ def test_options_of_the_sink() -> None:
     assert defaults["deadLetterQueue"] == [parsed.dead_letters]
     assert defaults["transactionBytes"] == [str(PART_BYTES)]
     assert defaults["transactionRows"] == [str(PART_ROWS)]
-    assert defaults["retryTimeout"] == [f"{parsed.patience:g}"]
+    assert defaults["retryTimeout"] == [f"{parsed.retry_timeout:g}"]
 
 
 def test_columns_of_the_sink() -> None:

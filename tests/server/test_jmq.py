@@ -125,7 +125,7 @@ def test_a_first_byte_may_come_alone(start: Start) -> None:
     with RawJmq(port) as client:
         packet = client.message("q", b"")  # refused before the login, but a packet
         client.socket.sendall(packet[:1])
-        time.sleep(0.2)  # more than the port mapper's patience
+        time.sleep(0.2)  # more than the port mapper's timeout
         client.socket.sendall(packet[1:])
         reply, request = client.hello()
         assert status_of(reply) == Status.OK

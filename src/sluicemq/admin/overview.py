@@ -70,7 +70,7 @@ from sluicemq.model.histogram import Distribution
 # | connections-full  | a listener is about to refuse connections                             |
 # | disk-slow         | the p99 of fdatasync durations is above SLOW_SYNC_SECONDS             |
 # | loop-slow         | the p99 of the event loop lag is above SLOW_LOOP_SECONDS              |
-# | prepared          | a prepared transaction has waited for longer than PATIENCE_MS         |
+# | prepared          | a prepared transaction has waited for longer than MAX_PREPARED_MS         |
 
 ALARM_FRACTION: Final = 0.9
 """Fraction of a limit above which an alarm is raised."""
@@ -78,7 +78,7 @@ SLOW_SYNC_SECONDS: Final = 0.5
 SLOW_LOOP_SECONDS: Final = 0.1
 MIN_MEASUREMENTS: Final = 20
 """Minimum number of measurements for a p99."""
-PATIENCE_MS: Final = 3_600_000
+MAX_PREPARED_MS: Final = 3_600_000
 
 
 def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
@@ -148,7 +148,7 @@ def alarms(
     overdue = [
         transaction
         for transaction in broker.transactions.prepared.values()
-        if broker.clock.wall - transaction.created > PATIENCE_MS
+        if broker.clock.wall - transaction.created > MAX_PREPARED_MS
     ]
     if overdue:
         yield AlarmView(

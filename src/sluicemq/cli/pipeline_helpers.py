@@ -131,8 +131,8 @@ class ProgressDisplay(Progress):
         if self._as_json:
             print_json(_step_document(step, anomalies))
             return
-        if step.trouble:
-            self.console.print(f"[yellow]{escape(step.trouble)}[/]")
+        if step.problem:
+            self.console.print(f"[yellow]{escape(step.problem)}[/]")
             return
         seconds = (datetime.now(UTC) - self._started).total_seconds()
         rates = [f"{step.rows / seconds:,.0f} events/s"]
@@ -153,8 +153,8 @@ class ProgressDisplay(Progress):
 
 def _step_document(step: BatchProgress, anomalies: int | None) -> dict[str, Any]:
     document: dict[str, Any] = {"rows": step.rows, "lag": step.lag}
-    if step.trouble:
-        document["trouble"] = step.trouble
+    if step.problem:
+        document["problem"] = step.problem
     if step.batch is not None:
         batch = step.batch
         document["batch"] = {

@@ -437,7 +437,7 @@ def receive(
 
     A message is acknowledged after it has been written. Exits with code 1 if none was received.
     """
-    patience = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
+    receive_timeout = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
     received = 0
     with (
         connect(Url.parse(url), connect_timeout, count) as connection,
@@ -445,7 +445,7 @@ def receive(
     ):
         task = progress.tasks[0].id
         while not count or received < count:
-            batch = connection.receive(patience, count - received if count else BATCH)
+            batch = connection.receive(receive_timeout, count - received if count else BATCH)
             if not batch:
                 break
             written_messages = []
@@ -458,7 +458,9 @@ def receive(
             received += len(batch)
             progress.update(task, completed=received)
     if not received:
-        period = f" within {format_quantity(patience, Unit.SECONDS)}" if patience else ""
+        period = (
+            f" within {format_quantity(receive_timeout, Unit.SECONDS)}" if receive_timeout else ""
+        )
         raise SluiceError(f"no message from {url}{period}")
 
 

@@ -499,10 +499,10 @@ roles = typer.Typer(
 )
 permissions_app.add_typer(roles, name="role")
 
-WhoArgument = Annotated[
-    str, typer.Argument(metavar="WHO", help="A user, or a role with --role.", show_default=False)
+GranteeArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="A user, or a role with --role.", show_default=False)
 ]
-RoleFlag = Annotated[bool, typer.Option("--role", help="WHO is a role.")]
+RoleFlag = Annotated[bool, typer.Option("--role", help="NAME is a role.")]
 PatternArgument = Annotated[
     str,
     typer.Argument(
@@ -539,7 +539,7 @@ _ROLES: Final[tuple[Column[RoleView], ...]] = (
 @action_command(permissions_app, "grant", opening=open_accounts)
 def grant(
     accounts: Accounts,
-    who: WhoArgument,
+    grantee: GranteeArgument,
     pattern: PatternArgument,
     operation: Annotated[
         list[str],
@@ -561,55 +561,58 @@ def grant(
     granting: ApiOperation[NamedBody[PermissionRequest], Any] = (
         GRANT_ROLE_PERMISSION if role else GRANT_USER_PERMISSION
     )
-    accounts.call(granting, NamedBody(name=who, body=body))
+    accounts.call(granting, NamedBody(name=grantee, body=body))
     names = list(map(str, operations))
     return CommandResult(
         {
-            "who": who,
+            "grantee": grantee,
             "role": role,
             "pattern": pattern,
             "operations": names,
             "ignore_case": ignore_case,
         },
-        f"{who} may {', '.join(names)} {pattern}{' in any letter case' if ignore_case else ''}.",
+        f"{grantee} may {', '.join(names)} {pattern}"
+        f"{' in any letter case' if ignore_case else ''}.",
     )
 
 
 @action_command(permissions_app, "revoke", opening=open_accounts)
 def revoke(
-    accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
+    accounts: Accounts, grantee: GranteeArgument, pattern: PatternArgument, role: RoleFlag = False
 ) -> CommandResult:
     """Revoke the grant for exactly that pattern."""
     holders: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
     for account in accounts.items(holders, AccountQuery()):
-        if account.name == who and pattern not in {
+        if account.name == grantee and pattern not in {
             permission.pattern for permission in account.permissions
         }:
-            raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
+            raise AccessError(f"{grantee} has no permission for the pattern {pattern!r}")
     revoking = REVOKE_ROLE_PERMISSION if role else REVOKE_USER_PERMISSION
-    accounts.call(revoking, RevokePermission(name=who, pattern=pattern))
+    accounts.call(revoking, RevokePermission(name=grantee, pattern=pattern))
     return CommandResult(
-        {"who": who, "role": role, "pattern": pattern},
-        f"{who} has no permission for {pattern} any more.",
+        {"grantee": grantee, "role": role, "pattern": pattern},
+        f"{grantee} has no permission for {pattern} any more.",
     )
 
 
 @query_command(permissions_app, "list", opening=open_accounts)
 def list_permissions(
     accounts: Accounts,
-    who: Annotated[
+    grantee: Annotated[
         str | None,
-        typer.Argument(metavar="[WHO]", help="A user, or a role with --role.", show_default=False),
+        typer.Argument(metavar="[NAME]", help="A user, or a role with --role.", show_default=False),
     ] = None,
     role: RoleFlag = False,
 ) -> CommandResult:
     """List permissions of one user, of one role, or of all. A user's list includes its roles'."""
     all_roles = list(accounts.items(LIST_ROLES, AccountQuery()))
     all_users = [] if role else list(accounts.items(LIST_USERS, AccountQuery()))
-    chosen_users = [account for account in all_users if who in (None, account.name)]
-    chosen_roles = [holder for holder in all_roles if who is None or (role and who == holder.name)]
-    if who is not None and not (chosen_users or chosen_roles):
-        raise AccessError(f"the {'role' if role else 'user'} {who!r} does not exist")
+    chosen_users = [account for account in all_users if grantee in (None, account.name)]
+    chosen_roles = [
+        holder for holder in all_roles if grantee is None or (role and grantee == holder.name)
+    ]
+    if grantee is not None and not (chosen_users or chosen_roles):
+        raise AccessError(f"the {'role' if role else 'user'} {grantee!r} does not exist")
     of_roles = {holder.name: holder.permissions for holder in all_roles}
     rows = [row for user in chosen_users for row in _permission_rows(user, of_roles)]
     rows += [
@@ -617,7 +620,7 @@ def list_permissions(
         for holder in chosen_roles
         for permission in holder.permissions
     ]
-    empty = "No permissions have been granted." if who is None else "Nothing."
+    empty = "No permissions have been granted." if grantee is None else "Nothing."
     return list_result(rows, _PERMISSIONS, empty)
 
 

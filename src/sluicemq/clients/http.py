@@ -4,9 +4,9 @@
     https://…  or  http+tls://…?ca=FILE&insecure=true
     http+unix:///path
 
-An `HttpClient` with `patience`, as Spark tasks have, repeats requests while the broker restarts: if
-the connection breaks, or the status is 408, 502, 503 or 504. All its requests must therefore be
-idempotent.
+An `HttpClient` with `retry_timeout`, as Spark tasks have, repeats requests while the broker
+restarts: if the connection breaks, or the status is 408, 502, 503 or 504. All its requests must
+therefore be idempotent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from sluicemq.model.errors import (
 )
 
 PORT: Final = 7680
-PATIENCE: Final = 60.0
+RETRY_TIMEOUT: Final = 60.0
 """Seconds for which a broker may be unavailable before a request fails."""
 TIMEOUT: Final = 60.0
 """Default timeout in seconds for the next bytes of a response."""
@@ -161,16 +161,16 @@ class HttpClient:
     """
 
     def __init__(
-        self, target: HttpTarget, *, timeout: float = TIMEOUT, patience: float | None = None
+        self, target: HttpTarget, *, timeout: float = TIMEOUT, retry_timeout: float | None = None
     ) -> None:
         """Set the time limits in seconds.
 
         timeout   for the next bytes of a response
-        patience  for which failed requests are repeated; None = not at all
+        retry_timeout  for which failed requests are repeated; None = not at all
         """
         self.target = target
         self._timeout = timeout
-        self._patience = patience
+        self._retry_timeout = retry_timeout
         self._connection: http.client.HTTPConnection | None = None
 
     def request(
@@ -182,7 +182,7 @@ class HttpClient:
     ) -> HttpResponse:
         """Send a request and return its response.
 
-        Raises ConnectionLost if the broker was unavailable for longer than `patience`,
+        Raises ConnectionLost if the broker was unavailable for longer than `retry_timeout`,
         AuthenticationMissing or AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for
         other errors. A redirection raises ConnectionLost: it is not followed.
         """
@@ -230,7 +230,7 @@ class HttpClient:
 
     def receive(self) -> HttpResponse:
         """Return the response to the last `send`; raises as `request`."""
-        deadline = time.monotonic() + (self._patience or 0.0)
+        deadline = time.monotonic() + (self._retry_timeout or 0.0)
         pause = _FIRST_PAUSE
         while True:
             fault: Exception
@@ -249,7 +249,7 @@ class HttpClient:
             if not stale or isinstance(fault, TimeoutError):
                 untrusted = isinstance(fault, ssl.SSLCertVerificationError)
                 if untrusted or time.monotonic() + pause > deadline:
-                    raise connection_error(self.target, fault, self._patience) from fault
+                    raise connection_error(self.target, fault, self._retry_timeout) from fault
                 # jitter, so that tasks do not retry at the same moment
                 time.sleep(pause * random.uniform(0.75, 1.0))
                 pause = min(2 * pause, _MAX_PAUSE)
@@ -380,22 +380,24 @@ def invalid_response_error(target: HttpTarget) -> ConnectionLost:
 
 
 def connection_error(
-    target: HttpTarget, fault: Exception, patience: float | None
+    target: HttpTarget, fault: Exception, retry_timeout: float | None
 ) -> ConnectionLost:
     """Return the error for a connection that cannot be made or breaks, after requests have been
-    repeated for `patience` seconds; None = not repeated."""
+    repeated for `retry_timeout` seconds; None = not repeated."""
     if isinstance(fault, ssl.SSLCertVerificationError):
         advice = (
-            "; name the authority's file by ?ca=FILE in the url" if patience is not None else ""
+            "; name the authority's file by ?ca=FILE in the url"
+            if retry_timeout is not None
+            else ""
         )
         return ConnectionLost(
             f"the certificate of {target} is not trusted: {fault.verify_message}{advice}"
         )
     reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-    if patience is not None:
+    if retry_timeout is not None:
         return ConnectionLost(
-            f"no answer from the broker at {target} for {patience:g} s ({reason}); is it running, "
-            f"with a listener {str(target).replace('https', 'http+tls')}?"
+            f"no answer from the broker at {target} for {retry_timeout:g} s ({reason}); is it "
+            f"running, with a listener {str(target).replace('https', 'http+tls')}?"
         )
     if isinstance(fault, TimeoutError):
         return ConnectionLost(f"the broker at {target} does not answer: {reason}")

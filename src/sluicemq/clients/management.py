@@ -35,7 +35,7 @@ class ManagementClient(AsyncClient):
         self._target = target
         self._timeout = timeout
         self._client = HttpClient(target, timeout=timeout)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @classmethod
     async def open(cls, target: HttpTarget, timeout: float = TIMEOUT) -> Self:
@@ -49,7 +49,7 @@ class ManagementClient(AsyncClient):
 
         Raises as `HttpClient.call`.
         """
-        async with self._turn:
+        async with self._lock:
             try:
                 return await run_sync(
                     self._client.call, operation, parameters, abandon_on_cancel=True

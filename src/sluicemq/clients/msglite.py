@@ -344,9 +344,9 @@ class MsgliteClient(AsyncClient):
         """Return the answer. With `timeout`, None if there is none so many seconds after the broker
         started the command, which it continues: another call may take it over.
         """
-        patience = max(0.0, self._answered_by - time.monotonic()) + self._connection.timeout
+        wait_seconds = max(0.0, self._answered_by - time.monotonic()) + self._connection.timeout
         loop = asyncio.get_running_loop()
-        end = loop.time() + patience
+        end = loop.time() + wait_seconds
         answer = request.answer
         try:
             async with asyncio.timeout_at(end) as limit:
@@ -361,7 +361,7 @@ class MsgliteClient(AsyncClient):
             if answer.done() and not answer.cancelled():  # it arrived in the last moment
                 return answer.result()
             if timeout is None or time.monotonic() > self._answered_by + self._connection.timeout:
-                raise RequestTimeout(f"no answer in {patience:.0f} s") from None
+                raise RequestTimeout(f"no answer in {wait_seconds:.0f} s") from None
             return None
         except asyncio.CancelledError:
             # cancelled in the moment the message arrived: keep it for the next ready

@@ -163,7 +163,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 # --- SQLite files -------------------------------------------------------------------------------
 
-BESIDE: Final = ("-wal", "-journal")
+COMPANION_SUFFIXES: Final = ("-wal", "-journal")
 """Suffixes of files beside a database that is in use or was interrupted by a crash."""
 _MAGIC: Final = b"SQLite format 3\0"
 
@@ -185,7 +185,7 @@ def open_database(path: Path, change_detector: ChangeDetector) -> Iterator[sqlit
         raise SourceError(f"{path}: there is no such file")
     if not is_database(path):
         raise Damage(f"{path}, byte 0: the file is not an SQLite database")
-    companion_files = [Path(f"{path}{suffix}") for suffix in BESIDE]
+    companion_files = [Path(f"{path}{suffix}") for suffix in COMPANION_SUFFIXES]
     for file in (path, *companion_files):
         change_detector.record_state(file)
     if use := describe_use(path):

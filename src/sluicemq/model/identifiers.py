@@ -20,7 +20,7 @@ from typing import Final
 
 _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
 _PLAIN_DOTTED: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*\Z")
-_LOOK_ALIKE: Final = re.compile(r"_(?=HYPHEN|DOT|x[0-9A-F]{4})")
+_ESCAPE_LIKE: Final = re.compile(r"_(?=HYPHEN|DOT|x[0-9A-F]{4})")
 _WRITTEN: Final = re.compile(r"_(?:(HYPHEN)|(DOT)|x([0-9A-F]{4,6}))_")
 _START: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"})
 _PART: Final = _START | {"Nd", "Mn", "Mc"}
@@ -33,15 +33,15 @@ def to_identifier(name: str, dotted: bool = False) -> str:
 
     With `dotted`, a dot that is not at the start remains a dot. "" remains "".
     """
-    look_alikes = "_" in name and {match.start() for match in _LOOK_ALIKE.finditer(name)}
-    if not look_alikes and (_PLAIN_DOTTED if dotted else _PLAIN).match(name):
+    escape_like = "_" in name and {match.start() for match in _ESCAPE_LIKE.finditer(name)}
+    if not escape_like and (_PLAIN_DOTTED if dotted else _PLAIN).match(name):
         return name
     parts: list[str] = []
     for index, character in enumerate(name):
         kind = unicodedata.category(character)
         # Java classifies UTF-16 units, and a surrogate is not a letter
         fits = kind in (_PART if index else _START) and character <= "\uffff"
-        if (fits and not (look_alikes and index in look_alikes)) or (
+        if (fits and not (escape_like and index in escape_like)) or (
             dotted and index and character == "."
         ):
             parts.append(character)

@@ -213,8 +213,8 @@ def test_what_passes_by_itself_is_tried_again(
 
     row_count = Supervisor(spark, traffic.job(), report, stop).run(0.05)
     assert row_count == 33
-    troubles = [step.trouble for step in reports if step.trouble]
-    assert troubles == ["a worker has died; again in 0.01 s"] * 2
+    problems = [step.problem for step in reports if step.problem]
+    assert problems == ["a worker has died; again in 0.01 s"] * 2
     traffic.check(spark)
 
 

@@ -103,13 +103,13 @@ def test_backlog_and_failures_are_counts() -> None:
             row(1, dead_lettered=5, backlog=7, unacked=0),
         )
     )
-    assert list(charts(report)) == ["traffic", "backlog", "troubles"]
-    axes_by_name = {name: axes_of(report, name) for name in ("backlog", "troubles")}
+    assert list(charts(report)) == ["traffic", "backlog", "failures"]
+    axes_by_name = {name: axes_of(report, name) for name in ("backlog", "failures")}
     assert {label: values(patch) for label, patch in steps(axes_by_name["backlog"]).items()} == {
         "ready": [9, 7],
         "unacknowledged": [4, 0],
     }
-    assert {label: values(patch) for label, patch in steps(axes_by_name["troubles"]).items()} == {
+    assert {label: values(patch) for label, patch in steps(axes_by_name["failures"]).items()} == {
         "dead letters": [0, 5],
         "expired": [2, 0],
         "redelivered": [3, 0],
@@ -209,7 +209,7 @@ def test_nothing_overlaps_or_leaves_the_figure(
 ) -> None:
     report = build(busy(minutes, 5, step), anomalies(anomaly()))
     assert report.timeline is not None
-    assert list(charts(report)) == ["traffic", "latency", "backlog", "troubles"]
+    assert list(charts(report)) == ["traffic", "latency", "backlog", "failures"]
     for name in charts(report):
         figure = draw(report, name, size)
         Drawings().svg(figure, name)
@@ -280,7 +280,7 @@ def test_pictures(tmp_path: Path) -> None:
     report = build(busy(10, 3), title="$\\frac{1}$ 訂單")
     directory = tmp_path / "deep" / "pictures"
     write_pngs(report, directory)
-    names = ["backlog.png", "latency.png", "traffic.png", "troubles.png"]
+    names = ["backlog.png", "latency.png", "traffic.png", "failures.png"]
     assert sorted(path.name for path in directory.iterdir()) == names
     for path in directory.iterdir():
         data = path.read_bytes()

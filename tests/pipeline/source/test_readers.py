@@ -149,8 +149,8 @@ def vectorised(
 ) -> tuple[Found, JournalDamaged | None]:
     records: Found = []
     try:
-        for stretch in scan_segment(kind(view, end), 0, end, report):
-            records += records_of(stretch.heads, memoryview(stretch.data), stretch.base)
+        for block in scan_segment(kind(view, end), 0, end, report):
+            records += records_of(block.heads, memoryview(block.data), block.base)
     except JournalDamaged as error:
         return records, error
     return records, None
@@ -231,7 +231,7 @@ def test_both_readers_stop_at_a_torn_tail(tmp_path: Path) -> None:
 def test_both_readers_find_the_same_damage(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "STRETCH_BYTES", (128, 200, 1024)[seed % 3])
+    monkeypatch.setattr(heads, "BLOCK_BYTES", (128, 200, 1024)[seed % 3])
     fill(tmp_path)
     chance = random.Random(seed)
     path, data, end = chance.choice(copies(tmp_path))

@@ -15,13 +15,13 @@ ROWS = b"101 refbroker 301\njms tcp NORMAL 43973\n.\n"
 class PortMapperHarness(SessionHarness):
     """Connections that have half a second for their line."""
 
-    patience = 0.5
+    line_timeout = 0.5
 
     def open(self, transport: Transport) -> Session:
         return PortMapperSession(
             transport,
             lambda: encode_services("refbroker", [Service("jms", "tcp", "NORMAL", 43973)]),
-            self.patience,
+            self.line_timeout,
         )
 
     def connect(self) -> SessionPeer:
@@ -94,8 +94,8 @@ def test_the_end_of_input_is_the_end_of_the_line(harness: PortMapperHarness) -> 
     assert not peer.transport.open
 
 
-def test_patience_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
-    harness.patience = 0.0
+def test_line_timeout_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
+    harness.line_timeout = 0.0
     peer = harness.connect()
     harness.run_event_loop(3_600_000)
     assert peer.transport.open

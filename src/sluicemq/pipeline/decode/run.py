@@ -20,7 +20,7 @@ from sluicemq.pipeline.decode.codecs import FRAMES, DecodeOptions
 from sluicemq.pipeline.decode.streams import decode_file
 from sluicemq.pipeline.session import cached
 
-MAX_TROUBLES: Final = 100
+MAX_ERROR_TEXTS: Final = 100
 """Maximum number of errors in a summary."""
 
 
@@ -65,13 +65,13 @@ class Summary(NamedTuple):
     connections  number of connections with payload
     counts       frames, bytes and errors by protocol and frame, which are None if not recognised
                  or not decoded
-    troubles     the first MAX_TROUBLES errors: file, stream, direction, offset and text
+    error_texts     the first MAX_ERROR_TEXTS errors: file, stream, direction, offset and text
     errors       number of all errors
     """
 
     connections: int
     counts: list[Row]
-    troubles: list[str]
+    error_texts: list[str]
     errors: int
 
     def lines(self) -> Iterator[str]:
@@ -84,11 +84,11 @@ class Summary(NamedTuple):
         for protocol, frame, number, size, errors in self.counts:
             label = f"{protocol or 'not recognised':<18}{frame or 'not decoded':<28}"
             yield f"{label}{number:>14,}{size:>18,}{errors:>10,}"
-        if self.troubles:
+        if self.error_texts:
             yield ""
-            yield from self.troubles
-        if self.errors > len(self.troubles):
-            yield f"and {self.errors - len(self.troubles):,} more"
+            yield from self.error_texts
+        if self.errors > len(self.error_texts):
+            yield f"and {self.errors - len(self.error_texts):,} more"
 
 
 def run(
@@ -132,17 +132,17 @@ def _summary(frames: DataFrame) -> Summary:
     # the stream of a log of raw bytes is the file
     side = f.when(f.col("stream") != f.col("file"), f.concat_ws(", ", "stream", "direction"))
     byte = f.when(f.col("offset").isNotNull(), f.format_string("byte %,d", "offset"))
-    troubles = (
+    error_texts = (
         frames.where("error is not null")
         .orderBy("file", "connection", "direction", "offset")
         .select(f.concat_ws(": ", f.concat_ws(", ", "file", side, byte), "error"))
-        .limit(MAX_TROUBLES)
+        .limit(MAX_ERROR_TEXTS)
         .collect()
     )
     return Summary(
         connections.count(),
         counts,
-        [text for (text,) in troubles],
+        [text for (text,) in error_texts],
         sum(count.errors for count in counts),
     )
 

@@ -129,13 +129,13 @@ class BatchProgress:
     rows     events written to all tables since the start
     lag      unread records of the journal; None = not known yet
     batch    batch of one of the queries, None for a restart
-    trouble  reason of a restart, or ""
+    problem  reason of a restart, or ""
     """
 
     rows: int = 0
     lag: int | None = None
     batch: BatchResult | None = None
-    trouble: str = ""
+    problem: str = ""
 
 
 @dataclass
@@ -145,14 +145,14 @@ class RunningQuery:
     names    its layers; empty for the definition's tables
     rows     events written since the start
     written  batches that were written and are possibly not committed yet
-    fault    error of its batch, because the JVM passes on only its text
+    batch_error  error of its batch, because the JVM passes on only its text
     """
 
     name: str
     names: list[str]
     rows: int = 0
     written: deque[tuple[int, BatchResult]] = field(default_factory=deque)
-    fault: Exception | None = None
+    batch_error: Exception | None = None
     handle: StreamingQuery | None = None
 
 
@@ -206,14 +206,14 @@ class Supervisor:
                     refresh_gold(self._spark, self._job.definition, self._job.lake)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                kind, fault = cause_of(error)
+                kind, cause = cause_of(error)
                 after = sum(query.rows for query in self._queries)
                 attempts = attempts + 1 if after == before else 1
                 if kind not in _TRANSIENT or attempts > MAX_ATTEMPTS:
-                    raise fault from error
+                    raise cause from error
                 pause = min(MAX_PAUSE, 2.0 ** (attempts - 1))
                 self._on_progress(
-                    BatchProgress(self._rows, trouble=f"{fault}; again in {pause:g} s")
+                    BatchProgress(self._rows, problem=f"{cause}; again in {pause:g} s")
                 )
                 self._stop.wait(pause)
         return self._rows
@@ -251,7 +251,7 @@ class Supervisor:
         lake = self._job.lake
         end = min(writer.ends.values(), default=-1)
         start = "earliest" if end < 0 else str(end + 1)
-        query.fault = None
+        query.batch_error = None
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         write_batch = writer.write if query.names else self._write_typed
 
@@ -260,7 +260,7 @@ class Supervisor:
                 first, last = checkpoint.records(batch)
                 query.written.append((batch, write_batch(events, first, last)))
             except Exception as error:
-                query.fault = error
+                query.batch_error = error
                 raise
 
         stream = (
@@ -444,7 +444,7 @@ def _has_ended(query: RunningQuery) -> bool:
     handle = query.handle
     if handle is not None and handle.isActive:
         return False
-    error = query.fault or (handle and handle.exception())
+    error = query.batch_error or (handle and handle.exception())
     if error:
         raise error
     return True

@@ -175,7 +175,7 @@ CHARTS: Final = {
         "Ready and unacknowledged messages at the end of each period of time.",
         lambda line: {"ready": line.counts["backlog"], "unacknowledged": line.counts["unacked"]},
     ),
-    "troubles": Chart(
+    "failures": Chart(
         "Redelivered, expired, dead",
         "Messages that were redelivered, expired or became dead letters.",
         lambda line: {
@@ -195,7 +195,7 @@ def charts(report: ReportFigures) -> dict[str, Chart]:
     has_data = {
         "latency": report.timeline.latency.any(),
         "backlog": "backlog" in report.timeline.counts,
-        "troubles": report.redelivered or report.expired or report.dead_lettered,
+        "failures": report.redelivered or report.expired or report.dead_lettered,
     }
     return {name: chart for name, chart in CHARTS.items() if has_data.get(name, True)}
 

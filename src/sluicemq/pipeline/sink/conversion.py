@@ -1,7 +1,7 @@
 """Conversion of Arrow batches to the broker's rows, one column at a time.
 
-Values that cannot be converted are recorded as faults: they map the index of a row in the batch to
-a text, and only the first fault of a row is kept. The broker rejects rows with a fault, as it
+Values that cannot be converted are recorded as errors: they map the index of a row in the batch to
+a text, and only the first error of a row is kept. The broker rejects rows with an error, as it
 rejects those that are invalid for other reasons, such as a body that is no JSON.
 
 The column `body` becomes body bytes and body kinds:
@@ -45,7 +45,7 @@ from sluicemq.protocols.java import MAX_SIZE, SerialError, dumps_map, inflate
 from sluicemq.protocols.transcoding import COMPRESSION
 
 T = TypeVar("T")
-Faults = dict[int, str]
+RowErrors = dict[int, str]
 Properties = dict[str, Property]
 Values = tuple[Any, ...]
 """Fields of model.rows.Row in order; trailing fields may be missing."""
@@ -59,7 +59,7 @@ class InvalidValue(ValueError):
 
 
 def convert_distinct(
-    column: pa.Array, faults: Faults, read: Callable[[Any], T], missing: T
+    column: pa.Array, errors: RowErrors, read: Callable[[Any], T], missing: T
 ) -> Iterable[T]:
     """Convert each value with `read`, which may raise InvalidValue; null becomes `missing`.
 
@@ -71,8 +71,8 @@ def convert_distinct(
     for value in encoded.dictionary.to_pylist():
         try:
             values.append(read(value))
-        except InvalidValue as fault:
-            reasons[len(values)] = str(fault)
+        except InvalidValue as error:
+            reasons[len(values)] = str(error)
             values.append(missing)
     if len(values) == 1 and not reasons and not encoded.null_count:
         return repeat(values[0], len(column))
@@ -81,7 +81,7 @@ def convert_distinct(
     if reasons:
         for row, index in enumerate(indices):
             if index in reasons:
-                faults.setdefault(row, reasons[index])
+                errors.setdefault(row, reasons[index])
     return [values[index] for index in indices]
 
 
@@ -117,17 +117,17 @@ _ESCAPED_BYTE: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
 """Escape of a byte that is not UTF-8 in a name, as the source writes it."""
 
 
-def _texts(column: pa.Array, faults: Faults) -> list[str]:
+def _texts(column: pa.Array, errors: RowErrors) -> list[str]:
     return [text or "" for text in column.to_pylist()]
 
 
-def _milliseconds(column: pa.Array, faults: Faults, fault: str) -> list[int]:
+def _milliseconds(column: pa.Array, errors: RowErrors, reason: str) -> list[int]:
     """Return timestamps in ms since 1970, or durations in ms; 0 for null."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", tz="UTC"), safe=False)
     numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
     for row in np.flatnonzero((numbers < 0) | (numbers > MAX_TIME)).tolist():
-        faults.setdefault(row, fault)
+        errors.setdefault(row, reason)
     times: list[int] = numbers.clip(0, MAX_TIME).tolist()
     return times
 
@@ -155,10 +155,10 @@ _UNKNOWN: Final = -1
 
 
 def read_bodies(
-    column: pa.Array, kinds: pa.Array | None, faults: Faults
+    column: pa.Array, kinds: pa.Array | None, errors: RowErrors
 ) -> tuple[list[bytes], list[int]]:
     """Return the bytes of each body (b"" for null) and its kind."""
-    values, default_kind, allowed_kinds = _bytes(column, faults)
+    values, default_kind, allowed_kinds = _bytes(column, errors)
     bodies = [body or b"" for body in values]
     if kinds is None and not column.null_count:
         codes = [int(default_kind)] * len(bodies)
@@ -167,7 +167,7 @@ def read_bodies(
         row_kinds = (
             repeat(_UNKNOWN)
             if kinds is None
-            else convert_distinct(kinds, faults, _body_kind, _UNKNOWN)
+            else convert_distinct(kinds, errors, _body_kind, _UNKNOWN)
         )
         for row, (body, kind) in enumerate(zip(values, row_kinds, strict=False)):
             if kind > BodyKind.NONE and (body is None or kind not in allowed_kinds):
@@ -177,18 +177,20 @@ def read_bodies(
                     if body is None
                     else f"a body of type {column.type} cannot be of body_kind {name}"
                 )
-                faults.setdefault(row, problem)
+                errors.setdefault(row, problem)
             actual_kind = default_kind if kind == _UNKNOWN else kind
             codes.append(int(BodyKind.NONE if body is None else actual_kind))
     return bodies, codes
 
 
-def _bytes(column: pa.Array, faults: Faults) -> tuple[list[bytes | None], BodyKind, Set[BodyKind]]:
+def _bytes(
+    column: pa.Array, errors: RowErrors
+) -> tuple[list[bytes | None], BodyKind, Set[BodyKind]]:
     """Return the bytes of each body, None for null, with their default and their allowed kinds.
 
     A map is encoded as a MapMessage."""
     if pa.types.is_map(column.type):
-        maps = [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
+        maps = [_map(entries, row, errors) for row, entries in enumerate(column.to_pylist())]
         return maps, BodyKind.MAP, {BodyKind.MAP}
     raw = column.cast(pa.large_binary()).to_pylist()
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -196,13 +198,13 @@ def _bytes(column: pa.Array, faults: Faults) -> tuple[list[bytes | None], BodyKi
     return raw, BodyKind.BYTES, set(BodyKind)
 
 
-def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> bytes | None:
+def _map(entries: list[tuple[str, str]] | None, row: int, errors: RowErrors) -> bytes | None:
     if entries is None:
         return None
     try:
         return dumps_map(dict(entries))
     except SerialError as error:
-        faults.setdefault(row, f"the body is not a MapMessage: {error}")
+        errors.setdefault(row, f"the body is not a MapMessage: {error}")
         return b""
 
 
@@ -229,7 +231,7 @@ _READERS: Final[dict[str, Callable[[str], Property]]] = {
 
 
 def read_properties(
-    column: pa.Array, types: pa.Array | None, faults: Faults
+    column: pa.Array, types: pa.Array | None, errors: RowErrors
 ) -> list[Properties | None]:
     """Return the properties of each row; None if it has none."""
     result: list[Properties | None] = []
@@ -239,8 +241,8 @@ def read_properties(
             if name in properties:
                 try:
                     properties[name] = _value(name, properties[name], kind)
-                except InvalidValue as fault:
-                    faults.setdefault(row, str(fault))
+                except InvalidValue as error:
+                    errors.setdefault(row, str(error))
         result.append(properties or None)
     return result
 
@@ -273,11 +275,11 @@ _FIELDS: Final = Row.__struct_fields__
 _DEFAULTS: Final = dict(zip(_FIELDS, row_of(""), strict=True))
 _MAX_REJECTED_BODY: Final = 65_536
 
-_READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
+_READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, RowErrors], Iterable[object]]]] = {
     "priority": partial(convert_distinct, read=_priority, missing=DEFAULT_PRIORITY),
-    "ttl": partial(_milliseconds, fault="ttl is negative or far too long"),
-    "expiration": partial(_milliseconds, fault="expiration is before 1970 or after 9999"),
-    "deliver_at": partial(_milliseconds, fault="deliver_at is before 1970 or after 9999"),
+    "ttl": partial(_milliseconds, reason="ttl is negative or far too long"),
+    "expiration": partial(_milliseconds, reason="expiration is before 1970 or after 9999"),
+    "deliver_at": partial(_milliseconds, reason="deliver_at is before 1970 or after 9999"),
     "message_id": _texts,
     "correlation_id": _texts,
     "type": _texts,
@@ -301,42 +303,42 @@ class Converter:
     def convert(self, batch: pa.RecordBatch) -> list[Values]:
         """Return the rows in the batch's order.
 
-        A row with a fault has the fields that could be converted, and its reason (`name_of`)."""
+        A row with an error has the fields that could be converted, and its error (`name_of`)."""
         columns = {name: batch.column(index) for name, index in self._places.items()}
         count = batch.num_rows
-        faults: Faults = {}
+        errors: RowErrors = {}
         values: dict[str, Iterable[object]] = {}
-        values["destination"], values["topic"] = self._destinations(columns, count, faults)
+        values["destination"], values["topic"] = self._destinations(columns, count, errors)
         body = columns.get("body", pa.nulls(count, pa.binary()))
-        bodies, kinds = read_bodies(body, columns.get("body_kind"), faults)
+        bodies, kinds = read_bodies(body, columns.get("body_kind"), errors)
         properties = columns.get("properties")
         if properties is not None:
-            typed = read_properties(properties, columns.get("property_types"), faults)
-            _check_size(properties, typed, faults)
+            typed = read_properties(properties, columns.get("property_types"), errors)
+            _check_size(properties, typed, errors)
             _inflate(bodies, typed)
             values["properties"] = typed
         values["body"], values["body_kind"] = bodies, kinds
         for name, reader in _READERS_BY_COLUMN.items():
             if name in columns:
-                values[name] = reader(columns[name], faults)
+                values[name] = reader(columns[name], errors)
         if "reply_to" in columns:
             replies = columns["reply_to"].to_pylist()
             values["reply_to"] = [name and name.removeprefix("topic:") for name in replies]
             values["reply_topic"] = [bool(name) and name.startswith("topic:") for name in replies]
         if count and max(map(len, bodies)) > MAX_SIZE:
-            _check_bodies(bodies, faults)
+            _check_bodies(bodies, errors)
         fields = (values.get(name) or repeat(_DEFAULTS[name], count) for name in self._fields)
         rows = list(zip(*fields, strict=False))
-        for row, reason in faults.items():
+        for row, reason in errors.items():
             rows[row] = ([rows[row][0], reason], *rows[row][1:])
         return rows
 
     def _destinations(
-        self, columns: Mapping[str, pa.Array], count: int, faults: Faults
+        self, columns: Mapping[str, pa.Array], count: int, errors: RowErrors
     ) -> tuple[Iterable[object], Iterable[object]]:
         column = columns.get("destination", pa.nulls(count, pa.string()))
         texts = column.fill_null(self._options.destination)
-        names: Iterable[str | bytes] = convert_distinct(texts, faults, _name, "")
+        names: Iterable[str | bytes] = convert_distinct(texts, errors, _name, "")
         # the option's topic applies only to rows without a destination
         defaults: Iterable[bool] = (
             column.is_null().to_pylist() if self._options.topic else repeat(False)
@@ -344,30 +346,30 @@ class Converter:
         kinds = columns.get("destination_kind")
         if kinds is None:
             return names, defaults
-        topics = convert_distinct(kinds, faults, _topic, None)
+        topics = convert_distinct(kinds, errors, _topic, None)
         return names, [
             default if topic is None else topic
             for topic, default in zip(topics, defaults, strict=False)
         ]
 
 
-def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
-    """Record a fault for each body over the limit and truncate it for the dead letter.
+def _check_bodies(bodies: list[bytes], errors: RowErrors) -> None:
+    """Record an error for each body over the limit and truncate it for the dead letter.
 
     Clients of JMQ have the lowest limit of all protocols, MAX_SIZE."""
     for row, size in enumerate(map(len, bodies)):
         if size > MAX_SIZE:
-            faults.setdefault(row, f"the body has {size} bytes, {MAX_SIZE} are the most")
+            errors.setdefault(row, f"the body has {size} bytes, {MAX_SIZE} are the most")
             bodies[row] = bodies[row][:_MAX_REJECTED_BODY]
 
 
-def _check_size(column: pa.Array, properties: list[Properties | None], faults: Faults) -> None:
-    """Record a fault for properties over the limit and omit them: a part has a limit, too."""
+def _check_size(column: pa.Array, properties: list[Properties | None], errors: RowErrors) -> None:
+    """Record an error for properties over the limit and omit them: a part has a limit, too."""
     if column.nbytes <= MAX_PROPERTIES_BYTES:
         return
     for row, values in enumerate(properties):
         if values and (size := len(msgspec.msgpack.encode(values))) > MAX_PROPERTIES_BYTES:
-            faults.setdefault(row, f"the properties have {size} bytes")
+            errors.setdefault(row, f"the properties have {size} bytes")
             properties[row] = None
 
 

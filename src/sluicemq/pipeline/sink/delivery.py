@@ -158,7 +158,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             "dead_letter_queue": options.dead_letters,
         }
         self._parts = Parts(options.part_rows, options.part_bytes)
-        self._remote = HttpClient(options.target, patience=options.patience)
+        self._remote = HttpClient(options.target, retry_timeout=options.retry_timeout)
         self._pending_part: EncodedPart | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import types as t
 
-from sluicemq.clients.http import PATIENCE, HttpTarget, target
+from sluicemq.clients.http import RETRY_TIMEOUT, HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
 
@@ -51,7 +51,7 @@ class SinkOptions(NamedTuple):
     part_bytes, part_rows   limits of a transaction (transactionBytes, transactionRows)
     write_id     "" = none
     batch        index of the write within `write_id` (batchId)
-    patience     seconds (retryTimeout)
+    retry_timeout     seconds (retryTimeout)
     """
 
     target: HttpTarget
@@ -63,7 +63,7 @@ class SinkOptions(NamedTuple):
     part_rows: int = PART_ROWS
     write_id: str = ""
     batch: int = 0
-    patience: float = PATIENCE
+    retry_timeout: float = RETRY_TIMEOUT
 
 
 def read(options: Mapping[str, str]) -> SinkOptions:
@@ -109,7 +109,7 @@ def read(options: Mapping[str, str]) -> SinkOptions:
         _number(options_by_name, "transactionRows", PART_ROWS, 1),
         write_id,
         _number(options_by_name, "batchId", 0, 0),
-        _number(options_by_name, "retryTimeout", int(PATIENCE), 0),
+        _number(options_by_name, "retryTimeout", int(RETRY_TIMEOUT), 0),
     )
 
 

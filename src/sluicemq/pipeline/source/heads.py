@@ -113,8 +113,8 @@ def _signed(column: Column) -> Column:
 # The index of a sealed segment is verified; here the CRC of each record is checked instead.
 
 RECORDS: Final = 8192
-"""Maximum number of records of one stretch."""
-STRETCH_BYTES: Final = 8 << 20
+"""Maximum number of records of one block."""
+BLOCK_BYTES: Final = 8 << 20
 
 Report = Callable[[int, int], None]
 """Called with the start and end offsets of bytes that are not intact records."""
@@ -144,8 +144,8 @@ def segment_heads(segment: StoredSegment, start: int, report: Report | None) -> 
     if segment.index is not None:
         yield index_heads(segment.index)
         return
-    for stretch in scan_segment(segment, start, segment.end, report):
-        yield stretch.heads
+    for block in scan_segment(segment, start, segment.end, report):
+        yield block.heads
 
 
 def scan_segment(
@@ -156,7 +156,7 @@ def scan_segment(
     Damaged records are passed to `report` and skipped; without `report` they raise
     JournalDamaged."""
     position = start or SEGMENT_HEADER_BYTES
-    needed = STRETCH_BYTES
+    needed = BLOCK_BYTES
     while position < end:
         data = segment.read_bytes(position, end, needed)
         view = memoryview(data)
@@ -164,11 +164,11 @@ def scan_segment(
         if heads.count:
             yield ScannedRecords(heads, data, position)
             position += stop
-            needed = STRETCH_BYTES
+            needed = BLOCK_BYTES
             continue
         padded = size_at(view, 0) + 7 & -8
         if len(view) < padded <= end - position:
-            needed = padded  # the record is larger than the stretch
+            needed = padded  # the record is larger than the block
             continue
         position = _skip_damage(segment, position, end, report)
 

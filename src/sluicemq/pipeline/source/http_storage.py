@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluicemq.clients.http import (
-    PATIENCE,
+    RETRY_TIMEOUT,
     HttpClient,
     HttpRefusal,
     HttpResponse,
@@ -107,7 +107,7 @@ class HttpStorage(JournalStorage):
         """Return the client; its errors for missing resources become RecordNotFound, and those for
         conflicts (409) JournalError."""
         if self._remote is None:
-            self._remote = HttpClient(self._target, patience=PATIENCE)
+            self._remote = HttpClient(self._target, retry_timeout=RETRY_TIMEOUT)
         try:
             yield self._remote
         except HttpRefusal as refusal:

@@ -207,10 +207,10 @@ class _RangeReader:
         index, part = self._segment.index, self._range
         if index is None:
             report = None if self._reading.strict else self._report
-            for stretch in scan_segment(self._segment, part.start, part.end, report):
-                if int(stretch.heads["sequence"][0]) >= part.high:
+            for block in scan_segment(self._segment, part.start, part.end, report):
+                if int(block.heads["sequence"][0]) >= part.high:
                     return
-                yield stretch.heads, stretch.gather
+                yield block.heads, block.gather
         elif self._selection.may_be_in(index.summary):
             # start one record earlier, which may be the dead letter of the first one
             first_row = max(0, index.row(part.low) - 1)

@@ -191,7 +191,7 @@ _NAME: Final = Annotated[
 ]
 _NAMES: Final = tuple[str, ...]
 _SECTIONS: Final = list[dict[str, Any]]
-_MISFITS: Final[dict[Any, str]] = {
+_TYPE_ERRORS: Final[dict[Any, str]] = {
     _TEXT: "must be a text in quotes that is not empty",
     _NAME: f"must be a text of up to {MAX_NAME} letters a-z, digits and _ that begins with a "
     "letter",
@@ -248,15 +248,15 @@ class _Section:
                 if kind is _NAMES and len(set(value)) < len(value):
                     raise msgspec.ValidationError
             except msgspec.ValidationError:
-                self.problem(key, self._misfit(key, value, kind))
+                self.problem(key, self._type_error(key, value, kind))
 
-    def _misfit(self, key: str, value: object, kind: Any) -> str:
+    def _type_error(self, key: str, value: object, kind: Any) -> str:
         """Return the error of a value that is not of its kind."""
-        if kind not in _MISFITS:
+        if kind not in _TYPE_ERRORS:
             names = [str(name) for name in kind]
             return f"there is no {key} {value!r}; {suggestion(str(value), names)}"
         path = ".".join(part for part in (*self.path, key) if isinstance(part, str))
-        return f"{key} {_MISFITS[kind].format(path=path)}"
+        return f"{key} {_TYPE_ERRORS[kind].format(path=path)}"
 
     def problem(self, key: str, text: str) -> None:
         """Report an error at a key, or at the section's header if the key is missing."""

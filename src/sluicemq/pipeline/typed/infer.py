@@ -29,7 +29,7 @@ from sluicemq.pipeline.typed.definition import (
     TypedTable,
 )
 from sluicemq.pipeline.typed.rows import published, subscription
-from sluicemq.pipeline.typed.validation import column_faults, name_fault
+from sluicemq.pipeline.typed.validation import column_problems, name_problem
 
 SAMPLE: Final = 10_000
 """Messages that a schema is inferred from."""
@@ -146,11 +146,11 @@ def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, t
         if format is Format.CSV:  # its columns are known by their positions
             name = name.removeprefix("_")
         text = StructField(name, StringType())
-        if name_fault(name, allowed) or any(column_faults(text)):
+        if name_problem(name, allowed) or any(column_problems(text)):
             left_out.append(name)
         else:
             typed = StructField(name, column.dataType)
-            allowed[name.lower()] = text if any(column_faults(typed)) else typed
+            allowed[name.lower()] = text if any(column_problems(typed)) else typed
     return StructType([*allowed.values()]), tuple(left_out)
 
 

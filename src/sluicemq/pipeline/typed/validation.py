@@ -46,10 +46,10 @@ def check(spark: SparkSession, definition: Definition) -> None:
     tables: dict[str, DataFrame] = {}
     for table in definition.tables:
         title = f"table {table.name!r}"
-        columns, faults = _columns(table)
+        columns, texts = _columns(table)
         if columns is not None:
-            faults += _key_faults(table, columns)
-        problems += (Problem(table.line, f"{title}: {text}") for text in faults)
+            texts += _key_problems(table, columns)
+        problems += (Problem(table.line, f"{title}: {text}") for text in texts)
         if columns is None:
             continue
         row_type = t.StructType([*columns.fields, *METADATA.fields])
@@ -58,7 +58,7 @@ def check(spark: SparkSession, definition: Definition) -> None:
         tables[f"silver.{table.name}{QUARANTINE}"] = spark.createDataFrame([], QUARANTINE_COLUMNS)
         problems += (
             Problem(line, f"{title}, {condition}: {text}")
-            for line, condition, text in _condition_faults(spark, table, rows)
+            for line, condition, text in _condition_problems(spark, table, rows)
         )
     if not problems:
         for gold in definition.gold:
@@ -80,25 +80,27 @@ def _columns(table: TypedTable) -> tuple[t.StructType | None, list[str]]:
         return None, [f'schema is not DDL such as "id BIGINT, name STRING": {first_line(error)}']
     if not isinstance(columns, t.StructType):
         return None, ['schema has one type and no columns: write it as "id BIGINT, name STRING"']
-    faults = [
-        f"the column {item.name}: {fault}" for item in columns for fault in column_faults(item)
+    texts = [
+        f"the column {item.name}: {problem}"
+        for item in columns
+        for problem in column_problems(item)
     ]
-    if faults:
-        return None, faults  # Spark has no rows of some of these types
+    if texts:
+        return None, texts  # Spark has no rows of some of these types
     names: set[str] = set()
     for item in columns:
-        if fault := name_fault(item.name, names):
-            faults.append(f"the column {item.name} {fault}")
+        if problem := name_problem(item.name, names):
+            texts.append(f"the column {item.name} {problem}")
         names.add(item.name.lower())
         if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
-            faults.append(f"the column {item.name}: {table.format} has no nested values")
+            texts.append(f"the column {item.name}: {table.format} has no nested values")
     text = [isinstance(item.dataType, t.StringType) for item in columns]
     if table.format is Format.TEXT and text != [True]:
-        faults.append('format text has one column of type STRING, such as schema = "body STRING"')
-    return columns, faults
+        texts.append('format text has one column of type STRING, such as schema = "body STRING"')
+    return columns, texts
 
 
-def name_fault(name: str, others: Collection[str]) -> str | None:
+def name_problem(name: str, others: Collection[str]) -> str | None:
     """Return why a table cannot have a column of this name; None if it can.
 
     others  names of its other columns, in lower case
@@ -108,7 +110,7 @@ def name_fault(name: str, others: Collection[str]) -> str | None:
     return _TWICE if name.lower() in others else None
 
 
-def column_faults(field: t.StructField) -> Iterator[str]:
+def column_problems(field: t.StructField) -> Iterator[str]:
     """Yield what a table cannot have of a column, or of a field within it."""
     kind: t.DataType = field.dataType
     if not _FORBIDDEN.isdisjoint(field.name):
@@ -126,10 +128,10 @@ def column_faults(field: t.StructField) -> Iterator[str]:
         if part.name.lower() in names:
             yield f"the field {part.name} {_TWICE}"
         names.add(part.name.lower())
-        yield from column_faults(part)
+        yield from column_problems(part)
 
 
-def _key_faults(table: TypedTable, columns: t.StructType) -> Iterator[str]:
+def _key_problems(table: TypedTable, columns: t.StructType) -> Iterator[str]:
     """Yield what is wrong with the columns of `key` and `partition_by`."""
     kinds = {item.name: item.dataType for item in columns}
     for name in columns.names if table.key else ():
@@ -145,10 +147,10 @@ def _key_faults(table: TypedTable, columns: t.StructType) -> Iterator[str]:
                 yield f"partition_by {name!r} is BINARY, of which Delta keeps valid UTF-8 only"
 
 
-def _condition_faults(
+def _condition_problems(
     spark: SparkSession, table: TypedTable, rows: DataFrame
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield line, title and fault of each check, and `delete`, that is no condition."""
+    """Yield line, title and problem of each check, and `delete`, that is no condition."""
     conditions = [
         (item.line, f"expectation {item.name!r}", item.check) for item in table.expectations
     ]

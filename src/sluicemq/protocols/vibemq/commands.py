@@ -232,7 +232,7 @@ _OWN_ACCOUNT_ERRORS: Final = {
 _INVALID_USER_NAME: Final = (
     "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
 )
-_SUPERUSER_STAYS: Final = "Cannot delete a superuser account."
+_SUPERUSER_NOT_DELETABLE: Final = "Cannot delete a superuser account."
 
 
 class CommandPayload(msgspec.Struct, rename="camel"):
@@ -292,7 +292,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     elif kind == DELETE_USER:
         account = database.users.get(name)
         if account is not None and account.superuser:
-            callback(AccessDenied(_SUPERUSER_STAYS))
+            callback(AccessDenied(_SUPERUSER_NOT_DELETABLE))
         else:
             access.change(partial(records.remove_user, name=name), callback)
     elif kind == CHANGE_PASSWORD:
@@ -387,7 +387,7 @@ def _answer_change(
     elif isinstance(error, UserNotFound):
         connection.refuse(frame.id, "USER_NOT_FOUND", f"User '{name}' not found.")
     elif isinstance(error, AccessDenied):
-        connection.refuse(frame.id, "FORBIDDEN", _SUPERUSER_STAYS)
+        connection.refuse(frame.id, "FORBIDDEN", _SUPERUSER_NOT_DELETABLE)
     else:
         connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
 

@@ -74,9 +74,9 @@ ERROR: Final = 99
 
 ADMIN: Final = frozenset(range(CREATE_USER, GET_USER_PERMISSIONS + 1))
 """Commands that need a user directory."""
-_ANSWERED_ALIKE: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
+_SYMMETRIC: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
 """Requests whose responses have the type of the request."""
-FROM_CLIENT: Final = _ANSWERED_ALIKE | {
+FROM_CLIENT: Final = _SYMMETRIC | {
     CONNECT,
     DISCONNECT,
     PING,
@@ -85,7 +85,7 @@ FROM_CLIENT: Final = _ANSWERED_ALIKE | {
     UNSUBSCRIBE,
     ACK,
 }
-FROM_SERVER: Final = _ANSWERED_ALIKE | {
+FROM_SERVER: Final = _SYMMETRIC | {
     CONNECT_ACK,
     DISCONNECT,
     PONG,
