@@ -55,8 +55,8 @@ def convert(
     """A batch of these columns; `types` are other ones than usual."""
     arrays = [pa.array(values, {**TYPES, **types}[name]) for name, values in columns.items()]
     batch = pa.RecordBatch.from_arrays(arrays, list(columns))
-    places = {name: index for index, name in enumerate(columns)}
-    return Converter(places, read({**URL, **(options or {})})).convert(batch)
+    column_indexes = {name: index for index, name in enumerate(columns)}
+    return Converter(column_indexes, read({**URL, **(options or {})})).convert(batch)
 
 
 def received(rows: list[Values]) -> list[Row]:
@@ -315,8 +315,8 @@ def test_maps_of_a_slice_are_its_own() -> None:
         ],
         ["destination", "body", "properties", "property_types"],
     )
-    places = {name: index for index, name in enumerate(complete.schema.names)}
-    batch = Converter(places, read(URL)).convert(complete.slice(1))
+    column_indexes = {name: index for index, name in enumerate(complete.schema.names)}
+    batch = Converter(column_indexes, read(URL)).convert(complete.slice(1))
     assert properties_of(received(batch)[0].properties) == {"q": "2"}
 
 

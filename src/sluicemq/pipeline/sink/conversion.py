@@ -291,12 +291,12 @@ _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, RowErrors], Iterable[obj
 class Converter:
     """Converts the batches of one schema to rows."""
 
-    def __init__(self, places: Mapping[str, int], options: SinkOptions) -> None:
-        """Prepare a conversion; `places` is the result of `options.column_indexes`."""
-        self._places = places
+    def __init__(self, column_indexes: Mapping[str, int], options: SinkOptions) -> None:
+        """Prepare a conversion; `column_indexes` is the result of `options.column_indexes`."""
+        self._column_indexes = column_indexes
         self._options = options
-        present = {"destination", "topic", "body", "body_kind"} | set(places)
-        if "reply_to" in places:
+        present = {"destination", "topic", "body", "body_kind"} | set(column_indexes)
+        if "reply_to" in column_indexes:
             present.add("reply_topic")
         self._fields = _FIELDS[: 1 + max(map(_FIELDS.index, present & set(_FIELDS)))]
 
@@ -304,7 +304,7 @@ class Converter:
         """Return the rows in the batch's order.
 
         A row with an error has the fields that could be converted, and its error (`name_of`)."""
-        columns = {name: batch.column(index) for name, index in self._places.items()}
+        columns = {name: batch.column(index) for name, index in self._column_indexes.items()}
         count = batch.num_rows
         errors: RowErrors = {}
         values: dict[str, Iterable[object]] = {}

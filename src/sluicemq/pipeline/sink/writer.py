@@ -47,13 +47,13 @@ class _Writer:
                 "mode append"
             )
         self._options = read(options)
-        self._places = column_indexes(schema, self._options.destination)
+        self._column_indexes = column_indexes(schema, self._options.destination)
 
     def _deliver(
         self, writer: str, batch: int, partition: int, batches: Iterator[pa.RecordBatch]
     ) -> SinkCommitMessage:
         sockets = open_sockets()
-        converter = Converter(self._places, self._options)
+        converter = Converter(self._column_indexes, self._options)
         with PartitionWriter(self._options, converter, writer, batch, partition) as delivery:
             for rows in batches:
                 delivery.add(rows)

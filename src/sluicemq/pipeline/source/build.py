@@ -126,7 +126,8 @@ class BatchRecords:
 
     codes           event code of each record
     counts          rows of each record
-    data            bytes of the needed records; record n starts at `places[n]`, -1 = not needed
+    data            bytes of the needed records
+    record_starts   offset of each record in `data`, -1 = not needed
     dead_letters    see DeadLetterMetas
     report_invalid  called for each record with invalid content
     """
@@ -135,7 +136,7 @@ class BatchRecords:
     codes: Column
     counts: Integers
     data: pa.Buffer
-    places: Integers
+    record_starts: Integers
     dead_letters: DeadLetterMetas
     names: Names
     journal: SourceJournal
@@ -220,7 +221,7 @@ class BatchRecords:
         starts = np.full(heads.count, -1, np.int64)
         rows = np.flatnonzero(IS_LIST[self.codes])
         if len(rows):
-            bodies = self.places[rows] + heads["body"][rows]
+            bodies = self.record_starts[rows] + heads["body"][rows]
             listed_counts = self._words32[(bodies >> 2) + 1]
             sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - LIST_HEAD
             width = np.where(self.codes[rows] == REDELIVERED, 12, 8)
@@ -327,7 +328,7 @@ class BatchRecords:
 
     def _slices(self, rows: Integers, starts: Column, stops: Column) -> pa.Array:
         """Return the bytes between two positions in each of these records."""
-        positions = self.places[rows]
+        positions = self.record_starts[rows]
         return slices(self.data, positions + starts, positions + stops)
 
     def _body(self) -> pa.Array:
@@ -352,7 +353,7 @@ class BatchRecords:
         values = np.zeros(self.rows, np.int64)
         rows = np.flatnonzero(self._row_codes == _DEPTH)
         if len(rows):
-            bodies = self._repeat_per_row(self.places + self.heads["body"])[rows]
+            bodies = self._repeat_per_row(self.record_starts + self.heads["body"])[rows]
             values[rows] = words(bodies)
         return self._nullable_array(pa.int64(), values, self._row_codes == _DEPTH)
 

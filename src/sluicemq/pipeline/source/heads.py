@@ -89,19 +89,19 @@ def index_heads(index: SegmentIndex) -> Heads:
     return Heads(columns, index.count)
 
 
-def record_heads(data: memoryview, places: Integers, base: int) -> Heads:
-    """Return the columns of the records at `places` (multiples of 8) in `data`.
+def record_heads(data: memoryview, record_starts: Integers, base: int) -> Heads:
+    """Return the columns of the records at `record_starts` (multiples of 8) in `data`.
 
     `base` is the offset of `data` in the segment.
     """
     words = np.frombuffer(data, "<u8", len(data) >> 3)
-    rows = words[(places >> 3)[:, None] + np.arange(HEADER_BYTES >> 3)]
+    rows = words[(record_starts >> 3)[:, None] + np.arange(HEADER_BYTES >> 3)]
     fields = rows.reshape(-1).view(_HEADER)
     columns: dict[str, Column] = {
         name: _signed(np.ascontiguousarray(fields[name])) for name in _HEADER.names or ()
     }
-    columns["offset"] = places + base
-    return Heads(columns, len(places))
+    columns["offset"] = record_starts + base
+    return Heads(columns, len(record_starts))
 
 
 def _signed(column: Column) -> Column:
@@ -284,10 +284,10 @@ class Names:
 
     def missing(self, numbers: Column) -> set[int]:
         """Return the numbers that have no name here."""
-        unknown = numbers[self._places(numbers) == len(self._numbers)]
+        unknown = numbers[self._indexes(numbers) == len(self._numbers)]
         return set(unknown.tolist()) - {0}
 
-    def _places(self, numbers: Column) -> Integers:
+    def _indexes(self, numbers: Column) -> Integers:
         """Return the index of each number's name; the last entry is for unknown numbers."""
         count = len(self._numbers)
         if not count:
@@ -304,7 +304,7 @@ class Names:
         `text` is a function of this module, which is called once for each destination."""
         if text not in self._texts:
             self._texts[text] = pa.array([*map(text, self._ordered), None], pa.string())
-        return self._texts[text].take(pa.array(self._places(numbers)))
+        return self._texts[text].take(pa.array(self._indexes(numbers)))
 
     def allowed_mask(
         self, numbers: Column, allows: Callable[[Iterable[Address]], list[bool]]
@@ -313,9 +313,9 @@ class Names:
         if self._allowed_by != allows:
             self._allowed_flags = np.array([*allows(self._ordered), False], np.bool_)
             self._allowed_by = allows
-        return self._allowed_flags[self._places(numbers)]
+        return self._allowed_flags[self._indexes(numbers)]
 
     def bounds(self, numbers: Column, bound_by_name: Mapping[str, int], others: int) -> Integers:
         """Return the bound of each number's destination, `others` for those without one."""
         bounds = [bound_by_name.get(full_name(address), others) for address in self._ordered]
-        return np.array([*bounds, others], np.int64)[self._places(numbers)]
+        return np.array([*bounds, others], np.int64)[self._indexes(numbers)]

@@ -106,19 +106,19 @@ class SourceJournal:
     def identity(self) -> str:
         return self.state.identity
 
-    def segment(self, place: int) -> StoredSegment:
-        """Return the segment at index `place` of `state.firsts`. Raises as JournalStorage.open."""
-        first = self.state.firsts[place]
+    def segment(self, index: int) -> StoredSegment:
+        """Return the segment at that index of `state.firsts`. Raises as JournalStorage.open."""
+        first = self.state.firsts[index]
         segment = self._open.find(first)
         if segment is None:
-            end = self.storage.records_end(self.state, place)
+            end = self.storage.records_end(self.state, index)
             segment = self._open[first] = self.storage.open(first, end)
         return segment
 
-    def find(self, place: int, strict: bool) -> StoredSegment | None:
+    def find(self, index: int, strict: bool) -> StoredSegment | None:
         """Return a segment; None if it is removed or damaged, which `strict` raises."""
         try:
-            return self.segment(place)
+            return self.segment(index)
         except (RecordNotFound, JournalDamaged):
             if strict:
                 raise
@@ -171,9 +171,9 @@ class SourceJournal:
         """
         yield self.tail(segment).addresses
         yield self.storage.addresses(missing)
-        for place in reversed(range(len(self.state.firsts))):
+        for index in reversed(range(len(self.state.firsts))):
             with suppress(RecordNotFound, JournalDamaged):
-                candidate = self.segment(place)
+                candidate = self.segment(index)
                 yield (
                     self.tail(candidate) if candidate.index is None else self.names(candidate)
                 ).addresses
@@ -184,7 +184,7 @@ class SourceJournal:
         """Return publishing time (µs) and model.Origin of messages, and which are known."""
         unique, back = np.unique(messages, return_inverse=True)
         firsts = np.array(self.state.firsts, np.int64)
-        places = np.searchsorted(firsts, unique, side="right") - 1
+        indexes = np.searchsorted(firsts, unique, side="right") - 1
         times = np.zeros(len(unique), np.int64)
         origins = np.zeros(len(unique), np.uint8)
         is_known = np.zeros(len(unique), np.bool_)
@@ -201,28 +201,28 @@ class SourceJournal:
             origins[rows] = table["origin"][indices]
             is_known[rows] = True
 
-        for place in np.unique(places[places >= 0]).tolist():
+        for index in np.unique(indexes[indexes >= 0]).tolist():
             with suppress(RecordNotFound, JournalDamaged):
-                table = self._table(self.segment(place))
-                match(table, "sequence", RecordType.MESSAGE, np.flatnonzero(places == place))
-        for place in reversed(range(len(firsts))):
+                table = self._table(self.segment(index))
+                match(table, "sequence", RecordType.MESSAGE, np.flatnonzero(indexes == index))
+        for index in reversed(range(len(firsts))):
             # a moved message is in a later segment than the original
-            rows = np.flatnonzero(~is_known & (places < place))
+            rows = np.flatnonzero(~is_known & (indexes < index))
             if len(rows):
                 with suppress(RecordNotFound, JournalDamaged):
-                    match(self._relocated_messages(place), "reference", RecordType.RELOCATED, rows)
+                    match(self._relocated_messages(index), "reference", RecordType.RELOCATED, rows)
         return times[back], origins[back], is_known[back]
 
     def _table(self, segment: StoredSegment) -> Heads:
         return self.tail(segment).messages if segment.index is None else index_heads(segment.index)
 
-    def _relocated_messages(self, place: int) -> Heads | None:
+    def _relocated_messages(self, index: int) -> Heads | None:
         """Return the messages moved to a segment, ordered by their original sequence numbers."""
-        key = (self.identity, self.state.firsts[place])
+        key = (self.identity, self.state.firsts[index])
         table = _relocated.find(key)
         if table is not None or key in _segments_without_relocated:
             return table
-        segment = self.segment(place)
+        segment = self.segment(index)
         if segment.index is None or RecordType.RELOCATED in segment.index.summary.types:
             messages = self._table(segment)
             relocated = messages.take(messages["type"] == RecordType.RELOCATED)

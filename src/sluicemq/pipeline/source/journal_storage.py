@@ -145,9 +145,9 @@ class JournalStorage(ABC):
         Raises RecordNotFound if it has been removed, JournalDamaged, JournalError.
         """
 
-    def records_end(self, state: JournalState, place: int) -> int:
-        """Return the `end` for `open` of the segment at index `place` of `state.firsts`."""
-        return state.ends[place]
+    def records_end(self, state: JournalState, index: int) -> int:
+        """Return the `end` for `open` of the segment at that index of `state.firsts`."""
+        return state.ends[index]
 
     @abstractmethod
     def header(self, first: int) -> SegmentHeader:
@@ -263,10 +263,10 @@ class DirectoryStorage(JournalStorage):
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {path} has been removed") from None
 
-    def records_end(self, state: JournalState, place: int) -> int:
-        end = state.ends[place]
-        if not end and place + 1 < len(state.firsts):
-            end = records_end(self.path, state.firsts[place], state.firsts[place + 1])
+    def records_end(self, state: JournalState, index: int) -> int:
+        end = state.ends[index]
+        if not end and index + 1 < len(state.firsts):
+            end = records_end(self.path, state.firsts[index], state.firsts[index + 1])
         return end
 
     def header(self, first: int) -> SegmentHeader:

@@ -79,15 +79,15 @@ class LagCounter:
         self._sealed = {n: extent for n, extent in self._sealed.items() if n >= bounds[begin]}
         records = size = 0
         unread: Heads | None = None
-        for place in range(begin, len(state.firsts)):
-            end, maximum = self._extent(state, place)
+        for index in range(begin, len(state.firsts)):
+            end, maximum = self._extent(state, index)
             offset = SEGMENT_HEADER_BYTES
             if unread is None:
-                unread = self._first(state, place, start, end)
+                unread = self._first(state, index, start, end)
                 if unread is None:
                     continue
                 offset = int(unread["offset"][0])
-            distance = bounds[place + 1] - max(bounds[place], start.sequence)
+            distance = bounds[index + 1] - max(bounds[index], start.sequence)
             records += min(distance, maximum, (end - offset) // HEADER_BYTES)
             size += end - offset
         if unread is None:
@@ -95,32 +95,32 @@ class LagCounter:
         age = time.time() - int(unread["time"][0]) / 1_000_000
         return Lag(records, size, max(0.0, round(age, 3)))
 
-    def _first(self, state: JournalState, place: int, start: Offset, end: int) -> Heads | None:
+    def _first(self, state: JournalState, index: int, start: Offset, end: int) -> Heads | None:
         """Return records of a segment, of which the first is the first unread one.
 
         Return None if all of the segment has been read."""
-        first = state.firsts[place]
+        first = state.firsts[index]
         offset = start.offset if start.segment == first else 0
         if 0 < offset < end:
             head = self._storage.open(first, end).read_bytes(offset, end, HEADER_BYTES)
             return record_heads(memoryview(head)[:HEADER_BYTES], np.zeros(1, np.int64), offset)
         # without the end, storage over HTTP reads the index instead of all records
-        segment = self._storage.open(first, self._storage.records_end(state, place))
+        segment = self._storage.open(first, self._storage.records_end(state, index))
         for heads in segment_heads(segment, offset, ignore_damage):
             row = int(np.searchsorted(heads["sequence"], start.sequence))
             if row < heads.count:
                 return heads.take(slice(row, None))
         return None
 
-    def _extent(self, state: JournalState, place: int) -> tuple[int, int]:
+    def _extent(self, state: JournalState, index: int) -> tuple[int, int]:
         """Return the end of a segment's records and their number, BEYOND if it is unknown."""
-        first = state.firsts[place]
-        if place + 1 == len(state.firsts):
+        first = state.firsts[index]
+        if index + 1 == len(state.firsts):
             return state.durable.offset, BEYOND
         if first not in self._sealed:
             trailer = self._storage.trailer(first)
             if trailer is None:
-                end = self._storage.records_end(state, place)
+                end = self._storage.records_end(state, index)
                 return self._storage.open(first, end).end, BEYOND
             self._sealed[first] = trailer[:2]
         return self._sealed[first]

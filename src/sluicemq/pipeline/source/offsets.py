@@ -136,8 +136,8 @@ def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:
     `moment` is in µs. Return the end of the journal if there is no such event. Without `strict`,
     removed and damaged records are skipped."""
     state = journal.state
-    for place in range(len(state.firsts)):
-        segment = journal.find(place, strict)
+    for number in range(len(state.firsts)):
+        segment = journal.find(number, strict)
         if segment is None:
             continue
         index = segment.index

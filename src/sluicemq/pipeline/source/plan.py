@@ -45,13 +45,13 @@ class WeighedRange(NamedTuple):
 def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
     """Yield the index of every segment from `low` on and below `high`, and its part of these."""
     firsts = state.firsts
-    for place in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
-        first = firsts[place]
+    for number in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
+        first = firsts[number]
         if first >= high:
             return
-        next_first = firsts[place + 1] if place + 1 < len(firsts) else high
+        next_first = firsts[number + 1] if number + 1 < len(firsts) else high
         if max(low, first) < min(high, next_first):
-            yield place, SegmentRange(first, max(low, first), min(high, next_first), 0, 0)
+            yield number, SegmentRange(first, max(low, first), min(high, next_first), 0, 0)
 
 
 def segment_ranges(
@@ -62,8 +62,8 @@ def segment_ranges(
     Without `strict`, removed and damaged segments are included; their tasks report them."""
     state = journal.state
     ranges = []
-    for place, segment_range in _ranges(state, selection.low, min(selection.high, state.next)):
-        segment = journal.find(place, strict)
+    for number, segment_range in _ranges(state, selection.low, min(selection.high, state.next)):
+        segment = journal.find(number, strict)
         if segment is None or segment.index is None:
             # only one task can read it
             end, weight = (0, MIN_TASK_BYTES) if segment is None else (segment.end, segment.end)
@@ -133,9 +133,9 @@ def split_by_segment(
             start=start.offset
             if start.segment == segment_range.first and start.sequence <= low
             else 0,
-            end=journal.storage.records_end(journal.state, place),
+            end=journal.storage.records_end(journal.state, number),
         )
-        for place, segment_range in _ranges(journal.state, low, high)
+        for number, segment_range in _ranges(journal.state, low, high)
     ]
 
 
@@ -186,8 +186,8 @@ def _selected(
 ) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
     """Yield the selected records from `start` up to `end`, with the number of rows of each."""
     requested = reading.selection.within(start.sequence, end.sequence, start.starts, {})
-    for place, segment_range in _ranges(journal.state, start.sequence, end.sequence):
-        segment = journal.find(place, reading.strict)
+    for number, segment_range in _ranges(journal.state, start.sequence, end.sequence):
+        segment = journal.find(number, reading.strict)
         if segment is None or (
             segment.index is not None and not requested.may_be_in(segment.index.summary)
         ):

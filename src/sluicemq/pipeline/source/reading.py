@@ -286,7 +286,7 @@ class _RangeReader:
         log.warning("Skipped %d bytes: %s", stop - start, error)
 
 
-def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:
+def _intact(data: pa.Buffer, record_starts: Integers, sizes: Integers) -> list[bool]:
     view = memoryview(data)
     words = view[: len(view) & -4].cast("I")
     crc32 = zlib_ng.crc32
@@ -294,7 +294,7 @@ def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:
         size >= HEADER_BYTES
         and words[start >> 2] == size
         and crc32(view[start + 8 : start + size]) == words[(start >> 2) + 1]
-        for start, size in zip(places.tolist(), sizes.tolist(), strict=True)
+        for start, size in zip(record_starts.tolist(), sizes.tolist(), strict=True)
     ]
 
 

@@ -74,7 +74,9 @@ class DefinitionError(ConfigurationError):
 
     def __init__(self, path: str, problems: Iterable[Problem]) -> None:
         self.problems = sorted(problems)
-        super().__init__("\n".join(f"{_place(path, line)}: {text}" for line, text in self.problems))
+        super().__init__(
+            "\n".join(f"{_location(path, line)}: {text}" for line, text in self.problems)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +144,12 @@ class Definition:
     gold: tuple[GoldTable, ...] = ()
     path: str = DEFAULT_FILE
 
-    def place(self, line: int) -> str:
+    def location(self, line: int) -> str:
         """Return a line as the start of an error."""
-        return _place(self.path, line)
+        return _location(self.path, line)
 
 
-def _place(path: str, line: int) -> str:
+def _location(path: str, line: int) -> str:
     return f"{path}:{line}" if line else path
 
 

@@ -83,7 +83,7 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
             if not error.getCondition():
                 raise  # a conflict with another commit, after which the batch is repeated
             raise ConfigurationError(
-                f"{definition.place(gold.line)}: gold table {gold.name!r}: {first_line(error)}"
+                f"{definition.location(gold.line)}: gold table {gold.name!r}: {first_line(error)}"
             ) from error
 
 

@@ -26,7 +26,7 @@ _FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
 def ddl_of_json_schema(text: str) -> str:
     """Return the columns of a JSON Schema as a STRUCT in Spark's DDL.
 
-    Raises ConfigurationError with a line for each problem, which begins with the place, such as
+    Raises ConfigurationError with a line for each problem, which begins with the path, such as
     `#/properties/id`.
     """
     try:
@@ -47,16 +47,16 @@ class _Converter:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._open: list[str] = []  # references on the way to the present place
+        self._open: list[str] = []  # references on the way to the present path
         self.problems: list[str] = []
 
-    def convert(self, schema: Any, place: str, depth: int) -> str:
+    def convert(self, schema: Any, path: str, depth: int) -> str:
         """Return the type of a column or of a part of one; STRING after an error."""
         outer = len(self._open)
         try:
-            return self._column_type(self._resolved(schema, depth), place, depth)
+            return self._column_type(self._resolved(schema, depth), path, depth)
         except ConfigurationError as error:
-            self.problems.append(f"{place}: {error}")
+            self.problems.append(f"{path}: {error}")
             return "STRING"
         finally:
             del self._open[outer:]
@@ -115,13 +115,13 @@ class _Converter:
             return None
         return sorted({names[type(value)] for value in values if type(value) in names})
 
-    def _column_type(self, schema: Mapping[str, Any], place: str, depth: int) -> str:
+    def _column_type(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
         kind = self._type(schema)
         step = schema.get("multipleOf")
         if kind == "object":
-            return self._object(schema, place, depth)
+            return self._object(schema, path, depth)
         if kind == "array":
-            return self._array(schema, place, depth)
+            return self._array(schema, path, depth)
         if kind == "string":
             is_binary = schema.get("contentEncoding") == "base64"
             return "BINARY" if is_binary else _FORMATS.get(str(schema.get("format")), "STRING")
@@ -131,24 +131,24 @@ class _Converter:
             return _SCALARS[kind]
         raise ConfigurationError(f"type {kind!r} is unknown")
 
-    def _object(self, schema: Mapping[str, Any], place: str, depth: int) -> str:
+    def _object(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
         properties = schema.get("properties")
         if isinstance(properties, dict) and properties:
             fields = ", ".join(
-                f"{quoted(name)}: {self.convert(item, f'{place}/properties/{name}', depth + 1)}"
+                f"{quoted(name)}: {self.convert(item, f'{path}/properties/{name}', depth + 1)}"
                 for name, item in properties.items()
             )
             return f"STRUCT<{fields}>"
         values = schema.get("additionalProperties")
         if isinstance(values, dict):
-            inner = self.convert(values, f"{place}/additionalProperties", depth + 1)
+            inner = self.convert(values, f"{path}/additionalProperties", depth + 1)
             return f"MAP<STRING, {inner}>"
         raise ConfigurationError("an object without properties: name its properties")
 
-    def _array(self, schema: Mapping[str, Any], place: str, depth: int) -> str:
+    def _array(self, schema: Mapping[str, Any], path: str, depth: int) -> str:
         items = schema.get("items")
         if isinstance(items, list):
             raise ConfigurationError("items is a list (a tuple): give one schema for all items")
         if items is None or isinstance(items, bool):
             raise ConfigurationError("an array without items: give the schema of its items")
-        return f"ARRAY<{self.convert(items, f'{place}/items', depth + 1)}>"
+        return f"ARRAY<{self.convert(items, f'{path}/items', depth + 1)}>"

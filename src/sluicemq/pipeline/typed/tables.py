@@ -208,7 +208,7 @@ def _failure(definition: Definition, table: TypedTable, error: Exception) -> Exc
         return error
     reason = rest.split("\n")[0].split(" SQLSTATE")[0].rstrip(". ")
     return ExpectationFailed(
-        f"{definition.place(table.line)}: {reason}: the batch is not written to silver."
+        f"{definition.location(table.line)}: {reason}: the batch is not written to silver."
         f"{table.name}. Correct or purge the message's data, or change the expectation's action"
     )
 
@@ -244,7 +244,7 @@ class _TableWriter:
         deletions = [self._columns[key] for key in table.key]
         deletions += [item for item in METADATA if item.name in _POSITION]
         self._tombstones = lake.table(name + TOMBSTONES, t.StructType(deletions), table.key)
-        self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
+        self._rows.evolve(spark, f"{definition.location(table.line)}: table {table.name!r}")
 
     def write(self, messages: DataFrame, first: int | None) -> TableCounts:
         """Write messages of the batch; those from the record `first` on were counted before."""
