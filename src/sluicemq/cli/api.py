@@ -380,9 +380,9 @@ def _watch(run_command: Callable[[], CommandResult], interval: float, as_json: b
                 result = CommandResult(None, printable(str(error)))
 
 
-def _screen(what: RenderableType, interval: float) -> Group:
+def _screen(content: RenderableType, interval: float) -> Group:
     now = time.strftime("%H:%M:%S%z")
-    return Group(Text(f"{now}, every {interval:g} s; Ctrl-C ends", style="dim"), what)
+    return Group(Text(f"{now}, every {interval:g} s; Ctrl-C ends", style="dim"), content)
 
 
 def _is_number(arguments: Iterable[str]) -> bool:

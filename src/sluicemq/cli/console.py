@@ -101,10 +101,10 @@ def _escape(value: Any) -> Any:
     return value
 
 
-def print_error(what: str, hint: str = "") -> None:
+def print_error(text: str, hint: str = "") -> None:
     """Print an error and, on a second line, what to do about it."""
     console = err()
-    for line in printable(what).split("\n"):
+    for line in printable(text).split("\n"):
         console.print(f"[bold red]error:[/] {escape(line)}")
     if hint:
         console.print(f"[dim]{escape(hint)}[/]")
@@ -129,9 +129,9 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def unknown_choice(option: str, what: str, word: str, known: Collection[str]) -> UsageError:
+def unknown_choice(option: str, kind: str, word: str, known: Collection[str]) -> UsageError:
     """Return the error for an unknown word, with the nearest known one as a suggestion."""
-    return UsageError(f"{option}: there is no {what} {word!r}; {suggestion(word, known)}")
+    return UsageError(f"{option}: there is no {kind} {word!r}; {suggestion(word, known)}")
 
 
 def check_number(value: float | None) -> float | None:
@@ -306,11 +306,11 @@ def cell(text: str | Text) -> Text:
     return Text(printable(text).replace("\n", "\\n"))
 
 
-def show(what: RenderableType) -> None:
+def show(content: RenderableType) -> None:
     """Print a table in the width of the terminal or of COLUMNS, otherwise of 80 columns."""
     has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
     console = out(None if has_width else WIDTH)
-    console.print(what)
+    console.print(content)
 
 
 def number(value: float) -> str:

@@ -595,12 +595,12 @@ def _ask(
     raise ConnectionLost("the broker closed the connection, and the backup is incomplete")
 
 
-def _progress(what: str, total: int = 0) -> Progress:
+def _progress(description: str, total: int = 0) -> Progress:
     """Return a progress bar with one task, for a terminal; 0 = the number of bytes is unknown."""
     console = err()
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn(description), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    bar.add_task(what, total=total or None)
+    bar.add_task(description, total=total or None)
     return bar
 
 

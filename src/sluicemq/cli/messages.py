@@ -224,12 +224,12 @@ def publish(
     """Send messages from the arguments, from files, or standard input as one message. Prints their
     ids."""
     address = address_of(name)
-    for option, what, word, known in (
+    for option, title, word, known in (
         ("--kind", "kind", kind, get_args(PublishedKind)),
         ("--durability", "durability", durability, get_args(PublishedDurability)),
     ):
         if word is not None and word not in known:
-            raise unknown_choice(option, what, word, known)
+            raise unknown_choice(option, title, word, known)
     common: dict[str, Any] = {
         "body_kind": kind,
         "properties": parse_properties(prop or []),

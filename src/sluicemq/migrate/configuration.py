@@ -137,12 +137,12 @@ class SourceSettings:
             else:
                 self.plan.settings[rule.target] = value, setting.name
 
-    def host(self, host: str, what: str, requires_login: bool) -> str:
+    def host(self, host: str, listener: str, requires_login: bool) -> str:
         """Return the address that a listener is bound to: loopback unless clients have to log in
-        (`requires_login`), which is reported for the listener `what`."""
+        (`requires_login`), which is reported for `listener`."""
         if requires_login or host in ("127.0.0.1", "localhost", "::1"):
             return f"[{host}]" if ":" in host else host or "0.0.0.0"
-        self.plan.skip("listener", f"{what} on {host or 'all addresses'}", _PUBLIC)
+        self.plan.skip("listener", f"{listener} on {host or 'all addresses'}", _PUBLIC)
         return "127.0.0.1"
 
     def report_unmigrated(self, reasons: Mapping[str, str]) -> None:

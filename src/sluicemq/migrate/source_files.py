@@ -56,9 +56,9 @@ class SourceFile:
         with file:
             yield cls(path, os.fstat(file.fileno()).st_size, file)
 
-    def damage(self, position: int, what: str) -> Damage:
+    def damage(self, position: int, text: str) -> Damage:
         """Return the error for a problem at a position."""
-        return Damage(f"{self.path}, byte {position}: {what}")
+        return Damage(f"{self.path}, byte {position}: {text}")
 
     def read(self, position: int, size: int) -> bytes:
         """Read `size` bytes at a position."""
@@ -83,9 +83,9 @@ class ByteReader:
     location: str
     position: int = 0
 
-    def damage(self, what: str) -> Damage:
+    def damage(self, text: str) -> Damage:
         """Return the error for a problem at the current position."""
-        return Damage(f"{self.location}, at {self.position} of {len(self.data)} bytes: {what}")
+        return Damage(f"{self.location}, at {self.position} of {len(self.data)} bytes: {text}")
 
     def take(self, size: int) -> bytes:
         """Read `size` bytes."""

@@ -145,22 +145,22 @@ def encode(database: Database) -> bytes:
     return msgspec.json.format(msgspec.json.encode(database, order="deterministic")) + b"\n"
 
 
-def decode(content: bytes, where: str) -> Database:
-    """Decode the content of a file. Raises ConfigurationError whose message begins with `where`."""
+def decode(content: bytes, source: str) -> Database:
+    """Decode the content of a file. Raises ConfigurationError, which begins with `source`."""
     try:
         version = msgspec.json.decode(content, type=_Version).version
         if version != VERSION:
             raise ConfigurationError(
-                f"{where}: its version is {version}, and this program knows only {VERSION}; was it "
-                "written by a newer one?"
+                f"{source}: its version is {version}, and this program knows only {VERSION}; was "
+                "it written by a newer one?"
             )
         database = msgspec.json.decode(content, type=Database)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigurationError(
-            f"{where} is not a user database: {error}. Restore it from a backup, or correct it."
+            f"{source} is not a user database: {error}. Restore it from a backup, or correct it."
         ) from None
     for problem in _problems(database):
-        raise ConfigurationError(f"{where} is not a sound user database: {problem}")
+        raise ConfigurationError(f"{source} is not a sound user database: {problem}")
     return database
 
 

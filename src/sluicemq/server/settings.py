@@ -80,34 +80,34 @@ def choices(setting: Setting) -> dict[str, Any]:
     return {}
 
 
-def convert(value: object, setting: Setting, where: str, *, text: bool, base: Path) -> Any:
-    """Convert a raw value to the type of the setting. Raises ConfigurationError with `where`.
+def convert(value: object, setting: Setting, position: str, *, text: bool, base: Path) -> Any:
+    """Convert a raw value to the type of the setting. Raises ConfigurationError with `position`.
 
     text: True for a source that has only text (environment, command line, URL)
     base: base directory of relative paths
     """
     accepted = choices(setting)
     if accepted:
-        return _convert_choice(value, accepted, where)
+        return _convert_choice(value, accepted, position)
     if setting.kind is Path:
-        return _convert_path(value, where, base)
+        return _convert_path(value, position, base)
     if setting.unit is not None and isinstance(value, str):
         try:
             value = parse_quantity(value, setting.unit)
         except ValueError as error:
-            raise ConfigurationError(f"{where}: {error}") from None
+            raise ConfigurationError(f"{position}: {error}") from None
     try:
         converted = msgspec.convert(value, setting.annotation, strict=not text)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{where}: {value!r} does not fit: {error}") from None
+        raise ConfigurationError(f"{position}: {value!r} does not fit: {error}") from None
     if isinstance(converted, float | int) and not 0 <= converted < float("inf"):
-        raise ConfigurationError(f"{where}: {value!r} does not fit: it must not be negative")
+        raise ConfigurationError(f"{position}: {value!r} does not fit: it must not be negative")
     return converted
 
 
-def unknown(where: str, name: str, known: list[str]) -> ConfigurationError:
+def unknown(position: str, name: str, known: list[str]) -> ConfigurationError:
     """Return the error for an unknown setting; `known` are the settings of the same section."""
-    return ConfigurationError(f"{where}: unknown setting {name}; {suggestion(name, known)}")
+    return ConfigurationError(f"{position}: unknown setting {name}; {suggestion(name, known)}")
 
 
 def _convert_path(value: object, name: str, base: Path) -> Path:

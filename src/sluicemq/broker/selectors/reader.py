@@ -85,9 +85,9 @@ def read(text: str) -> Node:
         raise SelectorError(message, position) from None
 
 
-def expected(what: str, found: str, position: int) -> SelectorError:
+def expected(expectation: str, found: str, position: int) -> SelectorError:
     """Return the error for a position at which other text is expected."""
-    return SelectorError(f"expected {what}, found {found} at offset {position}", position)
+    return SelectorError(f"expected {expectation}, found {found} at offset {position}", position)
 
 
 def _shortened(text: str) -> str:

@@ -61,7 +61,7 @@ class _Writer:
             return delivery.finish()
 
     def _log_result(
-        self, messages: Sequence[WriterCommitMessage | None], what: str, level: int
+        self, messages: Sequence[WriterCommitMessage | None], event: str, level: int
     ) -> SinkCommitMessage:
         """Log the result of all partitions on the driver, and return it."""
         total = SinkCommitMessage()
@@ -72,7 +72,7 @@ class _Writer:
         _log.log(
             logging.WARNING if bad_rows else level,
             "%s to %s: %d rows, %d messages written, %d already stored",
-            what,
+            event,
             self._options.target,
             total.rows,
             total.written,
@@ -81,7 +81,7 @@ class _Writer:
         if bad_rows:
             _log.warning(
                 "%s: %d bad rows were dropped, %d went to %s: %s",
-                what,
+                event,
                 total.dropped,
                 total.dead_lettered,
                 self._options.dead_letters,

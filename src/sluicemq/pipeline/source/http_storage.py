@@ -303,9 +303,9 @@ class RemoteSegment(StoredSegment):
     def is_intact(self, strict: bool) -> bool | None:
         return None  # each record is checked after it is received
 
-    def damage(self, offset: int, what: str) -> JournalDamaged:
+    def damage(self, offset: int, text: str) -> JournalDamaged:
         return JournalDamaged(
-            f"{self._storage.name}, segment {self.first}, offset {offset}: {what}. Either the "
+            f"{self._storage.name}, segment {self.first}, offset {offset}: {text}. Either the "
             "transferred bytes or the file is damaged: run sluicemq journal check on the broker's "
             "machine"
         )

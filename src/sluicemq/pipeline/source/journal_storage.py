@@ -127,7 +127,7 @@ class StoredSegment(ABC):
         JournalDamaged for a segment that does not match."""
 
     @abstractmethod
-    def damage(self, offset: int, what: str) -> JournalDamaged:
+    def damage(self, offset: int, text: str) -> JournalDamaged:
         """Return the error for damage at `offset`."""
 
 
@@ -205,8 +205,8 @@ class MappedFile(StoredSegment):
     def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
         return self._buffer.slice(start, max(0, min(end, self._view.size) - start))
 
-    def damage(self, offset: int, what: str) -> JournalDamaged:
-        return DamagedFile(self._view.path, offset, what)
+    def damage(self, offset: int, text: str) -> JournalDamaged:
+        return DamagedFile(self._view.path, offset, text)
 
     def is_intact(self, strict: bool) -> bool | None:
         result = _verified.find(self._key)

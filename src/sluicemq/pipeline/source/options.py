@@ -140,11 +140,11 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _non_empty_list(text: str, what: str) -> tuple[str, ...]:
+def _non_empty_list(text: str, item_name: str) -> tuple[str, ...]:
     """Return the names in a list that has one at least. Raises ValueError."""
     names = _list(text)
     if not names:
-        raise ValueError(f"it has no {what}")
+        raise ValueError(f"it has no {item_name}")
     return names
 
 

@@ -250,11 +250,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return
         self._slot_position = position
 
-    def _report_lost_slot(self, why: str) -> None:
+    def _report_lost_slot(self, reason: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
         self._reading.report(
             JournalError(
-                f"the slot {self._options.slot} protects nothing any more: {why}. Segments that "
+                f"the slot {self._options.slot} protects nothing any more: {reason}. Segments that "
                 "this query has not read may have been removed. Drop the slot; the query creates a "
                 "new one when it starts. If the query then reports removed records, follow that "
                 "message."

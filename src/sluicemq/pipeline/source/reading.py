@@ -129,12 +129,12 @@ class Reading:
                 )
 
     def report_removed(
-        self, low: int, high: int, why: str = "their segments have been removed"
+        self, low: int, high: int, reason: str = "their segments have been removed"
     ) -> None:
         """Raise RecordNotFound for records removed before they were read, or log a warning."""
         self.report(
             RecordNotFound(
-                f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To "
+                f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {reason}. To "
                 "continue with the remaining records, set failOnDataLoss to false (missing records "
                 "are then reported as warnings), or start again with another checkpoint. A slot "
                 "(option slot) keeps the broker from removing records that a stream has not read."
@@ -276,10 +276,10 @@ class _RangeReader:
                 self._report_invalid(heads, row, "the record is not intact")
         return data, positions, slice(None) if valid.all() else valid
 
-    def _report_invalid(self, heads: Heads, row: int, what: str) -> None:
+    def _report_invalid(self, heads: Heads, row: int, text: str) -> None:
         sequence = int(heads["sequence"][row])
         offset = int(heads["offset"][row])
-        self._reading.report(self._segment.damage(offset, f"{what} (record {sequence})"))
+        self._reading.report(self._segment.damage(offset, f"{text} (record {sequence})"))
 
     def _report(self, start: int, stop: int) -> None:
         error = self._segment.damage(start, "the record is not intact")
