@@ -10,7 +10,7 @@ import { go } from "./router.js";
 
 /** ms after the last key until the results are requested. */
 const PAUSE = 120;
-const MOST = 8;
+const MAX_RESULTS = 8;
 
 export class Search {
   constructor() {
@@ -76,7 +76,7 @@ export class Search {
       .map(({ label, step }) => ({ label, note: "page", hash: `#/${step}` }));
     let named = [];
     try {
-      const query = { filter: text, limit: MOST, sort: "name" };
+      const query = { filter: text, limit: MAX_RESULTS, sort: "name" };
       const { items } = await get("destinations", query, request.signal);
       named = items.map((item) => ({
         label: item.name,

@@ -71,7 +71,7 @@ async function changePassword() {
       },
     ],
     action: "Change",
-    // the session begins anew, with another secret
+    // the broker has started a new session with another secret
     submit: async (typed) => session.take(await post("session/password", typed)),
   });
   if (done) notify("Password changed");

@@ -1,4 +1,4 @@
-// The last entries of the audit log.
+// Latest entries of the audit log.
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
@@ -9,8 +9,8 @@ import { Table } from "../table.js";
 export const title = () => "Audit";
 
 const REFRESH_MS = 5_000;
-const MOST = 200;
-/** Fields that have columns of their own. */
+const MAX_ENTRIES = 200;
+/** Fields with columns of their own; the others are details. */
 const KNOWN = new Set(["time", "event", "user", "peer", "operation", "action", "result"]);
 
 export function show({ signal }) {
@@ -19,7 +19,7 @@ export function show({ signal }) {
   const look = loading(
     content,
     async () => {
-      const { items } = await get("audit", { limit: MOST }, signal);
+      const { items } = await get("audit", { limit: MAX_ENTRIES }, signal);
       table.update(items);
       if (!items.length)
         put(
@@ -34,7 +34,7 @@ export function show({ signal }) {
     signal,
   );
   every(REFRESH_MS, look, signal);
-  const beside = h("p", { class: "about" }, `The last ${MOST} entries; the log file has all of them.`);
+  const beside = h("p", { class: "about" }, `The last ${MAX_ENTRIES} entries; the log file has all of them.`);
   return h("div", { class: "page" }, head("Audit", { beside }), panel(null, content));
 }
 

@@ -1,4 +1,4 @@
-// The connections of clients; a connection can be closed.
+// Connections of clients, which the user can close.
 
 import { remove } from "../api.js";
 import { sending } from "../commands.js";

@@ -1,4 +1,4 @@
-// The consumers of a destination.
+// Consumers of a destination.
 
 import { receiving } from "../commands.js";
 import { h } from "../dom.js";

@@ -1,4 +1,4 @@
-// The dead-letter queues with the reasons of their messages.
+// Dead-letter queues, with the reasons of their messages.
 
 import { deleteMessages, returnMessages } from "../actions.js";
 import { h } from "../dom.js";

@@ -1,4 +1,4 @@
-// One queue or topic: its figures, what can be done with it, and a tab for each side of it.
+// One queue or topic: its statistics, its operations, and tabs for messages, settings and others.
 
 import { get, post, remove } from "../api.js";
 import { ask } from "../dialogs.js";

@@ -1,4 +1,4 @@
-// A destination's figures over the last minutes.
+// Charts of a destination's statistics.
 
 import { get } from "../api.js";
 import { Chart } from "../chart.js";
@@ -8,7 +8,7 @@ import { every } from "../live.js";
 import { loading, panel } from "../parts.js";
 
 const REFRESH_MS = 5_000;
-/** The broker remembers so many minutes of each destination. */
+/** Minutes that the broker keeps for each destination. */
 const MINUTES = 10;
 
 export function show(place, signal) {

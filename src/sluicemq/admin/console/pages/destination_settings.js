@@ -1,4 +1,4 @@
-// The settings of a destination, to be read and changed.
+// Settings of a destination, as a form.
 
 import { Refusal, get, put as send } from "../api.js";
 import { h, put } from "../dom.js";

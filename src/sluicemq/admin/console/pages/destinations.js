@@ -1,4 +1,4 @@
-// All queues and topics.
+// List of all queues and topics.
 
 import { put as send } from "../api.js";
 import { sending } from "../commands.js";
@@ -55,7 +55,7 @@ function keyOf(item) {
   return `${item.kind}/${item.name_base64 ?? item.name}`;
 }
 
-/** What is special about a destination, as tags. */
+/** Return badges for the non-default properties of a destination. */
 export function tags(item) {
   return [
     item.kind === "topic" && tag("topic"),

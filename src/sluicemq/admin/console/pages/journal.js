@@ -1,4 +1,4 @@
-// The journal on disk, and the pipeline that reads it and writes back.
+// The journal on disk, its retention slots, and the writers of batches.
 
 import { get, remove } from "../api.js";
 import { ask } from "../dialogs.js";
@@ -118,7 +118,7 @@ class JournalPage {
   }
 }
 
-/** How far a reader is behind: in records, and in bytes of the segments that it still needs. */
+/** Return the lag of a reader: records, and bytes of the segments that it still needs. */
 function lag(slot, { segments }) {
   const records = slot.lag_records;
   const needed = segments.filter((segment, index) => {

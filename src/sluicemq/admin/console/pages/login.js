@@ -1,4 +1,4 @@
-// The login: a name and a password, or a token.
+// Login form: name and password, or a token.
 
 import { Refusal, post } from "../api.js";
 import { h, put } from "../dom.js";

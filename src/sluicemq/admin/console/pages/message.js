@@ -12,7 +12,7 @@ import { session } from "../session.js";
 
 const MAX_BODY = 262_144;
 
-/** Put it into a page's element. */
+/** Show a message in the element of a page. */
 export function fill(element, place, id, signal) {
   const subscription = here().query.get("subscription") ?? "";
   const back = h("a", { href: place.href("/messages") }, place.name);

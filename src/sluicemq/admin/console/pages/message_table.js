@@ -1,11 +1,12 @@
-// The table of messages: what each line shows of one.
+// Table of messages, with the columns of each row.
 
 import { h } from "../dom.js";
 import { bytes } from "../format.js";
 import { tag, when } from "../parts.js";
 import { Table } from "../table.js";
 
-/** For a list that has `place`, `subscription`, `chosen` (ids), `previews` (by id) and `tools()`. */
+/** Return the table of a list with `place`, `subscription`, `chosen` (ids), `previews` (by id) and
+    `tools()`. */
 export function messageTable(list) {
   return new Table({
     caption: "Messages",
@@ -55,7 +56,7 @@ function number(key, label, rank) {
   return { key, label, rank, number: true, show: (item) => String(item[key]) };
 }
 
-/** Where a message is looked at; those of a topic are found in a subscription. */
+/** Return the address of the page of a message; one of a topic belongs to a subscription. */
 function hrefOf(place, { id, subscription }) {
   return place.href(`/messages/${encodeURIComponent(id)}`, subscription ? { subscription } : {});
 }

@@ -1,4 +1,4 @@
-// The messages of a destination: a page at a time, or those that a selector finds.
+// Messages of a destination: all of them, or those that match a selector, page by page.
 
 import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
 import { get } from "../api.js";
@@ -36,13 +36,13 @@ class Messages {
     this.selector = query.get("selector") ?? "";
     this.subscription = query.get("subscription") ?? "";
     this.offset = Math.max(0, Number.parseInt(query.get("offset") ?? "0", 10) || 0);
-    /** Where the pages before this one begin, when a selector has found them. */
+    /** Cursors of the pages before this one, if there is a selector. */
     this.cursors = [null];
     this.chosen = new Set();
     this.items = [];
-    /** There are messages of which the beginning is not known. */
-    this.strange = true;
-    /** Beginnings of bodies by message; they are asked for once. */
+    /** True if the previews of some messages have not been loaded. */
+    this.hasMissingPreviews = true;
+    /** Previews of bodies by message id; each is requested once. */
     this.previews = new Map();
     this.table = messageTable(this);
     this.bar = h("div", { class: "actions" });
@@ -91,7 +91,7 @@ class Messages {
     return form;
   }
 
-  /** Messages of a topic are listed by subscription. */
+  /** Show the subscriptions of a topic, by which its messages are listed. */
   async choose(form) {
     const query = { ...this.place.filterQuery(), limit: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
@@ -100,7 +100,7 @@ class Messages {
       client ? `${label}, client ${client}` : label,
     ]);
     if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
-    // without subscriptions a topic may keep messages for the first one
+    // a topic without subscriptions may retain messages for the first one
     if (!options.length) options.push(["", "none yet"]);
     else if (!this.subscription) [[this.subscription]] = options;
     put(
@@ -147,7 +147,7 @@ class Messages {
         selector: this.selector,
         subscription: this.subscription,
         limit: SIZE,
-        body: this.strange ? "true" : "",
+        body: this.hasMissingPreviews ? "true" : "",
         ...(this.selector ? cursor && { cursor } : { offset: this.offset || "" }),
       }),
       this.signal,
@@ -155,13 +155,13 @@ class Messages {
     this.answer = answer;
     this.items = answer.items;
     for (const { id, body } of answer.items) if (body) this.previews.set(id, preview(body));
-    const strange = answer.items.some(({ id }) => !this.previews.has(id));
-    if (strange && !this.strange) {
-      this.strange = true;
+    const hasMissingPreviews = answer.items.some(({ id }) => !this.previews.has(id));
+    if (hasMissingPreviews && !this.hasMissingPreviews) {
+      this.hasMissingPreviews = true;
       await this.ask();
       return;
     }
-    this.strange = false;
+    this.hasMissingPreviews = false;
     const there = new Set(answer.items.map(({ id }) => id));
     for (const id of this.chosen) if (!there.has(id)) this.chosen.delete(id);
     this.table.update(answer.items);
@@ -231,7 +231,7 @@ class Messages {
     announce(this.foot.firstChild?.textContent ?? "");
   }
 
-  /** The messages that the buttons apply to: the selected ones, or all of the list. */
+  /** Return the messages that the buttons apply to: the selected ones, or all of the list. */
   scope() {
     const more = { ...(this.subscription && { subscription: this.subscription }) };
     if (this.chosen.size)

@@ -14,9 +14,9 @@ import { Table } from "../table.js";
 export const title = () => "Overview";
 
 const MINUTES = [10, 30, 60];
-/** Interval of the requests for what the stream does not contain. */
+/** Interval of the requests for data that the stream does not contain, in ms. */
 const REFRESH_MS = 5_000;
-const MOST = 8;
+const MAX_ROWS = 8;
 
 export function show({ signal }) {
   const page = new Overview(signal);
@@ -111,11 +111,11 @@ class Overview {
     return select;
   }
 
-  /** Request what the stream does not contain: the history and the largest backlogs. */
+  /** Request the data that the stream does not contain: the history and the largest backlogs. */
   async ask() {
     const [history, { items }] = await Promise.all([
       get("history", { minutes: this.minutes }, this.signal),
-      get("destinations", { sort: "ready", order: "desc", limit: MOST }, this.signal),
+      get("destinations", { sort: "ready", order: "desc", limit: MAX_ROWS }, this.signal),
     ]);
     this.draw(history);
     this.busiest.update(items);

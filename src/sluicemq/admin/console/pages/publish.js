@@ -1,4 +1,4 @@
-// A form that publishes a message.
+// Form that publishes a message.
 
 import { Refusal, post } from "../api.js";
 import { h, put } from "../dom.js";
@@ -113,7 +113,7 @@ function property() {
 }
 
 function typed(type, text) {
-  // the broker refuses any other word
+  // the broker rejects all other texts
   if (type === "boolean") return { type, value: TRUTH.get(text.trim().toLowerCase()) ?? text };
   // numbers are sent as text: JavaScript would round large ones
   return { type, value: type === "string" ? text : text.trim() };
@@ -125,7 +125,7 @@ function bodyOf(kind, text) {
   return { body: text, body_kind: kind };
 }
 
-/** What the form says, as the API takes it. */
+/** Return the request of the form for the API. */
 function message(form) {
   const { body_kind: kind, body } = values(form, FIRST);
   const request = bodyOf(kind, body);

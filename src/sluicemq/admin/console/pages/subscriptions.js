@@ -1,4 +1,4 @@
-// The subscriptions of a topic.
+// Subscriptions of a topic.
 
 import { remove } from "../api.js";
 import { ask } from "../dialogs.js";

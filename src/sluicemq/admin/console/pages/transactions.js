@@ -1,4 +1,4 @@
-// Transactions that are open, and those that have been prepared and wait for their manager's word.
+// Open transactions, and prepared ones, which wait for the decision of their transaction manager.
 
 import { post } from "../api.js";
 import { ask } from "../dialogs.js";
@@ -37,7 +37,7 @@ export function show({ signal }) {
 const MANAGED =
   "Check the transaction manager first: if it decides otherwise later, the outcomes are inconsistent.";
 
-/** An X/Open id in words. */
+/** Return an X/Open transaction id as text. */
 function xidText(xid) {
   return xid ? Object.values(xid).join(":") : "–";
 }

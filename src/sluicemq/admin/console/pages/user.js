@@ -1,4 +1,4 @@
-// One user: rights, tokens and password.
+// One user: permissions, tokens and password.
 
 import { get, post, put as send, remove } from "../api.js";
 import { quoted } from "../commands.js";

@@ -1,4 +1,4 @@
-// Users; one of them has a page of its own.
+// List of users.
 
 import { put as send } from "../api.js";
 import { ask } from "../dialogs.js";
@@ -28,7 +28,7 @@ export function show(where) {
   );
 }
 
-/** Without a login, users cannot be added over HTTP. */
+/** Return why no user can be added, "" if one can: without a login, only the command line can. */
 export function whyNot() {
   return session.user ? "" : "the first user is added with sluicemq users add";
 }
@@ -37,7 +37,7 @@ export function userHref(name) {
   return `#/users/${encodeURIComponent(name)}`;
 }
 
-/** A permission in words. */
+/** Return a permission as text. */
 export function permissionText({ pattern, operations, ignore_case: anyCase }) {
   const named = anyCase ? `${pattern} (any letter case)` : pattern;
   return `${named}: ${[...operations].sort().join(", ")}`;
