@@ -424,9 +424,10 @@ class MappedSegment:
     def __init__(self, path: Path, end: int = 0, checksum: Checksum = crc32) -> None:
         """Map the file.
 
-        A client can send a body that looks like an index with a trailer. So an index counts only if
-        it begins at `end`, the end of the records as known from elsewhere, or if the file matches
-        its CRC. `checksum` is zlib's CRC-32 or a faster implementation of it.
+        A client can send a body that looks like an index with a trailer, and may be the end of an
+        unsealed segment. So an index does not count if the file consists of intact records, unless
+        it begins at `end`, the end of the records as known from elsewhere, or the file matches its
+        CRC. `checksum` is zlib's CRC-32 or a faster implementation of it.
 
         Raises FileNotFoundError, JournalDamaged, JournalError.
         """
@@ -459,7 +460,8 @@ class MappedSegment:
         size = record_size(self.view[:end], offset, checksum)
         if size == 0 or self.view[offset + TYPE_AT] != RecordType.INDEX:
             return
-        if offset != self.end and checksum(self.view[:end]) != crc:
+        has_crc = offset == self.end or checksum(self.view[:end]) == crc
+        if not has_crc and self._has_only_records(checksum):
             return
         self.index_offset = self.end = offset
         self.crc = crc
@@ -469,6 +471,16 @@ class MappedSegment:
             raise DamagedFile(self.path, offset, str(error)) from error
         if self.index.count != records:
             raise DamagedFile(self.path, end, f"the trailer counts {records} records")
+
+    def _has_only_records(self, checksum: Checksum) -> bool:
+        """Return whether the file consists of intact records up to its end, without a trailer."""
+        offset = SEGMENT_HEADER_BYTES
+        while offset < self.size:
+            size = record_size(self.view, offset, checksum)
+            if size == 0:
+                return False
+            offset += size + 7 & -8
+        return True
 
     def verify(self) -> None:
         """Compare a sealed segment with its CRC. Raises JournalDamaged with the offset."""
