@@ -280,7 +280,7 @@ def test_pictures(tmp_path: Path) -> None:
     report = build(busy(10, 3), title="$\\frac{1}$ 訂單")
     directory = tmp_path / "deep" / "pictures"
     write_pngs(report, directory)
-    names = ["backlog.png", "latency.png", "traffic.png", "failures.png"]
+    names = ["backlog.png", "failures.png", "latency.png", "traffic.png"]
     assert sorted(path.name for path in directory.iterdir()) == names
     for path in directory.iterdir():
         data = path.read_bytes()
