@@ -461,7 +461,7 @@ class MappedSegment:
         if size == 0 or self.view[offset + TYPE_AT] != RecordType.INDEX:
             return
         has_crc = offset == self.end or checksum(self.view[:end]) == crc
-        if not has_crc and self._has_only_records(checksum):
+        if not has_crc and self._intact_end(self.size) == self.size:
             return
         self.index_offset = self.end = offset
         self.crc = crc
@@ -472,25 +472,19 @@ class MappedSegment:
         if self.index.count != records:
             raise DamagedFile(self.path, end, f"the trailer counts {records} records")
 
-    def _has_only_records(self, checksum: Checksum) -> bool:
-        """Return whether the file consists of intact records up to its end, without a trailer."""
-        offset = SEGMENT_HEADER_BYTES
-        while offset < self.size:
-            size = record_size(self.view, offset, checksum)
-            if size == 0:
-                return False
-            offset += size + 7 & -8
-        return True
+    def _intact_end(self, end: int) -> int:
+        """Return the end of the intact records at the beginning of the segment, up to `end`."""
+        position = SEGMENT_HEADER_BYTES
+        for offset, size in record_offsets(self.view, end):
+            position = offset + (size + 7 & -8)
+        return min(position, end)
 
     def verify(self) -> None:
         """Compare a sealed segment with its CRC. Raises JournalDamaged with the offset."""
         end = self.size - TRAILER_BYTES
         if crc32(self.view[:end]) == self.crc:
             return
-        position = SEGMENT_HEADER_BYTES
-        for offset, size in record_offsets(self.view, end):
-            position = offset + (size + 7 & -8)
-        raise DamagedFile(self.path, min(position, end), "the bytes do not match their CRC")
+        raise DamagedFile(self.path, self._intact_end(end), "the bytes do not match their CRC")
 
     def close(self) -> None:
         if self.index is not None:
