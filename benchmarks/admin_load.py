@@ -2,12 +2,12 @@
 
     python -m benchmarks.admin_load [--seconds S] [--rounds N] [--size BYTES] [--json]
 
-A PHPMQ flood, alternately alone and beside what a watched broker has: the console's stream of
-events, /metrics scraped each second, and four pages of the API requested every half second. All of
-them run on this machine, so that what the watchers themselves need counts against the broker. Each
-pair of runs is on the same broker; the figure is the median of the pairs' ratios. `cost` is the
-ratio of the broker's processor times per message, and `idle_cpu` the processor time per second for
-the watchers alone: these depend less on what else the machine does.
+Measures a PHPMQ flood alternately alone and with the monitoring of a typical broker: the event
+stream of a console, a scrape of /metrics every second, and requests for four pages of the API every
+half second. The clients of the monitoring run on this machine, so their processor time reduces the
+rate. Each pair of runs is on the same broker; the result is the median of the pairs' ratios. `cost`
+is the ratio of the broker's processor times per message, and `idle_cpu` the broker's processor time
+per second with monitoring alone: these depend less on other load of the machine.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m benchmarks.admin_scale [--destinations N] [--connections N] [--rounds N]
 
 One process is the broker, which measures the longest stall of its event loop. Another one connects
-the clients (half of them with a consumer), publishes a little and requests pages, one after the
-other. Further requests come from streams of events.
+the clients (half of them with a consumer), publishes at a low rate and requests pages sequentially.
+Four event streams cause further requests.
 
 Each stall is reported twice: in elapsed time, which on a busy machine includes other processes, and
 in processor time of the loop's thread without a return to the loop, which is the broker's own.
@@ -204,11 +204,11 @@ class Workload:
 
 
 def measure(
-    scene: Workload, pipe: Connection, rounds: int
+    workload: Workload, pipe: Connection, rounds: int
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """Request each page several times."""
-    connection = http.client.HTTPConnection("127.0.0.1", scene.http, timeout=60)
-    last = (len(scene.names) - 1) // 100 * 100
+    connection = http.client.HTTPConnection("127.0.0.1", workload.http, timeout=60)
+    last = (len(workload.names) - 1) // 100 * 100
     for name, path in PAGES.items():
         pipe.send("")
         pipe.recv()
@@ -224,7 +224,7 @@ def measure(
             time.sleep(0.1)
         pipe.send("")
         wall, work, _ = pipe.recv()
-        result = {"stall_ms": wall, "turn_ms": work}
+        result = {"stall_ms": wall, "iteration_ms": work}
         if times:
             result |= {"median_ms": median(times), "worst_ms": max(times)}
         yield name, {key: round(1000 * value, 1) for key, value in result.items()}
@@ -234,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--destinations", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=2_000)
-    parser.add_argument("--rounds", type=int, default=20, help="times that each page is asked for")
+    parser.add_argument("--rounds", type=int, default=20, help="number of requests for each page")
     arguments = parser.parse_args()
     _raise_limit()
     spawning = multiprocessing.get_context("spawn")
@@ -245,12 +245,12 @@ def main() -> None:
         broker_end.close()
         stack.callback(broker.join)
         stack.callback(parent_end.close)
-        scene = Workload(parent_end.recv(), arguments.destinations, arguments.connections)
-        scene.fill()
-        scene.begin()
+        workload = Workload(parent_end.recv(), arguments.destinations, arguments.connections)
+        workload.fill()
+        workload.begin()
         time.sleep(3)
-        pages = dict(measure(scene, parent_end, arguments.rounds))
-        scene.end()
+        pages = dict(measure(workload, parent_end, arguments.rounds))
+        workload.end()
     print(
         json.dumps(
             {

@@ -26,24 +26,24 @@ PUBLISHED: Final = 50_000
 """Maximum number of messages sent on top of a backlog to measure their cost: processor time is
 counted in steps of 10 ms."""
 
-_THROUGH_WINDOW: Final = 200
+_SAME_QUEUE_WINDOW: Final = 200
 """Window that is small enough to keep the consumer from overtaking the producer, so that the depth
 stays constant."""
-_LOOK_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 
 
-class AtDepth(ResultPart, frozen=True, kw_only=True):
+class QueueCosts(ResultPart, frozen=True, kw_only=True):
     """Cost of messages while others are ready in a queue.
 
-    waiting     number of ready messages
-    elsewhere   sent and received through another queue
-    through     sent to the end of that queue while as many are received from its head
-    publish     sent to the end of that queue without consumers
+    ready         number of ready messages
+    other_queue   sent and received through another queue
+    same_queue    sent to the end of that queue while as many are received from its head
+    publish       sent to the end of that queue without consumers
     """
 
-    waiting: int
-    elsewhere: TransferResult
-    through: TransferResult
+    ready: int
+    other_queue: TransferResult
+    same_queue: TransferResult
     publish: TransferResult
 
 
@@ -78,10 +78,10 @@ class BacklogResult(LoadSettings, frozen=True, kw_only=True, tag_field="scenario
 
     messages: int
     live: TransferResult
-    shallow: AtDepth
+    shallow: QueueCosts
     fill: TransferResult
     bytes_per_message: float
-    deep: AtDepth
+    deep: QueueCosts
     drain: TransferResult
     drain_ratio: float
     recovery: RecoveryResult
@@ -97,32 +97,32 @@ def backlog(
     and OSError.
     """
     with start_broker(PROTOCOL, "tcp", durability) as server:
-        scene = _Scene(server, messages, size, seconds)
+        scenario = _Scenario(server, messages, size, seconds)
         note("live rate through an empty broker")
-        live = scene.live()
-        note(f"{SHALLOW:,} messages waiting")
-        scene.fill(b"shallow", SHALLOW)
-        shallow = scene.at_depth(b"shallow")
-        scene.drain(b"shallow", scene.waiting(b"shallow"))
-        before = scene.resident()
+        live = scenario.live()
+        note(f"{SHALLOW:,} messages ready")
+        scenario.fill(b"shallow", SHALLOW)
+        shallow = scenario.queue_costs(b"shallow")
+        scenario.drain(b"shallow", scenario.ready(b"shallow"))
+        before = scenario.resident()
         note(f"filling: {messages:,} messages")
-        fill = scene.fill(b"backlog", messages)
+        fill = scenario.fill(b"backlog", messages)
         growth = fill.resident_bytes - before
-        note(f"{messages:,} messages waiting")
-        deep = scene.at_depth(b"backlog")
+        note(f"{messages:,} messages ready")
+        deep = scenario.queue_costs(b"backlog")
         note("draining")
-        drain = scene.drain(b"backlog", scene.waiting(b"backlog"))
+        drain = scenario.drain(b"backlog", scenario.ready(b"backlog"))
         note(f"filling again: {messages:,} messages")
-        scene.fill(b"backlog", messages)
+        scenario.fill(b"backlog", messages)
         note("kill -9, and start again")
-        recovery = scene.recover(b"backlog")
+        recovery = scenario.recover(b"backlog")
         if durability == "sync" and recovery.messages != messages:
             raise ConnectionLost(
                 f"{messages:,} messages were on disk before kill -9, "
                 f"{recovery.messages:,} are there"
             )
         note("draining from the journal")
-        drain_recovered = scene.drain(b"backlog", scene.waiting(b"backlog"))
+        drain_recovered = scenario.drain(b"backlog", scenario.ready(b"backlog"))
     return BacklogResult(
         protocol=PROTOCOL,
         transport="tcp",
@@ -141,7 +141,7 @@ def backlog(
     )
 
 
-class _Scene:
+class _Scenario:
     """The steps of the scenario on one broker."""
 
     def __init__(self, server: BenchmarkBroker, messages: int, size: int, seconds: float) -> None:
@@ -154,7 +154,7 @@ class _Scene:
         assert self._server.pid is not None
         return memory_bytes(self._server.pid)[0]
 
-    def waiting(self, queue: bytes) -> int:
+    def ready(self, queue: bytes) -> int:
         """Return the number of messages in the queue once no consumer holds any of them."""
         self._wait_until(lambda: self._server.destination(queue).get("unacked", 0) == 0)
         return int(self._server.destination(queue).get("ready", 0))
@@ -183,15 +183,17 @@ class _Scene:
             self._wait_until(lambda: self._message_count(queue) == 0)
             return run
 
-    def at_depth(self, queue: bytes) -> AtDepth:
+    def queue_costs(self, queue: bytes) -> QueueCosts:
         """Measure the cost of messages with the present backlog of `queue`."""
-        waiting = self.waiting(queue)
-        elsewhere = self.live()
-        with self._load(queue, window=_THROUGH_WINDOW) as load:
-            through = load.flood(seconds=self._seconds)
-        self.waiting(queue)
+        ready = self.ready(queue)
+        other_queue = self.live()
+        with self._load(queue, window=_SAME_QUEUE_WINDOW) as load:
+            same_queue = load.flood(seconds=self._seconds)
+        self.ready(queue)
         publish = self.fill(queue, self._published)
-        return AtDepth(waiting=waiting, elsewhere=elsewhere, through=through, publish=publish)
+        return QueueCosts(
+            ready=ready, other_queue=other_queue, same_queue=same_queue, publish=publish
+        )
 
     def recover(self, queue: bytes) -> RecoveryResult:
         """Measure kill -9, restart and first message."""
@@ -233,7 +235,7 @@ class _Scene:
         while not condition():
             if time.monotonic() > end:
                 raise ConnectionLost("the broker did not reach the expected state in time")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def backlog_table(result: BacklogResult) -> Table:
@@ -245,10 +247,10 @@ def backlog_table(result: BacklogResult) -> Table:
         ("Messages", *COST),
     )
     for title, run in (
-        ("live, nothing waits", result.live),
-        *_at_depth(result, deep=False),
+        ("live, empty broker", result.live),
+        *_queue_costs(result, deep=False),
         ("fill", result.fill),
-        *_at_depth(result, deep=True),
+        *_queue_costs(result, deep=True),
         ("drain", result.drain),
         ("drain after the restart", result.drain_recovered),
     ):
@@ -265,11 +267,11 @@ def backlog_table(result: BacklogResult) -> Table:
     return grid
 
 
-def _at_depth(result: BacklogResult, *, deep: bool) -> tuple[tuple[str, TransferResult], ...]:
+def _queue_costs(result: BacklogResult, *, deep: bool) -> tuple[tuple[str, TransferResult], ...]:
     costs = result.deep if deep else result.shallow
-    waiting = f"{costs.waiting:,} ready"
+    ready = f"{costs.ready:,} ready"
     return (
-        (f"{waiting}: another queue", costs.elsewhere),
-        (f"{waiting}: through the queue", costs.through),
-        (f"{waiting}: sent only", costs.publish),
+        (f"{ready}: another queue", costs.other_queue),
+        (f"{ready}: the same queue", costs.same_queue),
+        (f"{ready}: sent only", costs.publish),
     )

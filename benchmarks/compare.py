@@ -131,7 +131,7 @@ def by_jmq_transactions(size: int, each: int) -> Contender:
 def by_limit(program: Path, size: int) -> Contender:
     def run(messages: int) -> TransferResult:
         with (
-            yardstick(program) as (port, pid),
+            limit_program(program) as (port, pid),
             Load(BrokerAddress(port), Phpmq(size), pid=pid) as load,
         ):
             return load.flood(messages=messages)
@@ -140,7 +140,7 @@ def by_limit(program: Path, size: int) -> Contender:
 
 
 @contextmanager
-def yardstick(program: Path) -> Iterator[tuple[int, int]]:
+def limit_program(program: Path) -> Iterator[tuple[int, int]]:
     """Run a Python program that serves PHPMQ on the given port, in a temporary directory."""
     (port,) = free_ports(1)
     with (
@@ -155,7 +155,7 @@ def yardstick(program: Path) -> Iterator[tuple[int, int]]:
                     break
                 except OSError:
                     if process.poll() is not None or time.monotonic() > end:
-                        sys.exit(f"{program} does not serve the port it was given")
+                        sys.exit(f"{program} does not listen on the port of its argument")
                     time.sleep(0.02)
             yield port, process.pid
         finally:
@@ -257,21 +257,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5)")
     parser.add_argument("--messages", type=int, default=100_000, help="of a run (default 100,000)")
-    parser.add_argument("--only", default="", help="names of cases, with commas between them")
+    parser.add_argument("--only", default="", help="comma-separated names of cases")
     parser.add_argument(
         "--limit",
         type=Path,
         help="a Python program that serves PHPMQ on the port that is its argument: a third "
-        "contender, to see what a program that does nothing else reaches",
+        "contender that shows the speed limit of the language",
     )
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     if arguments.runs < 1 or arguments.messages < 1:
         parser.error("--runs and --messages are at least 1")
     if arguments.limit and not arguments.limit.is_file():
         parser.error(f"--limit: there is no file {arguments.limit}")
     limit = arguments.limit.resolve() if arguments.limit else None
-    # listing the names needs no node
+    # listing the names needs no running RabbitMQ
     names = [case.name for case in all_cases(Rabbit(0, 0), limit)]
     selected_names = arguments.only.split(",") if arguments.only else names
     if unknown := [name for name in selected_names if name not in names]:

@@ -23,23 +23,23 @@ QUEUE: Final = b"idle"
 SPARE: Final = 200
 """Number of open files of a process besides its idle connections."""
 
-_LOOK_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 
 
 class Idle(LoadSettings, frozen=True, kw_only=True, tag_field="scenario", tag="idle"):
-    """Idle connections, and one active pair beside them.
+    """Idle connections, and one active pair at the same time.
 
     connections            number of idle connections, each a consumer of one queue
     connect_rate           connections per second
     bytes_per_connection   growth of the broker's memory per connection
-    before, beside, after  the pair at a steady rate: before, with, and after the idle connections
+    before, during, after  the pair at a steady rate: before, with, and after the idle connections
     """
 
     connections: int
     connect_rate: int
     bytes_per_connection: float
     before: TransferResult
-    beside: TransferResult
+    during: TransferResult
     after: TransferResult
 
 
@@ -70,7 +70,7 @@ def idle(
             connecting = time.perf_counter() - started
             try:
                 growth = memory_bytes(server.pid)[0] - resident
-                beside = pair.steady(rate, seconds)
+                during = pair.steady(rate, seconds)
             finally:
                 for connection in waiting:
                     connection.close()
@@ -85,7 +85,7 @@ def idle(
         connect_rate=round(connections / connecting),
         bytes_per_connection=round(growth / connections, 1),
         before=before,
-        beside=beside,
+        during=during,
         after=after,
     )
 
@@ -113,7 +113,7 @@ def _until_connections(server: BenchmarkBroker, number: int, consumers: int = 0)
     ):
         if time.monotonic() > end:
             raise ConnectionLost(f"the broker did not reach {number:,} connections")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _allow_open_files(number: int) -> None:
@@ -132,7 +132,7 @@ def _allow_open_files(number: int) -> None:
 def idle_table(idles: Sequence[Idle]) -> Table:
     """Return the table of the results."""
     grid = table(
-        "Idle connections, and a pair that works beside them",
+        "Idle connections and one active pair",
         ("Protocol", "Idle"),
         ("Memory each", "Rate", *COST[1:], *LATENCY),
     )
@@ -140,7 +140,7 @@ def idle_table(idles: Sequence[Idle]) -> Table:
         growth = bytes_text(result.bytes_per_connection)
         for title, memory, run in (
             ("0, before", "", result.before),
-            (f"{result.connections:,}", growth, result.beside),
+            (f"{result.connections:,}", growth, result.during),
             ("0, after", "", result.after),
         ):
             grid.add_row(name(result), title, memory, *cost(run), *latency(run))

@@ -1,4 +1,4 @@
-"""The Java client of Open MQ under load, beside what the disk allows and beside RabbitMQ.
+"""The Java client of Open MQ under load, compared with the speed of the disk and with RabbitMQ.
 
 python -m benchmarks.jms --runs 3 --json benchmarks/results/jms.json
 """
@@ -58,7 +58,7 @@ CASES = (
 )
 
 
-def compiled(directory: Path) -> list[str]:
+def compile_load_program(directory: Path) -> list[str]:
     """Return the command that runs the load program."""
     command = ["mvn", "-q", "-B", "-f", str(PROJECT), "package", f"-Dout={directory}"]
     subprocess.run([*command, f"-Dsources={HERE / 'jms' / 'src'}"], check=True)
@@ -67,7 +67,7 @@ def compiled(directory: Path) -> list[str]:
     return ["java", "-Xmx1g", "-cp", path, "load.Load"]
 
 
-def measured(java: list[str], address: str, case: Case, pid: int | None) -> dict[str, Any]:
+def run_load_program(java: list[str], address: str, case: Case, pid: int | None) -> dict[str, Any]:
     """Run the load program once; `broker_us` is processor time of `pid` per message, and
     `client_us` that of the load program, Java's own start included."""
     arguments = [
@@ -93,7 +93,7 @@ def measured(java: list[str], address: str, case: Case, pid: int | None) -> dict
     return result
 
 
-def disk(messages: int, directory: Path) -> float:
+def disk_rate(messages: int, directory: Path) -> float:
     """Return the number of SIZE-byte writes per second, one after another, each followed by
     fdatasync, into a preallocated file."""
     path = directory / "disk"
@@ -139,31 +139,31 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory(prefix="jms-") as temporary:
         directory = Path(temporary)
-        java = compiled(directory / "compiled")
+        java = compile_load_program(directory / "compiled")
         rabbit = rabbit_client(directory / "rabbitmq") if options.rabbitmq else []
         for case in cases:
-            values, costs, clients, yardsticks, rabbit_rates = [], [], [], [], []
+            values, costs, clients, disk_rates, rabbit_rates = [], [], [], [], []
             for number in range(options.runs):
                 if options.url:
-                    result = measured(java, options.url, case, None)
+                    result = run_load_program(java, options.url, case, None)
                 else:
                     with LocalBroker(directory / f"{case.name}{number}", [STARTED]) as broker:
                         address = f"127.0.0.1:{broker.port('jmq')}"
-                        result = measured(java, address, case, broker.pid)
-                yardsticks.append(disk(5000, directory))
+                        result = run_load_program(java, address, case, broker.pid)
+                disk_rates.append(disk_rate(5000, directory))
                 if options.rabbitmq and case.name == "pairs":
                     rabbit_rates.append(rabbit_pairs(rabbit, case))
                     result["rabbitmq"] = rabbit_rates[-1]
                 values.append(result[case.measure])
                 costs.append(result["broker_us"])
                 clients.append(result["client_us"])
-                results.append({"case": case.name, "disk": round(yardsticks[-1]), **result})
+                results.append({"case": case.name, "disk": round(disk_rates[-1]), **result})
             median = statistics.median(values)
             line = f"{case.title}: {median:,.0f}/s ({min(values):,} to {max(values):,})"
             line += f", broker {statistics.median(costs):.0f} µs a message"
             line += f", client {statistics.median(clients):.0f} µs"
-            line += f", disk {statistics.median(yardsticks):,.0f} synced writes/s"
-            line += f": {median / statistics.median(yardsticks):.2f} of it"
+            line += f", disk {statistics.median(disk_rates):,.0f} synced writes/s"
+            line += f": {median / statistics.median(disk_rates):.2f} of it"
             if rabbit_rates:
                 rate = statistics.median(rabbit_rates)
                 line += f", RabbitMQ {rate:,.0f}/s: {median / rate:.2f} of it"

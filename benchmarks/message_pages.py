@@ -1,13 +1,12 @@
-"""Pages of messages over HTTP, out of a queue of a million.
+"""Response times of the HTTP API for pages of messages of a queue with a million messages.
 
     python -m benchmarks.message_pages [--messages 1000000] [--size 1024] [--rounds 30]
 
-Fills a queue of a fresh broker by batches, then asks for the first page, one in the middle, the
-last, one by cursor, and pages by selector: the median and the slowest of each in ms. The same when
-a consumer has had many messages and given them back, and after a restart. Meanwhile another
-connection asks for `/health/live` all the time: what it has waited longest, beyond its own usual
-time, is how long the event loop was held up. At the end messages are moved, and the queue is
-emptied.
+Fills a queue of a new broker with batches, then requests the first page, a page in the middle, the
+last page, a page by cursor, and pages by selector, and prints the median and the maximum of each in
+ms. Repeats this after a consumer has requeued many messages, and after a restart. Meanwhile another
+connection requests `/health/live` continuously: its longest response time beyond the median shows
+how long the event loop was blocked. At the end messages are moved, and the queue is purged.
 """
 
 from __future__ import annotations

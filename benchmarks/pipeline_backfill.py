@@ -2,9 +2,9 @@
 
     python -m benchmarks.pipeline_backfill --events 1000000 5000000
 
-Each number of events is a journal of its own: messages that are published, delivered and
-acknowledged over PHPMQ, three events a message. Each is read into the bronze, silver and gold
-tables of a new lake by a process of its own. The difference between two numbers of events is the
+Each number of events has a separate journal of messages that are published, delivered and
+acknowledged over PHPMQ, which are three events per message. A separate process reads it into the
+bronze, silver and gold tables of a new lake. The difference between two numbers of events is the
 marginal cost, in which the start of the JVM and of the workers cancels out.
 
 Processor time is user and system time of all processes of the command.

@@ -1,14 +1,15 @@
-"""Cost of the commits of many small micro-batches: does it grow with their number?
+"""Cost of the commits of many small micro-batches, which must not grow with their number.
 
     python -m benchmarks.pipeline_commits [--batches 500] [--rows 3000] [--destinations 30]
 
 Writes batches of published messages to the bronze, silver and gold tables of one lake, as
 `sluicemq pipeline run` does, and prints for each hundred batches the median time, the mean
-processor time, which counts on a machine with other load, and the number of data files. Compaction
-after commits bounds the files, and with them the cost of a commit: the last hundred batches should
-cost at most 1.2 times as much as the first hundred.
+processor time (the value to compare on a machine with other load) and the number of data files.
+Compaction after commits limits the number of files, and so the cost of a commit: the last hundred
+batches should cost at most 1.2 times as much as the first hundred.
 
-A batch covers a second, so that later batches change rows of gold that earlier ones wrote.
+A batch covers one second, so that later batches update rows of the gold tables that earlier batches
+wrote.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     python -m benchmarks.pipeline_cost [--rows 1048576] [--runs 5] [--directory DIR] [--json FILE]
 
 Reads the same messages of 1 KB (those of pipeline_source.py) as a journal, as Parquet (zstd) and
-as Arrow files. The last ones are read by a Python data source that yields batches from the mapped
-file and does nothing else: the cost of the connection between Python and the JVM, below which no
-Python data source can get.
+as Arrow files. A Python data source that only yields batches from the mapped file reads the Arrow
+files. It measures the connection between Python and the JVM, the minimum cost of any Python data
+source.
 
 Processor time is user and system time of the JVM and all Python workers, from /proc, without the
-start of the session: each read runs twice before the measured runs, and the reads take turns. Each
-read of the journal checks the CRC of every segment, as the first one does.
+start of the session. Each read runs twice before the measured runs, and the reads alternate. Each
+read of the journal checks the CRC of every segment, as a first read does.
 `--directory` keeps the data for the next run.
 """
 

@@ -1,10 +1,10 @@
-"""Decoding speed of captures: MB and frames a second, for each protocol.
+"""Decoding speed of captures in MB and frames per second, for each protocol.
 
     python -m benchmarks.pipeline_decode [--megabytes 200] [--spark]
 
-Makes a capture of 1 KB messages in 8 connections of packets of 1,460 bytes, then decodes it in this
-process, on one core: figures are by seconds of CPU. With --spark also through a local Spark
-session, by seconds of the clock.
+Creates a capture of 1 KB messages in 8 connections with packets of 1,460 bytes, then decodes it in
+this process on one core; rates are per second of processor time. `--spark` also decodes it in a
+local Spark session; rates are per second of elapsed time.
 """
 
 from __future__ import annotations

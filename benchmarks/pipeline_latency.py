@@ -2,12 +2,13 @@
 
 python -m benchmarks.pipeline_latency --rate 10000 --seconds 90
 
-A broker, PHPMQ producers and consumers, and `sluicemq pipeline run` beside them, each a process of
-its own. The latency of an event is the time from the broker's time of it to the commit of gold. A
-line for each batch has that of its oldest event, and the summary the median of all events, which
-are assumed to be spread evenly over the time of their batch. Batches of the warm-up do not count:
-Spark's JVM compiles its code for about five minutes. Bodies are of random hexadecimal digits: equal
-ones would compress to nothing, and Delta would compact files with millions of them as small ones.
+Runs a broker, PHPMQ producers and consumers, and `sluicemq pipeline run` in separate processes. The
+latency of an event is the time from its timestamp to the commit of the gold tables. Prints for each
+micro-batch the latency of its oldest event, and at the end the median of all events, assuming that
+they are spread evenly over the time of their batch. Batches during the warm-up do not count:
+Spark's JVM compiles its code for about five minutes. Bodies are random hexadecimal digits: equal
+bodies would compress to almost nothing, and Delta would treat files with millions of them as small
+files and compact them.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
     python -m benchmarks.pipeline_live [--seconds 20] [--runs 3]
 
-First the maximum is found, then half of it is asked for, in turn with and without a stream
-(`format("sluicemq")`, noop sink, all columns) that reads along in processes of its own. Shown are
-medians of the rates that were reached, of the broker's processor time per message and of the
-latencies, and their ratios.
+First measures the maximum rate, then half of it, alternately with and without a streaming query
+(`format("sluicemq")`, noop sink, all columns) in separate processes. Prints the medians of the
+achieved rates, of the broker's processor time per message and of the latencies, and their ratios.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
                     rows += sum(progress["numInputRows"] for progress in query.recentProgress)
                     query.stop()
     spark.stop()
-    figures: dict[str, object] = {"asked": rate, "read_rows": rows}
+    figures: dict[str, object] = {"target_rate": rate, "read_rows": rows}
     for name, transfers in results.items():
         figures[name] = {
             "rate": statistics.median(run.rate for run in transfers),

@@ -2,11 +2,12 @@
 
     python -m benchmarks.pipeline_sink [--rows 400000] [--size 1024] [--runs 5] [--directory DIR]
 
-Direct: one PHPMQ producer sends prebuilt blocks as fast as the broker takes them, durability sync,
-no consumer; until a message sent afterwards has come back, so that all are on disk. Sink: the same
-number of rows from Parquet (bodies that do not compress) by two tasks. Prints one JSON document:
-messages per second of each run, medians, and their ratio; and the broker's processor time per
-message, which says more than rates on a machine that does other things beside.
+Direct: one PHPMQ producer sends prebuilt blocks as fast as the broker accepts them, with durability
+`sync` and without a consumer. A run ends when a message that was sent afterwards has been received,
+so that all are on disk. Sink: two tasks publish the same number of rows from Parquet, whose bodies
+do not compress. Prints one JSON document with the messages per second of each run, the medians and
+their ratio, and the broker's processor time per message, which other load on the machine hardly
+changes.
 """
 
 from __future__ import annotations

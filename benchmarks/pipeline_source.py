@@ -3,9 +3,9 @@
     python -m benchmarks.pipeline_source [--rows 1048576] [--runs 5] [--json FILE]
 
 A journal of messages of 1 KB (JSON, 100 queues, spread over 24 hours) is written to a temporary
-directory, and the same rows by Spark to Parquet (zstd). Measured are, in turn and `runs` times
-each, reads into Spark's sink that does nothing; shown are medians and their ratios. Figures
-without a ratio say little: they depend on the machine and on what else it does.
+directory, and the same rows by Spark to Parquet (zstd). Both are read alternately, `--runs` times
+each, into Spark's `noop` sink. Prints the medians and their ratios; only the ratios are comparable
+between machines.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def backlog(
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """PHPMQ: fill a queue, send and receive beside it, drain it, kill -9 and restart on it."""
+    """PHPMQ: fill a queue, measure traffic, drain the queue, fill it again, kill -9 and restart."""
     length = single_value("--size", sizes("--size", size))
     with report(context, as_json, all_tables) as (results, note):
         results.append(
@@ -199,7 +199,7 @@ def idle(
     seconds: SecondsOption = 2.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure the memory of idle connections, and the latency of an active pair beside them."""
+    """Measure the memory of idle connections and the latency of an active pair."""
     endpoints = transports("--protocol", protocol)
     length = single_value("--size", sizes("--size", size))
     with report(context, as_json, all_tables) as (results, note):

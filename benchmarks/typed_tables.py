@@ -1,11 +1,11 @@
-"""Speed of a typed table without key, against Spark's bare `from_json` and append.
+"""Speed of a typed table without key, compared with Spark's bare `from_json` and append.
 
     python -m benchmarks.typed_tables [DIRECTORY]
 
-1 million JSON bodies of 930 bytes, 3 columns, 3 expectations; medians of 5 runs in turn, after two
-that warm up, the first of which creates the tables. CPU seconds of the executors are the figure to
-compare on a machine with other load. Both read the same Parquet files and append the same columns
-to a Delta table.
+1 million JSON bodies of 930 bytes, 3 columns and 3 expectations. Prints the medians of 5
+alternating runs after two warm-up runs, the first of which creates the tables. Compare the
+processor time of the executors on a machine with other load. Both read the same Parquet files and
+append the same columns to a Delta table.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from .server import BenchmarkBroker, dialect
 
 
 class Spec(NamedTuple):
-    """Parameters of a cell. See `result.Setting` and `result.Cell` for the fields."""
+    """Parameters of a cell. See `result.LoadSettings` and `result.Cell` for the fields."""
 
     protocol: str
     transport: str = "tcp"

@@ -2,8 +2,9 @@
 They send prebuilt bytes and parse almost nothing, so that the broker is the bottleneck.
 
 Producers send blocks of prebuilt messages as long as the broker's sockets accept them; the
-generator waits for a socket only when a write would block. So the cost of a message here is a small
-part of its cost in the broker (`TransferResult.generator_us` beside `TransferResult.broker_us`).
+generator waits for a socket only when a write would block. Compare
+`TransferResult.generator_us` with `TransferResult.broker_us`: the generator's cost per message is a
+small part of the broker's.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class Load:
     """Connections of producers and consumers to a broker. A context manager; may be used for
     several consecutive runs. The consumers subscribe when the first run begins.
 
-    All methods raise ConnectionLost when nothing moves any more or invalid data arrives, and
-    OSError if a connection breaks.
+    All methods raise ConnectionLost if no data arrives for STALLED_SECONDS or invalid data arrives,
+    and OSError if a connection breaks.
     """
 
     def __init__(
@@ -291,7 +292,7 @@ class Load:
         lateness.sort()
         return meter.read(
             received,
-            asked=rate,
+            target_rate=rate,
             delays=delays,
             late=lateness[min(len(lateness) - 1, int(0.99 * len(lateness)))] / 1e6,
         )

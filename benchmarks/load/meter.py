@@ -52,7 +52,12 @@ class Meter:
         return self._started
 
     def read(
-        self, messages: int, *, asked: int = 0, delays: list[int] | None = None, late: float = 0.0
+        self,
+        messages: int,
+        *,
+        target_rate: int = 0,
+        delays: list[int] | None = None,
+        late: float = 0.0,
     ) -> TransferResult:
         """Return the cost of `messages` (at least 1) until now; the other arguments are for steady
         runs."""
@@ -70,7 +75,7 @@ class Meter:
             generator_us=round(generator / messages * 1e6, 3),
             resident_bytes=resident,
             peak_bytes=peak,
-            asked=asked,
+            target_rate=target_rate,
             late_ms=round(late, 3),
             latency=Latency.of(delays) if delays else None,
         )

@@ -56,7 +56,7 @@ class Receiver(ABC):
 
     def _measure_stride(self, data: bytes) -> int:
         """Return the stride from the beginning of the first message; 0 = more bytes are needed."""
-        raise AssertionError(f"the stride was given, and {len(data)} bytes need not show it")
+        raise AssertionError(f"the stride is fixed; {len(data)} bytes were to be measured")
 
     def _due_time(self, data: bytearray, at: int) -> int:
         """Return the due time of the message whose time is at `at`."""

@@ -82,7 +82,7 @@ def _steady_rates(cells: Sequence[Cell]) -> Table:
             f"{cell.size:,}",
             f"{cell.producers} → {cell.consumers}",
             f"{cell.window:,}",
-            f"{cell.steady.asked:,}/s",
+            f"{cell.steady.target_rate:,}/s",
             *latency(cell.steady),
         )
     return grid

@@ -52,7 +52,7 @@ class TransferResult(ResultPart, frozen=True, kw_only=True):
     generator_us     the same of the load generator
     resident_bytes   memory of the broker in RAM at the end; 0 = unknown
     peak_bytes       maximum since the broker was started; 0 = unknown
-    asked            target rate of a steady run, messages/s; 0 = as fast as possible
+    target_rate      target rate of a steady run, messages/s; 0 = as fast as possible
     late_ms          steady: p99 of the generator's own lateness
     latency          steady runs and round trips
     """
@@ -64,7 +64,7 @@ class TransferResult(ResultPart, frozen=True, kw_only=True):
     generator_us: float
     resident_bytes: int
     peak_bytes: int
-    asked: int = 0
+    target_rate: int = 0
     late_ms: float = 0.0
     latency: Latency | None = None
 

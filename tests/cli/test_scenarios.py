@@ -49,7 +49,7 @@ def check(run: TransferResult, *, steady: bool = False, watched: bool = True) ->
     assert run.generator_us > 0
     assert (run.resident_bytes > 1_000_000) is watched
     assert run.peak_bytes >= run.resident_bytes
-    assert (run.asked > 0) is steady
+    assert (run.target_rate > 0) is steady
     if steady:
         assert run.latency is not None
     if run.latency is not None:
@@ -122,7 +122,7 @@ def test_query_and_a_running_broker(run: Call, broker: RunningBroker) -> None:
     )
     (cell,) = report.results
     assert isinstance(cell, Cell)
-    assert cell.steady.asked == 500
+    assert cell.steady.target_rate == 500
     check(cell.steady, steady=True, watched=False)
 
 
@@ -132,10 +132,10 @@ def test_backlog(run: Call) -> None:
     assert isinstance(backlog, BacklogResult)
     assert backlog.recovery.messages == backlog.messages == backlog.fill.messages == 1000
     assert 0 < backlog.recovery.serving_seconds <= backlog.recovery.first_message_seconds
-    assert backlog.shallow.waiting == 1000
-    assert backlog.deep.waiting == 1000
+    assert backlog.shallow.ready == 1000
+    assert backlog.deep.ready == 1000
     for costs in (backlog.shallow, backlog.deep):
-        for load_run in (costs.elsewhere, costs.through, costs.publish):
+        for load_run in (costs.other_queue, costs.same_queue, costs.publish):
             check(load_run)
     # one of them was received to see how long that takes
     assert backlog.drain_recovered.messages == 999
@@ -154,7 +154,7 @@ def test_idle(run: Call) -> None:
     for measured in report.results:
         assert isinstance(measured, Idle)
         assert measured.connections == 30
-        for load_run in (measured.before, measured.beside, measured.after):
+        for load_run in (measured.before, measured.during, measured.after):
             check(load_run, steady=True)
             assert load_run.messages == 15
 
