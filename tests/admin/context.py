@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sluicemq.admin.api_context import ApiContext, ApiLimits, AttachedConsumer
+from sluicemq.admin.api_context import ApiContext, ApiLimits
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
-from sluicemq.broker import Broker
+from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
+from sluicemq.model.url import Url
+from sluicemq.protocols.transport import SessionInfo
 from sluicemq.security.records import Change, Database
 from sluicemq.security.user_service import UserService
 
 
-class NoConnections:
-    """A registry of given connections; `closed` has the numbers of those to close."""
+class AttachedConsumer(NamedTuple):
+    """A consumer and the id of its connection."""
 
-    def __init__(self, *views: ConnectionItem) -> None:
-        self.views = list(views)
-        self.attached: list[AttachedConsumer] = []
-        self.closed: list[tuple[int, str]] = []
+    connection: int
+    consumer: Consumer
+
+
+class GivenConnection:
+    """A connection with the state of `view`."""
+
+    def __init__(self, registry: NoConnections, view: ConnectionItem) -> None:
+        self._registry = registry
+        self._view = view
+        self.number = view.id
+        self.peer = view.peer
+        self.connected_at = view.started
+        self.received_bytes = view.received_bytes
+        self.sent_bytes = view.sent_bytes
+        self.listener_url = Url.parse(view.listener)
+        self.state = view.state
+
+    def session_info(self) -> SessionInfo:
+        view = self._view
+        return SessionInfo(view.protocol, view.user, view.client_id)
+
+    def consumers(self) -> list[Any]:
+        self._registry.counted.append(self.number)
+        attached = [
+            attached.consumer
+            for attached in self._registry.attached
+            if attached.connection == self.number
+        ]
+        return attached or list(range(self._view.consumers))
+
+    def disconnect(self, reason: str) -> None:
+        self._registry.closed.append((self.number, reason))
+
+
+@dataclass
+class NoConnections:
+    """A registry of given connections.
+
+    attached  consumers of connections, which may have no view
+    closed    numbers of the connections to close, with the reasons
+    counted   numbers of the connections whose consumers were read
+    """
+
+    views: list[ConnectionItem] = field(default_factory=list)
+    attached: list[AttachedConsumer] = field(default_factory=list)
+    closed: list[tuple[int, str]] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.views)
 
-    def __iter__(self) -> Iterator[ConnectionItem]:
-        return iter(self.views)
-
-    def consumers(self) -> Iterator[AttachedConsumer]:
-        return iter(self.attached)
-
-    def by_protocol(self) -> dict[str, int]:
-        return dict(Counter(view.protocol for view in self.views))
+    def __iter__(self) -> Iterator[GivenConnection]:
+        known = {view.id for view in self.views}
+        others = {entry.connection for entry in self.attached} - known
+        for view in (*self.views, *map(connection_item, sorted(others))):
+            yield GivenConnection(self, view)
 
     def listeners(self) -> list[ListenerItem]:
         return []
@@ -47,12 +90,23 @@ class NoConnections:
     def input(self) -> InputItem:
         return InputItem(0, 1, 0, 0)
 
-    def get(self, number: int) -> ConnectionItem | None:
-        return next((view for view in self.views if view.id == number), None)
 
-    def close(self, number: int, reason: str) -> bool:
-        self.closed.append((number, reason))
-        return self.get(number) is not None
+def connection_item(number: int) -> ConnectionItem:
+    """Return a connection without consumers."""
+    return ConnectionItem(
+        id=number,
+        protocol="jmq",
+        peer=f"10.0.0.{number}:1",
+        user="anna",
+        client_id="",
+        listener="jmq://x:1",
+        started=1000 - number,
+        state="open",
+        consumers=0,
+        received_bytes=number,
+        sent_bytes=0,
+        tls=False,
+    )
 
 
 class NoSettings:

@@ -23,7 +23,8 @@ from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
-from tests.admin.context import NoConnections
+from sluicemq.protocols.transport import SessionInfo
+from tests.admin.context import NoConnections, connection_item
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
@@ -212,21 +213,8 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
 
 
 def view(number: int, **changes: Any) -> ConnectionItem:
-    defaults = ConnectionItem(
-        id=number,
-        protocol="phpmq",
-        peer=f"10.0.0.{number}:1",
-        user="anna",
-        client_id="",
-        listener="phpmq://x:1",
-        started=1000 - number,
-        state="open",
-        consumers=number % 3,
-        received_bytes=number,
-        sent_bytes=0,
-        tls=False,
-    )
-    return replace(defaults, **changes)
+    defaults = {"protocol": "phpmq", "listener": "phpmq://x:1", "consumers": number % 3}
+    return replace(connection_item(number), **{**defaults, **changes})
 
 
 def connect(api_fixture: ApiFixture, *views: ConnectionItem) -> NoConnections:
@@ -267,6 +255,14 @@ async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
+async def test_only_the_items_of_the_page_are_built(api_fixture: ApiFixture) -> None:
+    connections = connect(api_fixture, *(view(n) for n in range(1, 200)))
+    http_client = api_fixture.http_client()
+    assert await numbers(http_client, "limit=3&sort=started") == [199, 198, 197]
+    assert sorted(connections.counted) == [197, 198, 199]
+
+
+@in_event_loop
 async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*: browse produce consume create delete manage")
@@ -292,8 +288,9 @@ async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> 
 
 def test_anonymous_users_own_no_connections() -> None:
     """Otherwise they would share the connections of all anonymous users."""
-    assert not may_see_connection(ANONYMOUS, view(1, user=""))
-    assert may_see_connection(EVERYBODY, view(1, user=""))
+    anonymous = SessionInfo("phpmq")
+    assert not may_see_connection(ANONYMOUS, anonymous)
+    assert may_see_connection(EVERYBODY, anonymous)
 
 
 @in_event_loop

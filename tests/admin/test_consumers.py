@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.broker import Consumer, Delivery, Subscription, Window, compile_selector
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
+from tests.admin.context import AttachedConsumer
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
 
 
@@ -27,7 +27,7 @@ def attach(
         selector=compile_selector(selector) if selector else None,
     )
     connections: Any = api_fixture.context.connections
-    connections.attached.append(AttachedConsumer(connection, "jmq", "anna", consumer))
+    connections.attached.append(AttachedConsumer(connection, consumer))
     return consumer
 
 

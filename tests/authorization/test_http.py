@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
-from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.admin.app import Application
 from sluicemq.admin.clients import id_of
 from sluicemq.admin.static_files import load_static_files
 from sluicemq.broker import BatchPart, Broker, ManualClock
 from sluicemq.broker.recovery import snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
-from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
@@ -26,7 +25,7 @@ from sluicemq.model.rows import encode
 from sluicemq.model.rows import row as rows_of
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from sluicemq.security import records
-from tests.admin.context import NoConnections, context
+from tests.admin.context import AttachedConsumer, NoConnections, connection_item, context
 from tests.admin.stock import read
 from tests.authorization.fixture import (
     QUEUE,
@@ -106,10 +105,7 @@ class HttpFixture:
         self.journal.set_snapshot_source(lambda: snapshot(self.api_fixture.broker))
         connections: Any = self.api_fixture.context.connections
         self.connections: NoConnections = connections
-        defaults: Any = dict.fromkeys(ConnectionItem.__struct_fields__, 0)
-        texts = {"protocol": "jmq", "peer": PEER, "user": "owner", "client_id": "", "listener": ""}
-        view = ConnectionItem(**{**defaults, **texts, "id": 1, "state": "open"})
-        self.connections.views.append(view)
+        self.connections.views.append(replace(connection_item(1), peer=PEER, user="owner"))
 
     def _add_victim(self) -> None:
         api_fixture = self.api_fixture
@@ -160,7 +156,7 @@ class HttpFixture:
         publish(broker, broker.destinations.declare(Address(Kind.QUEUE, DEAD)))
         consumed = broker.destinations.declare(Address(Kind.QUEUE, CONSUMED))
         reader = read(broker, consumed)
-        self.connections.attached.append(AttachedConsumer(1, "jmq", "owner", reader.consumer))
+        self.connections.attached.append(AttachedConsumer(1, reader.consumer))
         topic = broker.destinations.declare(Address(Kind.TOPIC, TOPIC))
         broker.subscribe(topic, DURABLE, durable=True, owner="owner")
         publish(broker, topic)

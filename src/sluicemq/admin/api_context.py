@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -12,12 +13,12 @@ from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
-from sluicemq.management.clients import ConnectionItem
 from sluicemq.management.operation import MAX_EXACT
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
-from sluicemq.protocols.transport import Process
+from sluicemq.model.url import Url
+from sluicemq.protocols.transport import Process, SessionInfo
 from sluicemq.security.audit import Audit
 from sluicemq.security.user_service import UserService
 
@@ -27,13 +28,37 @@ from sluicemq.security.user_service import UserService
 # their own implementations.
 
 
-class AttachedConsumer(NamedTuple):
-    """A consumer of the engine and the id of its connection."""
+class ListedConnection(Protocol):
+    """Connection of a client.
 
-    connection: int
-    protocol: str
-    user: str
-    consumer: Consumer
+    number        id of the connection
+    peer          address of the client
+    connected_at  time of the connect, ms since the epoch
+    """
+
+    number: int
+    peer: str
+    connected_at: int
+    received_bytes: int
+    sent_bytes: int
+
+    @property
+    def listener_url(self) -> Url:
+        """URL of its listener, with the actual port."""
+
+    @property
+    def state(self) -> str:
+        """State of the connection (`ConnectionItem`)."""
+
+    def session_info(self) -> SessionInfo:
+        """Return protocol, user and client id of the connection."""
+
+    def consumers(self) -> Iterable[Consumer]:
+        """Return the current consumers of the client, in a new collection."""
+
+    def disconnect(self, reason: str) -> None:
+        """Send the client the reason in the terms of its protocol, and close the connection after
+        a few seconds at most."""
 
 
 class Connections(Protocol):
@@ -42,15 +67,9 @@ class Connections(Protocol):
     def __len__(self) -> int:
         """Return the number of connections."""
 
-    def __iter__(self) -> Iterator[ConnectionItem]:
+    def __iter__(self) -> Iterator[ListedConnection]:
         """Iterate over the present connections. The caller may yield to the event loop during
         the iteration; connections that open or close meanwhile may be missing or repeated."""
-
-    def consumers(self) -> Iterator[AttachedConsumer]:
-        """Iterate over the consumers of all connections, with the guarantees of `__iter__`."""
-
-    def by_protocol(self) -> dict[str, int]:
-        """Return the number of connections by protocol."""
 
     def listeners(self) -> list[ListenerItem]:
         """Return the open listeners in the order of the configuration."""
@@ -58,12 +77,10 @@ class Connections(Protocol):
     def input(self) -> InputItem:
         """Return the memory used by unfinished input."""
 
-    def get(self, number: int) -> ConnectionItem | None:
-        """Return the connection with that id; None if there is none."""
 
-    def close(self, number: int, reason: str) -> bool:
-        """Send the client the reason in the terms of its protocol, and close the connection after
-        a few seconds at most. Return False if there is no such connection."""
+def count_by_protocol(connections: Connections) -> Counter[str]:
+    """Return the number of connections by protocol."""
+    return Counter(connection.session_info().protocol for connection in connections)
 
 
 class Configuration(Protocol):

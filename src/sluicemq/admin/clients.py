@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from operator import attrgetter
-from typing import Final
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
+from typing import Any, Final
 from urllib.parse import unquote
 
-from msgspec.structs import replace
-
-from sluicemq.admin.api_context import AttachedConsumer, Service
+from sluicemq.admin.api_context import ListedConnection, Service
 from sluicemq.admin.destinations import may_see_destination
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, destination_name, handles
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
-from sluicemq.broker import Destination, Subscription, Transaction, TransactionState
+from sluicemq.broker import Consumer, Destination, Subscription, Transaction, TransactionState
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
     COMMIT_TRANSACTION,
@@ -44,6 +43,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.ownership import may_administer_subscription, may_administer_transaction
+from sluicemq.protocols.transport import SessionInfo
 from sluicemq.security.access import wait_for_callback
 
 # --- Connections ----------------------------------------------------------------------------------
@@ -55,6 +55,26 @@ from sluicemq.security.access import wait_for_callback
 _CLOSE_REASON: Final = "closed by an administrator"
 
 
+def _consumer_count(connection: ListedConnection) -> int:
+    return sum(1 for _ in connection.consumers())
+
+
+_SORT_VALUES: Final[dict[str, Callable[[ListedConnection], Any]]] = {
+    "id": lambda connection: connection.number,
+    "protocol": lambda connection: connection.session_info().protocol,
+    "peer": lambda connection: connection.peer,
+    "user": lambda connection: connection.session_info().user,
+    "client_id": lambda connection: connection.session_info().client_id,
+    "listener": lambda connection: str(connection.listener_url),
+    "started": lambda connection: connection.connected_at,
+    "state": lambda connection: connection.state,
+    "consumers": _consumer_count,
+    "received_bytes": lambda connection: connection.received_bytes,
+    "sent_bytes": lambda connection: connection.sent_bytes,
+}
+"""Values that lists are sorted by; the id decides between equal ones."""
+
+
 class ConnectionService(Service):
     """Handlers of `/connections`."""
 
@@ -62,54 +82,71 @@ class ConnectionService(Service):
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
         slices = TimeSlices(self._broker)
-        items = (
-            _connection_item(view)
-            async for view in slices.iterate(self._context.connections)
-            if may_see_connection(call.identity, view) and _selects_connection(query, view)
+        sort_value = _SORT_VALUES[query.sort]
+        # the values are read once, because they change between slices
+        entries = (
+            (sort_value(connection), connection.number, connection)
+            async for connection in slices.iterate(self._context.connections)
+            if _selects_connection(query, connection)
+            and may_see_connection(call.identity, connection.session_info())
         )
-        return await slices.sorted_page(query, items, attrgetter(query.sort, "id"))
+        page = await slices.sorted_page(query, entries, itemgetter(0, 1))
+        items = [_connection_item(connection) for *_, connection in page.items]
+        return query.page_with(items, page.total or 0)
 
     @handles(GET_CONNECTION)
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
         """GET /connections/{id}"""
-        view = self._context.connections.get(_number(call))
-        if view is None or not may_see_connection(call.identity, view):
+        connection = self._find(parameters)
+        if not may_see_connection(call.identity, connection.session_info()):
             raise _no_connection()
-        return _connection_item(view)
+        return _connection_item(connection)
 
     @handles(CLOSE_CONNECTION)
     async def close(self, call: Call, parameters: CloseConnection) -> None:
         """DELETE /connections/{id}"""
+        connection = self._find(parameters)
+        info = connection.session_info()
         reason = " ".join(printable(parameters.reason).split())
-        number = _number(call)
-        view = self._context.connections.get(number)
-        message = f"{_CLOSE_REASON}: {reason}" if reason else _CLOSE_REASON
-        if view is None or not self._context.connections.close(number, message):
-            raise _no_connection()
-        user = printable(view.user) or "an anonymous client"
-        call.note = f"{view.protocol} of {user} at {view.peer} {reason}"
+        connection.disconnect(f"{_CLOSE_REASON}: {reason}" if reason else _CLOSE_REASON)
+        user = printable(info.user) or "an anonymous client"
+        call.note = f"{info.protocol} of {user} at {connection.peer} {reason}"
+
+    def _find(self, parameters: IdPath) -> ListedConnection:
+        for connection in self._context.connections:
+            if str(connection.number) == parameters.id:
+                return connection
+        raise _no_connection()
 
 
-def may_see_connection(identity: Identity, view: ConnectionItem) -> bool:
-    """Return whether the user may see the connection."""
-    return identity.superuser or (bool(identity.name) and view.user == identity.name)
+def may_see_connection(identity: Identity, info: SessionInfo) -> bool:
+    """Return whether the user may see the connection of the session."""
+    return identity.superuser or (bool(identity.name) and info.user == identity.name)
 
 
-def _selects_connection(query: ConnectionQuery, view: ConnectionItem) -> bool:
-    return (not query.protocol or view.protocol == query.protocol) and any(
-        query.filter in text for text in (view.peer, view.user, view.client_id)
+def _selects_connection(query: ConnectionQuery, connection: ListedConnection) -> bool:
+    info = connection.session_info()
+    return (not query.protocol or info.protocol == query.protocol) and any(
+        query.filter in text for text in (connection.peer, info.user, info.client_id)
     )
 
 
-def _connection_item(view: ConnectionItem) -> ConnectionItem:
-    return replace(view, user=printable(view.user), client_id=printable(view.client_id))
-
-
-def _number(call: Call) -> int:
-    text = call.names["id"]
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise _no_connection()
-    return int(text)
+def _connection_item(connection: ListedConnection) -> ConnectionItem:
+    info = connection.session_info()
+    return ConnectionItem(
+        id=connection.number,
+        protocol=info.protocol,
+        peer=connection.peer,
+        user=printable(info.user),
+        client_id=printable(info.client_id),
+        listener=str(connection.listener_url),
+        started=connection.connected_at,
+        state=connection.state,
+        consumers=_consumer_count(connection),
+        received_bytes=connection.received_bytes,
+        sent_bytes=connection.sent_bytes,
+        tls=connection.listener_url.tls,
+    )
 
 
 def _no_connection() -> ApiError:
@@ -185,11 +222,13 @@ class SubscriptionService(Service):
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
         slices = TimeSlices(self._broker)
         items = (
-            _consumer_item(attached)
-            async for attached in slices.iterate(self._context.connections.consumers())
-            if _selects_consumer(query, name, attached)
-            and may_see_destination(call.identity, attached.consumer.subscription.destination)
-            and may_see_subscription(call.identity, attached.consumer.subscription)
+            _consumer_item(connection, consumer)
+            async for connection in slices.iterate(self._context.connections)
+            if query.connection in (0, connection.number)
+            async for consumer in slices.iterate(connection.consumers())
+            if _selects_consumer(query, name, consumer)
+            and may_see_destination(call.identity, consumer.subscription.destination)
+            and may_see_subscription(call.identity, consumer.subscription)
         )
         return await slices.sorted_page(query, items, attrgetter(query.sort, "id"))
 
@@ -220,12 +259,10 @@ def _selects_subscription(
     )
 
 
-def _selects_consumer(query: ConsumerQuery, name: str, attached: AttachedConsumer) -> bool:
-    address = attached.consumer.subscription.destination.address
-    return (
-        (not name or address.name == name)
-        and (not query.kind or address.kind is KINDS[query.kind])
-        and (not query.connection or attached.connection == query.connection)
+def _selects_consumer(query: ConsumerQuery, name: str, consumer: Consumer) -> bool:
+    address = consumer.subscription.destination.address
+    return (not name or address.name == name) and (
+        not query.kind or address.kind is KINDS[query.kind]
     )
 
 
@@ -253,8 +290,7 @@ def _subscription_item(topic: Destination, subscription: Subscription) -> Subscr
     )
 
 
-def _consumer_item(attached: AttachedConsumer) -> ConsumerItem:
-    consumer = attached.consumer
+def _consumer_item(connection: ListedConnection, consumer: Consumer) -> ConsumerItem:
     subscription = consumer.subscription
     destination = subscription.destination
     selector = consumer.pending_queue.selector or subscription.selector
@@ -264,8 +300,8 @@ def _consumer_item(attached: AttachedConsumer) -> ConsumerItem:
         destination_base64=base64_of(destination.name),
         kind=kind_name(destination.address.kind),
         subscription=printable(subscription.name),
-        connection=attached.connection,
-        protocol=attached.protocol,
+        connection=connection.number,
+        protocol=connection.session_info().protocol,
         selector="" if selector is None else printable(selector.text),
         credit=max(0, consumer.window.credit),
         unacked=len(consumer.unacked),

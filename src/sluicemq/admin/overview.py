@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
-from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.api_context import ApiContext, Service, count_by_protocol
 from sluicemq.admin.destinations import find_destination
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
@@ -333,7 +333,7 @@ class OverviewService(Service):
         )
 
     def _protocols(self) -> Iterator[tuple[str, ProtocolView]]:
-        connections = self._context.connections.by_protocol()
+        connections = count_by_protocol(self._context.connections)
         traffic = self._context.broker.traffic
         for protocol in sorted({*connections, *traffic}):
             counters = traffic.get(protocol, Traffic())

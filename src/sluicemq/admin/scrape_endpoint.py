@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from sluicemq import __version__
 from sluicemq.admin import metrics as f
-from sluicemq.admin.api_context import Service
+from sluicemq.admin.api_context import Service, count_by_protocol
 from sluicemq.admin.metrics import TEXT, Exposition
 from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.scrape_state import FRESH_SECONDS, add_process
@@ -103,7 +103,7 @@ class MetricsPage(Service):
 
     def _add_traffic(self, exposition: Exposition) -> None:
         context = self._context
-        for protocol, count in context.connections.by_protocol().items():
+        for protocol, count in count_by_protocol(context.connections).items():
             exposition.add(f.PROTOCOL_CONNECTIONS, count, protocol)
         for protocol, traffic in context.broker.traffic.items():
             exposition.add_fields(f.TRAFFIC, traffic, protocol)

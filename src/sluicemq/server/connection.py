@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from sluicemq.model.errors import JournalError, TooManyConnections
+from sluicemq.model.url import Url
 from sluicemq.protocols.transport import Login, Session, SessionInfo
 
 if TYPE_CHECKING:
@@ -531,6 +532,11 @@ class Connection(asyncio.Protocol):
             self.abort(reason)
 
     # --- info --------------------------------------------------------------------------------
+
+    @property
+    def listener_url(self) -> Url:
+        """URL of the listener, with the port that the operating system chose for port 0."""
+        return self._admission.url
 
     @property
     def state(self) -> str:

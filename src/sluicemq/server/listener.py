@@ -8,15 +8,12 @@ import errno
 import os
 import socket
 import stat
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import structlog
 
-from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.management.broker import InputItem, ListenerItem
-from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.errors import AddressUnavailable, ConfigurationError
 from sluicemq.model.url import Url
 from sluicemq.server.connection import Connection
@@ -197,28 +194,9 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return sum(len(listener.admission.connections) for listener in self._listeners)
 
-    def __iter__(self) -> Iterator[ConnectionItem]:
-        return (_view(listener, connection) for listener, connection in self._all())
-
-    def _all(self) -> Iterator[tuple[OpenListener, Connection]]:
+    def __iter__(self) -> Iterator[Connection]:
         for listener in list(self._listeners):
-            for connection in list(listener.admission.connections):
-                yield listener, connection
-
-    def consumers(self) -> Iterator[AttachedConsumer]:
-        """Return the consumers of all connections."""
-        for _, connection in self._all():
-            consumers = connection.consumers()
-            if consumers:
-                session_info = connection.session_info()
-                for consumer in consumers:
-                    yield AttachedConsumer(
-                        connection.number, session_info.protocol, session_info.user, consumer
-                    )
-
-    def by_protocol(self) -> dict[str, int]:
-        """Return the number of connections by protocol."""
-        return Counter(connection.session_info().protocol for _, connection in self._all())
+            yield from list(listener.admission.connections)
 
     def listeners(self) -> list[ListenerItem]:
         """Return the open listeners, in the order of the configuration."""
@@ -244,33 +222,3 @@ class ConnectionRegistry:
         """Return the memory use of unfinished input."""
         budget = self._budget
         return InputItem(budget.used, budget.limit, budget.holders, len(budget.suspended))
-
-    def get(self, number: int) -> ConnectionItem | None:
-        """Return the connection with this id, or None."""
-        return next((_view(*entry) for entry in self._all() if entry[1].number == number), None)
-
-    def close(self, number: int, reason: str) -> bool:
-        """Disconnect a client and send it `reason`; return False if there is no such connection."""
-        for _, connection in self._all():
-            if connection.number == number:
-                connection.disconnect(reason)
-                return True
-        return False
-
-
-def _view(listener: OpenListener, connection: Connection) -> ConnectionItem:
-    session_info = connection.session_info()
-    return ConnectionItem(
-        id=connection.number,
-        protocol=session_info.protocol,
-        peer=connection.peer,
-        user=session_info.user,
-        client_id=session_info.client_id,
-        listener=str(listener.url),
-        started=connection.connected_at,
-        state=connection.state,
-        consumers=sum(1 for _ in connection.consumers()),
-        received_bytes=connection.received_bytes,
-        sent_bytes=connection.sent_bytes,
-        tls=listener.url.tls,
-    )
