@@ -165,10 +165,7 @@ def latency_regressions(gold: DataFrame) -> DataFrame:
         .agg(f.sum("value").alias("now"))
     )
     previous = counts.select(
-        *_KEYS,
-        (f.col("hour") + f.lit(_WEEK)).alias("hour"),
-        "bucket",
-        f.col("now").alias("then"),
+        *_KEYS, (f.col("hour") + f.lit(_WEEK)).alias("hour"), "bucket", f.col("now").alias("then")
     )
     joined = counts.join(previous, [*_KEYS, "hour", "bucket"], "full").na.fill(0, ["now", "then"])
     hours = Window.partitionBy(*_KEYS, "hour")

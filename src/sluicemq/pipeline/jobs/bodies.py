@@ -82,11 +82,7 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
     """
     names = frame.columns
-    frame = frame.selectExpr(
-        "*",
-        "octet_length(body) AS _size",
-        f"{NEED_JAVA} AS _java",
-    )
+    frame = frame.selectExpr("*", "octet_length(body) AS _size", f"{NEED_JAVA} AS _java")
     frame = frame.withColumn("_read", java_columns(java)).selectExpr(
         "*",
         "if(_read.error IS NULL, try_validate_utf8(string(coalesce(_read.plain, body))), NULL)"

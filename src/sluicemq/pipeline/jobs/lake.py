@@ -28,14 +28,7 @@ from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopFiles, LakeTable, skipping_statistics
-from sluicemq.pipeline.jobs.schemas import (
-    ANOMALIES,
-    BRONZE,
-    GOLD,
-    GOLD_KEYS,
-    SILVER,
-    SILVER_KEYS,
-)
+from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 
 NAMES: Final = ("gold", "bronze", "silver")
 """Layers of events, in the order in which a batch is written to them."""
@@ -103,12 +96,7 @@ class Lake:
             # of these events writes only the files of such messages again
             ("broker", "outcome"),
             skipping_statistics(
-                "message_sequence",
-                "destination",
-                "published",
-                "last_event",
-                "state",
-                "message_id",
+                "message_sequence", "destination", "published", "last_event", "state", "message_id"
             ),
         )
         self.gold = self.table(

@@ -45,11 +45,7 @@ def _required(name: str, kind: pa.DataType) -> pa.Field:
 
 
 BRONZE: Final = pa.schema(
-    [
-        _required("broker", pa.string()),
-        *EVENTS,
-        _required("day", pa.date32()),
-    ]
+    [_required("broker", pa.string()), *EVENTS, _required("day", pa.date32())]
 )
 
 _OF_EVENTS: Final = (

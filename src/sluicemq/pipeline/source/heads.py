@@ -11,13 +11,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from sluicemq.journal.format import (
-    HEADER_BYTES,
-    LAST_TYPE,
-    TYPE_AT,
-    record_size,
-    size_at,
-)
+from sluicemq.journal.format import HEADER_BYTES, LAST_TYPE, TYPE_AT, record_size, size_at
 from sluicemq.journal.segment import COLUMNS, SEGMENT_HEADER_BYTES, SegmentIndex
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import escape_invalid

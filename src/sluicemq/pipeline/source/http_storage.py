@@ -46,12 +46,7 @@ from sluicemq.management.operation import (
     ParametersT,
 )
 from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.model.errors import (
-    JournalDamaged,
-    JournalError,
-    RecordNotFound,
-    RequestRefused,
-)
+from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound, RequestRefused
 from sluicemq.pipeline.source.journal_storage import (
     BEYOND,
     IDENTITY_DIGITS,

@@ -34,12 +34,7 @@ from sluicemq.pipeline.source.heads import (
 )
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, StoredSegment
-from sluicemq.pipeline.source.selection import (
-    DEAD_LETTERED,
-    Selection,
-    meta_sizes,
-    row_counts,
-)
+from sluicemq.pipeline.source.selection import DEAD_LETTERED, Selection, meta_sizes, row_counts
 
 BATCH_ROWS: Final = 4096
 """Rows of a batch. Spark is fastest with 1,024 to 8,192 rows."""

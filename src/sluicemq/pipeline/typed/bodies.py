@@ -206,10 +206,7 @@ def _parse_json(
         )
         .when(f.col("_raw").isNull(), f.lit("the body is not JSON"))
         .when(f.col("_twice"), f.lit("a field occurs more than once"))
-        .when(
-            f.col("_valid") & ~f.col("_ended"),
-            f.lit("there is text after the JSON object"),
-        )
+        .when(f.col("_valid") & ~f.col("_ended"), f.lit("there is text after the JSON object"))
         .when(bounded.isNull(), f.lit(_HARMFUL_REASON))
         .otherwise(f.coalesce(_join_reasons(reasons), f.lit("the body is not JSON")))
     )
@@ -233,10 +230,7 @@ def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
         frame,
         columns,
         lambda text, schema: f.from_csv(text, schema.toDDL(), _LENIENT),
-        {
-            lines: "the body has more than one line",
-            quotes: "a quote is not closed",
-        },
+        {lines: "the body has more than one line", quotes: "a quote is not closed"},
         f"the body has not {len(columns)} fields",
     )
 
