@@ -8,7 +8,13 @@ import pytest
 
 from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.destination import Address, Kind, Overflow
-from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
+from sluicemq.model.errors import (
+    ActionRefused,
+    BrokerStopping,
+    DestinationPrivate,
+    LimitExceeded,
+    MessageTooLarge,
+)
 from sluicemq.model.message import PROPERTY_OVERHEAD, Durability, Property
 from tests.support.broker import BrokerFixture, bodies, purge
 
@@ -39,6 +45,30 @@ def test_reject_new_refuses_the_message_and_keeps_the_others(limit: dict[str, An
         fixture.send(queue, "cc")
     assert bodies(queue) == ["aa", "bb"]
     assert queue.statistics.rejected == 1
+
+
+def test_a_topic_that_only_keeps_subscriptions_accepts_no_messages() -> None:
+    fixture = BrokerFixture()
+    topic = fixture.topic()
+    fixture.broker.destinations.refuse_messages(topic.address)
+    fixture.topic(max_messages=5)
+    subscription = fixture.broker.subscribe(topic, "s")
+    with pytest.raises(DestinationPrivate):
+        fixture.send(topic, "a")
+    transactions = fixture.broker.transactions
+    with pytest.raises(DestinationPrivate):
+        transactions.publish(transactions.begin(), topic, fixture.message(topic, "a"))
+    queue = fixture.queue()
+    fixture.send(queue, "a")
+    [delivery] = queue.queue.browse()
+    for operation in (fixture.broker.operations.move, fixture.broker.operations.copy):
+        with pytest.raises(ActionRefused) as error:
+            operation(delivery, topic)
+        assert error.value.reason == "target-refused"
+    [refusal] = fixture.broker.batches.check([(topic.address, fixture.message(topic, "a"))])
+    assert (refusal.row, refusal.is_temporary) == (0, False)
+    assert (subscription.waiting, topic.statistics.rejected) == (0, 5)
+    assert bodies(queue) == ["a"]
 
 
 def test_messages_that_are_not_yet_durable_count() -> None:

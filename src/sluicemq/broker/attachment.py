@@ -128,9 +128,12 @@ def _expect_selector_load(subscription: Subscription, selector: Selector) -> Non
 
 
 def expect_load(destination: Destination, load: int) -> None:
-    """Raise LimitExceeded if the selectors of a destination exceed the permitted load."""
+    """Raise LimitExceeded if the selectors of a destination exceed the permitted load.
+
+    The load of a topic that accepts no messages has no cost.
+    """
     limit = destination.core.settings.max_destination_selector_nodes
-    if limit and load > limit:
+    if limit and load > limit and not destination.messageless:
         raise LimitExceeded(
             f"the selectors in use at {destination.address} would have {load} identifiers, "
             f"literals and operations together, at most {limit} are allowed "

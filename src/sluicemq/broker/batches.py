@@ -45,6 +45,7 @@ from sluicemq.model.errors import (
     BrokerError,
     BrokerStopping,
     DestinationNotFound,
+    DestinationPrivate,
     LimitExceeded,
     MessageTooLarge,
     QuotaExceeded,
@@ -250,7 +251,12 @@ class Batches:
                     self._publisher.expect_memory()
                 elif self._publisher.low_space:
                     self._publisher.expect_space(message)
-            except (DestinationNotFound, MessageTooLarge, QuotaExceeded) as error:
+            except (
+                DestinationNotFound,
+                DestinationPrivate,
+                MessageTooLarge,
+                QuotaExceeded,
+            ) as error:
                 refusals.append(Refusal(row, error, False))
             except BrokerError as error:
                 refusals.append(Refusal(row, error, True))

@@ -245,7 +245,6 @@ class Broker:
         owner: str = "",
         creator: str | None = None,
         member: bool = False,
-        limit_load: bool = True,
     ) -> Subscription:
         """Return the subscription `name` of a topic, creating it if needed.
 
@@ -256,14 +255,12 @@ class Broker:
         `owner` is the user that owns a new subscription, "" = none yet; an existing one keeps its
         owner. The caller checks whether the user may use or replace an existing one. A new durable
         subscription counts against the quota of `creator` (Identity.creator), None = no quota.
-        Without `limit_load` the load of the selectors is not limited, for a topic that receives no
-        messages.
 
         Raises LimitExceeded, QuotaExceeded, and SubscriptionInUse if the subscription exists with
         other terms and has consumers (JMS 1.1 section 6.11.1: with other terms and no consumers it
         is replaced).
         """
-        if limit_load and selector is not None and selector.text not in topic.routes.routes:
+        if selector is not None and selector.text not in topic.routes.routes:
             attachment.expect_load(topic, topic.routes.load_with(selector))
         existing = topic.subscriptions.get(name)
         if existing is not None:

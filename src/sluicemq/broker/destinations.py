@@ -341,6 +341,13 @@ class Destinations:
         """Let the limits of a dead-letter queue drop messages, as its protocol requires."""
         self._core.dropping_dead_letter_queues.add(address)
 
+    def refuse_messages(self, topic: Address) -> None:
+        """Let a topic only keep subscriptions and accept no messages."""
+        self._core.messageless.add(topic)
+        existing = self._destinations.get(topic)
+        if existing is not None:
+            existing.apply(existing.settings)
+
     def dead_letters_of(self, queue: Destination) -> Destination | None:
         """Return a destination whose dead letters go to this queue, None if there is none."""
         sources = self._core.dead_letter_queues.get(queue.address)

@@ -45,6 +45,7 @@ from sluicemq.model.errors import (
     ActionRefused,
     BrokerStopping,
     DestinationNotFound,
+    DestinationPrivate,
     LimitExceeded,
     LowDiskSpace,
     MessageTooLarge,
@@ -309,6 +310,8 @@ class Operations:
             raise ActionRefused("low-disk-space", str(error)) from None
         except MessageTooLarge as error:
             raise ActionRefused("too-large", str(error)) from None
+        except DestinationPrivate as error:
+            raise ActionRefused("target-refused", str(error)) from None
         except LimitExceeded as error:
             raise ActionRefused("target-full", str(error)) from None
         assert admission is not None  # without a callback nothing is parked

@@ -19,7 +19,13 @@ from sluicemq.broker.subscription import end_unjournaled, journal_completion, ow
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
-from sluicemq.model.errors import BrokerStopping, LimitExceeded, LowDiskSpace, MessageTooLarge
+from sluicemq.model.errors import (
+    BrokerStopping,
+    DestinationPrivate,
+    LimitExceeded,
+    LowDiskSpace,
+    MessageTooLarge,
+)
 from sluicemq.model.message import Durability, Message
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
@@ -60,7 +66,7 @@ class Publisher:
         Return False if the destination is full and blocks its publishers: the message is parked,
         and the broker calls `unblocked` once it is accepted. Without `unblocked` a full destination
         is an error. Raises LimitExceeded, LowDiskSpace, MessageTooLarge, BrokerStopping,
-        DestinationNotFound.
+        DestinationNotFound, DestinationPrivate.
         """
         if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
@@ -217,10 +223,13 @@ class Publisher:
         """Apply the limits and return the destination, its dead-letter queue, or None to park.
 
         None is returned only if `may_wait`. The destination's `message_ttl` counts from now,
-        regardless of the client's clock. Raises LimitExceeded, MessageTooLarge.
+        regardless of the client's clock. Raises LimitExceeded, MessageTooLarge, DestinationPrivate.
         """
         settings = destination.settings
         size = len(message.body)
+        if destination.messageless:
+            destination.statistics.rejected += 1
+            raise DestinationPrivate(f"{destination.address} does not accept messages from clients")
         if settings.max_message_bytes and size > settings.max_message_bytes:
             destination.statistics.rejected += 1
             raise MessageTooLarge(

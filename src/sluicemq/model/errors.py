@@ -4,7 +4,7 @@ SluiceError
 ├── BrokerError                  the broker refuses an operation
 │   ├── DestinationNotFound      the destination does not exist and may not be created by use
 │   ├── DestinationConflict      it exists with another kind, settings or owner
-│   ├── DestinationPrivate       it is temporary, and another connection created it
+│   ├── DestinationPrivate       it serves only the connection that created it, or the broker itself
 │   ├── DestinationInUse         it has consumers or publishers and cannot be deleted
 │   ├── SubscriptionInUse        the subscription has its largest number of consumers
 │   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations
@@ -68,7 +68,11 @@ class DestinationConflict(BrokerError):
 
 
 class DestinationPrivate(BrokerError):
-    """A connection other than its creator tried to consume from a temporary destination."""
+    """The destination does not serve this client.
+
+    It is temporary, and only the connection that created it may consume from it; or it is the
+    broker's own, and no client may publish to it.
+    """
 
 
 class DestinationInUse(BrokerError):

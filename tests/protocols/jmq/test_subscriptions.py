@@ -9,6 +9,8 @@ import pytest
 
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import DestinationPrivate
+from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import PacketType, Status, W
@@ -379,6 +381,17 @@ def test_the_selectors_of_durable_wildcards_are_limited_for_each_topic_only() ->
     for number in range(3):
         subscribe(peer, "a.x", JMQSelector=f"n > {number}")
     assert add_consumer(peer, "a.x", JMQSelector="n > 3") == Status.RESOURCE_FULL
+
+
+def test_no_protocol_publishes_to_the_topic_of_wildcards(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    subscribe(harness.connect(client_id="me"), "a.*", JMQDurableName="d")
+    for _ in range(2):
+        kept = harness.topic("mq.sys.wildcards")
+        with pytest.raises(DestinationPrivate):
+            harness.broker.publish(kept, Message(kept.address, b"x"))
+        assert [subscription.waiting for subscription in kept.subscriptions.values()] == [0]
+        harness = harness.restart()
 
 
 def test_no_wildcard_matches_the_topic_of_wildcards(harness: Harness) -> None:

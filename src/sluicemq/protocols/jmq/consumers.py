@@ -58,7 +58,6 @@ from sluicemq.protocols.jmq.subscriptions import (
     EXCLUSIVE,
     OF_QUEUE,
     SHARED,
-    WILDCARD_TOPIC,
     Durables,
     Terms,
     matches_topic,
@@ -333,7 +332,6 @@ class JmsConsumer:
             exclude=terms.exclude,
             owner=terms.owner,
             creator=identity.creator,
-            limit_load=topic.address != WILDCARD_TOPIC,
         )
         if terms.type != EXCLUSIVE:
             claim_subscription(self._broker, identity, subscription)

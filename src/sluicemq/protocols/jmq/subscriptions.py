@@ -170,6 +170,7 @@ class Durables:
         self._shared: dict[str, tuple[str, int]] = {}
         """Topics of the shared subscriptions that are not durable, and the numbers of their
         consumers, by name."""
+        broker.destinations.refuse_messages(WILDCARD_TOPIC)
         for subscription in list(broker.durable_subscriptions.values()):
             if subscription.name.partition(":")[0] in _OTHER_TYPE:
                 self.add(subscription)
@@ -240,7 +241,6 @@ class Durables:
             selector=subscription.selector,
             exclude=subscription.exclude,
             owner=subscription.owner,
-            limit_load=topic.address != WILDCARD_TOPIC,
         )
         self.add(extension)
 
