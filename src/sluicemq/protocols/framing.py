@@ -1,4 +1,4 @@
-"""Decoding of a stream of bytes into frames: the part that PHPMQ, msglite and VibeMQ share.
+"""Decoding of a stream of bytes into frames: the part that all protocols share.
 
 received bytes ──feed──> complete frames
         └── an unfinished frame stays, until its next bytes have arrived
@@ -16,12 +16,14 @@ Frame = TypeVar("Frame")
 class FrameDecoder(Generic[Frame]):
     """Decodes the bytes of one direction of one connection into frames. A protocol adds `_parse`.
 
+    A frame that is too long may be skipped: its remaining bytes are dropped as they arrive.
+
     `error` is None until the peer violates the protocol; later input is ignored. Frames that were
     complete before the error are still returned, so callers process them first and check `error`
     afterwards.
     """
 
-    __slots__ = ("_need", "_rest", "error")
+    __slots__ = ("_need", "_rest", "_skip", "error")
 
     def __init__(self) -> None:
         self.error: ProtocolError | None = None
@@ -29,11 +31,13 @@ class FrameDecoder(Generic[Frame]):
         """Bytes of the unfinished frame."""
         self._need = 0
         """Bytes of it that `_parse` needs to continue; 0 = any more."""
+        self._skip = 0
+        """Bytes to be dropped before the next frame."""
 
     @property
     def incomplete(self) -> bool:
         """True if a frame has been received in part."""
-        return bool(self._rest)
+        return bool(self._rest or self._skip)
 
     @property
     def buffered(self) -> int:
@@ -49,6 +53,10 @@ class FrameDecoder(Generic[Frame]):
         frames: list[Frame] = []
         if self.error is not None:
             return frames
+        if self._skip:
+            count = min(self._skip, len(data))
+            self._skip -= count
+            data = data[count:]
         rest = self._rest
         if rest:
             if len(rest) + len(data) < self._need:
@@ -68,6 +76,6 @@ class FrameDecoder(Generic[Frame]):
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
         """Append the complete frames, and return the index of the incomplete rest.
 
-        With a rest, `_need` is set. Raises ProtocolError.
+        With a rest, `_need` is set; `_skip` may be set without one. Raises ProtocolError.
         """
         raise NotImplementedError

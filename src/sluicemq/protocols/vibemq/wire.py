@@ -371,7 +371,6 @@ class Decoder(FrameDecoder[Frame]):
         "_plain_limit",
         "_queues",
         "_quick_limit",
-        "_skipped",
         "backlog",
         "error_id",
         "large",
@@ -385,8 +384,6 @@ class Decoder(FrameDecoder[Frame]):
         self.unpacked = 0
         self.large: Unpacker | None = None
         self._large_bytes = 0
-        self._skipped = 0
-        """Missing bytes of a skipped frame."""
         self.allow(limits)
         self._first = True
         self._queues: dict[bytes, str] = {b"": ""}
@@ -400,9 +397,7 @@ class Decoder(FrameDecoder[Frame]):
     @property
     def incomplete(self) -> bool:
         """True if a frame has been received in part."""
-        if self._skipped:
-            return True
-        return bool(self._rest) and not self.backlog
+        return bool(self._rest or self._skip) and not self.backlog
 
     @property
     def buffered(self) -> int:
@@ -434,10 +429,6 @@ class Decoder(FrameDecoder[Frame]):
         if self.large is not None:
             self._rest += data
             return []
-        if self._skipped and data:
-            count = min(self._skipped, len(data))
-            self._skipped -= count
-            data = data[count:]
         self.backlog = False
         self.unpacked = 0
         return super().feed(data)
@@ -537,7 +528,7 @@ class Decoder(FrameDecoder[Frame]):
                 frames.append(refusal)
                 self._first = False
                 position = min(end, size)
-                self._skipped = end - position
+                self._skip = end - position
                 continue
             if size < end:
                 # protocol 1.0 frames are shorter than their length seems: detect them early
