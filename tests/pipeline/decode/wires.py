@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 
 def ip_packet(segment: Segment) -> bytes:
-    """Without checksums: nobody looks at them in a capture."""
+    """Without checksums, which the decoder ignores."""
     tcp = struct.pack(
         ">HHIIBBHHH",
         segment.source[1],

@@ -79,7 +79,7 @@ def redeliver(
     return journal.append_entry(RecordType.REDELIVERED, body, T0 + 2, destination=number)
 
 
-def settle(
+def complete(
     journal: FileJournal,
     sequences: list[int],
     cause: Cause = Cause.ACKNOWLEDGED,

@@ -82,7 +82,7 @@ def take_step(journal: FileJournal, step: str, argument: object, known: list[int
         case "published", new_message:
             known.append(put(journal, new_message))  # type: ignore[arg-type]
         case "settle", Cause() as cause:
-            support.settle(journal, recent, cause)
+            support.complete(journal, recent, cause)
         case "deliver", int(count):
             support.deliver(journal, known[-count:] if count else [])
         case "redeliver", int(count):
@@ -208,12 +208,12 @@ def test_what_was_moved(tmp_path: Path) -> None:
         kept_sequence = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))
         # a prepared transaction is moved, too, and is no message
         journal.append_entry(RecordType.TRANSACTION_PREPARED, b"transaction", T0, references=1)
-        settled = [put(journal) for _ in range(50)]
-        support.settle(journal, settled)
+        acknowledged = [put(journal) for _ in range(50)]
+        support.complete(journal, acknowledged)
         journal.seal()
         journal.sync()
         journal.compact()
-        support.deliver(journal, [kept_sequence, settled[0]])
+        support.deliver(journal, [kept_sequence, acknowledged[0]])
         journal.sync()
         moved_row, kept_row, gone_row = read(tmp_path)
         assert (moved_row["event"], moved_row["message_sequence"], moved_row["body"]) == (
@@ -224,7 +224,7 @@ def test_what_was_moved(tmp_path: Path) -> None:
         assert (kept_row["message_sequence"], kept_row["protocol"]) == (kept_sequence, "jmq")
         assert kept_row["published"] == moved_row["time"] == support.moment((T0 + 5) * 1000)
         assert (gone_row["message_sequence"], gone_row["protocol"], gone_row["published"]) == (
-            settled[0],
+            acknowledged[0],
             None,
             None,
         )

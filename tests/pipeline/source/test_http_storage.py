@@ -113,9 +113,9 @@ def test_only_selected_bytes_are_fetched(url: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_credentials_are_printed_nowhere(url: str) -> None:
-    url_with_credentials = url.replace("//", "//somebody:s3cret@")
+    url_with_credentials = url.replace("//", "//ada:s3cret@")
     for reader in (
-        reader_of(url, user="somebody", password="s3cret"),
+        reader_of(url, user="ada", password="s3cret"),
         reader_of(url, token="s3cret"),
         reader_of(url_with_credentials),
     ):
@@ -179,12 +179,12 @@ def test_the_same_lag(broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyP
     state = local.state()
     storage = place_at(url)
     remote, local_counter, remote_state = LagCounter(storage), LagCounter(local), storage.state()
-    for sequence in (state.firsts[0], state.firsts[1] - 5, state.firsts[-1], state.next):
+    for sequence in (state.segments[0], state.segments[1] - 5, state.segments[-1], state.next):
         fetched.clear()
         lag = remote.lag(Offset(state.identity, sequence), remote_state)
         assert lag == local_counter.lag(Offset(state.identity, sequence), state)
         assert (lag.bytes > 0) == (sequence < state.next)
-        if sequence < state.firsts[-1]:
+        if sequence < state.segments[-1]:
             assert sum(fetched) < 10_000  # neither bodies nor, a second time, an index
 
 
@@ -199,7 +199,7 @@ def test_a_broker_that_is_started_again(tmp_path: Path) -> None:
         broker.kill()
         starter = threading.Thread(target=broker.start)
         starter.start()
-        after = storage.state()  # asked while nobody listens
+        after = storage.state()  # the broker does not listen yet
         starter.join()
         assert after.identity == before.identity
         assert after.next > before.next

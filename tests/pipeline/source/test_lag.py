@@ -66,11 +66,11 @@ def check(journal: FileJournal, storage: DirectoryStorage) -> None:
     for sequence in (*sequences, state.next):
         lag = counter.lag(Offset(state.identity, sequence), state)
         expected = sum(1 for number in sequences if number >= sequence)
-        if sequence in (*state.firsts, state.next) or sequence > state.durable.segment:
+        if sequence in (*state.segments, state.next) or sequence > state.durable.segment:
             assert lag.records == expected, sequence
         else:  # a part of a sealed segment
-            following = min(first for first in state.firsts if first > sequence)
-            segment_start = max(first for first in state.firsts if first <= sequence)
+            following = min(first for first in state.segments if first > sequence)
+            segment_start = max(first for first in state.segments if first <= sequence)
             records = sum(1 for number in sequences if segment_start <= number < following)
             assert expected <= lag.records <= expected + records
         assert lag.bytes == unread_bytes(storage.path, sequence)

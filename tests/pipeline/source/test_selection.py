@@ -50,7 +50,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 time = T0 + hour * 3_600_000 + number
                 numbers.append(put(journal, message(b"b", address, timestamp=time)))
             if hour == 4:
-                support.settle(journal, numbers[:5])
+                support.complete(journal, numbers[:5])
                 support.requeue(journal, numbers[6], 2)
             journal.seal()
             journal.sync()

@@ -91,7 +91,7 @@ def fill(journal: FileJournal, rounds: int = 8) -> None:
     for _ in range(rounds):
         numbers = [put(journal, message(b"x" * 200)) for _ in range(10)]
         support.deliver(journal, numbers[:7])
-        support.settle(journal, numbers[2:5])
+        support.complete(journal, numbers[2:5])
         journal.sync()
 
 
@@ -352,7 +352,7 @@ def test_a_slot_holds_segments(tmp_path: Path) -> None:
         start = stream.initialOffset()
         stream.latestOffset(start, ALL)
         for _ in range(100):
-            support.settle(journal, [put(journal)])
+            support.complete(journal, [put(journal)])
             journal.sync()
         journal.compact()
         end = stream.latestOffset(start, ALL)
@@ -412,7 +412,7 @@ def test_a_batch_that_is_cut_behind_a_dead_letter(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         sequence = put(journal)
         put(journal, message(properties={"deadLetterReason": "expired"}))
-        support.settle(journal, [sequence], Cause.DEAD_LETTERED)
+        support.complete(journal, [sequence], Cause.DEAD_LETTERED)
         journal.sync()
         for _ in range(2):  # being written, and sealed
             parts = list(batches(stream_of(tmp_path), ReadMaxRows(1)))

@@ -107,8 +107,8 @@ class SourceJournal:
         return self.state.identity
 
     def segment(self, index: int) -> StoredSegment:
-        """Return the segment at that index of `state.firsts`. Raises as JournalStorage.open."""
-        first = self.state.firsts[index]
+        """Return the segment at that index of `state.segments`. Raises as JournalStorage.open."""
+        first = self.state.segments[index]
         segment = self._open.find(first)
         if segment is None:
             end = self.storage.records_end(self.state, index)
@@ -171,7 +171,7 @@ class SourceJournal:
         """
         yield self.tail(segment).addresses
         yield self.storage.addresses(missing)
-        for index in reversed(range(len(self.state.firsts))):
+        for index in reversed(range(len(self.state.segments))):
             with suppress(RecordNotFound, JournalDamaged):
                 candidate = self.segment(index)
                 yield (
@@ -183,8 +183,8 @@ class SourceJournal:
     def origins(self, messages: Integers) -> tuple[Integers, Column, Column]:
         """Return publishing time (µs) and model.Origin of messages, and which are known."""
         unique, back = np.unique(messages, return_inverse=True)
-        firsts = np.array(self.state.firsts, np.int64)
-        indexes = np.searchsorted(firsts, unique, side="right") - 1
+        segments = np.array(self.state.segments, np.int64)
+        indexes = np.searchsorted(segments, unique, side="right") - 1
         times = np.zeros(len(unique), np.int64)
         origins = np.zeros(len(unique), np.uint8)
         is_known = np.zeros(len(unique), np.bool_)
@@ -205,7 +205,7 @@ class SourceJournal:
             with suppress(RecordNotFound, JournalDamaged):
                 table = self._table(self.segment(index))
                 match(table, "sequence", RecordType.MESSAGE, np.flatnonzero(indexes == index))
-        for index in reversed(range(len(firsts))):
+        for index in reversed(range(len(segments))):
             # a moved message is in a later segment than the original
             rows = np.flatnonzero(~is_known & (indexes < index))
             if len(rows):
@@ -218,7 +218,7 @@ class SourceJournal:
 
     def _relocated_messages(self, index: int) -> Heads | None:
         """Return the messages moved to a segment, ordered by their original sequence numbers."""
-        key = (self.identity, self.state.firsts[index])
+        key = (self.identity, self.state.segments[index])
         table = _relocated.find(key)
         if table is not None or key in _segments_without_relocated:
             return table

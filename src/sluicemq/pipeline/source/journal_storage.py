@@ -77,13 +77,13 @@ class JournalState(NamedTuple):
 
     identity  16 hex digits; "" if there is no journal yet
     durable   end of the readable part; by default, there is no record yet
-    firsts    first sequence number of each segment up to there, ascending
+    segments  number of each segment up to there, ascending: its lowest sequence number
     ends      end of the records of each; 0 = see JournalStorage.records_end
     """
 
     identity: str
     durable: DurableEnd = DurableEnd(0, 0, -1)
-    firsts: tuple[int, ...] = ()
+    segments: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
 
     @property
@@ -94,7 +94,7 @@ class JournalState(NamedTuple):
     @property
     def earliest(self) -> int:
         """Lower bound of the sequence numbers that are still in the journal."""
-        return self.firsts[0] if self.firsts else self.next
+        return self.segments[0] if self.segments else self.next
 
 
 class StoredSegment(ABC):
@@ -146,7 +146,7 @@ class JournalStorage(ABC):
         """
 
     def records_end(self, state: JournalState, index: int) -> int:
-        """Return the `end` for `open` of the segment at that index of `state.firsts`."""
+        """Return the `end` for `open` of the segment at that index of `state.segments`."""
         return state.ends[index]
 
     @abstractmethod
@@ -243,9 +243,9 @@ class DirectoryStorage(JournalStorage):
         text = identity.hex()[:IDENTITY_DIGITS] if identity is not None else ""
         if durable is None or not text:
             return JournalState(text)
-        firsts = tuple(first for first in list_segments(self.path) if first <= durable.segment)
-        ends = tuple(durable.offset if first == durable.segment else 0 for first in firsts)
-        return JournalState(text, durable, firsts, ends)
+        segments = tuple(first for first in list_segments(self.path) if first <= durable.segment)
+        ends = tuple(durable.offset if first == durable.segment else 0 for first in segments)
+        return JournalState(text, durable, segments, ends)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
         path = segment_path(self.path, first)
@@ -265,8 +265,8 @@ class DirectoryStorage(JournalStorage):
 
     def records_end(self, state: JournalState, index: int) -> int:
         end = state.ends[index]
-        if not end and index + 1 < len(state.firsts):
-            end = records_end(self.path, state.firsts[index], state.firsts[index + 1])
+        if not end and index + 1 < len(state.segments):
+            end = records_end(self.path, state.segments[index], state.segments[index + 1])
         return end
 
     def header(self, first: int) -> SegmentHeader:

@@ -74,12 +74,12 @@ class LagCounter:
             return Lag()
         if start.sequence < state.earliest:
             raise RecordNotFound(f"the record {start.sequence} has been removed")
-        bounds = [*state.firsts, state.next]
-        begin = bisect_right(state.firsts, start.sequence) - 1
+        bounds = [*state.segments, state.next]
+        begin = bisect_right(state.segments, start.sequence) - 1
         self._sealed = {n: extent for n, extent in self._sealed.items() if n >= bounds[begin]}
         records = size = 0
         unread: Heads | None = None
-        for index in range(begin, len(state.firsts)):
+        for index in range(begin, len(state.segments)):
             end, maximum = self._extent(state, index)
             offset = SEGMENT_HEADER_BYTES
             if unread is None:
@@ -99,7 +99,7 @@ class LagCounter:
         """Return records of a segment, of which the first is the first unread one.
 
         Return None if all of the segment has been read."""
-        first = state.firsts[index]
+        first = state.segments[index]
         offset = start.offset if start.segment == first else 0
         if 0 < offset < end:
             head = self._storage.open(first, end).read_bytes(offset, end, HEADER_BYTES)
@@ -114,8 +114,8 @@ class LagCounter:
 
     def _extent(self, state: JournalState, index: int) -> tuple[int, int]:
         """Return the end of a segment's records and their number, BEYOND if it is unknown."""
-        first = state.firsts[index]
-        if index + 1 == len(state.firsts):
+        first = state.segments[index]
+        if index + 1 == len(state.segments):
             return state.durable.offset, BEYOND
         if first not in self._sealed:
             trailer = self._storage.trailer(first)

@@ -136,7 +136,7 @@ def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:
     `moment` is in µs. Return the end of the journal if there is no such event. Without `strict`,
     removed and damaged records are skipped."""
     state = journal.state
-    for number in range(len(state.firsts)):
+    for number in range(len(state.segments)):
         segment = journal.find(number, strict)
         if segment is None:
             continue
@@ -155,13 +155,13 @@ def first_after_loss(journal: SourceJournal, start: Offset) -> int:
 
     Return 0 if no record was removed. Raises JournalError."""
     state = journal.state
-    if not state.firsts or start.sequence >= state.earliest:
+    if not state.segments or start.sequence >= state.earliest:
         return 0
     # Not every number belongs to a record: an index takes one, a restart skips a million.
     # Nothing is lost if `start` is the end of the segment before.
     if start.segment and start.offset:
         try:
-            header = journal.storage.header(state.firsts[0])
+            header = journal.storage.header(state.segments[0])
         except JournalError:
             return state.earliest
         if (header.previous, header.previous_end) == (start.segment, start.offset):

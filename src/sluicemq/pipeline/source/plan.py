@@ -44,12 +44,12 @@ class WeighedRange(NamedTuple):
 
 def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
     """Yield the index of every segment from `low` on and below `high`, and its part of these."""
-    firsts = state.firsts
-    for number in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
-        first = firsts[number]
+    segments = state.segments
+    for number in range(max(0, bisect_right(segments, low) - 1), len(segments)):
+        first = segments[number]
         if first >= high:
             return
-        next_first = firsts[number + 1] if number + 1 < len(firsts) else high
+        next_first = segments[number + 1] if number + 1 < len(segments) else high
         if max(low, first) < min(high, next_first):
             yield number, SegmentRange(first, max(low, first), min(high, next_first), 0, 0)
 
