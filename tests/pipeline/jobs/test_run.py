@@ -26,7 +26,7 @@ from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery,
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.typed.definition import Definition, GoldTable
 from tests.pipeline.jobs.events import gold, rows
-from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
+from tests.pipeline.source.support import SMALL, complete, deliver, depth, message, put, redeliver
 from tests.support.polling import wait_until
 
 DEAD_LETTER_QUEUE = Address(Kind.QUEUE, "orders.dlq")
@@ -45,10 +45,10 @@ class Traffic:
         numbers = [put(self.journal, message(b"%d" % number)) for number in range(12)]
         deliver(self.journal, numbers[:10])
         redeliver(self.journal, numbers[:2], [2, 2])
-        settle(self.journal, numbers[2:8])
+        complete(self.journal, numbers[2:8])
         history = {"deadLetterReason": "overflow", "originalQueue": "orders"}
         put(self.journal, message(b"0", DEAD_LETTER_QUEUE, properties=history))
-        settle(self.journal, numbers[:1], Cause.DEAD_LETTERED)
+        complete(self.journal, numbers[:1], Cause.DEAD_LETTERED)
         depth(self.journal, 4)
         self.journal.sync()
 
