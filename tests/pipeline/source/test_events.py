@@ -68,7 +68,7 @@ messages = st.builds(
 steps = st.one_of(
     st.tuples(st.just("published"), messages),
     st.tuples(st.just("published"), messages),
-    st.tuples(st.just("settle"), st.sampled_from(Cause)),
+    st.tuples(st.just("complete"), st.sampled_from(Cause)),
     st.tuples(st.sampled_from(["deliver", "redeliver"]), st.integers(0, 5)),
     st.tuples(st.just("requeue"), st.integers(0, 9)),
     st.tuples(st.just("depth"), st.integers(0, 1 << 40)),
@@ -81,7 +81,7 @@ def take_step(journal: FileJournal, step: str, argument: object, known: list[int
     match step, argument:
         case "published", new_message:
             known.append(put(journal, new_message))  # type: ignore[arg-type]
-        case "settle", Cause() as cause:
+        case "complete", Cause() as cause:
             support.complete(journal, recent, cause)
         case "deliver", int(count):
             support.deliver(journal, known[-count:] if count else [])

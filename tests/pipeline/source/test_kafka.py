@@ -31,12 +31,12 @@ from tests.pipeline.source.support import (
     ORDERS,
     T0,
     Row,
+    complete,
     message,
     naive_rows,
     options_of,
     put,
     read,
-    settle,
     table_of,
 )
 from tests.pipeline.source.test_events import journal_in
@@ -407,7 +407,7 @@ def test_kafka_columns(tmp_path: Path, journal: FileJournal) -> None:
 
 
 def test_kafka_shape_has_published_messages_only(tmp_path: Path, journal: FileJournal) -> None:
-    settle(journal, [put(journal)])
+    complete(journal, [put(journal)])
     journal.sync()
     assert len(kafka_rows(tmp_path)) == len(
         naive_rows(tmp_path, lambda row: row["event"] == "published")

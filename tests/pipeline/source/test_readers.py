@@ -38,13 +38,13 @@ from sluicemq.pipeline.source.heads import Heads, index_heads, scan_segment
 from sluicemq.pipeline.source.journal_storage import MappedFile
 from tests.pipeline.source.support import (
     SMALL,
+    complete,
     deliver,
     depth,
     message,
     put,
     redeliver,
     requeue,
-    settle,
 )
 from tests.pipeline.source.test_events import journal_in
 
@@ -65,7 +65,7 @@ def fill(directory: Path) -> None:
                 redeliver(journal, [sequence], [2])
                 requeue(journal, sequence, 2)
             if number % 4:
-                settle(journal, [sequence])
+                complete(journal, [sequence])
             depth(journal, number)
             journal.sync()
     assert len(list_segments(directory)) > 3
