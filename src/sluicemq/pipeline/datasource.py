@@ -6,17 +6,11 @@ looks up a data source of any name.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 
-class SluiceSource(DataSource):
+class SluiceSource(datasource.DataSource):
     """Data source; see source/options.py and sink/options.py for its options."""
 
     @classmethod
@@ -41,7 +35,7 @@ class SluiceSource(DataSource):
             return sink.DEFAULT_SCHEMA
         return requested_columns(parse_options(options_by_name))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return the reader of `spark.read`; `schema` may differ from the option columns."""
         from sluicemq.pipeline.source.options import arrow_columns, check_batch, parse_options
         from sluicemq.pipeline.source.readers import BatchReader
@@ -50,7 +44,7 @@ class SluiceSource(DataSource):
         check_batch(options)
         return BatchReader(options, arrow_columns(schema, options.shape))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802
         """Return the reader of `spark.readStream`; `schema` as for `reader`."""
         from sluicemq.pipeline.source.options import arrow_columns, check_stream, parse_options
         from sluicemq.pipeline.source.readers import StreamReader
@@ -59,7 +53,7 @@ class SluiceSource(DataSource):
         check_stream(options)
         return StreamReader(options, arrow_columns(schema, options.shape))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         """Return the writer of `frame.write`."""
         from sluicemq.pipeline.sink.writer import BatchWriter
 
@@ -67,7 +61,7 @@ class SluiceSource(DataSource):
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamWriter:
+    ) -> datasource.DataSourceStreamWriter:
         """Return the writer of `frame.writeStream`."""
         from sluicemq.pipeline.sink.writer import StreamWriter
 

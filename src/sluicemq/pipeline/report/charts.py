@@ -27,19 +27,8 @@ from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.jobs.schemas import PERCENTILES
-from sluicemq.pipeline.report import words
-from sluicemq.pipeline.report.figures import (
-    DAY_MINUTES,
-    MINUTE,
-    PROTOCOLS,
-    Bins,
-    Counts,
-    ReportFigures,
-    Row,
-    Timeline,
-    minute_of,
-    percentiles,
-)
+from sluicemq.pipeline.report import figures, words
+from sluicemq.pipeline.report.figures import PROTOCOLS, Bins, ReportFigures, Timeline
 
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -148,7 +137,7 @@ class Chart:
 
 
 def _latencies(timeline: Timeline) -> dict[str, Values]:
-    rows = [percentiles(counts) for counts in timeline.latency]
+    rows = [figures.percentiles(counts) for counts in timeline.latency]
     return {"acknowledged": timeline.latency.sum(axis=1)} | {
         name: np.array([row[name] for row in rows], float) for name in PERCENTILES
     }
@@ -212,13 +201,11 @@ def draw(report: ReportFigures, name: str, size: Size) -> Figure:
             _latency(axes, timeline, columns)
         elif name == "traffic":
             rates = {label: counts / timeline.seconds for label, counts in columns.items()}
-            slow = max(values.max() for values in rates.values()) < 1
-            _counts(
-                axes,
-                timeline.bins,
-                {label: values * (MINUTE if slow else 1) for label, values in rates.items()},
-                "messages/min" if slow else "messages/s",
-            )
+            unit = "messages/s"
+            if max(values.max() for values in rates.values()) < 1:
+                rates = {label: values * figures.MINUTE for label, values in rates.items()}
+                unit = "messages/min"
+            _counts(axes, timeline.bins, rates, unit)
             _mark(axes, timeline.bins, report.anomalies)
         else:
             _counts(axes, timeline.bins, columns, "messages")
@@ -233,7 +220,7 @@ def extent(figure: Figure, bins: Bins) -> Values:
     return figure.axes[0].transData.transform(ends)[:, 0] / figure.bbox.width
 
 
-def spark(arrivals: Counts) -> Figure:
+def spark(arrivals: figures.Counts) -> Figure:
     """Return a small chart of one destination's traffic, without axes."""
     figure = Figure(figsize=(SPARK[0] / 72, SPARK[1] / 72), dpi=72)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -255,18 +242,18 @@ def _counts(axes: Axes, bins: Bins, columns: dict[str, Values], unit: str) -> No
     axes.yaxis.set_major_formatter(lambda value, _: words.short(value))
 
 
-def _mark(axes: Axes, bins: Bins, anomalies: Sequence[Row]) -> None:
+def _mark(axes: Axes, bins: Bins, anomalies: Sequence[figures.Row]) -> None:
     """Draw a triangle at the top for anomalies; a critical one hides a warning."""
     for severity, colour in (("warning", "warning"), ("critical", "bad")):
         indices = {
-            (minute_of(anomaly["minute"]) - bins.start) // bins.width
+            (figures.minute_of(anomaly["minute"]) - bins.start) // bins.width
             for anomaly in anomalies
             if anomaly["severity"] == severity
         }
         visible = sorted(index for index in indices if 0 <= index < bins.count)
         if visible:
             axes.plot(
-                _edges(bins)[visible] + bins.width / DAY_MINUTES / 2,
+                _edges(bins)[visible] + bins.width / figures.DAY_MINUTES / 2,
                 [0.96] * len(visible),
                 transform=axes.get_xaxis_transform(),
                 color=LIGHT[colour],
@@ -310,7 +297,7 @@ def _latency(axes: Axes, timeline: Timeline, columns: dict[str, Values]) -> None
     bar.outline.set_visible(False)
 
 
-def bands(latency: Counts) -> tuple[Values, Counts]:
+def bands(latency: figures.Counts) -> tuple[Values, figures.Counts]:
     """Return the latency bands that have messages, for bins x buckets with at least one.
 
     Return the edges in ms, of which the first is 0 if a message took no measurable time, and the
@@ -363,12 +350,12 @@ def _line(axes: Axes, bins: Bins, values: Values, label: str) -> None:
 
 def _edges(bins: Bins) -> Values:
     """Return the edges of the bins in days since 1970, the time scale of matplotlib."""
-    return (bins.start + bins.width * np.arange(bins.count + 1)) / DAY_MINUTES
+    return (bins.start + bins.width * np.arange(bins.count + 1)) / figures.DAY_MINUTES
 
 
 def _time_axis(axes: Axes, bins: Bins, pixels: int) -> None:
     edges = _edges(bins)
-    spare = max(0, FEWEST_BINS - bins.count) * bins.width / DAY_MINUTES / 2
+    spare = max(0, FEWEST_BINS - bins.count) * bins.width / figures.DAY_MINUTES / 2
     axes.set_xlim(edges[0] - spare, edges[-1] + spare)
     axes.xaxis_date(UTC)
     locator = AutoDateLocator(  # type: ignore[no-untyped-call]

@@ -15,19 +15,8 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopFiles, LakeTable
 from sluicemq.pipeline.jobs.lake import TABLES, Lake
 from sluicemq.pipeline.jobs.schemas import GOLD
+from sluicemq.pipeline.report import figures
 from sluicemq.pipeline.report.charts import write_pngs
-from sluicemq.pipeline.report.figures import (
-    BODY_CHARACTERS,
-    COLUMNS,
-    MAX_EXAMPLES,
-    MAX_REASONS,
-    MINUTE,
-    TOP,
-    LakeState,
-    ReportFigures,
-    build,
-    minute_of,
-)
 from sluicemq.pipeline.report.page import write
 
 BODY_BYTES: Final = 100
@@ -42,7 +31,7 @@ EXAMPLE_COLUMNS: Final = (
     "reason",
     "deliveries",
     "size",
-    f"left(coalesce(array_join({_ENTRIES}, ', '), text, json, {_BYTES}), {BODY_CHARACTERS})"
+    f"left(coalesce(array_join({_ENTRIES}, ', '), text, json, {_BYTES}), {figures.BODY_CHARACTERS})"
     " AS beginning",
 )
 """Columns of the examples of dead letters, as SQL over silver."""
@@ -56,10 +45,10 @@ def report_lake(
     since: datetime | None = None,
     until: datetime | None = None,
     png: Path | None = None,
-    top: int = TOP,
+    top: int = figures.TOP,
     title: str | None = None,
     progress: Callable[[str], None] = lambda step: None,
-) -> ReportFigures:
+) -> figures.ReportFigures:
     """Write the report of a lake to `out`, and its charts into the directory `png` if given.
 
     since, until, top   as for `build`
@@ -84,13 +73,13 @@ def report_lake(
     gold, anomalies, dead_letters = GOLD.empty_table(), None, None
     if "gold.traffic" in present:
         rows = lake.gold.read(spark).where(_in_period("minute", since, until))
-        gold = rows.select(*COLUMNS).toArrow()
+        gold = rows.select(*figures.COLUMNS).toArrow()
     if "gold.anomalies" in present:
         anomalies = lake.anomalies.read(spark).toArrow()
     if "silver.messages" in present:
         rows = lake.silver.read(spark).where(_in_period("dead_lettered", since, until))
         dead_letters = _examples(rows).toArrow()
-    report = build(
+    report = figures.build(
         gold,
         anomalies,
         dead_letters,
@@ -109,7 +98,9 @@ def report_lake(
 
 
 def _whole_minute(time: datetime | None) -> datetime | None:
-    return None if time is None else datetime.fromtimestamp(minute_of(time) * MINUTE, UTC)
+    if time is None:
+        return None
+    return datetime.fromtimestamp(figures.minute_of(time) * figures.MINUTE, UTC)
 
 
 def _in_period(column: str, since: datetime | None, until: datetime | None) -> Column:
@@ -122,18 +113,18 @@ def _examples(dead_letters: DataFrame) -> DataFrame:
     """Return the newest examples of the most frequent reasons."""
     reason = f.coalesce("reason", f.lit(""))
     counts = dead_letters.groupBy(reason.alias("frequent")).count()
-    frequent = counts.orderBy(f.desc("count"), "frequent").limit(MAX_REASONS)
+    frequent = counts.orderBy(f.desc("count"), "frequent").limit(figures.MAX_REASONS)
     newest = Window.partitionBy(reason).orderBy(f.desc("dead_lettered"), f.desc("message_sequence"))
     return (
         dead_letters.selectExpr(*EXAMPLE_COLUMNS)
         .withColumn("rank", f.row_number().over(newest))
         .join(f.broadcast(frequent), reason == f.col("frequent"), "left_semi")
-        .where(f.col("rank") <= MAX_EXAMPLES)
+        .where(f.col("rank") <= figures.MAX_EXAMPLES)
         .drop("rank")
     )
 
 
-def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> LakeState:
+def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> figures.LakeState:
     table_states = tuple(
         {"name": name, "rows": table.read(spark).count(), **asdict(table.state(spark))}
         for name, table in tables.items()
@@ -143,4 +134,4 @@ def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> LakeState:
     for application, tag in sorted(gold.tags(spark).items()) if gold is not None else ():
         broker = application.removeprefix("sluicemq/").rpartition("/")[0]
         progress.append((broker or application, tag.version, tag.written))
-    return LakeState(table_states, tuple(progress))
+    return figures.LakeState(table_states, tuple(progress))

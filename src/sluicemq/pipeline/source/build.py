@@ -20,21 +20,12 @@ from sluicemq.model.errors import JournalError
 from sluicemq.model.message import BodyKind, Durability, Origin
 from sluicemq.model.rows import MAX_TIME
 from sluicemq.pipeline.schema import HEADERS, LOG_APPEND_TIME, TIME, Event
+from sluicemq.pipeline.source import selection
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
 from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name, kind_of, name_of
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.options import PARTITION
-from sluicemq.pipeline.source.selection import (
-    BODY_CODES,
-    EVENT_CODES,
-    IS_LIST,
-    LIST_CODES,
-    LIST_HEAD,
-    REDELIVERED,
-    flags,
-    meta_sizes,
-)
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Failed = Callable[[int, str], None]
@@ -42,19 +33,19 @@ Failed = Callable[[int, str], None]
 
 MAX_BINARY: Final = (1 << 31) - 1
 
-_PUBLISHED = EVENT_CODES[Event.PUBLISHED]
-_DELIVERED = EVENT_CODES[Event.DELIVERED]
-_REQUEUED = EVENT_CODES[Event.REQUEUED]
-_DEPTH = EVENT_CODES[Event.DEPTH]
+_PUBLISHED = selection.EVENT_CODES[Event.PUBLISHED]
+_DELIVERED = selection.EVENT_CODES[Event.DELIVERED]
+_REQUEUED = selection.EVENT_CODES[Event.REQUEUED]
+_DEPTH = selection.EVENT_CODES[Event.DEPTH]
 
-_BODIED: Final = flags(BODY_CODES)
-_REFERS_TO_MESSAGE: Final = flags((*LIST_CODES, _REQUEUED))
+_BODIED: Final = selection.flags(selection.BODY_CODES)
+_REFERS_TO_MESSAGE: Final = selection.flags((*selection.LIST_CODES, _REQUEUED))
 
 _HEADERS: Final = frozenset((*HEADERS.names, "key", "headers"))
 _NEEDS: Final = {
-    **dict.fromkeys(BODY_CODES, frozenset(("body", "value"))),
+    **dict.fromkeys(selection.BODY_CODES, frozenset(("body", "value"))),
     **dict.fromkeys(
-        LIST_CODES,
+        selection.LIST_CODES,
         frozenset(("message_sequence", "published", "protocol", "subscription", "attempts")),
     ),
     _REQUEUED: frozenset(("subscription", "attempts")),
@@ -75,7 +66,7 @@ def _names_of(codes: type[IntEnum]) -> pa.Array:
 
 def needed_mask(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
     """Return the mask of records whose bytes are needed for these columns."""
-    mask: Mask = flags(code for code, names in _NEEDS.items() if columns & names)[codes]
+    mask: Mask = selection.flags(code for code, names in _NEEDS.items() if columns & names)[codes]
     if columns & _HEADERS:
         mask |= _BODIED[codes] & (heads["body"] > HEADER_BYTES)
     return mask
@@ -152,7 +143,7 @@ class BatchRecords:
     @cached_property
     def _records_are_rows(self) -> bool:
         """True if each record is one row."""
-        return bool((self.counts == 1).all()) and not IS_LIST[self.codes].any()
+        return bool((self.counts == 1).all()) and not selection.IS_LIST[self.codes].any()
 
     @cached_property
     def rows(self) -> int:
@@ -219,12 +210,12 @@ class BatchRecords:
         Also checks that the length of each list equals its count field."""
         heads = self.heads
         starts = np.full(heads.count, -1, np.int64)
-        rows = np.flatnonzero(IS_LIST[self.codes])
+        rows = np.flatnonzero(selection.IS_LIST[self.codes])
         if len(rows):
             bodies = self.record_starts[rows] + heads["body"][rows]
             listed_counts = self._words32[(bodies >> 2) + 1]
-            sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - LIST_HEAD
-            width = np.where(self.codes[rows] == REDELIVERED, 12, 8)
+            sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - selection.LIST_HEAD
+            width = np.where(self.codes[rows] == selection.REDELIVERED, 12, 8)
             mismatch = (
                 (listed_counts != self.counts[rows])
                 | (sizes != listed_counts * width)
@@ -232,7 +223,7 @@ class BatchRecords:
             )
             for row in rows[mismatch].tolist():
                 self.report_invalid(row, "the length of a list does not match its count")
-            starts[rows[~mismatch]] = bodies[~mismatch] + LIST_HEAD
+            starts[rows[~mismatch]] = bodies[~mismatch] + selection.LIST_HEAD
         return self._repeat_per_row(starts)
 
     @cached_property
@@ -242,7 +233,7 @@ class BatchRecords:
         numbers = np.where(codes == _PUBLISHED, self._field("sequence"), self._field("reference"))
         has_message = codes != _DEPTH
         if not self._records_are_rows:
-            list_rows = np.flatnonzero(IS_LIST[codes])
+            list_rows = np.flatnonzero(selection.IS_LIST[codes])
             starts = self._lists[list_rows]
             has_message[list_rows] = starts >= 0
             positions = np.where(starts >= 0, (starts >> 3) + self._items[list_rows], 0)
@@ -285,7 +276,7 @@ class BatchRecords:
         valid = np.zeros(self.rows, np.bool_)
         if not self._records_are_rows:
             list_rows = np.flatnonzero(self._lists >= 0)
-            numbers[list_rows] = self._words32[(self._lists[list_rows] - LIST_HEAD) >> 2]
+            numbers[list_rows] = self._words32[(self._lists[list_rows] - selection.LIST_HEAD) >> 2]
             valid[list_rows] = True
         rows, subscriptions, _ = self._requeues
         numbers[rows] = subscriptions
@@ -296,7 +287,7 @@ class BatchRecords:
         codes = self._row_codes
         attempts = np.ones(self.rows, np.int64)
         valid = codes == _DELIVERED
-        redelivered_rows = np.flatnonzero(codes == REDELIVERED)
+        redelivered_rows = np.flatnonzero(codes == selection.REDELIVERED)
         if len(redelivered_rows):
             # the attempts follow the numbers, one for each
             starts = (
@@ -362,7 +353,7 @@ class BatchRecords:
     @cached_property
     def _header_rows(self) -> Integers:
         """Records with rarely set fields."""
-        return np.flatnonzero(_BODIED[self.codes] & (meta_sizes(self.heads) > 0))
+        return np.flatnonzero(_BODIED[self.codes] & (selection.meta_sizes(self.heads) > 0))
 
     @cached_property
     def _headers(self) -> Headers:
@@ -397,7 +388,9 @@ class BatchRecords:
         "sequence": lambda self: self._nullable_array(pa.int64(), self._field("sequence")),
         "record_index": lambda self: self._nullable_array(pa.int32(), self._items),
         "time": lambda self: self._nullable_array(TIME, self._field("time")),
-        "event": lambda self: self._code_names(pa.array([None, *EVENT_CODES]), self._row_codes),
+        "event": lambda self: self._code_names(
+            pa.array([None, *selection.EVENT_CODES]), self._row_codes
+        ),
         "destination": lambda self: self.names.texts(self._destinations, name_of),
         "destination_kind": lambda self: self.names.texts(self._destinations, kind_of),
         "message_sequence": lambda self: self._nullable_array(pa.int64(), *self._message),

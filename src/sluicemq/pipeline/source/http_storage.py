@@ -17,14 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sluicemq.clients.http import (
-    RETRY_TIMEOUT,
-    HttpClient,
-    HttpRefusal,
-    HttpResponse,
-    HttpTarget,
-    target,
-)
+from sluicemq.clients import http
 from sluicemq.journal.files import DurableEnd
 from sluicemq.journal.format import HEADER_BYTES, TYPE_AT, RecordType, record_size
 from sluicemq.journal.segment import (
@@ -81,9 +74,9 @@ _indexes: RecentlyUsed[tuple[object, ...], tuple[bytes, int, bytes]] = RecentlyU
 class HttpStorage(JournalStorage):
     """Journal storage over HTTP. Keeps one connection open while it is in use."""
 
-    _remote: HttpClient | None = None
+    _remote: http.HttpClient | None = None
 
-    def __init__(self, to: HttpTarget) -> None:
+    def __init__(self, to: http.HttpTarget) -> None:
         self._target = to
         self.name = str(to)
 
@@ -98,14 +91,14 @@ class HttpStorage(JournalStorage):
     # --- requests ---------------------------------------------------------
 
     @contextmanager
-    def _errors(self) -> Iterator[HttpClient]:
+    def _errors(self) -> Iterator[http.HttpClient]:
         """Return the client; its errors for missing resources become RecordNotFound, and those for
         conflicts (409) JournalError."""
         if self._remote is None:
-            self._remote = HttpClient(self._target, retry_timeout=RETRY_TIMEOUT)
+            self._remote = http.HttpClient(self._target, retry_timeout=http.RETRY_TIMEOUT)
         try:
             yield self._remote
-        except HttpRefusal as refusal:
+        except http.HttpRefusal as refusal:
             if refusal.status == 404:
                 raise RecordNotFound(str(refusal)) from refusal
             if refusal.status == 409:
@@ -118,7 +111,7 @@ class HttpStorage(JournalStorage):
         with self._errors() as remote:
             return remote.call(operation, parameters)
 
-    def _get_range(self, first: int, span: str) -> HttpResponse:
+    def _get_range(self, first: int, span: str) -> http.HttpResponse:
         """Return the response to a request for a range of a segment."""
         with self._errors() as remote:
             return remote.request("GET", f"{API}/segments/{first}", (), {"Range": f"bytes={span}"})
@@ -214,7 +207,7 @@ class HttpStorage(JournalStorage):
             except JournalError as error:
                 # another reader with the same slot has moved it already
                 if not (
-                    isinstance(error.__cause__, HttpRefusal) and error.__cause__.code == _AHEAD
+                    isinstance(error.__cause__, http.HttpRefusal) and error.__cause__.code == _AHEAD
                 ):
                     raise
 
@@ -310,5 +303,5 @@ def connect(options: SourceOptions) -> JournalStorage:
     """Return the storage without connecting to it. Raises ConfigurationError."""
     if options.url:
         settings = {name: getattr(options, name) for name in ("url", "user", "password", "token")}
-        return HttpStorage(target({name: text for name, text in settings.items() if text}))
+        return HttpStorage(http.target({name: text for name, text in settings.items() if text}))
     return DirectoryStorage(local_path(options.path))

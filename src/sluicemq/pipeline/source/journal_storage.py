@@ -18,20 +18,8 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
+from sluicemq.journal import segment
 from sluicemq.journal.files import DurableEnd, journal_directory, read_durable
-from sluicemq.journal.segment import (
-    TRAILER_BYTES,
-    DamagedFile,
-    MappedSegment,
-    SegmentHeader,
-    SegmentIndex,
-    decode_trailer,
-    list_segments,
-    read_identity,
-    read_segment_header,
-    records_end,
-    segment_path,
-)
 from sluicemq.journal.slots import Slot, Slots
 from sluicemq.journal.snapshot import newest_snapshot
 from sluicemq.model.destination import Address
@@ -106,7 +94,7 @@ class StoredSegment(ABC):
     """
 
     first: int
-    index: SegmentIndex | None
+    index: segment.SegmentIndex | None
     end: int
 
     @abstractmethod
@@ -150,7 +138,7 @@ class JournalStorage(ABC):
         return state.ends[index]
 
     @abstractmethod
-    def header(self, first: int) -> SegmentHeader:
+    def header(self, first: int) -> segment.SegmentHeader:
         """Return the header of a segment. Raises as `open`."""
 
     @abstractmethod
@@ -185,7 +173,7 @@ class JournalStorage(ABC):
 class MappedFile(StoredSegment):
     """Memory-mapped segment file."""
 
-    def __init__(self, view: MappedSegment, end: int) -> None:
+    def __init__(self, view: segment.MappedSegment, end: int) -> None:
         # SegmentView.close fails while columns refer to the mapping; the mapping is freed with the
         # last reference instead.
         self._view = view
@@ -206,12 +194,12 @@ class MappedFile(StoredSegment):
         return self._buffer.slice(start, max(0, min(end, self._view.size) - start))
 
     def damage(self, offset: int, text: str) -> JournalDamaged:
-        return DamagedFile(self._view.path, offset, text)
+        return segment.DamagedFile(self._view.path, offset, text)
 
     def is_intact(self, strict: bool) -> bool | None:
         result = _verified.find(self._key)
         if result is None:
-            covered = self._view.view[: self._view.size - TRAILER_BYTES]
+            covered = self._view.view[: self._view.size - segment.TRAILER_BYTES]
             # zlib's own crc32 takes four times as long
             result = _verified[self._key] = zlib_ng.crc32(covered) == self._view.crc
         if strict and not result:
@@ -239,26 +227,28 @@ class DirectoryStorage(JournalStorage):
     def state(self) -> JournalState:
         # read the end first: segments listed later cover it, unless they were removed
         durable = read_durable(self.path)
-        identity = read_identity(self.path)
+        identity = segment.read_identity(self.path)
         text = identity.hex()[:IDENTITY_DIGITS] if identity is not None else ""
         if durable is None or not text:
             return JournalState(text)
-        segments = tuple(first for first in list_segments(self.path) if first <= durable.segment)
+        segments = tuple(
+            first for first in segment.list_segments(self.path) if first <= durable.segment
+        )
         ends = tuple(durable.offset if first == durable.segment else 0 for first in segments)
         return JournalState(text, durable, segments, ends)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
-        path = segment_path(self.path, first)
+        path = segment.segment_path(self.path, first)
         try:
-            view = MappedSegment(path, end, zlib_ng.crc32)
+            view = segment.MappedSegment(path, end, zlib_ng.crc32)
             if view.index is not None:
                 return MappedFile(view, view.index_offset)
             if not end:
-                raise DamagedFile(
+                raise segment.DamagedFile(
                     path, view.size, "the segment is not the last and has no intact end"
                 )
             if end > view.size:
-                raise DamagedFile(path, view.size, f"the segment ends here, not at {end}")
+                raise segment.DamagedFile(path, view.size, f"the segment ends here, not at {end}")
             return MappedFile(view, end)
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {path} has been removed") from None
@@ -266,20 +256,20 @@ class DirectoryStorage(JournalStorage):
     def records_end(self, state: JournalState, index: int) -> int:
         end = state.ends[index]
         if not end and index + 1 < len(state.segments):
-            end = records_end(self.path, state.segments[index], state.segments[index + 1])
+            end = segment.records_end(self.path, state.segments[index], state.segments[index + 1])
         return end
 
-    def header(self, first: int) -> SegmentHeader:
+    def header(self, first: int) -> segment.SegmentHeader:
         try:
-            return read_segment_header(self.path, first)
+            return segment.read_segment_header(self.path, first)
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {first} has been removed") from None
 
     def trailer(self, first: int) -> tuple[int, int, int] | None:
         try:
-            with segment_path(self.path, first).open("rb") as file:
-                file.seek(-min(TRAILER_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
-                return decode_trailer(file.read())
+            with segment.segment_path(self.path, first).open("rb") as file:
+                file.seek(-min(segment.TRAILER_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
+                return segment.decode_trailer(file.read())
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {first} has been removed") from None
 

@@ -11,12 +11,7 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from pyspark.sql.streaming.listener import (
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming import listener
 
 from sluicemq.pipeline.source.lag import LagReport, lag_of
 
@@ -28,7 +23,7 @@ _METRICS: Final = {
 """Fields of Lag and their help texts."""
 
 
-class LagListener(StreamingQueryListener, Collector):
+class LagListener(listener.StreamingQueryListener, Collector):
     """Keeps the lag of each query from its latest progress; drops it when the query ends.
 
     Spark calls the methods in a thread of its own.
@@ -55,14 +50,14 @@ class LagListener(StreamingQueryListener, Collector):
                 family.add_metric((query, report.journal), getattr(report.lag, field))
             yield family
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:  # noqa: N802
         """Do nothing: a query has no lag before its first progress."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
         query = progress.name or str(progress.id)
         reports = [lag_of(source.latestOffset) for source in progress.sources]
         self._lags[str(progress.runId)] = [(query, report) for report in reports if report]
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:  # noqa: N802
         self._lags.pop(str(event.runId), None)

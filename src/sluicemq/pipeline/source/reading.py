@@ -16,14 +16,7 @@ from zlib_ng import zlib_ng
 from sluicemq.journal.format import HEADER_BYTES, RecordType
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.schema import Event
-from sluicemq.pipeline.source.build import (
-    NO_DEAD_LETTERS,
-    BatchRecords,
-    DeadLetterMetas,
-    Mask,
-    needed_mask,
-    slices,
-)
+from sluicemq.pipeline.source import build
 from sluicemq.pipeline.source.heads import (
     PLACING,
     Column,
@@ -170,7 +163,7 @@ class _RangeReader:
             rows, codes = self._select_rows(heads)
             records = heads.select(rows)
             counts = row_counts(records, codes)
-            is_needed = needed_mask(self._columns, codes, records)
+            is_needed = build.needed_mask(self._columns, codes, records)
             sizes = np.where(is_needed, records["size"], 0).astype(np.int64)
             # a scan has checked each record
             checked = segment.index is None or (
@@ -183,7 +176,7 @@ class _RangeReader:
                 data, positions, valid = self._fetch(gather, part_heads, is_needed[part], checked)
                 intact_heads = part_heads.take(valid)
                 intact_codes = codes[part][valid]
-                batch = BatchRecords(
+                batch = build.BatchRecords(
                     intact_heads,
                     intact_codes,
                     counts[part][valid],
@@ -225,14 +218,14 @@ class _RangeReader:
 
     def _dead_letters(
         self, heads: Heads, rows: Integers, codes: Column, last: Heads | None
-    ) -> DeadLetterMetas:
+    ) -> build.DeadLetterMetas:
         """Return the metas of the dead letters of the dead-lettered messages among these rows.
 
         A dead letter, which has the reason, is the record before the event and in the same unit.
         `last` is the record before all of `heads`.
         """
         if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
-            return NO_DEAD_LETTERS
+            return build.NO_DEAD_LETTERS
         if last is not None:
             heads, rows = Heads.concatenate((last, heads), PLACING), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
@@ -243,7 +236,9 @@ class _RangeReader:
         data, positions = self._segment.gather(before["offset"], sizes)
         valid = np.array(_intact(data, positions, sizes), np.bool_)
         dead, positions, bodies = dead[valid], positions[valid], before["body"][valid]
-        return DeadLetterMetas(dead, slices(data, positions + HEADER_BYTES, positions + bodies))
+        return build.DeadLetterMetas(
+            dead, build.slices(data, positions + HEADER_BYTES, positions + bodies)
+        )
 
     def _select_rows(self, heads: Heads) -> tuple[Column, Column]:
         if not self._columns.isdisjoint(_DESTINATION_COLUMNS) or self._selection.by_destination:
@@ -251,8 +246,8 @@ class _RangeReader:
         return self._selection.rows(heads, self._names)
 
     def _fetch(
-        self, gather: Gather, heads: Heads, is_needed: Mask, checked: bool
-    ) -> tuple[pa.Buffer, Integers, Mask | slice]:
+        self, gather: Gather, heads: Heads, is_needed: build.Mask, checked: bool
+    ) -> tuple[pa.Buffer, Integers, build.Mask | slice]:
         """Fetch the needed records.
 
         Return their bytes, the position of each record in them, and the mask of intact records."""
