@@ -175,7 +175,7 @@ class LakeWriter:
         facts  of these events, or of more
         """
         end, appended = self.ends["silver"], max(self.ends["silver"], self._appended)
-        java, topics = bool(facts["java"]), bool(facts["topics"])
+        may_need_java = bool(facts["may_need_java"])
         low, high = facts["first_message"], facts["last_message"]
         broker, table = self._lake.broker, self._lake.silver
         # a message has the number of its first event, so silver has none above `appended`
@@ -184,7 +184,12 @@ class LakeWriter:
         message = "message_sequence"
         if any_new or not any_late:
             new_events = events.where(~_at_most(message, appended)) if any_late else events
-            rows = silver.silver(new_events, broker, java=java, topics=topics)
+            rows = silver.silver(
+                new_events,
+                broker,
+                may_need_java=may_need_java,
+                may_have_topics=bool(facts["may_have_topics"]),
+            )
             application = self._lake.appended(self._journal) if any_late else self._application
             tag = Tag(application, result.last)
             table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
@@ -193,7 +198,7 @@ class LakeWriter:
             is_late = _at_most(message, appended)
             if appended > end:
                 is_late &= _at_most(message, end) | ~_at_most("sequence", appended)
-            rows = silver.silver(events.where(is_late), broker, java=java)
+            rows = silver.silver(events.where(is_late), broker, may_need_java=may_need_java)
             numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
             old_condition = f"old.broker = '{broker}' AND {numbers}"
             table.merge(rows, silver.COMBINED, self._tag(result), old_condition=old_condition)
@@ -249,8 +254,8 @@ def _facts(events: DataFrame) -> list[Column]:
     }
     if "body_kind" in events.columns:
         facts |= {
-            "java": f.max(f.expr(NEED_JAVA)),
-            "topics": f.max(f.expr(silver.OF_TOPICS)),
+            "may_need_java": f.max(f.expr(NEED_JAVA)),
+            "may_have_topics": f.max(f.expr(silver.OF_TOPICS)),
             "first_message": f.min("message_sequence"),
             "last_message": f.max("message_sequence"),
         }

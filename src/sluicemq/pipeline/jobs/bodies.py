@@ -20,20 +20,7 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
 from sluicemq.pipeline.jobs.schemas import SILVER, sql_list
 from sluicemq.pipeline.schema import property_text
-from sluicemq.protocols.java import (
-    MAX_SIZE,
-    Byte,
-    Char,
-    Float,
-    Long,
-    Short,
-    Value,
-    inflate,
-    json_of_map,
-    json_of_stream,
-    loads_map,
-    loads_stream,
-)
+from sluicemq.protocols import java
 
 UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
 """Protocols that do not distinguish text from bytes (protocols/transcoding.py)."""
@@ -61,13 +48,13 @@ DECODED: Final = ("body", "text", "json", *_OF_MAPS, "decode_error")
 
 _TYPES: Final[dict[type, str]] = {
     bool: "boolean",
-    Byte: "byte",
-    Short: "short",
-    Long: "long",
+    java.Byte: "byte",
+    java.Short: "short",
+    java.Long: "long",
     int: "integer",
-    Float: "float",
+    java.Float: "float",
     float: "double",
-    Char: "character",
+    java.Char: "character",
     str: "text",
     bytes: "bytes",
     dict: "map",
@@ -76,14 +63,14 @@ _TYPES: Final[dict[type, str]] = {
 """Name of the type of each value of a map or stream."""
 
 
-def decode(frame: DataFrame, java: bool = True) -> DataFrame:
+def decode(frame: DataFrame, may_need_java: bool = True) -> DataFrame:
     """Add the columns DECODED to `frame` (with body, body_kind, protocol, properties).
 
-    java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
+    may_need_java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
     """
     names = frame.columns
     frame = frame.selectExpr("*", "octet_length(body) AS _size", f"{NEED_JAVA} AS _java")
-    frame = frame.withColumn("_read", java_columns(java)).selectExpr(
+    frame = frame.withColumn("_read", java_columns(may_need_java)).selectExpr(
         "*",
         "if(_read.error IS NULL, try_validate_utf8(string(coalesce(_read.plain, body))), NULL)"
         " AS _text",
@@ -113,12 +100,10 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     )
 
 
-def java_columns(java: bool) -> Column:
-    """Return the struct of `read_body` for rows that fulfil NEED_JAVA, and null for others.
-
-    java  True if there may be such a row; otherwise nothing is sent to Python
-    """
-    if not java:
+def java_columns(may_need_java: bool) -> Column:
+    """Return the struct of `read_body` for rows that fulfil NEED_JAVA, and null for others; all are
+    null without `may_need_java`."""
+    if not may_need_java:
         return f.lit(None).cast(_READ)
     size = f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
     columns: Column = _read_java(
@@ -144,18 +129,18 @@ def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     try:
         if plain_size is not None:
-            body = inflate(body, plain_size if plain_size >= 0 else None, MAX_SIZE)
+            body = java.inflate(body, plain_size if plain_size >= 0 else None, java.MAX_SIZE)
             columns["plain"] = body
         if kind == "map":
-            entries = loads_map(body)
-            columns["json"] = json_of_map(body).decode()
+            entries = java.loads_map(body)
+            columns["json"] = java.json_of_map(body).decode()
             json_value = msgspec.json.decode(columns["json"])
             texts = [_text(value, json_value[name]) for name, value in entries.items()]
             columns["map"] = list(zip(entries, texts, strict=True))
             columns["map_types"] = [(name, _TYPES[type(value)]) for name, value in entries.items()]
         elif kind == "stream":
-            values = loads_stream(body) if body else []
-            columns["json"] = json_of_stream(body).decode()
+            values = java.loads_stream(body) if body else []
+            columns["json"] = java.json_of_stream(body).decode()
             columns["values"] = [_text(value, None) for value in values]
             columns["value_types"] = [_TYPES[type(value)] for value in values]
     except ProtocolError as error:
@@ -163,7 +148,7 @@ def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
     return columns
 
 
-def _text(value: Value, json_value: Any) -> str | None:
+def _text(value: java.Value, json_value: Any) -> str | None:
     """Return a value as text; `json_value` is its JSON form, for maps."""
     if isinstance(value, dict):
         return msgspec.json.encode(json_value).decode()

@@ -44,13 +44,16 @@ _DERIVED: Final = ("outcome", "state", "queueing_ms", "end_to_end_ms")
 _PLAIN: Final = tuple(name for name in SILVER.names if name not in _DERIVED)
 
 
-def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = True) -> DataFrame:
+def silver(
+    events: DataFrame, broker: str, *, may_need_java: bool = True, may_have_topics: bool = True
+) -> DataFrame:
     """Return `events` (columns of schema.EVENTS) as rows of SILVER.
 
-    java    True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
-    topics  True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are made
+    may_need_java    True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
+    may_have_topics  True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are
+                     made
     """
-    rows = _sum(_facts(events, java), broker, topics)
+    rows = _sum(_facts(events, may_need_java), broker, may_have_topics)
     derived = _derived({name: name for name in rows.columns})
     columns = {name: f.expr(expression) for name, expression in derived.items()}
     return rows.withColumns(columns).select(*SILVER.names)
@@ -106,7 +109,7 @@ COMBINED: Final = _combined()
 """SQL expressions of the columns of an existing row, `old`, and a `new` one of the same message."""
 
 
-def _facts(events: DataFrame, java: bool) -> DataFrame:
+def _facts(events: DataFrame, may_need_java: bool) -> DataFrame:
     frame = events.where("message_sequence IS NOT NULL").selectExpr(
         "*",
         "event IN ('published', 'relocated') AS _published",
@@ -116,7 +119,7 @@ def _facts(events: DataFrame, java: bool) -> DataFrame:
         # properties of a `dead-lettered` event are those of the dead letter
         f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
     )
-    frame = decode(frame, java)
+    frame = decode(frame, may_need_java)
     record = ", ".join(f"'{name}', `{name}`" for name in RECORD)
     return frame.selectExpr(
         "message_sequence",
@@ -142,7 +145,7 @@ def _facts(events: DataFrame, java: bool) -> DataFrame:
     )
 
 
-def _sum(facts: DataFrame, broker: str, topics: bool) -> DataFrame:
+def _sum(facts: DataFrame, broker: str, may_have_topics: bool) -> DataFrame:
     """Aggregate to one row per message.
 
     For maps by subscription, the first step groups by subscription as well, so that they take
@@ -159,7 +162,7 @@ def _sum(facts: DataFrame, broker: str, topics: bool) -> DataFrame:
     parts = facts.repartition(partitions, "message_sequence")
     empty = "CAST(array() AS ARRAY<STRUCT<subscription: BIGINT, count: BIGINT>>)"
     maps = [f"map_from_entries({empty}) AS {name}" for name in _MAPS]
-    if topics:
+    if may_have_topics:
         parts = parts.groupBy("message_sequence", "subscription").agg(*map(f.expr, merged))
         maps = [
             "map_from_entries(array_sort(collect_list(if(subscription IS NOT NULL AND "

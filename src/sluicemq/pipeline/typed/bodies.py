@@ -86,14 +86,14 @@ Possessive (`+`): Java's search would take time exponential in the number of com
 overflow its stack."""
 
 
-def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
+def with_text(messages: DataFrame, format: Format, may_need_java: bool) -> DataFrame:
     """Add `_text`, the body as text, and `_error`, the reason why there is none.
 
-    java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
+    may_need_java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
     """
-    condition = NEED_JAVA if java else "false"
+    condition = NEED_JAVA if may_need_java else "false"
     kinds = "('object')" if format is Format.JSON else "('object', 'map', 'stream')"
-    return messages.withColumn("_read", java_columns(java)).selectExpr(
+    return messages.withColumn("_read", java_columns(may_need_java)).selectExpr(
         "* EXCEPT (_read)",
         f"if({condition}, coalesce(_read.json, string(_read.plain)), string(body)) AS _text",
         f"CASE WHEN body_kind IN {kinds} THEN concat('a body of the kind ', body_kind, "

@@ -84,7 +84,8 @@ def infer_schema(
     Raises ConfigurationError if there are no messages, or none of the format, or no columns.
     """
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
-    texts = with_text(published(events, probe).limit(sample), probe.format, java=True).selectExpr(
+    messages = published(events, probe).limit(sample)
+    texts = with_text(messages, probe.format, may_need_java=True).selectExpr(
         "if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text"
     )
     with cached(texts):

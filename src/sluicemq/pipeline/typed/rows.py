@@ -155,16 +155,16 @@ def typed_rows(
     table: TypedTable,
     columns: StructType,
     broker: str,
-    java: bool,
+    may_need_java: bool,
     field_lists: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
     """Return messages (of `published`) as typed rows with their outcomes.
 
-    columns      the table's declared columns
-    java         True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
-    field_lists  result of bodies.common_field_lists
+    columns        the table's declared columns
+    may_need_java  True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
+    field_lists    result of bodies.common_field_lists
     """
-    frame = with_text(messages, table.format, java)
+    frame = with_text(messages, table.format, may_need_java)
     # A declared column may have any name without a leading underscore.
     metadata = {KEYS: ", ".join(table.key)}
     frame = frame.select(f.lit(broker).alias("_broker", metadata=metadata), *map(f.expr, _MESSAGE))

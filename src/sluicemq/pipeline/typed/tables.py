@@ -155,7 +155,8 @@ def overview(events: DataFrame, definition: Definition) -> Row:
 
     `_first` and `_last` are the sequence numbers of its first and last record, and each table's
     name a row: the number of its `messages`, of those that the broker moved forward in its journal
-    (`relocated`), of those whose body perhaps only Python can read (`java`), and the `last` record.
+    (`relocated`), of those whose body perhaps only Python can read (`may_need_java`), and the `last`
+    record.
     """
     aggregates = [f.min("sequence").alias("_first"), f.max("sequence").alias("_last")]
     for table in definition.tables:
@@ -163,7 +164,7 @@ def overview(events: DataFrame, definition: Definition) -> Row:
         conditions = {
             "messages": selected,
             "relocated": selected & (f.col("event") == str(Event.RELOCATED)),
-            "java": selected & f.expr(MAY_NEED_JAVA),
+            "may_need_java": selected & f.expr(MAY_NEED_JAVA),
         }
         counts = [f.count_if(condition).alias(name) for name, condition in conditions.items()]
         last = f.max(f.when(selected, f.col("sequence"))).alias("last")
@@ -251,13 +252,19 @@ class _TableWriter:
         if self._summary.relocated:
             messages = self._drop_repeated(messages, first)
         large = self._summary.messages >= LARGE_BATCH
-        if large and self._table.format is Format.JSON and not self._summary.java:
+        if large and self._table.format is Format.JSON and not self._summary.may_need_java:
             self._field_lists = common_field_lists(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 
     def _typed(self, messages: DataFrame) -> DataFrame:
-        columns, broker, java = self._columns, self._broker, bool(self._summary.java)
-        return typed_rows(messages, self._table, columns, broker, java, self._field_lists)
+        return typed_rows(
+            messages,
+            self._table,
+            self._columns,
+            self._broker,
+            bool(self._summary.may_need_java),
+            self._field_lists,
+        )
 
     def _append(self, messages: DataFrame) -> TableCounts:
         """Append, and count in the same pass.
