@@ -155,8 +155,8 @@ def overview(events: DataFrame, definition: Definition) -> Row:
 
     `_first` and `_last` are the sequence numbers of its first and last record, and each table's
     name a row: the number of its `messages`, of those that the broker moved forward in its journal
-    (`relocated`), of those whose body perhaps only Python can read (`may_need_java`), and the `last`
-    record.
+    (`relocated`), of those whose body perhaps only Python can read (`may_need_java`), and the
+    `last` record.
     """
     aggregates = [f.min("sequence").alias("_first"), f.max("sequence").alias("_last")]
     for table in definition.tables:
