@@ -1,7 +1,7 @@
-"""Random tests are repeatable: the same code gets the same examples on every machine.
+"""Property-based tests are deterministic: the same code gets the same examples on every machine.
 
-FUZZ=1 generates new and many more examples; a failure prints how to reproduce it. The campaign of
-tests/fuzz/test_listeners.py is long then.
+FUZZ=1 generates new and many more examples, and extends the campaign of
+tests/fuzz/test_listeners.py. A failure prints how to reproduce it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("steady", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("deterministic", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(
     "fuzz", derandomize=False, deadline=None, print_blob=True, max_examples=1000
 )
-settings.load_profile("fuzz" if os.environ.get("FUZZ") else "steady")
+settings.load_profile("fuzz" if os.environ.get("FUZZ") else "deterministic")
 
-LONG = ("tests/pipeline/test_cluster.py", "tests/faults", "tests/interop")
-"""Files that take minutes. They go first, so that all workers have work until the end."""
+SLOW_TESTS = ("tests/pipeline/test_cluster.py", "tests/faults", "tests/interop")
+"""Tests that take minutes. They start first, so that all workers are busy until the end."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    first = [Path(config.rootpath, name) for name in LONG]
+    first = [Path(config.rootpath, name) for name in SLOW_TESTS]
     items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in first))

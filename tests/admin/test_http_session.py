@@ -55,7 +55,7 @@ class SessionFixture(SessionHarness):
     def connect(self) -> RecordedTransport:
         transport = RecordedTransport(self)
         transport.session = self.open(transport)
-        self.links.append(transport)
+        self.transports.append(transport)
         return transport
 
     async def rest(self) -> None:

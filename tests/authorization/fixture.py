@@ -181,9 +181,9 @@ class BrokerFixture(jmq.Harness):
     def begin(self, right: Operation | None = None) -> None:
         """Forget all connections, users and destinations of the cell before."""
         self.users.choose(right)
-        for transport in list(self.links):
+        for transport in list(self.transports):
             transport.session.closed()
-        self.links.clear()
+        self.transports.clear()
         self.owners.clear()
         self.timers.clear()
         reset(self.broker)

@@ -27,7 +27,7 @@ from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ConfigurationError, JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.support.broker import OfType, Reader
+from tests.support.broker import Reader, TypeSelector
 from tests.support.journal import read_from
 
 QUEUE = Address(Kind.QUEUE, "q")
@@ -48,7 +48,7 @@ class Disk:
 
     def start(self) -> None:
         self.journal = FileJournal.open(self.directory, self.options)
-        self.broker = Broker(self.journal, self.clock, None, lambda text: OfType(text[11:-1]))
+        self.broker = Broker(self.journal, self.clock, None, lambda text: TypeSelector(text[11:-1]))
         broker = self.broker
         self.journal.set_snapshot_source(lambda: snapshot(broker))
         self.recovered = recover(broker, self.journal.recovery)
@@ -340,7 +340,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
 
 
 def test_an_unsupported_stored_selector_fails_the_start(disk: Disk) -> None:
-    selector = OfType("red")
+    selector = TypeSelector("red")
     selector.text = "JMSType is red"
     disk.broker.subscribe(disk.broker.destinations.topic("t"), "s", durable=True, selector=selector)
     disk.sync()
@@ -711,7 +711,7 @@ def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: Disk) -> 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: bool) -> None:
     address = Address(Kind.TOPIC, RAW)
-    selector = OfType(RAW)
+    selector = TypeSelector(RAW)
     disk.broker.subscribe(
         disk.broker.destinations.resolve(address),
         RAW,

@@ -14,7 +14,7 @@ from sluicemq.broker.pending.cursor import CHUNK_COST, Cursor
 from sluicemq.broker.pending.entry import READY, UNACKED
 from sluicemq.broker.subscription import remove_waiting, withdraw
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, OfType
+from tests.support.broker import BrokerFixture, TypeSelector
 
 NO_END = 1 << 62
 PLENTY = 1 << 30
@@ -72,7 +72,7 @@ def line_of(
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
     queue = fixture.queue()
     reader_of_any = fixture.read(queue, 0, refill=False)
-    reader_of_red = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    reader_of_red = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     number = 0
     for action, *arguments in made:
         if action == "send":
@@ -199,7 +199,7 @@ def test_the_last_delivery_of_a_packed_chunk_is_skipped_only_if_it_counts() -> N
 def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    reader = fixture.read(queue, 1, refill=False, selector=OfType("red"))
+    reader = fixture.read(queue, 1, refill=False, selector=TypeSelector("red"))
     sent = fixture.send(queue, "a", type="red") + fixture.send(queue, "b")
     line = queue.queue.all_ready
     length = line.length

@@ -7,7 +7,7 @@ import pytest
 from sluicemq.broker import attachment
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.model.errors import SelectorError
-from tests.support.broker import BrokerFixture, OfType, Reader, bodies
+from tests.support.broker import BrokerFixture, Reader, TypeSelector, bodies
 
 
 def decline(fixture: BrokerFixture, reader: Reader, *names: str, kind: str = "plain") -> None:
@@ -63,8 +63,8 @@ def test_message_that_no_consumer_can_take_becomes_a_dead_letter_whatever_the_se
 def test_consumer_whose_selector_matches_can_take_it() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    matching = fixture.read(queue, 0, refill=False, selector=OfType("a"))
-    fixture.read(queue, 0, refill=False, selector=OfType("b"))
+    matching = fixture.read(queue, 0, refill=False, selector=TypeSelector("a"))
+    fixture.read(queue, 0, refill=False, selector=TypeSelector("b"))
     reader = fixture.read(queue)
     fixture.send(queue, "large", type="a")
     fixture.send(queue, "other", type="c")

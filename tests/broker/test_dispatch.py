@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import Window
 from sluicemq.model.errors import SubscriptionInUse
-from tests.support.broker import BrokerFixture, OfType
+from tests.support.broker import BrokerFixture, TypeSelector
 
 
 def test_consumers_are_served_round_robin() -> None:
@@ -147,8 +147,8 @@ def test_an_iteration_of_large_bodies_ends_at_one_mebibyte() -> None:
     assert len(reader.got()) == 1
 
 
-@pytest.mark.parametrize("selector", [None, OfType("a")])
-def test_an_iteration_of_large_headers_ends_at_one_mebibyte(selector: OfType | None) -> None:
+@pytest.mark.parametrize("selector", [None, TypeSelector("a")])
+def test_an_iteration_of_large_headers_ends_at_one_mebibyte(selector: TypeSelector | None) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "1", "2", "3", type="a", properties={"name": "x" * 600_000})

@@ -9,7 +9,7 @@ import pytest
 from sluicemq.broker import Delivery, Destination
 from sluicemq.broker.scheduler import FEW_ENDED
 from sluicemq.model.message import Durability
-from tests.support.broker import DAY, BrokerFixture, OfType, Reader, purge
+from tests.support.broker import DAY, BrokerFixture, Reader, TypeSelector, purge
 
 MANY = 4000
 
@@ -66,7 +66,7 @@ def test_consumers_are_released_before_the_ack_timeout(way: str) -> None:
 def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    fixture.read(queue, 0, selector=OfType("red"))
+    fixture.read(queue, 0, selector=TypeSelector("red"))
     reader = fixture.read(queue, 1)
     for _ in range(MANY):
         fixture.send(queue, "a", type="red")

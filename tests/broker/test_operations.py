@@ -9,7 +9,7 @@ from sluicemq.model.dead_letters import DeadLetterOrigin, origin_of
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import ActionRefused
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, OfType, bodies
+from tests.support.broker import BrokerFixture, TypeSelector, bodies
 
 
 def found(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery:
@@ -91,7 +91,7 @@ def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
 def test_a_message_that_matches_a_selector_leaves_all_pending_queues() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    reader = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    reader = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     first, second = fixture.send(queue, "a", "b", type="red")
     fixture.broker.operations.delete(queue.queue, [found(fixture, queue, first)])
     fixture.broker.grant(reader.consumer.window, 5)

@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import EngineSettings
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, OfType, move_ready, purge
+from tests.support.broker import BrokerFixture, TypeSelector, move_ready, purge
 
 BUDGET = 30
 """Memory budget for three of the bodies below."""
@@ -132,7 +132,7 @@ def test_a_selector_reads_paged_out_messages_without_keeping_them() -> None:
     fixture.send(queue, *NAMES)
     fixture.send(queue, "wanted", type="red")
     memory = fixture.broker.core.memory
-    reader = fixture.read(queue, selector=OfType("red"))
+    reader = fixture.read(queue, selector=TypeSelector("red"))
     assert reader.got() == ["wanted"]
     assert fixture.broker.core.memory <= memory + len("wanted")
 

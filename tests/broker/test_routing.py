@@ -9,7 +9,7 @@ from sluicemq.broker import Subscription, compile_selector
 from sluicemq.broker.routing import Routes
 from sluicemq.model.message import Message, Property
 from tests.broker.expressions import conditions, properties, write
-from tests.support.broker import BrokerFixture, OfType
+from tests.support.broker import BrokerFixture, TypeSelector
 
 equalities = st.builds(
     "{} = {} AND {}".format,
@@ -130,7 +130,7 @@ def test_one_that_takes_the_name_of_another_displaces_it() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     for number in (1, 2):
-        topic.subscribe(Subscription(fixture.broker.core, topic, "s", number, OfType("red")))
+        topic.subscribe(Subscription(fixture.broker.core, topic, "s", number, TypeSelector("red")))
     message = fixture.message(topic, "m", type="red")
     assert [s.number for s in topic.targets(message)] == [2]
 
@@ -139,7 +139,7 @@ def test_routes_are_kept_by_text() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     routes: Routes[Subscription] = Routes()
-    red, equal_selector = OfType("red"), OfType("red")
+    red, equal_selector = TypeSelector("red"), TypeSelector("red")
     first, second = (
         Subscription(fixture.broker.core, topic, "s", 0, s) for s in (red, equal_selector)
     )

@@ -14,7 +14,7 @@ from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from tests.broker.deadlines import ScanTime
-from tests.support.broker import BrokerFixture, OfType, Reader, Window
+from tests.support.broker import BrokerFixture, Reader, TypeSelector, Window
 
 
 def test_scans_alternate_and_share_one_deadline() -> None:
@@ -93,7 +93,7 @@ class Fixture:
 def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> None:
     fixture = Fixture(limit)
     broker = fixture.broker
-    selector = OfType("red")
+    selector = TypeSelector("red")
     reader = Reader(broker)
     reader.consumer = broker.attach(
         fixture.queue.queue, reader, Window(10, True), selector=selector
@@ -121,7 +121,7 @@ def test_many_new_selectors_share_the_time() -> None:
         for number in range(30):
             broker.publish(queue, Message(queue.address, b"%d" % number))
         broker.flush()
-        selector = OfType("red")
+        selector = TypeSelector("red")
         selectors.append(selector)
         reader = Reader(broker)
         reader.consumer = broker.attach(queue.queue, reader, Window(10, True), selector=selector)
@@ -137,7 +137,7 @@ def test_many_new_selectors_share_the_time() -> None:
     assert [selector.calls for selector in selectors] == [30] * 20
 
 
-class CountingSelector(OfType):
+class CountingSelector(TypeSelector):
     """Selects everything."""
 
     def __call__(self, message: Message) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from sluicemq.broker import Delivery, Destination, EngineSettings
 from sluicemq.broker.selector_rescan import ENOUGH_READY, IDLE_FACTOR
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, OfType, bodies, move_ready, purge
+from tests.support.broker import BrokerFixture, TypeSelector, bodies, move_ready, purge
 
 FIRST = 500
 """Deliveries evaluated at once."""
@@ -35,7 +35,7 @@ def test_a_new_selector_is_evaluated_in_slices_and_in_order() -> None:
     queue = fixture.queue()
     fixture.send(queue, *["x"] * (FIRST + MORE), durability=Durability.LAZY)
     fixture.send(queue, "first", type="red")
-    red = OfType("red")
+    red = TypeSelector("red")
     reader = fixture.read(queue, selector=red)
     assert (red.calls, reader.got()) == (FIRST, [])
     fixture.send(queue, "second", type="red")
@@ -53,7 +53,7 @@ def test_an_idle_broker_evaluates_larger_slices() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
-    red = OfType("red")
+    red = TypeSelector("red")
     fixture.read(queue, selector=red)
     fixture.broker.flush()
     fixture.wait(1)
@@ -64,7 +64,7 @@ def test_a_slice_covers_at_most_ten_milliseconds() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
-    red = OfType("red")
+    red = TypeSelector("red")
     fixture.read(queue, selector=red)
     for elapsed, evaluations in ((5, 5 * MORE), (100, 10 * MORE)):
         before = red.calls
@@ -78,7 +78,7 @@ def test_large_bodies_make_a_slice_shorter() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x" * 80_000] * 100, durability=Durability.LAZY)
-    red = OfType("red")
+    red = TypeSelector("red")
     fixture.read(queue, selector=red)
     assert red.calls == 50
 
@@ -88,7 +88,7 @@ def test_a_rescan_ends_however_many_messages_arrive() -> None:
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
     fixture.send(queue, "old", type="red")
-    red = OfType("red")
+    red = TypeSelector("red")
     reader = fixture.read(queue, selector=red)
     sent = 1001
     for turn in range(20):
@@ -104,7 +104,7 @@ def test_a_higher_priority_message_does_not_wait_for_lower_ones() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
-    reader = fixture.read(queue, selector=OfType("red"))
+    reader = fixture.read(queue, selector=TypeSelector("red"))
     fixture.send(queue, "same", type="red")
     fixture.send(queue, "higher", type="red", priority=5)
     assert reader.got() == ["higher"]
@@ -118,7 +118,7 @@ def test_selectors_added_during_a_rescan_share_the_next_one() -> None:
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
     for type in ("red", "green", "blue"):
         fixture.send(queue, type, type=type)
-    selectors = [OfType(type) for type in ("red", "green", "blue")]
+    selectors = [TypeSelector(type) for type in ("red", "green", "blue")]
     readers = [fixture.read(queue, selector=selector) for selector in selectors]
     assert [selector.calls for selector in selectors] == [FIRST, 0, 0]
     fixture.wait(10)
@@ -138,7 +138,7 @@ def test_a_rescan_ends_when_its_consumer_detaches() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
-    red, green = OfType("red"), OfType("green")
+    red, green = TypeSelector("red"), TypeSelector("green")
     reader = fixture.read(queue, selector=red)
     second_reader = fixture.read(queue, selector=green)
     reader.detach()
@@ -155,7 +155,7 @@ def test_a_selector_awaiting_its_rescan_may_be_removed() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
-    red, green = OfType("red"), OfType("green")
+    red, green = TypeSelector("red"), TypeSelector("green")
     reader = fixture.read(queue, selector=red)
     fixture.read(queue, selector=green).detach()
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_messages_removed_during_a_rescan_are_not_delivered_twice() -> None:
     queue = fixture.queue()
     numbers = [str(number) for number in range(1600)]
     fixture.send(queue, *numbers, type="red")
-    red_reader = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    red_reader = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     other_reader = fixture.read(queue, 1200, refill=False)
     fixture.broker.flush()
     received_bodies = other_reader.got()
@@ -190,7 +190,7 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
     fixture.send(queue, *["x"] * 600, durability=Durability.LAZY, priority=1)
     holder = fixture.read(queue, 1000, refill=False)
     unacked = holder.unacked_by_body()
-    reader = fixture.read(queue, selector=OfType("red"))
+    reader = fixture.read(queue, selector=TypeSelector("red"))
     fixture.broker.release(
         holder.consumer, [unacked["untried"], unacked["came back"]], attempted=False
     )
@@ -201,14 +201,14 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
 def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
     fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
     queue = fixture.queue()
-    selector = OfType("red")
+    selector = TypeSelector("red")
     selector.text = "also red"
     holder = fixture.read(queue, 1, selector=selector)
     fixture.send(queue, *["x"] * 600, durability=Durability.LAZY)
     [late_sequence] = fixture.send(queue, "late", type="red")
     fixture.send(queue, *["x"] * 20, durability=Durability.LAZY)
     fixture.send(queue, "later", type="red", durability=Durability.LAZY)
-    reader = fixture.read(queue, selector=OfType("red"))
+    reader = fixture.read(queue, selector=TypeSelector("red"))
     fixture.broker.suspend(holder.consumer)
     fixture.broker.release(holder.consumer, [late_sequence], attempted=False)
     fixture.broker.flush()
@@ -229,7 +229,7 @@ def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
         fixture.broker.flush()
     fixture.broker.suspend(reader_of_any.consumer)
     reader_of_any.release(attempted=False)
-    red = fixture.read(queue, 1, selector=OfType("red"))
+    red = fixture.read(queue, 1, selector=TypeSelector("red"))
     for _ in range(200):
         fixture.send(queue, "x", type="red")
         red.acknowledge()
@@ -245,7 +245,7 @@ def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
     queue = fixture.queue()
     numbers = [str(number) for number in range(3 * ENOUGH_READY)]
     fixture.send(queue, *numbers, type="red", durability=Durability.LAZY)
-    red = OfType("red")
+    red = TypeSelector("red")
     reader = fixture.read(queue, 0, refill=False, selector=red)
     for _ in range(5):
         fixture.wait(10)
@@ -266,10 +266,10 @@ def test_a_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3 * ENOUGH_READY, type="red", durability=Durability.LAZY)
     fixture.send(queue, "wanted", type="green")
-    fixture.read(queue, 0, selector=OfType("red"))
+    fixture.read(queue, 0, selector=TypeSelector("red"))
     for _ in range(5):
         fixture.wait(10)
-    reader = fixture.read(queue, selector=OfType("green"))
+    reader = fixture.read(queue, selector=TypeSelector("green"))
     for _ in range(20):
         fixture.wait(10)
     assert reader.got() == ["wanted"]
@@ -282,7 +282,7 @@ def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
         fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
     packed_count = objects(queue)
     assert packed_count < 15
-    red = fixture.read(queue, 2, refill=False, selector=OfType("red"))
+    red = fixture.read(queue, 2, refill=False, selector=TypeSelector("red"))
     assert red.got() == ["0", "20"]
     assert objects(queue) <= packed_count + 5
     assert bodies_in_order(fixture, queue) == [str(number) for number in range(100)]
@@ -310,7 +310,7 @@ def bodies_in_order(fixture: BrokerFixture, queue: Destination) -> list[str]:
 def test_a_queue_is_still_packed_beside_a_selective_consumer() -> None:
     fixture = packing()
     queue = fixture.queue()
-    red = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    red = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     for number in range(200):
         fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
     assert objects(queue) < 30
@@ -325,7 +325,7 @@ def test_messages_taken_through_a_selector_leave_the_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 50)
-    reader = fixture.read(queue, 1, selector=OfType("red"))
+    reader = fixture.read(queue, 1, selector=TypeSelector("red"))
     for _ in range(3000):
         fixture.send(queue, "a", type="red", durability=Durability.LAZY)
         reader.acknowledge()
@@ -337,7 +337,7 @@ def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue()
     queue = fixture.queue()
     waiting_count = 2 * ENOUGH_READY
     fixture.send(queue, *["x"] * waiting_count, type="red", durability=Durability.LAZY)
-    fixture.read(queue, 0, selector=OfType("red"))
+    fixture.read(queue, 0, selector=TypeSelector("red"))
     for _ in range(5):
         fixture.wait(10)
     reader = fixture.read(queue, 1)
@@ -349,8 +349,8 @@ def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue()
     assert objects(queue) < waiting_count + 3000
 
 
-@pytest.mark.parametrize("chosen", [None, OfType("red")], ids=["all", "some"])
-def test_a_packed_backlog_is_moved_in_order(chosen: OfType | None) -> None:
+@pytest.mark.parametrize("chosen", [None, TypeSelector("red")], ids=["all", "some"])
+def test_a_packed_backlog_is_moved_in_order(chosen: TypeSelector | None) -> None:
     fixture = packing()
     source, target = fixture.queue("source"), fixture.queue("target")
     for number in range(100):
@@ -380,7 +380,7 @@ def test_a_purge_during_a_rescan_leaves_nothing() -> None:
     fixture = packing()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 700)
-    reader = fixture.read(queue, selector=OfType("red"))
+    reader = fixture.read(queue, selector=TypeSelector("red"))
     fixture.send(queue, "kept back", type="red")
     assert purge(fixture.broker, queue) == 701
     for _ in range(3):

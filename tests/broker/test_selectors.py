@@ -7,15 +7,15 @@ import pytest
 from sluicemq.broker import EngineSettings, compile_selector
 from sluicemq.model.destination import Overflow
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, OfType, bodies, purge
+from tests.support.broker import BrokerFixture, TypeSelector, bodies, purge
 
 
 def test_each_consumer_gets_only_matching_messages_and_the_rest_stay_ready() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     red, blue = (
-        fixture.read(queue, selector=OfType("red")),
-        fixture.read(queue, selector=OfType("blue")),
+        fixture.read(queue, selector=TypeSelector("red")),
+        fixture.read(queue, selector=TypeSelector("blue")),
     )
     for type in ("red", "blue", "green", "red"):
         fixture.send(queue, type, type=type)
@@ -26,7 +26,7 @@ def test_each_consumer_gets_only_matching_messages_and_the_rest_stay_ready() -> 
 def test_each_message_goes_to_one_of_all_that_match() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    readers = [fixture.read(queue), fixture.read(queue, selector=OfType("red"))]
+    readers = [fixture.read(queue), fixture.read(queue, selector=TypeSelector("red"))]
     fixture.send(queue, "1", "2", "3", "4", type="red")
     shares = [reader.got() for reader in readers]
     assert all(shares)
@@ -47,7 +47,7 @@ def test_consumers_with_different_matching_selectors_alternate(group: int) -> No
 def test_a_selector_is_evaluated_once_per_message_for_all_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    red, equal_selector, blue = OfType("red"), OfType("red"), OfType("blue")
+    red, equal_selector, blue = TypeSelector("red"), TypeSelector("red"), TypeSelector("blue")
     for selector in (red, equal_selector, blue):
         fixture.read(queue, selector=selector)
     fixture.send(queue, "1", "2", type="red")
@@ -61,7 +61,7 @@ def test_a_requeued_message_is_offered_in_order_to_matching_consumers() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
     fixture.send(queue, "1", "2", type="red")
-    red = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    red = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     fixture.broker.suspend(reader.consumer)
     reader.release()
     fixture.broker.grant(red.consumer.window, 2)
@@ -74,7 +74,7 @@ def test_priority_counts_among_selected_messages() -> None:
     fixture.send(queue, "low", type="red", priority=1)
     fixture.send(queue, "other", priority=9)
     fixture.send(queue, "high", type="red", priority=8)
-    assert fixture.read(queue, selector=OfType("red")).got() == ["high", "low"]
+    assert fixture.read(queue, selector=TypeSelector("red")).got() == ["high", "low"]
 
 
 def test_an_expired_message_is_not_delivered_through_a_selector() -> None:
@@ -82,14 +82,14 @@ def test_an_expired_message_is_not_delivered_through_a_selector() -> None:
     queue = fixture.queue()
     fixture.send(queue, "a", type="red", expiration=fixture.clock.wall + 100)
     fixture.clock.advance(100)
-    assert fixture.read(queue, selector=OfType("red")).got() == []
+    assert fixture.read(queue, selector=TypeSelector("red")).got() == []
     assert queue.statistics.expired == 1
 
 
 def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
-    red, equal_selector = OfType("red"), OfType("red")
+    red, equal_selector = TypeSelector("red"), TypeSelector("red")
     readers = [
         fixture.read(fixture.broker.subscribe(topic, name, selector=selector))
         for name, selector in (("s", red), ("t", equal_selector))
@@ -103,7 +103,7 @@ def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
 def test_a_message_requeued_through_a_selector_exists_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    reader = fixture.read(queue, 1, refill=False, selector=OfType("red"))
+    reader = fixture.read(queue, 1, refill=False, selector=TypeSelector("red"))
     fixture.send(queue, "a", type="red")
     reader.release()
     assert bodies(queue) == ["a"]
@@ -114,7 +114,7 @@ def test_a_message_requeued_through_a_selector_exists_once() -> None:
 def test_messages_displaced_while_the_queue_is_paused_leave_the_pending_queues() -> None:
     fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
     queue = fixture.queue(max_messages=20, overflow=Overflow.DROP_OLDEST)
-    reader = fixture.read(queue, selector=OfType("red"))
+    reader = fixture.read(queue, selector=TypeSelector("red"))
     fixture.broker.destinations.set_paused(queue, True)
     for _ in range(50):
         fixture.send(queue, *"abcdefghij", type="red", durability=Durability.LAZY)
@@ -129,7 +129,7 @@ def test_an_iteration_of_large_bodies_ends_for_selectors_too() -> None:
     queue = fixture.queue()
     body = "x" * 600_000
     fixture.send(queue, *[body] * 6, type="red")
-    reader = fixture.read(queue, selector=OfType("red"))
+    reader = fixture.read(queue, selector=TypeSelector("red"))
     assert 2 <= len(reader.got()) < 6
     for _ in range(3):
         fixture.broker.flush()

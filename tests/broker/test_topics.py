@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.model.errors import LimitExceeded, SubscriptionInUse
-from tests.support.broker import BrokerFixture, OfType, bodies
+from tests.support.broker import BrokerFixture, TypeSelector, bodies
 
 
 def test_every_subscription_gets_every_message_and_memory_holds_it_once() -> None:
@@ -83,9 +83,9 @@ def test_no_local_and_a_selector_must_both_agree() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     # a selector without no-local, whose result does not apply to the other one
-    fixture.broker.subscribe(topic, "plain", selector=OfType("red"))
+    fixture.broker.subscribe(topic, "plain", selector=TypeSelector("red"))
     reader = fixture.read(
-        fixture.broker.subscribe(topic, "s", exclude="me", selector=OfType("red"))
+        fixture.broker.subscribe(topic, "s", exclude="me", selector=TypeSelector("red"))
     )
     fixture.send(topic, "mine", sender="me", type="red")
     fixture.send(topic, "blue", sender="you", type="blue")
@@ -99,7 +99,7 @@ def test_changed_terms_replace_a_subscription_and_drop_its_messages() -> None:
     fixture.broker.subscribe(topic, "s", durable=True)
     fixture.send(topic, "old", type="red")
     changed_subscription = fixture.broker.subscribe(
-        topic, "s", durable=True, selector=OfType("red")
+        topic, "s", durable=True, selector=TypeSelector("red")
     )
     fixture.send(topic, "new", type="red")
     assert fixture.read(changed_subscription).got() == ["new"]
@@ -155,7 +155,9 @@ def test_a_holding_topic_gives_its_messages_to_the_first_matching_subscription()
     fixture.send(topic, "red", type="red")
     fixture.send(topic, "blue", type="blue")
     assert topic.waiting == 2
-    first_reader = fixture.read(fixture.broker.subscribe(topic, "red", selector=OfType("red")))
+    first_reader = fixture.read(
+        fixture.broker.subscribe(topic, "red", selector=TypeSelector("red"))
+    )
     second_reader = fixture.read(fixture.broker.subscribe(topic, "everything"))
     third_reader = fixture.read(fixture.broker.subscribe(topic, "too late"))
     assert (first_reader.got(), second_reader.got(), third_reader.got()) == (["red"], ["blue"], [])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.console import BrowserPage, ConsoleFixture, Visit, open_console
+from tests.support.console import BrowserPage, ConsoleFixture, OpenPage, open_console
 from tests.support.programs import launch_chromium
 
 
@@ -21,7 +21,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
+def sample_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
     """A broker without users and with data for every page; tests must not change it."""
     with ConsoleFixture(tmp_path_factory.mktemp("furnished")) as console:
         console.create_sample_data()
@@ -36,8 +36,8 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    """`visit(console, **options)` opens a browser page of that console."""
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    """`open_page(console, **options)` opens a browser page of that console."""
     with ExitStack() as stack:
 
         def call(

@@ -11,7 +11,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page, expect
 
-from tests.support.console import NARROW, WIDE, BrowserPage, ConsoleFixture, Visit
+from tests.support.console import (
+    DESKTOP_VIEWPORT,
+    PHONE_VIEWPORT,
+    BrowserPage,
+    ConsoleFixture,
+    OpenPage,
+)
 
 PAGES = {
     "overview": ("", "Messages per second"),
@@ -35,9 +41,9 @@ PAGES = {
     "nowhere": ("nowhere", "Page not found"),
 }
 LOOKS: dict[str, dict[str, Any]] = {
-    "dark": {"color_scheme": "dark", "viewport": WIDE},
-    "light": {"color_scheme": "light", "viewport": WIDE},
-    "phone": {"color_scheme": "light", "viewport": NARROW, "has_touch": True},
+    "dark": {"color_scheme": "dark", "viewport": DESKTOP_VIEWPORT},
+    "light": {"color_scheme": "light", "viewport": DESKTOP_VIEWPORT},
+    "phone": {"color_scheme": "light", "viewport": PHONE_VIEWPORT, "has_touch": True},
 }
 
 RULES: dict[str, tuple[str, ...]] = {"dark": (), "light": ("color-contrast",), "phone": ()}
@@ -63,10 +69,10 @@ def violations(page: Page, *rules: str) -> list[str]:
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_pages_have_no_accessibility_violations(
-    look: str, furnished: ConsoleFixture, visit: Visit
+    look: str, sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = visit(furnished, **LOOKS[look])
-    items = furnished.ask("GET", "/destinations/queue/orders/messages")["items"]
+    browser_page = open_page(sample_console, **LOOKS[look])
+    items = sample_console.ask("GET", "/destinations/queue/orders/messages")["items"]
     greeting = next(item["id"] for item in items if item["type"] == "greeting")
     problems: dict[str, list[str]] = {}
     for name, (location, expected) in PAGES.items():
@@ -81,8 +87,10 @@ def test_pages_have_no_accessibility_violations(
     assert not problems, "\n".join(f"{name}: {defects}" for name, defects in problems.items())
 
 
-def test_dialogs_have_no_accessibility_violations(furnished: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(furnished)
+def test_dialogs_have_no_accessibility_violations(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(sample_console)
     page = browser_page.open("queue/bulk", "Protocol")
     dialogs: dict[str, Callable[[], None]] = {
         "purge": lambda: page.get_by_role("button", name="Purge").click(),
@@ -102,9 +110,9 @@ def test_dialogs_have_no_accessibility_violations(furnished: ConsoleFixture, vis
 
 
 def test_empty_pages_have_no_accessibility_violations(
-    console: ConsoleFixture, visit: Visit
+    console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = visit(console, color_scheme="light")
+    browser_page = open_page(console, color_scheme="light")
     for name, location, expected in (
         ("overview", "", "sluicemq send phpmq://"),
         ("destinations", "destinations", "sluicemq send phpmq://"),
@@ -117,8 +125,8 @@ def test_empty_pages_have_no_accessibility_violations(
         assert not violations(page), name
 
 
-def test_menu_on_narrow_screens(furnished: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(furnished, viewport=NARROW)
+def test_menu_on_narrow_screens(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(sample_console, viewport=PHONE_VIEWPORT)
     page = browser_page.open("destinations", "bulk")
     menu = page.get_by_role("button", name="Menu")
     assert menu.get_attribute("aria-expanded") == "false"
@@ -133,9 +141,9 @@ def test_menu_on_narrow_screens(furnished: ConsoleFixture, visit: Visit) -> None
 
 
 def test_theme_follows_the_system_until_it_is_selected(
-    furnished: ConsoleFixture, visit: Visit
+    sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = visit(furnished, color_scheme="light")
+    browser_page = open_page(sample_console, color_scheme="light")
     page = browser_page.open()
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     light = page.evaluate(ground)
@@ -151,8 +159,10 @@ def test_theme_follows_the_system_until_it_is_selected(
     assert page.evaluate(ground) == dark
 
 
-def test_charts_have_a_text_summary_and_a_table(furnished: ConsoleFixture, visit: Visit) -> None:
-    page = visit(furnished).open("", "Messages per second")
+def test_charts_have_a_text_summary_and_a_table(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    page = open_page(sample_console).open("", "Messages per second")
     flow = page.get_by_role("figure", name="Messages per second")
     expect(flow.get_by_role("img")).to_have_attribute(
         "aria-label",

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from sluicemq.cli.main import main
-from tests.support.console import BrowserPage, ConsoleFixture, Visit
+from tests.support.console import BrowserPage, ConsoleFixture, OpenPage
 
 
 def commands(browser_page: BrowserPage) -> list[list[str]]:
@@ -21,9 +21,9 @@ def commands(browser_page: BrowserPage) -> list[list[str]]:
 
 
 def test_commands_of_the_overview_send_and_receive(
-    console: ConsoleFixture, visit: Visit, capfdbinary: pytest.CaptureFixture[bytes]
+    console: ConsoleFixture, open_page: OpenPage, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    browser_page = visit(console)
+    browser_page = open_page(console)
     browser_page.open("", "No messages yet")
     send, receive = commands(browser_page)
     assert main(send) == 0
@@ -33,11 +33,13 @@ def test_commands_of_the_overview_send_and_receive(
     assert capfdbinary.readouterr().out == b"hello\n"
 
 
-def test_names_in_commands_are_quoted_for_the_shell(console: ConsoleFixture, visit: Visit) -> None:
+def test_names_in_commands_are_quoted_for_the_shell(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
     name = "a b'c$(touch x)/&;*?#"
     console.create("plain")
     console.ask("PUT", "/destinations/queue/~?name_base64=" + "YSBiJ2MkKHRvdWNoIHgpLyY7Kj8j")
-    browser_page = visit(console)
+    browser_page = open_page(console)
     browser_page.open("destinations", name)
     browser_page.page.get_by_role("link", name=name, exact=True).click()
     browser_page.wait_for_text("No ready messages")
@@ -47,9 +49,9 @@ def test_names_in_commands_are_quoted_for_the_shell(console: ConsoleFixture, vis
 
 
 def test_command_of_the_dead_letter_page_creates_a_queue(
-    console: ConsoleFixture, visit: Visit
+    console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = visit(console)
+    browser_page = open_page(console)
     browser_page.open("dead-letters", "There are no dead letters")
     (create,) = commands(browser_page)
     assert main(create) == 0
@@ -58,9 +60,9 @@ def test_command_of_the_dead_letter_page_creates_a_queue(
 
 
 def test_command_of_the_journal_page_exists(
-    console: ConsoleFixture, visit: Visit, capsys: pytest.CaptureFixture[str]
+    console: ConsoleFixture, open_page: OpenPage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    browser_page = visit(console)
+    browser_page = open_page(console)
     browser_page.open("journal", "No retention slots")
     (run,) = commands(browser_page)
     assert main([*run[:2], "--help"]) == 0

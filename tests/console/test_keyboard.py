@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.test_accessible import search
-from tests.support.console import ConsoleFixture, Visit
+from tests.support.console import ConsoleFixture, OpenPage
 
 FOCUSED = """() => {
   const one = document.activeElement;
@@ -23,9 +23,9 @@ REACHABLE = """() => [...document.querySelectorAll(
 
 @pytest.mark.parametrize("where", ["", "destinations", "queue/orders", "queue/orders/settings"])
 def test_tab_reaches_all_controls_with_a_visible_focus(
-    where: str, furnished: ConsoleFixture, visit: Visit
+    where: str, sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = visit(furnished)
+    browser_page = open_page(sample_console)
     page = browser_page.open(where)
     page.locator("main a").first.wait_for()
     control_count = page.evaluate(REACHABLE)
@@ -39,8 +39,10 @@ def test_tab_reaches_all_controls_with_a_visible_focus(
     assert page.evaluate("seen.size") >= control_count
 
 
-def test_first_tab_stop_skips_the_navigation(furnished: ConsoleFixture, visit: Visit) -> None:
-    page = visit(furnished).open("destinations", "bulk")
+def test_first_tab_stop_skips_the_navigation(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    page = open_page(sample_console).open("destinations", "bulk")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Tab")
     assert page.evaluate(FOCUSED) == "A Skip to the page"
@@ -50,9 +52,9 @@ def test_first_tab_stop_skips_the_navigation(furnished: ConsoleFixture, visit: V
 
 
 def test_g_and_a_key_open_a_page_and_focus_its_heading(
-    furnished: ConsoleFixture, visit: Visit
+    sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    page = visit(furnished).open("", "Messages per second")
+    page = open_page(sample_console).open("", "Messages per second")
     for key, heading in (
         ("d", "Destinations"),
         ("l", "Dead letters"),
@@ -72,8 +74,8 @@ def test_g_and_a_key_open_a_page_and_focus_its_heading(
         expect(page.locator("nav.rail [aria-current=page]")).to_contain_text(heading)
 
 
-def test_search_with_the_keyboard(furnished: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(furnished)
+def test_search_with_the_keyboard(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(sample_console)
     page = browser_page.open("", "Messages per second")
     search(browser_page, "inv")
     box = page.get_by_role("combobox", name="Search")
@@ -95,8 +97,10 @@ def test_search_with_the_keyboard(furnished: ConsoleFixture, visit: Visit) -> No
     assert box.input_value() == ""
 
 
-def test_dialogs_trap_and_restore_the_focus(furnished: ConsoleFixture, visit: Visit) -> None:
-    page = visit(furnished).open("queue/bulk", "Protocol")
+def test_dialogs_trap_and_restore_the_focus(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    page = open_page(sample_console).open("queue/bulk", "Protocol")
     page.get_by_role("button", name="Delete…").focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog", name="Delete bulk?")
@@ -111,13 +115,13 @@ def test_dialogs_trap_and_restore_the_focus(furnished: ConsoleFixture, visit: Vi
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
     expect(page.get_by_role("button", name="Delete…")).to_be_focused()
-    assert furnished.item("bulk")["ready"] == 120
+    assert sample_console.item("bulk")["ready"] == 120
 
 
 def test_shortcuts_can_be_disabled_and_are_ignored_in_inputs(
-    furnished: ConsoleFixture, visit: Visit
+    sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    page = visit(furnished).open("destinations", "bulk")
+    page = open_page(sample_console).open("destinations", "bulk")
     page.get_by_label("Name", exact=True).focus()
     page.keyboard.type("gd?/")
     assert page.get_by_label("Name", exact=True).input_value() == "gd?/"
@@ -133,10 +137,12 @@ def test_shortcuts_can_be_disabled_and_are_ignored_in_inputs(
     assert page.evaluate("document.activeElement.getAttribute('role')") != "combobox"
 
 
-def test_rows_keep_the_focus_while_values_change(console: ConsoleFixture, visit: Visit) -> None:
+def test_rows_keep_the_focus_while_values_change(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
     for name in ("a", "b", "c"):
         console.publish(name, body="x")
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page: Page = browser_page.open("destinations?sort=ready&order=desc", "c")
     link = page.get_by_role("link", name="a", exact=True)
     link.focus()

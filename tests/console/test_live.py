@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from sluicemq.model.rows import row
 from tests.protocols.sockets import unused_port
-from tests.support.console import HERE, BrowserPage, ConsoleFixture, Visit, open_console
+from tests.support.console import HOST, BrowserPage, ConsoleFixture, OpenPage, open_console
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
@@ -35,8 +35,8 @@ def shows(page: Page, name: str, figure: int) -> None:
     expect(reading.locator(".figure").first).to_have_text(f"{figure:,}")
 
 
-def test_overview_shows_new_messages(console: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(console)
+def test_overview_shows_new_messages(console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(console)
     page = browser_page.open("", "No messages yet")
     for number in range(12):
         console.publish("orders", body=f"{number}")
@@ -46,8 +46,8 @@ def test_overview_shows_new_messages(console: ConsoleFixture, visit: Visit) -> N
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_changing_values_are_not_announced(console: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(console)
+def test_changing_values_are_not_announced(console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(console)
     page = browser_page.open("", "Messages per second")
     page.evaluate(
         """() => { window.heard = [];
@@ -61,9 +61,11 @@ def test_changing_values_are_not_announced(console: ConsoleFixture, visit: Visit
     assert page.evaluate("heard") == []
 
 
-def test_console_reconnects_after_a_restart_of_the_broker(tmp_path: Path, visit: Visit) -> None:
-    with ConsoleFixture(tmp_path, listen=[f"http://{HERE}:{unused_port()}"]) as console:
-        browser_page = visit(console, ("ERR_", "Failed to load resource"))
+def test_console_reconnects_after_a_restart_of_the_broker(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    with ConsoleFixture(tmp_path, listen=[f"http://{HOST}:{unused_port()}"]) as console:
+        browser_page = open_page(console, ("ERR_", "Failed to load resource"))
         console.publish("orders", body="x")
         page = browser_page.open("", "orders")
         shows(page, "Ready", 1)
@@ -93,8 +95,8 @@ def test_statistics_are_polled_beyond_the_limit_of_streams(
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
-def test_hidden_page_sends_no_requests(console: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(console)
+def test_hidden_page_sends_no_requests(console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(console)
     page = browser_page.open("", "Messages per second")
     page.get_by_text("Live", exact=True).wait_for()
     urls: list[str] = []
@@ -108,9 +110,9 @@ def test_hidden_page_sends_no_requests(console: ConsoleFixture, visit: Visit) ->
 
 
 def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections(
-    console: ConsoleFixture, visit: Visit
+    console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    empty_paint = max(first_paint(visit(console)) for _ in range(3))
+    empty_paint = max(first_paint(open_page(console)) for _ in range(3))
     with console.api() as client:
         for first in range(0, DESTINATIONS, 1_000):
             rows = [row(f"tenant.{n:05d}", b"x") for n in range(first, first + 1_000)]
@@ -118,7 +120,7 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
     with crowd(console.port("phpmq")):
         # what else the machine does may be in the way of one, hardly of all, and of the empty page
         for _ in range(TRIES):
-            browser_page = visit(console)
+            browser_page = open_page(console)
             page = browser_page.page
             page.goto(console.url)
             page.get_by_text("tenant.").first.wait_for()
@@ -150,7 +152,7 @@ def crowd(port: int) -> Iterator[None]:
     connections = []
     try:
         for _ in range(CONNECTIONS):
-            connections.append(socket.create_connection((HERE, port), 60))
+            connections.append(socket.create_connection((HOST, port), 60))
         yield
     finally:
         for connection in connections:

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Request, expect
 
 from sluicemq.cli.main import main
 from tests.console.test_accessible import violations
-from tests.support.console import NARROW, BrowserPage, ConsoleFixture, Visit
+from tests.support.console import PHONE_VIEWPORT, BrowserPage, ConsoleFixture, OpenPage
 
 PASSWORD = "correct horse battery"
 UNAUTHORIZED = ("401", "403", "409")
@@ -53,8 +53,8 @@ def log_in(browser_page: BrowserPage, user: str, password: str = PASSWORD) -> Pa
     return page
 
 
-def test_login_rejects_a_wrong_password(guarded: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(guarded, UNAUTHORIZED, viewport=NARROW)
+def test_login_rejects_a_wrong_password(guarded: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(guarded, UNAUTHORIZED, viewport=PHONE_VIEWPORT)
     page = browser_page.page
     page.goto(guarded.url + "#/destinations")
     page.get_by_role("button", name="Log in").wait_for()
@@ -70,8 +70,10 @@ def test_login_rejects_a_wrong_password(guarded: ConsoleFixture, visit: Visit) -
     assert not page.evaluate("document.cookie"), "scripts cannot read the session"
 
 
-def test_only_changing_requests_have_a_csrf_token(guarded: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(guarded, UNAUTHORIZED)
+def test_only_changing_requests_have_a_csrf_token(
+    guarded: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(guarded, UNAUTHORIZED)
     page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     sent: list[Request] = []
@@ -87,8 +89,10 @@ def test_only_changing_requests_have_a_csrf_token(guarded: ConsoleFixture, visit
     ]
 
 
-def test_pages_and_buttons_follow_the_permissions(guarded: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(guarded, UNAUTHORIZED)
+def test_pages_and_buttons_follow_the_permissions(
+    guarded: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(guarded, UNAUTHORIZED)
     page = log_in(browser_page, "bert")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     pages = page.get_by_role("navigation", name="Pages", exact=True)
@@ -121,8 +125,8 @@ def test_pages_and_buttons_follow_the_permissions(guarded: ConsoleFixture, visit
     page.locator("main [role=alert]").first.wait_for()
 
 
-def test_logout_ends_the_session(guarded: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(guarded, UNAUTHORIZED)
+def test_logout_ends_the_session(guarded: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(guarded, UNAUTHORIZED)
     page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     page.get_by_role("button", name="Log out").click()
@@ -132,9 +136,9 @@ def test_logout_ends_the_session(guarded: ConsoleFixture, visit: Visit) -> None:
     page.get_by_role("button", name="Log in").wait_for()
 
 
-def test_login_with_a_token(guarded: ConsoleFixture, visit: Visit) -> None:
+def test_login_with_a_token(guarded: ConsoleFixture, open_page: OpenPage) -> None:
     token = guarded.ask("POST", "/users/anna/tokens", {"label": "t"}, **basic("anna"))["token"]
-    browser_page = visit(guarded, UNAUTHORIZED)
+    browser_page = open_page(guarded, UNAUTHORIZED)
     page = browser_page.page
     page.goto(guarded.url)
     page.get_by_role("button", name="Use a token").click()
@@ -144,12 +148,12 @@ def test_login_with_a_token(guarded: ConsoleFixture, visit: Visit) -> None:
 
 
 def test_command_for_a_token_quotes_the_name_of_the_user(
-    guarded: ConsoleFixture, visit: Visit
+    guarded: ConsoleFixture, open_page: OpenPage
 ) -> None:
     name = "CN=Ann Smith,O=Example"
     path = f"/users/{quote(name, safe='')}"
     guarded.ask("PUT", path, {}, **basic("anna"))
-    browser_page = visit(guarded, UNAUTHORIZED)
+    browser_page = open_page(guarded, UNAUTHORIZED)
     log_in(browser_page, "anna")
     page = browser_page.open(path.removeprefix("/"), "No tokens")
     command = page.locator(".command code").inner_text()
@@ -157,9 +161,9 @@ def test_command_for_a_token_quotes_the_name_of_the_user(
 
 
 def test_expired_session_returns_to_the_page_after_login(
-    guarded: ConsoleFixture, visit: Visit
+    guarded: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = visit(guarded, (*UNAUTHORIZED, "ERR_"))
+    browser_page = open_page(guarded, (*UNAUTHORIZED, "ERR_"))
     log_in(browser_page, "anna")
     page = browser_page.open("destinations", "private")
     browser_page.context.clear_cookies()
@@ -169,9 +173,9 @@ def test_expired_session_returns_to_the_page_after_login(
 
 
 def test_user_is_added_granted_a_permission_and_deleted(
-    guarded: ConsoleFixture, visit: Visit
+    guarded: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = visit(guarded, UNAUTHORIZED)
+    browser_page = open_page(guarded, UNAUTHORIZED)
     log_in(browser_page, "anna")
     page = browser_page.open("users", "bert")
     page.get_by_role("button", name="Add a user").click()

@@ -12,7 +12,7 @@ from sluicemq.cli.message_options import FAILURE_REASONS
 from sluicemq.clients.jmq import Queue, Xid
 from sluicemq.model.rows import row
 from tests.faults.plan import SMALL_SEGMENTS
-from tests.support.console import ConsoleFixture, Visit
+from tests.support.console import ConsoleFixture, OpenPage
 from tests.support.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +27,11 @@ BODIES = (
 )
 
 
-def test_every_kind_of_message_is_displayed(furnished: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(furnished)
-    items = furnished.ask("GET", "/destinations/queue/orders/messages?limit=50")["items"]
+def test_every_kind_of_message_is_displayed(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(sample_console)
+    items = sample_console.ask("GET", "/destinations/queue/orders/messages?limit=50")["items"]
     kinds = {item["type"] or item["body_kind"]: item["id"] for item in items}
     for kind, expected in BODIES:
         browser_page.open(f"queue/orders/messages/{kinds[kind]}", expected)
@@ -41,8 +43,8 @@ def test_every_kind_of_message_is_displayed(furnished: ConsoleFixture, visit: Vi
     assert download.value.path().read_bytes() == b"hello"
 
 
-def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(console, ("400",))
+def test_publish_select_move_and_delete(console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(console, ("400",))
     page = browser_page.open("destinations", "There are no destinations yet")
     page.get_by_role("button", name="Create").click()
     dialog = page.get_by_role("dialog")
@@ -85,9 +87,9 @@ def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -
     browser_page.wait_for_text("No ready messages")
 
 
-def test_large_numbers_are_published_as_typed(console: ConsoleFixture, visit: Visit) -> None:
+def test_large_numbers_are_published_as_typed(console: ConsoleFixture, open_page: OpenPage) -> None:
     console.create("orders")
-    page = visit(console).open("queue/orders/publish")
+    page = open_page(console).open("queue/orders/publish")
     page.get_by_label("Body type").select_option("json")
     body = '{"id": 12345678901234567890, "b": 1.0}'
     page.get_by_label("Body", exact=True).fill(body)
@@ -104,10 +106,10 @@ def test_large_numbers_are_published_as_typed(console: ConsoleFixture, visit: Vi
 
 
 def test_a_property_that_is_neither_true_nor_false_is_refused(
-    console: ConsoleFixture, visit: Visit
+    console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     console.create("orders")
-    page = visit(console, ("400",)).open("queue/orders/publish")
+    page = open_page(console, ("400",)).open("queue/orders/publish")
     page.get_by_label("Body", exact=True).fill("x")
     page.get_by_role("button", name="Add a property").click()
     page.get_by_label("Name of the property").fill("paid")
@@ -131,14 +133,14 @@ def test_every_reason_of_a_failure_is_explained() -> None:
 
 
 def test_subscriptions_are_selected_by_the_names_that_clients_use(
-    furnished: ConsoleFixture, visit: Visit
+    sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    page = visit(furnished).open("topic/prices")
+    page = open_page(sample_console).open("topic/prices")
     expect(page.get_by_label("Subscription").locator("option")).to_have_text(["desk, client desk"])
 
 
-def test_long_queue_is_browsed_by_page(furnished: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(furnished)
+def test_long_queue_is_browsed_by_page(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(sample_console)
     page = browser_page.open("queue/bulk", "1 to 50 of 120")
     page.get_by_role("button", name="Next").click()
     browser_page.wait_for_text("51 to 100 of 120")
@@ -154,12 +156,12 @@ def test_long_queue_is_browsed_by_page(furnished: ConsoleFixture, visit: Visit) 
 
 
 def test_redrive_moves_dead_letters_to_their_original_queue(
-    console: ConsoleFixture, visit: Visit
+    console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     console.create("orders", message_ttl=1, dead_letter=True)
     for number in range(3):
         console.publish("orders", body=f"{number}")
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("dead-letters", "expired 3")
     console.create("orders", message_ttl=0)
     page.get_by_role("link", name="orders.dlq").click()
@@ -181,13 +183,13 @@ def test_redrive_moves_dead_letters_to_their_original_queue(
     page.get_by_text("1 message purged").wait_for()
 
 
-def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, visit: Visit) -> None:
+def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, open_page: OpenPage) -> None:
     for _ in range(7):
         console.publish("orders", body="x" * 100)
     consumer = console.phpmq()
     consumer.subscribe("orders", 2)
     consumer.receive(10)
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("queue/orders", "Protocol")
     page.get_by_text("5", exact=True).first.wait_for()
     page.get_by_role("button", name="Purge").click()
@@ -209,9 +211,9 @@ def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, visit: Vis
     page.get_by_text("orders deleted").wait_for()
 
 
-def test_pause_and_resume(console: ConsoleFixture, visit: Visit) -> None:
+def test_pause_and_resume(console: ConsoleFixture, open_page: OpenPage) -> None:
     console.publish("orders", body="x")
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("queue/orders", "Protocol")
     page.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Enter")
@@ -224,9 +226,9 @@ def test_pause_and_resume(console: ConsoleFixture, visit: Visit) -> None:
     assert not console.item("orders")["paused"]
 
 
-def test_only_changed_settings_are_sent(console: ConsoleFixture, visit: Visit) -> None:
+def test_only_changed_settings_are_sent(console: ConsoleFixture, open_page: OpenPage) -> None:
     console.create("orders", max_messages=100, message_ttl=60_000)
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("queue/orders/settings", "Lifetime and delivery")
     sent: list[object] = []
 
@@ -264,10 +266,10 @@ def test_only_changed_settings_are_sent(console: ConsoleFixture, visit: Visit) -
     browser_page.wait_for_text("Dead letters go to orders.dlq")
 
 
-def test_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
+def test_connection_is_closed(console: ConsoleFixture, open_page: OpenPage) -> None:
     jms = console.jms("clerk")
     assert jms.ping() >= 0
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("connections?filter=clerk", "clerk")
     close = page.get_by_role("button", name="Close")
     assert close.count() == 1
@@ -282,14 +284,14 @@ def test_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
     assert before not in [item["id"] for item in connections if item["state"] == "open"]
 
 
-def test_prepared_transaction_is_committed(console: ConsoleFixture, visit: Visit) -> None:
+def test_prepared_transaction_is_committed(console: ConsoleFixture, open_page: OpenPage) -> None:
     session = console.jms().session()
     xid = Xid(1, b"global", b"branch")
     session.xa.start(xid)
     session.producer(Queue("orders")).send("one")
     session.xa.end(xid)
     session.xa.prepare(xid)
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("transactions", "prepared")
     page.get_by_role("button", name="Commit").click()
     dialog = page.get_by_role("dialog")
@@ -299,13 +301,13 @@ def test_prepared_transaction_is_committed(console: ConsoleFixture, visit: Visit
     assert console.item("orders")["ready"] == 1
 
 
-def test_slot_is_deleted_and_all_segments_stay_listed(tmp_path: Path, visit: Visit) -> None:
+def test_slot_is_deleted_and_all_segments_stay_listed(tmp_path: Path, open_page: OpenPage) -> None:
     with ConsoleFixture(tmp_path, SMALL_SEGMENTS) as console:
         for _ in range(4):
             console.publish("orders", body="x" * 700_000)
         wait_until(lambda: len(console.ask("GET", "/journal")["segments"]) > 2, "segments")
         console.ask("PUT", "/journal/slots/spark", {"position": 1})
-        page = visit(console).open("journal", "spark")
+        page = open_page(console).open("journal", "spark")
         page.get_by_role("button", name="Delete spark").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         page.get_by_text("Slot spark deleted").wait_for()
@@ -322,10 +324,12 @@ def _figure(page: Page, name: str) -> Locator:
 
 
 @pytest.mark.parametrize("name", ["~", "..", "a/b c?d#e&f=g%20", "zählerstände", "topic"])
-def test_destination_page_of_any_name(name: str, console: ConsoleFixture, visit: Visit) -> None:
+def test_destination_page_of_any_name(
+    name: str, console: ConsoleFixture, open_page: OpenPage
+) -> None:
     with console.api() as client:
         assert client.write([row(name, b"hello")]).status == 200
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("destinations")
     page.get_by_role("link", name=name, exact=True).click()
     page.get_by_role("heading", name=name, level=1).wait_for()

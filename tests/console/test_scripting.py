@@ -8,7 +8,7 @@ from urllib.parse import quote
 from playwright.sync_api import Page
 
 from sluicemq.clients.jmq import Queue, Topic
-from tests.support.console import EVIL, BrowserPage, ConsoleFixture, Visit
+from tests.support.console import SCRIPT_PAYLOAD, BrowserPage, ConsoleFixture, OpenPage
 
 INTRUDERS = """() => [
   window.hacked ?? '',
@@ -18,7 +18,7 @@ INTRUDERS = """() => [
 
 
 def evil(where: str) -> str:
-    return EVIL % where
+    return SCRIPT_PAYLOAD % where
 
 
 def expect_nothing(browser_page: BrowserPage) -> None:
@@ -31,7 +31,7 @@ def expect_text(page: Page, text: str) -> None:
     page.locator("main").get_by_text(text).first.wait_for()
 
 
-def test_stored_data_is_inserted_as_text(console: ConsoleFixture, visit: Visit) -> None:
+def test_stored_data_is_inserted_as_text(console: ConsoleFixture, open_page: OpenPage) -> None:
     name = evil("queue")
     headers = {
         "correlation_id": evil("correlation"),
@@ -56,7 +56,7 @@ def test_stored_data_is_inserted_as_text(console: ConsoleFixture, visit: Visit) 
         durable=True,
         selector=f"a = '{evil('selector').replace(chr(39), chr(39) * 2)}'",
     )
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open("", "Messages per second")
     expect_text(page, name)
     for location, texts in (
@@ -101,10 +101,10 @@ def test_stored_data_is_inserted_as_text(console: ConsoleFixture, visit: Visit) 
     expect_nothing(browser_page)
 
 
-def test_dialogs_insert_names_as_text(console: ConsoleFixture, visit: Visit) -> None:
+def test_dialogs_insert_names_as_text(console: ConsoleFixture, open_page: OpenPage) -> None:
     name = evil("queue")
     console.publish(name, body="x")
-    browser_page = visit(console)
+    browser_page = open_page(console)
     page = browser_page.open(f"queue/{quote(name, safe='')}", "Protocol")
     for button in ("Purge", "Delete…", "Move all"):
         page.get_by_role("button", name=button).click()
@@ -122,9 +122,9 @@ def test_dialogs_insert_names_as_text(console: ConsoleFixture, visit: Visit) -> 
     expect_nothing(browser_page)
 
 
-def test_url_parts_are_inserted_as_text(console: ConsoleFixture, visit: Visit) -> None:
+def test_url_parts_are_inserted_as_text(console: ConsoleFixture, open_page: OpenPage) -> None:
     text = quote(evil("address"), safe="")
-    browser_page = visit(console, ("404", "400"))
+    browser_page = open_page(console, ("404", "400"))
     for location in (
         text,
         f"queue/{text}",
@@ -144,9 +144,11 @@ def test_url_parts_are_inserted_as_text(console: ConsoleFixture, visit: Visit) -
         expect_nothing(browser_page)
 
 
-def test_input_in_error_messages_is_inserted_as_text(console: ConsoleFixture, visit: Visit) -> None:
+def test_input_in_error_messages_is_inserted_as_text(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
     console.publish("orders", body="x")
-    browser_page = visit(console, ("404", "400", "409"))
+    browser_page = open_page(console, ("404", "400", "409"))
     page = browser_page.open("queue/orders", "Protocol")
     page.get_by_label("Selector").fill(evil("selector"))
     page.get_by_role("button", name="Select").click()
@@ -162,8 +164,12 @@ def test_input_in_error_messages_is_inserted_as_text(console: ConsoleFixture, vi
     expect_nothing(browser_page)
 
 
-def test_content_security_policy_blocks_scripts(console: ConsoleFixture, visit: Visit) -> None:
-    browser_page = visit(console, ("Trusted", "TrustedHTML", "Content Security Policy", "inline"))
+def test_content_security_policy_blocks_scripts(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(
+        console, ("Trusted", "TrustedHTML", "Content Security Policy", "inline")
+    )
     page = browser_page.open("", "Messages per second")
     script = """() => {
       const tries = [

@@ -228,7 +228,7 @@ def test_an_answer_to_a_query_of_msglite_that_comes_too_late_is_dropped(harness:
     php.send(name.encode(), b"late")
     assert dotnet.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
     assert php.transport.open
-    assert access.refusals == []
+    assert access.denials == []
     assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
 
 
@@ -250,7 +250,7 @@ def test_a_reply_address_grants_permission_to_answer(harness: Harness, asker: As
     (frame,) = dotnet.more
     dotnet.say(Frame(vibemq.PUBLISH, "m", frame.headers["replyTo"], b"1"))
     assert [body for body, _ in asker.answers()] == [b"php", b"msglite", b"1"]
-    assert access.refusals == []
+    assert access.denials == []
 
 
 def test_temporary_queues_are_received_from_by_their_connection_only(
@@ -313,5 +313,5 @@ def test_an_ordinary_reply_queue_takes_permission(harness: Harness, asker: Asker
     ((_, _, (_, reply), _),) = shell.frames()
     assert b"may not produce" in shell.ask(b"> 6 60 %b\r\nanswer\r\n" % reply)
     assert harness.dotnet(access).error(vibemq.PUBLISH, "a/b") == "NOT_AUTHORIZED"
-    assert len(access.refusals) == 3
+    assert len(access.denials) == 3
     assert harness.find("bills") is None

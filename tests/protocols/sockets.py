@@ -33,7 +33,7 @@ class SocketTransport(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.session = self.harness.open(self)
-        self.harness.links.append(self)
+        self.harness.transports.append(self)
 
     def data_received(self, data: bytes) -> None:
         if not self.closing:
@@ -49,7 +49,7 @@ class SocketTransport(asyncio.Protocol):
         return self.transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.harness.links.remove(self)
+        self.harness.transports.remove(self)
         self.session.closed()
         self.harness.run_event_loop()
 

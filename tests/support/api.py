@@ -1,4 +1,4 @@
-"""The application with real users and no network; the test calls it and sets the time."""
+"""The HTTP application without a network: tests call it directly and set the clock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LISTENER = Listener(url=Url("http"))
 
 
 class StubTransport:
-    """The parts of a transport that the application uses."""
+    """A transport with the attributes that the application uses."""
 
     peer_user = ""
 
@@ -53,7 +53,7 @@ class StubTransport:
 
 
 class ApiFixture:
-    """A broker in memory, its users in a directory, and the application, in an event loop."""
+    """An application with a broker in memory and users in a directory, in a running event loop."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class ApiFixture:
         return token
 
     def http_client(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> HttpClient:
-        """Open a new connection; `local`: to the admin socket."""
+        """Return a client on a new connection; with `local`, to the admin socket."""
         transport: Any = StubTransport(peer)
         access = (
             self.authenticator.open_local(transport)
@@ -140,7 +140,7 @@ class ApiFixture:
 
 
 class HttpClient:
-    """One connection. Each request has `headers`, and `cookie` and `csrf` if they are set."""
+    """A client on one connection. Sends `headers`, and `cookie` and `csrf` if set, every time."""
 
     def __init__(self, api_fixture: ApiFixture, caller: Caller) -> None:
         self._api_fixture = api_fixture

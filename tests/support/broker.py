@@ -1,4 +1,4 @@
-"""A broker in memory, and readers that record their deliveries."""
+"""A broker in memory, and consumers that record their deliveries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAY = 24 * 60 * 60 * 1000
 
 
 class Reader:
-    """A consumer and its sink. `attempts` is that of the last delivery of each body."""
+    """A consumer that records its deliveries. `attempts` maps bodies to their last attempt."""
 
     consumer: Consumer
 
@@ -47,7 +47,7 @@ class Reader:
         self.detachments += 1
 
     def got(self) -> list[str]:
-        """Bodies delivered since the last call, in order."""
+        """Return the bodies delivered since the last call, in order."""
         bodies, self._got = self._got, []
         return bodies
 
@@ -90,7 +90,7 @@ def move_ready(
     predicate: Callable[[Message], bool] | None = None,
     limit: int = 0,
 ) -> int:
-    """Move ready messages in order and return their number; `limit` is the most, 0 = all."""
+    """Move up to `limit` ready messages (0: all) in order, and return their number."""
     cursor = Cursor(source.all_ready, broker.journal.next_sequence())
     count = 0
     step = cursor.step(1)
@@ -106,8 +106,8 @@ def move_ready(
 class BrokerFixture:
     """A broker in memory. Its methods flush unless documented otherwise.
 
-    Only the bodies of messages count towards memory, so that tests can compute it. With `settings`
-    the further deliveries of messages that are not journaled count, too.
+    Only message bodies count towards memory use, so that tests can compute it. With `settings`,
+    additional deliveries of messages that are not journaled count too.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class BrokerFixture:
         return Message(destination.address, body.encode(), timestamp=self.clock.wall, **fields)
 
     def send(self, destination: Destination, *bodies: str, **fields: Any) -> list[int]:
-        """Publish; returns the sequence numbers."""
+        """Publish messages and return their sequence numbers."""
         messages = [self.message(destination, body, **fields) for body in bodies]
         for message in messages:
             assert self.broker.publish(destination, message)
@@ -182,8 +182,8 @@ class BrokerFixture:
         return [message_of(delivery) for delivery in queue.browse()]
 
 
-class OfType:
-    """A selector that counts its calls."""
+class TypeSelector:
+    """A selector on the message type that counts its evaluations."""
 
     def __init__(self, type: str) -> None:
         self.text = f"JMSType = '{type}'"

@@ -1,4 +1,4 @@
-"""A broker with data for every page, and a browser that opens the console."""
+"""A broker with sample data for every page of the console, and a browser that opens them."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from sluicemq.model.rows import row
 from tests.support.http import Client
 from tests.support.polling import wait_until
 
-HERE: Final = "127.0.0.1"
+HOST: Final = "127.0.0.1"
 LISTEN: Final = tuple(
-    f"{name}://{HERE}:0" for name in ("http", "phpmq", "msglite", "vibemq", "jmq")
+    f"{name}://{HOST}:0" for name in ("http", "phpmq", "msglite", "vibemq", "jmq")
 )
-SHOTS: Final = Path(__file__).parents[2] / "build" / "screenshots"
-PATIENCE_MS: Final = 60_000
+SCREENSHOT_DIRECTORY: Final = Path(__file__).parents[2] / "build" / "screenshots"
+TIMEOUT_MS: Final = 60_000
 """Time limit for a page to show a text; other tests may delay the browser."""
 
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=TIMEOUT_MS)
 
-EVIL: Final = "<img src=x onerror=\"window.hacked='%s'\">"
-"""Text that would run as a script if it were inserted as HTML."""
-LEAVE: Final = """hash => {
+SCRIPT_PAYLOAD: Final = "<img src=x onerror=\"window.hacked='%s'\">"
+"""A text that runs as a script if it is inserted as HTML."""
+NAVIGATE: Final = """hash => {
   if (location.hash === hash) return;
   document.querySelector('main h1')?.setAttribute('data-left', '');
   location.hash = hash;
 }"""
-"""Go to another page; the heading of this one, which may stay for a moment, is marked."""
-WIDE: Final = {"width": 1280, "height": 900}
-NARROW: Final = {"width": 360, "height": 740}
+"""Navigate by hash. Marks the old heading, which remains until the new page is rendered."""
+DESKTOP_VIEWPORT: Final = {"width": 1280, "height": 900}
+PHONE_VIEWPORT: Final = {"width": 360, "height": 740}
 
 
 class ConsoleFixture:
-    """A broker with a console, and clients of it."""
+    """A broker with a console, and clients of the broker."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ConsoleFixture:
     @property
     def url(self) -> str:
         """Return the URL of the console."""
-        return f"http://{HERE}:{self.broker.port('http')}/console/"
+        return f"http://{HOST}:{self.broker.port('http')}/console/"
 
     def port(self, protocol: str) -> int:
         return self.broker.port(protocol)
@@ -85,12 +85,12 @@ class ConsoleFixture:
 
     def jms(self, client_id: str = "") -> BlockingClient:
         return self.stack.enter_context(
-            BlockingClient(JmqClient.connect, HERE, self.port("jmq"), client_id=client_id)
+            BlockingClient(JmqClient.connect, HOST, self.port("jmq"), client_id=client_id)
         )
 
     def phpmq(self) -> BlockingClient:
         return self.stack.enter_context(
-            BlockingClient(PhpmqClient.connect, HERE, self.port("phpmq"))
+            BlockingClient(PhpmqClient.connect, HOST, self.port("phpmq"))
         )
 
     def __enter__(self) -> ConsoleFixture:
@@ -102,7 +102,7 @@ class ConsoleFixture:
         self.broker.stop()
 
     def create_sample_data(self) -> None:
-        """Create data for every part of every page."""
+        """Create at least one item for every table and chart of the console."""
         self.create("orders", max_attempts=5)
         self.publish("orders", body="hello", properties={"color": "red", "n": 5}, type="greeting")
         self.publish(
@@ -143,7 +143,7 @@ class ConsoleFixture:
         other.producer(Queue("orders")).send("in a transaction")
         other.xa.end(xid)
         other.xa.prepare(xid)
-        vibemq = self.stack.enter_context(connect(f"vibemq://{HERE}:{self.port('vibemq')}"))
+        vibemq = self.stack.enter_context(connect(f"vibemq://{HOST}:{self.port('vibemq')}"))
         vibemq.publish("events", {"kind": "login"})
         consumer = self.phpmq()
         self.publish("invoices", body="one")
@@ -159,8 +159,10 @@ def open_console(
 
     `trusted` are parts of messages of the browser's console that are expected.
     """
-    context = browser.new_context(**{"viewport": WIDE, "color_scheme": "dark", **options})
-    context.set_default_timeout(PATIENCE_MS)
+    context = browser.new_context(
+        **{"viewport": DESKTOP_VIEWPORT, "color_scheme": "dark", **options}
+    )
+    context.set_default_timeout(TIMEOUT_MS)
     try:
         browser_page = BrowserPage(context, console, trusted)
         yield browser_page
@@ -170,7 +172,7 @@ def open_console(
 
 
 class BrowserPage:
-    """One page in one browser. `problems` are script errors and violations of the policy."""
+    """A browser tab. `problems` lists script errors and violations of the security policy."""
 
     def __init__(
         self, context: BrowserContext, console: ConsoleFixture, trusted: tuple[str, ...]
@@ -180,21 +182,21 @@ class BrowserPage:
         self.trusted = trusted
         self.problems: list[str] = []
         self.page: Page = context.new_page()
-        self.page.on("pageerror", self._failed)
-        self.page.on("console", self._logged)
+        self.page.on("pageerror", self._record_error)
+        self.page.on("console", self._record_console_message)
 
-    def _failed(self, error: Error) -> None:
+    def _record_error(self, error: Error) -> None:
         self.problems.append(f"{error.message}\n{error.stack}")
 
-    def _logged(self, message: ConsoleMessage) -> None:
+    def _record_console_message(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not any(part in message.text for part in self.trusted):
             self.problems.append(message.text)
 
     def open(self, route: str = "", expect: str = "") -> Page:
-        """Go to a page by its address, as by a link, and wait for that text."""
+        """Navigate to a route of the console and wait until it shows the text `expect`."""
         url = f"{self.console.url}#/{route}"
         if self.page.url.startswith(self.console.url):
-            self.page.evaluate(LEAVE, f"#/{route}")
+            self.page.evaluate(NAVIGATE, f"#/{route}")
         else:
             self.page.goto(url)
         self.page.wait_for_selector("main h1:not([data-left])")
@@ -208,8 +210,8 @@ class BrowserPage:
 
     def save_screenshot(self, name: str) -> None:
         """Save a screenshot for manual inspection."""
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+        SCREENSHOT_DIRECTORY.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOT_DIRECTORY / f"{name}.png", full_page=True)
 
 
-Visit = Callable[..., BrowserPage]
+OpenPage = Callable[..., BrowserPage]

@@ -1,4 +1,4 @@
-"""A client of the HTTP API that uses only the standard library."""
+"""A blocking client of the HTTP API, based on `http.client`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """One connection, open until the broker closes it."""
+    """A client on one persistent connection."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None, **headers: str) -> None:
         """Connect; `headers` are sent with every request."""
@@ -68,12 +68,12 @@ class Client:
         return answer.json()
 
     def segment(self, first: int, byte_range: str = "") -> Answer:
-        """Read a segment, or a range of it."""
+        """Request a segment of the journal, or a byte range of it."""
         path = f"/journal/segments/{first}"
         return self.get(path, Range=f"bytes={byte_range}") if byte_range else self.get(path)
 
     def write(self, rows: list[RowValues], **query: object) -> Answer:
-        """Write a part of a batch; by default its only one."""
+        """Send a part of a batch; by default the only part."""
         defaults = {"writer": "w", "batch": 0, "partition": 0, "part": 0, "final": "true"}
         text = "&".join(f"{name}={value}" for name, value in {**defaults, **query}.items())
         return self.ask("POST", f"/batches?{text}", b"".join(encode(rows)))
@@ -91,12 +91,12 @@ class Client:
 
 
 def exchange_bytes(port: int, data: bytes) -> bytes:
-    """Send those bytes, and read to the end of the connection."""
+    """Send raw bytes and return everything received until the broker closes the connection."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
         connection.sendall(data)
         answer = b""
-        while piece := connection.recv(1 << 16):
-            answer += piece
+        while chunk := connection.recv(1 << 16):
+            answer += chunk
         return answer
 
 

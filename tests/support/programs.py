@@ -1,4 +1,4 @@
-"""Programs that some tests run and nothing else needs: Chromium, PHP and Prometheus's promtool.
+"""External programs that some tests run: Chromium, PHP and Prometheus's promtool.
 
 `python -m tests.support.programs` installs those that are missing, if the user is root on Debian or
 Ubuntu, and otherwise prints how to install them. Without a program, the tests that run it are
@@ -31,13 +31,13 @@ class Program(NamedTuple):
 
     def find(self) -> str | None:
         """Return the path of the program, or None."""
-        places = f"{os.environ.get('PATH', '')}:{BIN}"
-        paths = (shutil.which(command, path=places) for command in self.commands)
+        search_path = f"{os.environ.get('PATH', '')}:{BIN}"
+        paths = (shutil.which(command, path=search_path) for command in self.commands)
         return next(filter(None, paths), None)
 
     @property
     def install_hint(self) -> str:
-        """What to tell a user who does not have it."""
+        """Return instructions for installing the program."""
         return f"No {self.name} was found. On Debian or Ubuntu: sudo apt install {self.package}"
 
     def path_or_skip(self) -> str:
@@ -75,7 +75,7 @@ def _apt(*arguments: str, directory: Path | None = None) -> None:
 
 
 def _extract_promtool() -> None:
-    """Take promtool out of its package, which starts a server on all addresses when installed."""
+    """Extract promtool from its package; installing the package would start a public server."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)  # only this user may write there, so not apt's own
         _apt("-o", "APT::Sandbox::User=root", "download", PROMTOOL.package, directory=path)
@@ -86,7 +86,7 @@ def _extract_promtool() -> None:
 
 
 def install() -> None:
-    """Install the missing programs, or print what to type."""
+    """Install the missing programs, or print the commands that install them."""
     programs = (CHROMIUM, PHP, PROMTOOL)
     missing = [program for program in programs if not program.find()]
     if missing and os.getuid() == 0 and shutil.which("apt-get"):

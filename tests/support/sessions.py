@@ -1,4 +1,4 @@
-"""A transport that records, and a broker in memory, for the tests of several protocols."""
+"""Session tests without a network: a broker in memory and transports that record calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.broker.deadlines import ScanTime
 
 
 class RecordedTimer:
-    """A call that is due at a time of the harness's clock."""
+    """A timer of the harness's clock."""
 
     def __init__(self, when: float, callback: Callable[[], None]) -> None:
         self.when = when
@@ -29,7 +29,7 @@ class RecordedTimer:
 
 
 class HarnessTransport(Protocol):
-    """The harness's view of a transport; `run_event_loop` sends `unsent` data unless `stalled`."""
+    """Attributes of a transport that the harness uses. `run_event_loop` sends unless `stalled`."""
 
     session: Session
     unsent: bool
@@ -37,7 +37,7 @@ class HarnessTransport(Protocol):
 
 
 class SessionHarness(ABC):
-    """A broker in memory, connections to it, and the server's event loop iterations."""
+    """A broker in memory, its connections, and a simulated event loop."""
 
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.clock = ManualClock()
@@ -45,17 +45,17 @@ class SessionHarness(ABC):
         self.broker = Broker(
             MemoryJournal(), self.clock, settings, start_deadline=self.scan_time.start
         )
-        self.broker.on_flush_needed(self._wake)
-        self.links: list[HarnessTransport] = []
+        self.broker.on_flush_needed(self._schedule_flush)
+        self.transports: list[HarnessTransport] = []
         self.timers: list[RecordedTimer] = []
-        self._woken = False
+        self._flush_scheduled = False
 
     @abstractmethod
     def open(self, transport: Transport) -> Session:
         """Open a session of the protocol, as a listener without options does."""
 
-    def _wake(self) -> None:
-        self._woken = True
+    def _schedule_flush(self) -> None:
+        self._flush_scheduled = True
 
     def run_event_loop(self, milliseconds: int = 0) -> None:
         """Advance the clock, call due timers, flush and send until no flush is scheduled."""
@@ -68,20 +68,22 @@ class SessionHarness(ABC):
         for timer in due:
             if not timer.cancelled:
                 timer.callback()
-        turns = 0
+        iterations = 0
         while True:
-            self._woken = False
+            self._flush_scheduled = False
             self.broker.flush()
-            for transport in self._sending():
+            for transport in self._transports_to_flush():
                 transport.unsent = False
                 transport.session.flushed()
-            if not self._woken and not self._sending():
+            if not self._flush_scheduled and not self._transports_to_flush():
                 return
-            turns += 1
-            assert turns < 1000, "the broker schedules flushes without end"
+            iterations += 1
+            assert iterations < 1000, "the broker schedules flushes endlessly"
 
-    def _sending(self) -> list[HarnessTransport]:
-        return [transport for transport in self.links if transport.unsent and not transport.stalled]
+    def _transports_to_flush(self) -> list[HarnessTransport]:
+        return [
+            transport for transport in self.transports if transport.unsent and not transport.stalled
+        ]
 
     def limit(self, queue: str, settings: DestinationSettings) -> None:
         self.broker.destinations.declare(Address(Kind.QUEUE, queue), settings)
@@ -90,7 +92,7 @@ class SessionHarness(ABC):
         return self.broker.destinations.find(Address(Kind.QUEUE, queue))
 
     def bodies(self, queue: str) -> list[bytes]:
-        """Return the bodies in the queue, dispatched messages included, in order."""
+        """Return the bodies of ready and unacked messages in queue order."""
         destination = self.find(queue)
         if destination is None:
             return []
@@ -98,7 +100,7 @@ class SessionHarness(ABC):
 
 
 class RecordedTransport:
-    """A transport that records what the session does with it."""
+    """A transport that records the calls of its session."""
 
     session: Session
 
@@ -167,7 +169,7 @@ class RecordedTransport:
 
 
 class SessionPeer:
-    """A client's end of a connection. Each call is one event loop iteration of the broker."""
+    """The client's end of a connection. Each call runs one event loop iteration of the broker."""
 
     def __init__(
         self, harness: SessionHarness, transport: RecordedTransport, session: Session
@@ -175,11 +177,11 @@ class SessionPeer:
         self.harness = harness
         self.transport = transport
         transport.session = session
-        harness.links.append(transport)
+        harness.transports.append(transport)
 
     @property
     def session(self) -> Session:
-        """Session of the connection, which may be replaced."""
+        """Return the current session; protocol detection replaces it."""
         return self.transport.session
 
     def put(self, data: bytes) -> None:
@@ -187,8 +189,8 @@ class SessionPeer:
         self.harness.run_event_loop()
 
     def drop(self) -> None:
-        """Break the connection."""
-        self.harness.links.remove(self.transport)
+        """Close the connection without a farewell of the protocol."""
+        self.harness.transports.remove(self.transport)
         self.session.closed()
         self.harness.run_event_loop()
 
@@ -203,7 +205,7 @@ class RecordedAccess(Access):
             operations = frozenset(Operation(word) for word in words.split())
             rules.append(Permission(pattern, operations))
         super().__init__(Identity(name, rules))
-        self.refusals: list[str] = []
+        self.denials: list[str] = []
 
     def log_denied(self, peer: str, identity: Identity, operation: str) -> None:
-        self.refusals.append(f"{peer} {identity.name} {operation}")
+        self.denials.append(f"{peer} {identity.name} {operation}")

@@ -1,4 +1,4 @@
-"""An HTTP server with predefined answers."""
+"""An HTTP server with predefined responses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 
 class StubServer:
-    """A server on a Unix socket. `answers` are given in their order, the last one for ever; `None`
-    hangs up instead. What came is in `requests`."""
+    """An HTTP server on a Unix socket that records its `requests`.
+
+    It sends `answers` in order and repeats the last one; `None` closes the connection instead."""
 
     def __init__(self, path: Path) -> None:
         self.answers: list[tuple[int, bytes] | None] = [(200, b"{}")]
@@ -57,7 +58,7 @@ class StubServer:
 
     @property
     def paths(self) -> list[str]:
-        """Paths and queries of the requests."""
+        """Return the request targets, paths with queries, in order."""
         return [path for _, path, _ in self.requests]
 
 

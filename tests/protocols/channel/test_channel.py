@@ -48,7 +48,7 @@ class Fixture:
         self.harness = Harness(settings)
         self.transport = RecordedTransport(self.harness)
         self.transport.session = self.harness.open(self.transport)
-        self.harness.links.append(self.transport)
+        self.harness.transports.append(self.transport)
         broker = self.harness.broker
         self.channel: Channel[bytes] = Channel(self.transport, broker, OPEN, "test", EVERYBODY)
         self.session = Session()

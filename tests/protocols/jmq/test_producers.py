@@ -163,7 +163,7 @@ def test_permissions(harness: Harness) -> None:
     )
     peer.send("mine.a", "x")
     peer.send("theirs.a", "x", expect=Status.FORBIDDEN)
-    assert access.refusals == ["test anna produce theirs.a"] * 2
+    assert access.denials == ["test anna produce theirs.a"] * 2
     assert (
         peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mine.>", True))
         == Status.OK

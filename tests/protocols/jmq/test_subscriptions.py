@@ -616,7 +616,7 @@ def test_permissions(harness: Harness) -> None:
     assert add_consumer(peer, ">") == Status.FORBIDDEN
     assert add_consumer(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
     assert peer.request_status(H.ADD_CONSUMER, peer.destination_properties("q")) == Status.FORBIDDEN
-    assert access.refusals == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
+    assert access.denials == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
 
 
 @pytest.mark.parametrize(("right", "pattern"), [("a.*", "a.>"), ("*.*", "*.>")])

@@ -37,7 +37,7 @@ def test_the_matrix(harness: Harness, command: bytes, needs: Operation, has: Ope
     else:
         assert answer == f"- anna may not {needs} 'q'\r\n".encode()
         assert not peer.open
-        assert access.refusals == [f"test anna {needs} q"]
+        assert access.denials == [f"test anna {needs} q"]
         assert harness.temporary() == []
         assert harness.find("q") is None
 
@@ -103,6 +103,6 @@ def test_the_gateway_answers_403_to_who_may_not(harness: Harness, has: Operation
     assert answer.startswith(b"HTTP/1.0 403 ") or answer.startswith(b"HTTP/1.1 403 ")
     assert b"may not produce" in answer
     assert not peer.open
-    assert access.refusals == ["test anna produce msglite.httpRequests"]
+    assert access.denials == ["test anna produce msglite.httpRequests"]
     assert harness.temporary() == []
     assert harness.find("msglite.httpRequests") is None

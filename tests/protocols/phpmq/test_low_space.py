@@ -131,7 +131,7 @@ def test_a_stop_resets_a_connection_with_waiting_sends(harness: Harness) -> None
     peer.send(b"queue", b"one")
     peer.session.disconnect("the broker stops", stopping=True)
     assert peer.transport.aborted
-    harness.links.remove(peer.transport)
+    harness.transports.remove(peer.transport)
     set_level(harness, SpaceLevel.ENOUGH)
     assert harness.bodies("queue") == []
 

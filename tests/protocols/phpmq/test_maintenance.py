@@ -38,7 +38,7 @@ class Terminal:
         self.session = self.transport.session = MaintenanceSession(
             self.transport, harness.broker, FixedProcess()
         )
-        harness.links.append(self.transport)
+        harness.transports.append(self.transport)
         harness.run_event_loop()
         self.greeting = self.transport.take_written().decode()
 

@@ -62,10 +62,10 @@ def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Ope
     peer.put(frame_for(operation, frame[3]))
     if has is needs:
         assert peer.transport.open
-        assert access.refusals == []
+        assert access.denials == []
     else:
         assert peer.transport.close_reason == f"anna may not {needs} 'q'"
-        assert access.refusals == [f"test anna {needs} q"]
+        assert access.denials == [f"test anna {needs} q"]
         assert harness.bodies("q") == [b"1"]
         assert not holder.bodies()
 
@@ -136,7 +136,7 @@ def test_the_matrix_of_the_maintenance_port(harness: Harness, has: Operation) ->
     assert ("Not permitted: anna may not manage 'mine'" in answer) is (has is not Operation.MANAGE)
     assert bool(harness.bodies("mine")) is (has is not Operation.MANAGE)
     assert peer.transport.open
-    assert len(access.refusals) == 2 - (has in (Operation.BROWSE, Operation.MANAGE))
+    assert len(access.denials) == 2 - (has in (Operation.BROWSE, Operation.MANAGE))
 
 
 def test_lists_show_what_the_user_has_rights_at(harness: Harness) -> None:

@@ -696,7 +696,7 @@ def test_a_connection_with_a_blocked_send_is_reset(harness: Harness, stopping: b
     producer.session.end_of_input()
     producer.session.disconnect("enough", stopping=stopping)
     assert producer.transport.aborted  # an orderly close would mean that the messages are stored
-    harness.links.remove(producer.transport)
+    harness.transports.remove(producer.transport)
     consumer.consume(b"q", 5)
     assert consumer.bodies() == [b"1"]
 
