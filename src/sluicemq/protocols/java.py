@@ -129,7 +129,7 @@ def encode_utf(text: str) -> bytes:
 def _split(match: re.Match[str]) -> str:
     """Return the UTF-16 units of a character, each as a character."""
     units = match[0].encode("utf-16-be", "surrogatepass")
-    return "".join([chr(unit) for (unit,) in _u16.iter_unpack(units)])
+    return "".join([chr(unit) for (unit,) in U16.iter_unpack(units)])
 
 
 # --- the closed set ----------------------------------------------------------------------------
@@ -145,16 +145,16 @@ _END: Final = 0x78
 _RESET: Final = 0x79
 _FIRST_HANDLE: Final = 0x7E_0000
 
-_u8: Final = Struct(">B")
-_u16: Final = Struct(">H")
-_i32: Final = Struct(">i")
-_u32: Final = Struct(">I")
+U8: Final = Struct(">B")
+U16: Final = Struct(">H")
+I32: Final = Struct(">i")
+U32: Final = Struct(">I")
 _u64: Final = Struct(">Q")
 _map_fields: Final = Struct(">fi")
 _map_size: Final = Struct(">ii")
 """Number of hash buckets, number of entries."""
-_STRINGS: Final = {0x74: _u16, 0x7C: _u64}
-_BLOCKS: Final = {0x77: _u8, 0x7A: _i32}
+STRINGS: Final = {0x74: U16, 0x7C: _u64}
+BLOCKS: Final = {0x77: U8, 0x7A: I32}
 """Layout of the length, by code."""
 _SERIALIZABLE: Final = 0x02
 _WITH_METHOD: Final = 0x03
@@ -233,7 +233,8 @@ _LONG: Final = _BOX_OF[Long]
 
 def loads(stream: bytes) -> Value:
     """Return the first value of a stream. The rest is not read. Raises SerialError."""
-    reader = _Reader(stream)
+    reader = _ValueReader(stream)
+    reader.header()
     reader.has_more()
     return reader.value(_DEPTH)
 
@@ -248,54 +249,104 @@ def loads_map(stream: bytes) -> dict[str, Value]:
 
 def loads_stream(stream: bytes) -> list[Value]:
     """Return the values of a StreamMessage's body; maps are invalid. Raises SerialError."""
-    reader = _Reader(stream)
+    reader = _ValueReader(stream)
+    reader.header()
     values: list[Value] = []
     while reader.has_more():
         values.append(reader.value(0))
     return values
 
 
-class _Reader:
-    """Reads the contents of a stream one by one.
+class StreamReader:
+    """Reads the parts of which the contents of a stream consist. All methods raise SerialError.
 
-    `_handles` has the objects that references can refer to; None stands for an unfinished object,
-    because a reference to it would be a cycle.
+    data      the stream
+    position  offset of the next byte
+    handles   objects that references can refer to; None stands for an unfinished object, because a
+              reference to it would be a cycle
     """
 
-    __slots__ = ("_bytes_left", "_data", "_entries_left", "_handles", "_position")
+    __slots__ = ("_bytes_left", "_entries_left", "data", "handles", "position")
 
-    def __init__(self, stream: bytes) -> None:
-        if not stream.startswith(STREAM_HEADER):
-            raise SerialError("the bytes are not a Java serialisation stream")
-        self._data = stream
-        self._position = len(STREAM_HEADER)
-        self._handles: list[object] = []
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 0
+        self.handles: list[Any] = []
         self._entries_left = MAX_ENTRIES
         self._bytes_left = MAX_SIZE
 
+    def header(self) -> None:
+        """Read the beginning of the stream."""
+        if not self.data.startswith(STREAM_HEADER):
+            raise SerialError("the bytes are not a Java serialisation stream")
+        self.position = len(STREAM_HEADER)
+
+    def number(self, layout: Struct) -> Any:
+        """Read a number."""
+        try:
+            (number,) = layout.unpack_from(self.data, self.position)
+        except error:
+            raise SerialError("a stream ends within a value") from None
+        self.position += layout.size
+        return number
+
+    def take(self, length: int) -> bytes:
+        """Read the bytes of a String, an array or a class description."""
+        start = self.position
+        if not 0 <= length <= len(self.data) - start:
+            raise SerialError(f"a stream announces {length} bytes and ends before")
+        self.count_bytes(length)
+        self.position = start + length
+        return self.data[start : self.position]
+
+    def count(self, values: int = 1) -> None:
+        """Count values against their limit."""
+        self._entries_left -= values
+        if self._entries_left < 0:
+            raise SerialError("a stream has too many values")
+
+    def count_bytes(self, size: int) -> None:
+        """Count bytes against their limit."""
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise SerialError("a stream's values are too large")
+
+    def add_handle(self, value: Kept) -> Kept:
+        """Assign the next handle to a value and return the value."""
+        if len(self.handles) >= MAX_HANDLES:
+            raise SerialError("a stream has too many objects")
+        self.handles.append(value)
+        return value
+
+    def reference(self) -> Any:
+        """Return the object to which a reference refers."""
+        index = self.number(U32) - _FIRST_HANDLE
+        if not 0 <= index < len(self.handles) or self.handles[index] is None:
+            raise SerialError("a stream refers to an object that does not exist")
+        return self.handles[index]
+
+
+class _ValueReader(StreamReader):
+    """Reads the values of a stream one by one."""
+
+    __slots__ = ()
+
     def has_more(self) -> bool:
         """Skip resets and return whether there is another content."""
-        while self._position < len(self._data):
-            if self._data[self._position] != _RESET:
+        while self.position < len(self.data):
+            if self.data[self.position] != _RESET:
                 return True
-            self._position += 1
-            self._handles.clear()
-            self._count()
+            self.position += 1
+            self.handles.clear()
+            self.count()
         return False
 
     def value(self, depth: int) -> Value:
         """Return the next value, with maps nested at most `depth` deep."""
-        try:
-            return self._value(depth)
-        except (IndexError, error):
-            raise SerialError("a stream ends within a value") from None
-
-    def _value(self, depth: int) -> Value:
-        self._count()
-        code = self._data[self._position]
-        self._position += 1
-        if code in _STRINGS:
-            return self._add_handle(decode_utf(self._bytes(self._read_number(_STRINGS[code]))))
+        self.count()
+        code = self.number(U8)
+        if code in STRINGS:
+            return self.add_handle(decode_utf(self.take(self.number(STRINGS[code]))))
         if code == _OBJECT:
             return self._object(depth)
         if code == _REFERENCE:
@@ -305,47 +356,11 @@ class _Reader:
         if code == _ARRAY:
             if self._class() is not _BYTES:
                 raise SerialError("a stream has an array other than byte[]")
-            return self._add_handle(self._bytes(self._read_number(_i32)))
+            return self.add_handle(self.take(self.number(I32)))
         raise SerialError(f"there is {code:#x} where a value should begin")
 
-    def _count(self) -> None:
-        self._entries_left -= 1
-        if self._entries_left < 0:
-            raise SerialError("a stream has too many values")
-
-    def _read_number(self, code: Struct) -> Any:
-        (number,) = code.unpack_from(self._data, self._position)
-        self._position += code.size
-        return number
-
-    def _bytes(self, length: int) -> bytes:
-        start = self._position
-        if not 0 <= length <= len(self._data) - start:
-            raise SerialError(f"a stream announces {length} bytes and ends before")
-        self._count_bytes(length)
-        self._position = start + length
-        return self._data[start : self._position]
-
-    def _count_bytes(self, size: int) -> None:
-        self._bytes_left -= size
-        if self._bytes_left < 0:
-            raise SerialError("a stream's values are too large")
-
-    def _add_handle(self, value: Kept) -> Kept:
-        """Assign the next handle to a value and return the value."""
-        if len(self._handles) >= MAX_HANDLES:
-            raise SerialError("a stream has too many objects")
-        self._handles.append(value)
-        return value
-
-    def _read_reference(self) -> object:
-        index = self._read_number(_u32) - _FIRST_HANDLE
-        if not 0 <= index < len(self._handles) or self._handles[index] is None:
-            raise SerialError("a stream refers to an object that does not exist")
-        return self._handles[index]
-
     def _referenced_value(self, depth: int) -> Value:
-        value = self._read_reference()
+        value = self.reference()
         if not isinstance(value, (bool, int, float, str, bytes, dict)):
             raise SerialError("a stream refers to a class where a value should be")
         self._count_referenced(value, depth)
@@ -354,13 +369,13 @@ class _Reader:
     def _count_referenced(self, value: Value, depth: int) -> None:
         """Count a referenced value against the limits as if it were written out."""
         if isinstance(value, (str, bytes)):
-            self._count_bytes(len(value))
+            self.count_bytes(len(value))
         elif isinstance(value, dict):
             if depth == 0:
                 raise SerialError("a stream has a map in an invalid place")
             for name, inner in value.items():
-                self._count()
-                self._count_bytes(len(name))
+                self.count()
+                self.count_bytes(len(name))
                 self._count_referenced(inner, depth - 1)
 
     def _class(self, is_superclass: bool = False) -> _Class:
@@ -368,30 +383,29 @@ class _Reader:
 
         `is_superclass`: it is the superclass of the last one read.
         """
-        code = self._data[self._position]
-        self._position += 1
+        code = self.number(U8)
         if code == _REFERENCE:
-            value = self._read_reference()
+            value = self.reference()
             if not isinstance(value, _Class):
                 raise SerialError("a stream refers to a value where a class should be")
             return value
         if code != _CLASS:
             raise SerialError(f"there is {code:#x} where a class should begin")
-        name = self._bytes(self._read_number(_u16))
+        name = self.take(self.number(U16))
         java_class = _CLASSES.get(name)
         if java_class is None or (is_superclass and java_class.parent is not None):
             text = name[:64].decode("utf-8", "replace")
             raise SerialError(f"objects of the class {text!r} are not read")
-        index = len(self._handles)
-        self._add_handle(None)
-        as_java = self._bytes(len(java_class.tail)) == java_class.tail
+        index = len(self.handles)
+        self.add_handle(None)
+        as_java = self.take(len(java_class.tail)) == java_class.tail
         if as_java and java_class.parent is not None:
             as_java = self._class(is_superclass=True) is java_class.parent
         if not as_java:
             raise SerialError(
                 f"a stream describes {java_class.name.decode()} differently from Java"
             )
-        self._handles[index] = java_class
+        self.handles[index] = java_class
         return java_class
 
     def _object(self, depth: int) -> Value:
@@ -399,35 +413,35 @@ class _Reader:
         if java_class.python_type is dict:
             if depth == 0:
                 raise SerialError("a stream has a map in an invalid place")
-            index = len(self._handles)
-            self._add_handle(None)
+            index = len(self.handles)
+            self.add_handle(None)
             entries = self._map(depth - 1)
-            self._handles[index] = entries
+            self.handles[index] = entries
             return entries
         if java_class not in _BOXES:
             raise SerialError(f"a stream has an object of the class {java_class.name.decode()}")
-        raw = self._read_number(java_class.data)
+        raw = self.number(java_class.data)
         if java_class.python_type is Char:
             raw = _UNKNOWN if 0xD800 <= raw <= 0xDFFF else chr(raw)
         value: Value = java_class.python_type(raw)
-        return self._add_handle(value)
+        return self.add_handle(value)
 
     def _map(self, depth: int) -> dict[str, Value]:
-        self._position += _map_fields.size
-        length = _BLOCKS.get(self._read_number(_u8))
-        if length is None or self._read_number(length) != _map_size.size:
+        self.position += _map_fields.size
+        length = BLOCKS.get(self.number(U8))
+        if length is None or self.number(length) != _map_size.size:
             raise SerialError("a stream describes a map differently from Java")
-        self._position += _i32.size  # the number of hash buckets
-        size = self._read_number(_i32)
+        self.position += I32.size  # the number of hash buckets
+        size = self.number(I32)
         if size < 0:
             raise SerialError(f"a map announces {size} entries")
         entries: dict[str, Value] = {}
         for _ in range(size):
-            name = self._value(0)
+            name = self.value(0)
             if not isinstance(name, str) or isinstance(name, Char):
                 raise SerialError("a map's key is not a String")
-            entries[name] = self._value(depth)
-        if self._read_number(_u8) != _END:
+            entries[name] = self.value(depth)
+        if self.number(U8) != _END:
             raise SerialError("a map has more than its entries")
         return entries
 
@@ -487,7 +501,7 @@ class _Writer:
             self._string(value)
         elif isinstance(value, bytes):
             self._begin(b"\x75", _BYTES)
-            append(_i32.pack(len(value)))
+            append(I32.pack(len(value)))
             append(value)
         else:
             self._box(value)
@@ -495,7 +509,7 @@ class _Writer:
     def _string(self, text: str) -> None:
         raw = encode_utf(text)
         size = len(raw)
-        head = b"\x74" + _u16.pack(size) if size < 0x1_0000 else b"\x7c" + _u64.pack(size)
+        head = b"\x74" + U16.pack(size) if size < 0x1_0000 else b"\x7c" + _u64.pack(size)
         self._parts += (head, raw)
         self._handle += 1
 
@@ -524,9 +538,9 @@ class _Writer:
         if reference is not None:
             self._parts.append(reference)
             return
-        self._classes[java_class] = b"\x71" + _u32.pack(self._handle)
+        self._classes[java_class] = b"\x71" + U32.pack(self._handle)
         self._handle += 1
-        self._parts += (b"\x72", _u16.pack(len(java_class.name)), java_class.name, java_class.tail)
+        self._parts += (b"\x72", U16.pack(len(java_class.name)), java_class.name, java_class.tail)
         if java_class.parent is not None:
             self._class(java_class.parent)
 

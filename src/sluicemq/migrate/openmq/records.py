@@ -37,11 +37,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
-from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.java import STREAM_HEADER, decode_utf
+from sluicemq.protocols.java import (
+    BLOCKS,
+    I32,
+    STRINGS,
+    U8,
+    U16,
+    SerialError,
+    StreamReader,
+    decode_utf,
+)
 
 FILE_MAGIC: Final = 0x5555AAAA
 RECORD_MAGIC: Final = 0xAAAA5555
@@ -198,29 +207,23 @@ def _large(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
 
 # --- maps of objects ---------------------------------------------------------------------------
 
-MAX_OBJECTS: Final = 20_000
-"""Maximum number of objects in a stream; an Open MQ destination has a dozen."""
 MAX_DEPTH: Final = 48
 
-_FIRST_HANDLE: Final = 0x7E0000
 _WRITE_METHOD: Final = 0x01
 _SERIALIZABLE: Final = 0x02
 _EXTERNALIZABLE: Final = 0x04
 _BLOCK_DATA: Final = 0x08
 _END: Final = object()
 
-_BLOCKS: Final = {0x77: ">B", 0x7A: ">i"}
-_STRINGS: Final = {0x74: ">H", 0x7C: ">Q"}
-"""Layout of the size, by code."""
 _PRIMITIVES: Final = {
-    "B": ">b",
-    "C": ">H",
-    "D": ">d",
-    "F": ">f",
-    "I": ">i",
-    "J": ">q",
-    "S": ">h",
-    "Z": ">?",
+    "B": Struct(">b"),
+    "C": Struct(">H"),
+    "D": Struct(">d"),
+    "F": Struct(">f"),
+    "I": Struct(">i"),
+    "J": Struct(">q"),
+    "S": Struct(">h"),
+    "Z": Struct(">?"),
 }
 
 
@@ -290,35 +293,34 @@ def uid_number(value: object, location: str) -> int:
 def read_objects(data: bytes, count: int, location: str) -> tuple[list[Any], int]:
     """Read the first objects of a stream; return them and the position after the last. Raises
     Damage."""
-    cursor = ByteReader(data, location)
-    if cursor.take(len(STREAM_HEADER)) != STREAM_HEADER:
-        raise ByteReader(data, location).damage("this is not Java serialization")
-    reader = _ObjectReader(cursor)
-    return [reader.content(0) for _ in range(count)], cursor.position
+    reader = _ObjectReader(data)
+    try:
+        reader.header()
+        return [reader.content(0) for _ in range(count)], reader.position
+    except SerialError as error:
+        raise Damage(f"{location}, at {reader.position} of {len(data)} bytes: {error}") from None
 
 
-@dataclass(slots=True, eq=False)
-class _ObjectReader:
-    _cursor: ByteReader
-    _handles: list[Any] = field(default_factory=list)
-    _left: int = MAX_OBJECTS
+class _ObjectReader(StreamReader):
+    """Reads objects of any class."""
+
+    __slots__ = ()
 
     def content(self, depth: int) -> Any:
         """Read one value; `_END` at the end of a class's own data."""
-        cursor = self._cursor
-        self._left -= 1
-        if self._left < 0 or depth > MAX_DEPTH:
-            raise cursor.damage("a serialised object is too large, or nested too deep")
-        code = cursor.number(">B")
-        if code in _BLOCKS:
-            return cursor.take(cursor.number(_BLOCKS[code]))
-        if code in _STRINGS:
-            return self._keep(self._text(_STRINGS[code]))
+        self.count()
+        if depth > MAX_DEPTH:
+            raise SerialError("a serialised object is nested too deep")
+        code = self.number(U8)
+        if code in BLOCKS:
+            return self.take(self.number(BLOCKS[code]))
+        if code in STRINGS:
+            return self.add_handle(self._text(STRINGS[code]))
         match code:
             case 0x70:
                 return None
             case 0x71:
-                return self._read_reference()
+                return self.reference()
             case 0x72:
                 return self._class(depth)
             case 0x73:
@@ -329,59 +331,39 @@ class _ObjectReader:
                 return _END
             case 0x7E:
                 return self._enum(depth)
-        raise cursor.damage(f"{code:#x} begins no value")
+        raise SerialError(f"{code:#x} begins no value")
 
-    def _keep(self, value: Any) -> Any:
-        self._handles.append(value)
-        return value
-
-    def _read_reference(self) -> Any:
-        index = self._cursor.number(">I") - _FIRST_HANDLE
-        if not 0 <= index < len(self._handles):
-            raise self._cursor.damage("a reference has no target")
-        return self._handles[index]
-
-    def _text(self, size: str) -> str:
-        raw = self._cursor.take(self._cursor.number(size))
-        try:
-            return decode_utf(raw)
-        except ProtocolError as error:
-            raise self._cursor.damage(str(error)) from None
+    def _text(self, size: Struct) -> str:
+        return decode_utf(self.take(self.number(size)))
 
     def _class(self, depth: int) -> JavaClass:
-        cursor = self._cursor
-        java_class = JavaClass(self._text(">H"))
-        _, java_class.flags = cursor.unpack(">QB")
-        self._keep(java_class)
-        for _ in range(cursor.number(">H")):
-            type_code = chr(cursor.number(">B"))
-            name = self._text(">H")
+        java_class = self.add_handle(JavaClass(self._text(U16)))
+        self.take(8)  # serialVersionUID
+        java_class.flags = self.number(U8)
+        for _ in range(self.number(U16)):
+            type_code = chr(self.number(U8))
+            name = self._text(U16)
             if type_code in "L[":
                 self.content(depth + 1)  # class name, as text
             elif type_code not in _PRIMITIVES:
-                raise cursor.damage(f"the field {name!r} has no known type")
+                raise SerialError(f"the field {name!r} has no known type")
             java_class.fields.append((type_code, name))
         while self.content(depth + 1) is not _END:
             pass
         parent = self.content(depth + 1)
         if parent is not None:
-            java_class.lineage += self._expect_class(parent).lineage
+            java_class.lineage += _expect_class(parent).lineage
         java_class.lineage.append(java_class)
         if len(java_class.lineage) > MAX_DEPTH:
-            raise cursor.damage("classes are nested too deep")
+            raise SerialError("classes are nested too deep")
         return java_class
 
-    def _expect_class(self, value: Any) -> JavaClass:
-        if not isinstance(value, JavaClass):
-            raise self._cursor.damage("a class is expected here")
-        return value
-
     def _object(self, depth: int) -> ParsedObject:
-        java_class = self._expect_class(self.content(depth + 1))
-        parsed_object: ParsedObject = self._keep(ParsedObject(java_class.name))
+        java_class = _expect_class(self.content(depth + 1))
+        parsed_object = self.add_handle(ParsedObject(java_class.name))
         if java_class.flags & _EXTERNALIZABLE:
             if not java_class.flags & _BLOCK_DATA:
-                raise self._cursor.damage(f"an object of {java_class.name} cannot be read")
+                raise SerialError(f"an object of {java_class.name} cannot be read")
             self._more(parsed_object, depth)
             return parsed_object
         for ancestor in java_class.lineage:
@@ -399,29 +381,35 @@ class _ObjectReader:
     def _value(self, type_code: str, depth: int) -> Any:
         layout = _PRIMITIVES.get(type_code)
         if layout is not None:
-            return self._cursor.unpack(layout)[0]
+            return self.number(layout)
         value = self.content(depth + 1)
         if value is _END or isinstance(value, bytes):
-            raise self._cursor.damage("the value of a field is expected here")
+            raise SerialError("the value of a field is expected here")
         return value
 
     def _array(self, depth: int) -> list[Any]:
-        java_class = self._expect_class(self.content(depth + 1))
-        values: list[Any] = self._keep([])
-        size = self._cursor.number(">i")
-        if not 0 <= size <= self._cursor.remaining:  # each takes at least one byte
-            raise self._cursor.damage(f"an array announces {size} values")
-        self._left -= size
+        java_class = _expect_class(self.content(depth + 1))
+        values: list[Any] = self.add_handle([])
+        size = self.number(I32)
+        if size < 0:
+            raise SerialError(f"an array announces {size} values")
+        self.count(size)
         for _ in range(size):
             values.append(self._value(java_class.name[1:2] or "L", depth))
         return values
 
     def _enum(self, depth: int) -> str:
-        java_class = self._expect_class(self.content(depth + 1))
-        index = len(self._handles)
-        self._keep("")
+        java_class = _expect_class(self.content(depth + 1))
+        index = len(self.handles)
+        self.add_handle(None)
         constant = self.content(depth + 1)
         if not isinstance(constant, str):
-            raise self._cursor.damage(f"a constant of {java_class.name} has no name")
-        self._handles[index] = constant
+            raise SerialError(f"a constant of {java_class.name} has no name")
+        self.handles[index] = constant
         return constant
+
+
+def _expect_class(value: object) -> JavaClass:
+    if not isinstance(value, JavaClass):
+        raise SerialError("a class is expected here")
+    return value
