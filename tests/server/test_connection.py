@@ -13,7 +13,7 @@ import structlog
 
 from sluicemq.protocols.transport import Login, SessionInfo
 from sluicemq.server.connection import Connection
-from sluicemq.server.limits import InputBudget
+from sluicemq.server.input_budget import InputBudget
 
 
 class SocketTransport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.server.limits import READ_BYTES, InputBudget
+from sluicemq.server.input_budget import READ_BYTES, InputBudget
 
 LIMIT = 4 * READ_BYTES
 

@@ -24,7 +24,8 @@ from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
-from sluicemq.server.limits import Admission, InputBudget
+from sluicemq.server.connection import Admission
+from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
 from tests.support.polling import wait_until

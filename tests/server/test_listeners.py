@@ -21,7 +21,7 @@ from sluicemq.model.errors import AddressUnavailable, ConnectionLost
 from sluicemq.model.url import Url
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
 from sluicemq.server.auto import detect_protocol
-from sluicemq.server.limits import Admission
+from sluicemq.server.connection import Admission
 from sluicemq.server.listener import OpenListener, bind
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start

@@ -32,7 +32,7 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.security.access import Access
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
-from sluicemq.server.limits import InputBudget
+from sluicemq.server.input_budget import InputBudget
 from tests.protocols.jmq.raw import basic
 from tests.server.test_connection import EventLoopBatch, SocketTransport
 

@@ -1,6 +1,8 @@
-"""Client connection: transfers bytes between the event loop and a protocol session.
+"""Client connections, and their number at each listener (`Admission`).
 
-The connection collects the output of its session and sends it at the end of the event loop
+A connection transfers bytes between the event loop and a protocol session.
+
+It collects the output of its session and sends it at the end of the event loop
 iteration with one write to the socket. Bytes that the kernel does not accept go to the event loop's
 write buffer. Until that buffer is empty the connection writes no more, so it always knows whether
 all output is sent (`Session.flushed`) and how many bytes wait for a slow peer.
@@ -14,19 +16,25 @@ import os
 import select
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import structlog
 
+from sluicemq.broker import Consumer
 from sluicemq.model.errors import JournalError, TooManyConnections
 from sluicemq.model.url import Url
-from sluicemq.protocols.transport import Login, Session, SessionInfo
+from sluicemq.protocols.transport import Login, Session, SessionInfo, Transport
+from sluicemq.security.failures import address_of
+from sluicemq.server.event_loop import EventLoopBatch
+from sluicemq.server.input_budget import InputBudget
+from sluicemq.server.listener_settings import Listener
 
-if TYPE_CHECKING:
-    from sluicemq.broker import Consumer
-    from sluicemq.server.limits import Admission
+SessionFactory = Callable[[Transport, bool], Session]
+"""Function that creates the session of a new connection of a listener. The session rejects the
+client with an error if the second argument is True. Raises TooManyConnections."""
 
 LINGER_SECONDS: Final = 2.0
 """Time for the peer to close after the last bytes are sent. Closing a socket with unread input
@@ -41,6 +49,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 _numbers: Final = itertools.count(1)
 
 log = structlog.get_logger("sluicemq.connection")
+listener_log = structlog.get_logger("sluicemq.listener")
 
 
 class Connection(asyncio.Protocol):
@@ -63,7 +72,6 @@ class Connection(asyncio.Protocol):
         "_quick_ack_socket",
         "_reason",
         "_session",
-        "_socket",
         "_transport",
         "active_at",
         "claimed_user",
@@ -76,7 +84,7 @@ class Connection(asyncio.Protocol):
         "sent_bytes",
     )
 
-    def __init__(self, admission: Admission[Connection]) -> None:
+    def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._batch = admission.batch
         self._session: Session | None = None
@@ -88,7 +96,6 @@ class Connection(asyncio.Protocol):
         self._reason = ""
         self._descriptor = -1
         """File descriptor for direct writes; -1 with TLS, which does not allow them."""
-        self._socket = -1
         self._can_quick_ack = False
         self._quick_ack_socket: socket.socket | None = None
         self._output_timer: asyncio.TimerHandle | None = None
@@ -135,10 +142,8 @@ class Connection(asyncio.Protocol):
             self._ended = True
             self._transport.abort()
             return
-        if raw is not None:
-            self._socket = raw.fileno()
         if plain and raw is not None:
-            self._descriptor = self._socket
+            self._descriptor = raw.fileno()
             self._can_quick_ack = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
         if transport.get_extra_info("peercert"):
             # Only where there is TLS: the library that reads certificates is slow to load.
@@ -282,7 +287,7 @@ class Connection(asyncio.Protocol):
         than this buffer holds is not detected.)
         """
         poll = select.poll()
-        poll.register(self._socket, select.POLLRDHUP)
+        poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
         if poll.poll(0):
             self.resume_reading()
 
@@ -571,6 +576,150 @@ class Connection(asyncio.Protocol):
         session.discard_input()
         if not self._batch.is_halted:
             self._call(session.closed)
+
+
+class Admission:
+    """Connections of one listener.
+
+    url             address with the port that the operating system chose for port 0
+    refusals        connections beyond the limit, whose sessions send an error. `connections` does
+                    not contain them; the login timeout bounds their lifetime
+    reading_paused  connections whose reading is paused
+    logging_in      connections whose client has not logged in
+    closed          number of connections closed because of a limit or deadline, by its code
+    received_bytes, sent_bytes  those of closed connections
+    """
+
+    def __init__(
+        self,
+        options: Listener,
+        session_factory: SessionFactory,
+        batch: EventLoopBatch,
+        budget: InputBudget,
+    ) -> None:
+        """Admit no connection yet; all listeners share `batch` and `budget`."""
+        self.options = options
+        self.batch = batch
+        self.budget = budget
+        self.session_factory = session_factory
+        self.url: Url = options.url
+        self.connections: set[Connection] = set()
+        self.refusals: set[Connection] = set()
+        self.reading_paused: set[Connection] = set()
+        self.logging_in: set[Connection] = set()
+        self.closed: Counter[str] = Counter()
+        self._by_address: Counter[str] = Counter()
+        """Number of connections and pending handshakes by client address; empty without a limit
+        per address."""
+        self._handshake_peers: set[str] = set()
+        """Peers of the pending handshakes that `_by_address` counts."""
+        self._by_user: Counter[str] = Counter()
+        self.accepted = 0
+        self.refused = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a connection in. Return False if it has to be closed at once: beyond
+        `max_connections`, only `max_rejections` connections are in `refusals`."""
+        self.remove_handshake(connection.peer)
+        limit_name = self._limit_reached(connection.peer)
+        if not limit_name:
+            self.connections.add(connection)
+            self.accepted += 1
+            self._count_address(connection.peer, 1)
+            return True
+        self._refuse(limit_name)
+        if limit_name != "max_connections" or len(self.refusals) >= self.options.rejections:
+            return False
+        self.refusals.add(connection)
+        return True
+
+    def admit_handshake(self, peer: str, pending: int) -> bool:
+        """Return whether a connection from `peer` may begin its handshake, because it will be
+        admitted or rejected with an error. `pending` is the number of other pending handshakes.
+        Until `admit` or `remove_handshake` it counts towards the limit of its address."""
+        limit_name = self._limit_reached(peer, pending)
+        if not limit_name:
+            if self.options.max_connections_per_address and peer not in self._handshake_peers:
+                self._handshake_peers.add(peer)
+                self._count_address(peer, 1)
+            return True
+        if limit_name == "max_connections":
+            connection_count = len(self.connections) + len(self.refusals) + pending
+            if connection_count < self.options.max_connections + self.options.rejections:
+                return True
+        self._refuse(limit_name)
+        return False
+
+    def remove_handshake(self, peer: str) -> None:
+        """Count a pending handshake out, because it has ended."""
+        if peer in self._handshake_peers:
+            self._handshake_peers.remove(peer)
+            self._count_address(peer, -1)
+
+    def _count_address(self, peer: str, change: int) -> None:
+        if self.options.max_connections_per_address:
+            address = address_of(peer)
+            self._by_address[address] += change
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def _limit_reached(self, peer: str, pending: int = 0) -> str:
+        """Return the setting that forbids another connection from `peer`; "" if one more may
+        connect. `pending` is the number of pending handshakes."""
+        options = self.options
+        limit = options.max_connections_per_address
+        if limit:
+            address = address_of(peer)
+            if address and self._by_address[address] >= limit:
+                return "max_connections_per_address"
+        connection_count = len(self.connections) + pending
+        return "max_connections" if connection_count >= options.max_connections else ""
+
+    def _refuse(self, setting: str) -> None:
+        """Count a refused connection; log the first, second, fourth, eighth ... of them."""
+        self.refused += 1
+        if self.refused & (self.refused - 1) == 0:
+            listener_log.warning(
+                "connection refused: too many",
+                url=str(self.url),
+                refused=self.refused,
+                **{setting: getattr(self.options, setting)},
+            )
+
+    def claim_user(self, connection: Connection, user: str) -> None:
+        """Count a connection as one of `user`, and of no other user any more. Raises
+        TooManyConnections."""
+        limit = self.options.max_connections_per_user
+        if not limit or user == connection.claimed_user:
+            return
+        if user and self._by_user[user] >= limit:
+            self.closed["user-limit"] += 1
+            raise TooManyConnections(f"{user} has {limit} connections already, which is the limit")
+        self._forget_user(connection)
+        if user:
+            self._by_user[user] += 1
+            connection.claimed_user = user
+
+    def _forget_user(self, connection: Connection) -> None:
+        user, connection.claimed_user = connection.claimed_user, ""
+        if user:
+            self._by_user[user] -= 1
+            if not self._by_user[user]:
+                del self._by_user[user]
+
+    def remove(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self.reading_paused.discard(connection)
+        self.logging_in.discard(connection)
+        self.refusals.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.received_bytes += connection.received_bytes
+            self.sent_bytes += connection.sent_bytes
+            self._forget_user(connection)
+            self._count_address(connection.peer, -1)
 
 
 def name_of(address: object) -> str:

@@ -40,8 +40,9 @@ from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.configuration_reference import EffectiveConfiguration
+from sluicemq.server.connection import Admission
 from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, record_lag
-from sluicemq.server.limits import Admission, InputBudget
+from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.listener import ConnectionRegistry, OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
 from sluicemq.server.loading import LoadedConfig

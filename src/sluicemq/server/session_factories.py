@@ -45,7 +45,7 @@ from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.server.auto import PORT_MAPPER, AutoSession, detect_jmq_protocol
-from sluicemq.server.limits import SessionFactory
+from sluicemq.server.connection import SessionFactory
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import JmqSettings, Listener
 

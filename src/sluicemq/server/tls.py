@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.connection import Connection, name_of
-from sluicemq.server.limits import Admission
+from sluicemq.server.connection import Admission, Connection, name_of
 from sluicemq.server.listener_settings import Listener
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ class TlsAcceptor:
 
     def __init__(
         self,
-        admission: Admission[Connection],
+        admission: Admission,
         connect: Callable[[], Connection],
         tls: Tls,
         sockets: list[socket.socket],
