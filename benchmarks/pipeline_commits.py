@@ -98,7 +98,7 @@ def main() -> None:
                     (cpu_seconds() - cpu_before) / GROUP,
                 )
                 groups.append((wall, cpu))
-                files = sum(lake.layer(name).state(spark).files for name in NAMES)
+                files = sum(lake.layer(name).details(spark).numFiles for name in NAMES)
                 print(f"{done:>12} {wall * 1000:>10.0f} {cpu * 1000:>8.0f} {files:>6}", flush=True)
                 cpu_before = cpu_seconds()
         if len(groups) > 1:

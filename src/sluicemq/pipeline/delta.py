@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -72,21 +72,6 @@ class TagState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TableState:
-    """State of a table's current version.
-
-    version      number of the version
-    changed      time of the last commit
-    files, size  number of data files and their bytes
-    """
-
-    version: int
-    changed: datetime
-    files: int
-    size: int
-
-
-@dataclass(frozen=True)
 class LakeTable:
     """Table at a location, which may not exist yet.
 
@@ -131,7 +116,7 @@ class LakeTable:
             first, _, _ = str(error).partition("\n")
             raise ConfigurationError(f"--catalog {self.catalog}: {self.name}: {first}") from error
         actual = {row["col_name"]: row["data_type"] for row in details}.get("Location", "a view")
-        if actual != HadoopFiles(spark, self.location).qualified(self.location):
+        if actual != HadoopPath(spark, self.location).qualified():
             raise ConfigurationError(
                 f"--catalog {self.catalog}: {self.name} is {actual} already, not {self.location}. "
                 "One catalog has the tables of one lake: use another catalog, or none"
@@ -295,20 +280,14 @@ class LakeTable:
             states[str(transaction.appId())] = TagState(int(transaction.version()), written)
         return states
 
-    def progress(self, spark: SparkSession) -> dict[str, int]:
-        """Return the version of the last tag of each application."""
-        return {application: tag.version for application, tag in self.tags(spark).items()}
-
     def tagged_version(self, spark: SparkSession, application: str) -> int:
         """Return the version of an application's last tag; -1 if it has none."""
-        return self.progress(spark).get(application, -1)
+        tag = self.tags(spark).get(application)
+        return -1 if tag is None else tag.version
 
-    def state(self, spark: SparkSession) -> TableState:
-        """Return the state of an existing table."""
-        snapshot = self._snapshot(spark)
-        changed = datetime.fromtimestamp(int(snapshot.timestamp()) / 1000, UTC)
-        files, size = int(snapshot.numOfFiles()), int(snapshot.sizeInBytes())
-        return TableState(int(snapshot.version()), changed, files, size)
+    def details(self, spark: SparkSession) -> Row:
+        """Return Delta's description of an existing table (DESCRIBE DETAIL)."""
+        return DeltaTable.forPath(spark, self.location).detail().collect()[0]
 
     def version(self, spark: SparkSession) -> int:
         """Return the number of an existing table's current version."""
@@ -317,12 +296,6 @@ class LakeTable:
     def identity(self, spark: SparkSession) -> str:
         """Return an existing table's id, which a table that is created again does not have."""
         return str(self._snapshot(spark).metadata().id())
-
-    def created(self, spark: SparkSession) -> datetime:
-        """Return the time at which an existing table was created."""
-        return datetime.fromtimestamp(
-            int(self._snapshot(spark).metadata().createdTime().get()) / 1000, UTC
-        )
 
     def _snapshot(self, spark: SparkSession) -> Any:
         """Return Delta's current snapshot; the tags are in no public interface of Python."""
@@ -359,38 +332,36 @@ def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iter
                 spark.conf.set(name, previous)
 
 
-class HadoopFiles:
-    """Small files on the file system of a lake, which need not be local."""
+class HadoopPath:
+    """File or directory of a lake, whose file system need not be local."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         java: Any = spark
         self._jvm = java._jvm
-        self._path = self._jvm.org.apache.hadoop.fs.Path
+        self._path = self._jvm.org.apache.hadoop.fs.Path(location)
         configuration = java._jsparkSession.sessionState().newHadoopConf()
-        self._files = self._path(location).getFileSystem(configuration)
+        self._files = self._path.getFileSystem(configuration)
 
-    def exists(self, location: str) -> bool:
-        return bool(self._files.exists(self._path(location)))
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._path))
 
-    def names(self, location: str) -> list[str]:
+    def names(self) -> list[str]:
         """Return the names in a directory; empty if there is none."""
-        if not self.exists(location):
+        if not self.exists():
             return []
-        return [
-            status.getPath().getName() for status in self._files.listStatus(self._path(location))
-        ]
+        return [status.getPath().getName() for status in self._files.listStatus(self._path)]
 
-    def read(self, location: str) -> str:
-        stream = self._files.open(self._path(location))
+    def read_text(self) -> str:
+        stream = self._files.open(self._path)
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
-    def remove(self, location: str) -> None:
+    def remove(self) -> None:
         """Remove a file, or a directory with everything in it."""
-        self._files.delete(self._path(location), True)
+        self._files.delete(self._path, True)
 
-    def qualified(self, location: str) -> str:
-        """Return a location as a URI with its scheme, as catalogs show it."""
-        return str(self._files.makeQualified(self._path(location)).toString())
+    def qualified(self) -> str:
+        """Return the location as a URI with its scheme, as catalogs show it."""
+        return str(self._files.makeQualified(self._path).toString())

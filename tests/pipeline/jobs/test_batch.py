@@ -345,7 +345,7 @@ def test_a_lake_takes_one_journal_per_broker(spark: SparkSession, tmp_path: Path
         lake = Lake(tmp_path, broker)
         lake.claim(spark, journal)
         LakeWriter(spark, lake, journal, ["bronze"]).write(events, 1, 3)
-    assert journals(lake.bronze.progress(spark)) == {"b": JOURNAL, "c": "another"}
+    assert journals(lake.bronze.tags(spark)) == {"b": JOURNAL, "c": "another"}
     Lake(tmp_path, "b").claim(spark, JOURNAL)
     with pytest.raises(ConfigurationError, match=f"has the journal {JOURNAL}"):
         Lake(tmp_path, "b").claim(spark, "another")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopFiles, LakeTable, skipping_statistics
+from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopPath, LakeTable, skipping_statistics
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 
 NAMES: Final = ("gold", "bronze", "silver")
@@ -125,11 +125,10 @@ class Lake:
 
     def tables(self, spark: SparkSession) -> dict[str, LakeTable]:
         """Return all existing tables by their names."""
-        files = HadoopFiles(spark, self.location)
         names = (
             f"{layer}.{name}"
             for layer in LAYERS
-            for name in sorted(files.names(f"{self.location}/{layer}"))
+            for name in sorted(HadoopPath(spark, f"{self.location}/{layer}").names())
         )
         return {table.name: table for table in map(self.table, names) if table.exists(spark)}
 
@@ -189,7 +188,7 @@ class Lake:
         journal only.
         """
         for layer in NAMES:
-            existing = journals(self.layer(layer).progress(spark)).get(self.broker, journal)
+            existing = journals(self.layer(layer).tags(spark)).get(self.broker, journal)
             if existing != journal:
                 raise ConfigurationError(
                     f"the broker {self.broker} of the lake {self} has the journal {existing}, and "
@@ -198,10 +197,10 @@ class Lake:
                 )
 
 
-def journals(progress: dict[str, int]) -> dict[str, str]:
-    """Return the journal of each broker, from a table's progress."""
+def journals(applications: Iterable[str]) -> dict[str, str]:
+    """Return the journal of each broker, from the applications of a table's tags."""
     journal_by_broker = {}
-    for application in progress:
+    for application in applications:
         prefix, _, rest = application.partition("/")
         broker, _, journal = rest.rpartition("/")
         if prefix == "sluicemq":

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import HadoopFiles, temporary_settings
+from sluicemq.pipeline.delta import HadoopPath, temporary_settings
 from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
@@ -70,12 +70,12 @@ def maintain(
     beside a query.
     """
     for name, table in lake.tables(spark).items():
-        before = table.state(spark).files
+        before = table.details(spark).numFiles
         delta = DeltaTable.forPath(spark, table.location)
         delta.optimize().executeCompaction()
         with temporary_settings(spark, _UNCHECKED):
             delta.vacuum(older_than / timedelta(hours=1))
-        on_progress(name, before, table.state(spark).files)
+        on_progress(name, before, table.details(spark).numFiles)
 
 
 def rebuild(
@@ -96,13 +96,13 @@ def rebuild(
         raise ConfigurationError(f"there is no bronze in {lake} to rebuild tables from")
     bronze = lake.bronze.read(spark)
     for name in _DERIVED:
-        HadoopFiles(spark, lake.location).remove(lake.layer(name).location)
-    progress = lake.bronze.progress(spark)
+        HadoopPath(spark, lake.layer(name).location).remove()
+    tags = lake.bronze.tags(spark)
     total = bronze.count()
     rows = 0
-    for broker, journal in journals(progress).items():
+    for broker, journal in journals(tags).items():
         broker_lake = Lake(lake.location, broker, lake.catalog)
-        end = progress[broker_lake.application(journal)]
+        end = tags[broker_lake.application(journal)].version
         writer = LakeWriter(spark, broker_lake, journal, _DERIVED)
         for first, last in _ranges(spark, broker_lake, max_rows, max_bytes, end):
             events = bronze.where(

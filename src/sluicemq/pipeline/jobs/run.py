@@ -46,7 +46,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
-from sluicemq.pipeline.delta import HadoopFiles
+from sluicemq.pipeline.delta import HadoopPath
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
@@ -378,8 +378,8 @@ class Checkpoint:
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
+        self._spark = spark
         self.location = location
-        self._files = HadoopFiles(spark, location)
 
     def records(self, batch: int) -> tuple[int, int]:
         """Return the first and the last record of a batch that is running."""
@@ -388,18 +388,17 @@ class Checkpoint:
 
     def end(self) -> int | None:
         """Return the record at which the query goes on; None for a query without a batch."""
-        batches = [
-            int(name) for name in self._files.names(f"{self.location}/commits") if name.isdigit()
-        ]
+        names = HadoopPath(self._spark, f"{self.location}/commits").names()
+        batches = [int(name) for name in names if name.isdigit()]
         return self._end(max(batches)) if batches else None
 
     def remove(self) -> None:
-        self._files.remove(self.location)
+        HadoopPath(self._spark, self.location).remove()
 
     def _end(self, batch: int) -> int:
         """Return the record after the last one of a batch."""
-        line = self._files.read(f"{self.location}/offsets/{batch}").splitlines()[-1]
-        return int(json.loads(line)["sequence"])
+        lines = HadoopPath(self._spark, f"{self.location}/offsets/{batch}").read_text().splitlines()
+        return int(json.loads(lines[-1])["sequence"])
 
 
 def _prepare_source(spark: SparkSession) -> None:

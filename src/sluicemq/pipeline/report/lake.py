@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import HadoopFiles, LakeTable
+from sluicemq.pipeline.delta import HadoopPath, LakeTable
 from sluicemq.pipeline.jobs.lake import TABLES, Lake
 from sluicemq.pipeline.jobs.schemas import GOLD
 from sluicemq.pipeline.report import figures
@@ -61,7 +60,7 @@ def report_lake(
     since, until = _whole_minute(since), _whole_minute(until)
     if since is not None and until is not None and since >= until:
         raise ConfigurationError(f"the period ends ({until}) before it begins ({since})")
-    if not HadoopFiles(spark, lake.location).exists(lake.location):
+    if not HadoopPath(spark, lake.location).exists():
         raise ConfigurationError(
             f"there is no lake in {lake}: sluicemq pipeline run or backfill makes one"
         )
@@ -125,13 +124,22 @@ def _examples(dead_letters: DataFrame) -> DataFrame:
 
 
 def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> figures.LakeState:
-    table_states = tuple(
-        {"name": name, "rows": table.read(spark).count(), **asdict(table.state(spark))}
-        for name, table in tables.items()
-    )
+    table_states = []
+    for name, table in tables.items():
+        details = table.details(spark)
+        table_states.append(
+            {
+                "name": name,
+                "rows": table.read(spark).count(),
+                "files": details.numFiles,
+                "size": details.sizeInBytes,
+                "version": table.version(spark),
+                "changed": details.lastModified,
+            }
+        )
     gold = tables.get("gold.traffic")
     progress = []
     for application, tag in sorted(gold.tags(spark).items()) if gold is not None else ():
         broker = application.removeprefix("sluicemq/").rpartition("/")[0]
         progress.append((broker or application, tag.version, tag.written))
-    return figures.LakeState(table_states, tuple(progress))
+    return figures.LakeState(tuple(table_states), tuple(progress))

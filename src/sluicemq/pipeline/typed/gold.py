@@ -219,14 +219,11 @@ class _GoldWriter:
         identity = [self._gold.sql, *self._gold.keys, *ids]
         digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
         prefix = f"sluicemq/{self._table.name}/"
-        versions = {
-            application: version
-            for application, version in self._table.progress(self._spark).items()
-            if application.startswith(prefix)
-        }
-        latest = max(versions, key=_number, default=f"{prefix}0/")
+        tags = self._table.tags(self._spark)
+        queries = (application for application in tags if application.startswith(prefix))
+        latest = max(queries, key=_number, default=f"{prefix}0/")
         if latest.endswith(f"/{digest}"):
-            return latest, versions[latest]
+            return latest, tags[latest].version
         return f"{prefix}{_number(latest) + 1}/{digest}", None
 
     def _result(self, tables: Mapping[str, DataFrame]) -> DataFrame:
