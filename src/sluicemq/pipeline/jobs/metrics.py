@@ -29,7 +29,7 @@ class PipelineMetrics:
         self.registry.register(self.listener)
         self._messages = Counter(
             "sluicemq_typed_messages",
-            "Messages of the destinations of a typed table, by what became of them.",
+            "Messages of the destinations of a typed table, by outcome.",
             ("table", "outcome"),
             registry=self.registry,
         )

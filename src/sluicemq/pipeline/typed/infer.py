@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
@@ -156,15 +156,14 @@ def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, t
 
 
 def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
-    """Return what Spark infers, with wider decimals. Only its Java interface infers from a
-    DataFrame of texts."""
-    java: Any = texts
-    reader = java.sparkSession._jsparkSession.read()
-    for name, value in _OPTIONS[format].items():
-        reader = reader.option(name, value)
-    jvm = java.sparkSession._jvm
-    dataset = getattr(java._jdf, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
-    schema = getattr(reader, str(format))(dataset).schema()
+    """Return what Spark infers, with wider decimals."""
+    reader = texts.sparkSession.read.options(**_OPTIONS[format])
+    parsers: dict[Format, Callable[[DataFrame], DataFrame]] = {
+        Format.JSON: reader.json,
+        Format.CSV: reader.csv,
+        Format.XML: reader.xml,
+    }
+    schema = parsers[format](texts).schema
     return StructType.fromJson(json.loads(DECIMAL.sub(_widen_decimal, schema.json())))
 
 
