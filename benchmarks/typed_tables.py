@@ -106,7 +106,7 @@ def main(directory: Path, settings: dict[str, str]) -> None:
         lake = Lake(directory / "typed", broker=f"broker{number}")
         definition = Definition(tables=(table,))
         summary = overview(messages, definition)
-        (counts,) = write_typed(spark, messages, definition, lake, summary).values()
+        (counts,) = write_typed(messages, definition, lake, summary).values()
         assert counts.written == MESSAGES
 
     (bare_wall, bare_cpu), (wall, cpu) = measure(spark, {"from_json": bare, "typed table": typed})

@@ -66,7 +66,7 @@ def compare_typed(
     counts = {}
     with tempfile.TemporaryDirectory() as directory:
         recomputed_lake = LakeDirectory(Path(directory), lake.broker)
-        process(spark, events.persist(), definition, recomputed_lake)
+        process(events.persist(), definition, recomputed_lake)
         for table in definition.tables:
             for name in (f"silver.{table.name}", f"silver.{table.name}_quarantine"):
                 if (

@@ -43,7 +43,7 @@ def names(spark: SparkSession) -> list[str]:
 
 def test_all_tables_are_found_by_name(spark: SparkSession, tmp_path: Path, catalog: str) -> None:
     lake = LakeDirectory(tmp_path / "lake's", catalog=catalog)
-    process(spark, batch(spark, [b'{"id": 1}', b"{"], 1), DEFINITION, lake)
+    process(batch(spark, [b'{"id": 1}', b"{"], 1), DEFINITION, lake)
     assert names(spark) == [
         "gold.ids",
         "gold.typed_counts",
@@ -51,7 +51,7 @@ def test_all_tables_are_found_by_name(spark: SparkSession, tmp_path: Path, catal
         "silver.orders_quarantine",
     ]
     wider = replace(DEFINITION, tables=(replace(ORDERS, schema="id BIGINT, note STRING"),))
-    process(spark, batch(spark, [b'{"id": 2, "note": "n"}'], 3), wider, lake)
+    process(batch(spark, [b'{"id": 2, "note": "n"}'], 3), wider, lake)
     table_rows = spark.table("spark_catalog.silver.orders").select("id", "note").collect()
     assert sorted(map(tuple, table_rows)) == [(1, None), (2, "n")]
     assert spark.table("gold.ids").collect() == lake.read(spark, "gold.ids").collect()
@@ -61,14 +61,14 @@ def test_a_catalog_has_the_tables_of_one_lake(
     spark: SparkSession, tmp_path: Path, catalog: str
 ) -> None:
     first, second = (LakeDirectory(tmp_path / name, catalog=catalog) for name in "12")
-    process(spark, batch(spark, [b'{"id": 1}'], 1), DEFINITION, first)
+    process(batch(spark, [b'{"id": 1}'], 1), DEFINITION, first)
     location = first.table("silver.orders").location
     text = f"silver.orders is file:{location} already, not {second.location}"
     with pytest.raises(ConfigurationError, match=text):
-        process(spark, batch(spark, [b'{"id": 2}'], 1), DEFINITION, second)
+        process(batch(spark, [b'{"id": 2}'], 1), DEFINITION, second)
     assert not second.table("silver.orders").exists(spark)
     # without a catalog, any number of lakes
-    process(spark, batch(spark, [b'{"id": 2}'], 1), DEFINITION, LakeDirectory(tmp_path / "2"))
+    process(batch(spark, [b'{"id": 2}'], 1), DEFINITION, LakeDirectory(tmp_path / "2"))
     assert spark.table("silver.orders").select("id").collect()[0]["id"] == 1
     # before a lake has any table, those that the pipeline will create are checked
     first.anomalies.append(spark.createDataFrame([], first.anomalies.schema), None)

@@ -39,4 +39,4 @@ def write(
 ) -> TableCounts | None:
     definition = Definition(tables=(table,))
     summary = overview(events, definition)
-    return write_typed(spark, events, definition, lake, summary).get(table.name)
+    return write_typed(events, definition, lake, summary).get(table.name)

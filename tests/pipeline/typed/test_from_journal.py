@@ -71,7 +71,7 @@ def test_messages_of_a_queue_become_rows(
     check(spark, definition)
     events = read_published(spark, {"path": str(journal)}, "*").persist()
     for _ in range(2):
-        process(spark, events, definition, lake)
+        process(events, definition, lake)
     assert lake.rows(spark, "silver.orders", "id", "double(amount)", "customer") == [
         (1, 15.0, "Ada"),
         (2, 99.0, "Bob"),

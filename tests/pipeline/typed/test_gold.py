@@ -79,7 +79,7 @@ def test_incremental_refresh_equals_recomputation(spark: SparkSession, tmp_path:
     ]
     first = 1
     for bodies in batches:
-        process(spark, batch(spark, bodies, first), DEFINITION, lake)
+        process(batch(spark, bodies, first), DEFINITION, lake)
         first += len(bodies)
         for gold in DEFINITION.gold:
             assert lake.rows(spark, f"gold.{gold.name}", "*") == recomputed(spark, lake, gold)
@@ -100,7 +100,7 @@ def test_random_changes_equal_recomputation(spark: SparkSession, tmp_path: Path)
             else order(id, choose.randrange(50), choose.choice(["a", "b", "c", None]))
             for id in (choose.randrange(12) for _ in range(15))
         ]
-        process(spark, batch(spark, bodies, first), DEFINITION, lake)
+        process(batch(spark, bodies, first), DEFINITION, lake)
         first += len(bodies)
         for gold in DEFINITION.gold:
             assert lake.rows(spark, f"gold.{gold.name}", "*") == recomputed(spark, lake, gold)
@@ -110,7 +110,7 @@ def test_interrupted_refresh_is_repeated_and_done_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = LakeDirectory(tmp_path)
-    process(spark, batch(spark, [order(1, 10, "a"), order(2, 20, "b")], 1), DEFINITION, lake)
+    process(batch(spark, [order(1, 10, "a"), order(2, 20, "b")], 1), DEFINITION, lake)
     second = batch(spark, [order(1, 11, "a"), deletion(2)], 3)
 
     def killed(*_: object) -> None:
@@ -119,9 +119,9 @@ def test_interrupted_refresh_is_repeated_and_done_once(
     with monkeypatch.context() as patch:
         patch.setattr("sluicemq.pipeline.typed.gold._GoldWriter.refresh", killed)
         with pytest.raises(KeyboardInterrupt):
-            process(spark, second, DEFINITION, lake)
+            process(second, DEFINITION, lake)
     for _ in range(2):
-        process(spark, second, DEFINITION, lake)
+        process(second, DEFINITION, lake)
         assert gold_versions(spark, lake, "turnover", "large") == [1, 1]
     assert lake.rows(spark, "gold.turnover", "*") == recomputed(spark, lake, TURNOVER)
     counts = lake.rows(spark, "gold.typed_counts", "table", "last_sequence", "messages", "deleted")
@@ -132,7 +132,7 @@ def test_another_query_is_recomputed_and_so_is_the_former_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = LakeDirectory(tmp_path)
-    process(spark, batch(spark, [order(1, 10, "a"), order(2, 20, "b")], 1), DEFINITION, lake)
+    process(batch(spark, [order(1, 10, "a"), order(2, 20, "b")], 1), DEFINITION, lake)
     other = GoldTable(
         name="turnover",
         sql="SELECT country, count(*) AS orders FROM silver.orders GROUP BY country",
@@ -147,8 +147,8 @@ def test_another_query_is_recomputed_and_so_is_the_former_one(
 
 def test_lost_change_data_feed_leads_to_a_full_refresh(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
-    process(spark, batch(spark, [order(1, 10, "a"), order(2, 20, "b")], 1), DEFINITION, lake)
-    process(spark, batch(spark, [order(1, 11, "a")], 3), Definition(tables=(ORDERS,)), lake)
+    process(batch(spark, [order(1, 10, "a"), order(2, 20, "b")], 1), DEFINITION, lake)
+    process(batch(spark, [order(1, 11, "a")], 3), Definition(tables=(ORDERS,)), lake)
     for name in ("false", "true"):
         spark.sql(
             f"ALTER TABLE delta.`{lake.table('silver.orders').location}` "
@@ -170,9 +170,9 @@ def test_full_refresh_reads_several_tables_of_its_own_lake(
     definition = Definition(tables=(ORDERS,), gold=(TURNOVER, joined))
     for number in (1, 2):
         lake = LakeDirectory(tmp_path / str(number))
-        assert process(spark, batch(spark, [], 1), definition, lake) == {}
+        assert process(batch(spark, [], 1), definition, lake) == {}
         assert not lake.table("gold.turnover").exists(spark)
-        process(spark, batch(spark, [order(number, 10, "a")], 1), definition, lake)
+        process(batch(spark, [order(number, 10, "a")], 1), definition, lake)
         assert lake.rows(spark, "gold.joined", "id") == [(number,)]
     refresh_gold(spark, definition, lake)
     assert gold_versions(spark, lake, "turnover", "joined") == [0, 0]
@@ -185,7 +185,7 @@ def test_gold_tables_wait_for_the_tables_that_they_read(
     best = GoldTable(name="best", sql="SELECT max(amount) AS amount FROM gold.turnover")
     traffic = GoldTable(name="busy", sql="SELECT destination FROM gold.traffic")
     definition = Definition(tables=(ORDERS,), gold=(best, traffic, TURNOVER))
-    process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
+    process(batch(spark, [order(1, 10, "a")], 1), definition, lake)
     assert lake.rows(spark, "gold.best", "int(amount)") == [(10,)]
     assert not lake.table("gold.busy").exists(spark)
     spark.sql("SELECT 'orders' AS destination").write.format("delta").save(lake.gold.location)
@@ -206,7 +206,7 @@ def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path:
     with pytest.raises(
         ConfigurationError, match=r"pipeline\.toml:9: gold table 'wrong': .*nothing"
     ):
-        process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
+        process(batch(spark, [order(1, 10, "a")], 1), definition, lake)
 
 
 def test_conflict_with_another_commit_is_no_error_of_the_query(
@@ -217,7 +217,7 @@ def test_conflict_with_another_commit_is_no_error_of_the_query(
         raise ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] Transaction conflict detected.")
 
     lake = LakeDirectory(tmp_path)
-    process(spark, batch(spark, [order(1, 10, "a")], 1), Definition(tables=(ORDERS,)), lake)
+    process(batch(spark, [order(1, 10, "a")], 1), Definition(tables=(ORDERS,)), lake)
     monkeypatch.setattr(LakeTable, "overwrite", conflict)
     with pytest.raises(ConcurrentAppendException):
         refresh_gold(spark, DEFINITION, lake)

@@ -293,12 +293,12 @@ def test_counts_when_the_journal_is_read_again_for_another_table(
     lake = LakeDirectory(tmp_path)
     bodies = [order(1, 1), order(2, -1), order(3, 3), order(4, 4)]
     added = Definition(tables=(table(), table(name="copies", expectations=())))
-    process(spark, batch(spark, bodies[:2], 1), Definition(tables=(table(),)), lake)
-    process(spark, batch(spark, bodies[2:3], 3), Definition(tables=(table(),)), lake)
+    process(batch(spark, bodies[:2], 1), Definition(tables=(table(),)), lake)
+    process(batch(spark, bodies[2:3], 3), Definition(tables=(table(),)), lake)
     for _ in range(2):
-        process(spark, batch(spark, bodies[:1], 1), added, lake)
+        process(batch(spark, bodies[:1], 1), added, lake)
     # the second of these batches has a new message, too
-    process(spark, batch(spark, bodies[1:], 2), added, lake)
+    process(batch(spark, bodies[1:], 2), added, lake)
     columns = ("table", "last_sequence", "messages", "written", "quarantined")
     assert lake.rows(spark, "gold.typed_counts", *columns) == [
         ("copies", 1, 1, 1, 0),
@@ -320,12 +320,12 @@ def test_relocated_message_is_counted_once(
     drop = Expectation(name="small", check="amount < 100", action=Action.DROP)
     definition = Definition(tables=(table(key=key, expectations=(drop,)),))
     bodies = [order(1, 1), order(2, 200), order(1, 11)]
-    process(spark, batch(spark, bodies, 5), definition, lake)
+    process(batch(spark, bodies, 5), definition, lake)
     relocated = Journal(first=50)
     for original, body in ((3, order(3, 3)), (5, order(1, 1)), (6, order(2, 200))):
         relocated.message(100, body, "json")
         relocated.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
-    process(spark, frame(spark, relocated.rows), definition, lake)
+    process(frame(spark, relocated.rows), definition, lake)
     columns = ("first_sequence", "last_sequence", "messages", "written", "dropped")
     assert lake.rows(spark, "gold.typed_counts", *columns) == [(5, 7, 3, 2, 1), (50, 52, 1, 1, 0)]
 
@@ -337,10 +337,10 @@ def test_removed_table_is_written_again_from_the_first_batch(
     lake = LakeDirectory(tmp_path)
     definition = Definition(tables=(table(key=key),))
     bodies = [order(1, 1), order(2, -1), order(3, 3)]
-    process(spark, batch(spark, bodies, 1), definition, lake)
+    process(batch(spark, bodies, 1), definition, lake)
     shutil.rmtree(tmp_path / "silver" / "orders")
     for index in range(3):
-        process(spark, batch(spark, bodies[index : index + 1], index + 1), definition, lake)
+        process(batch(spark, bodies[index : index + 1], index + 1), definition, lake)
     assert lake.rows(spark, "silver.orders", "id") == [(1,), (3,)]
     assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
 
@@ -371,7 +371,7 @@ def test_two_lakes_and_several_tables_in_one_session(spark: SparkSession, tmp_pa
     )
     first, second = LakeDirectory(tmp_path / "1"), LakeDirectory(tmp_path / "2")
     for lake, id in ((first, 1), (second, 2)):
-        counts = process(spark, batch(spark, [order(id, 1)], 1), definition, lake)
+        counts = process(batch(spark, [order(id, 1)], 1), definition, lake)
         assert sorted(counts) == ["copies", "orders"]
         assert counts["copies"].unknown_fields == 2
         assert lake.rows(spark, "silver.orders", "id") == [(id,)]

@@ -297,9 +297,7 @@ class Supervisor:
         result = BatchResult(last)
         before = time.perf_counter()
         with cached(events):
-            result.typed = process(
-                events.sparkSession, events, self._job.definition, self._job.lake
-            )
+            result.typed = process(events, self._job.definition, self._job.lake)
         result.rows = sum(counts.messages for counts in result.typed.values())
         result.seconds["typed"] = time.perf_counter() - before
         return result

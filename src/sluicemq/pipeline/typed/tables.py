@@ -89,20 +89,18 @@ class ExpectationFailed(SluiceError):
     """An expectation with the action `fail` failed; nothing of the batch is in its table."""
 
 
-def process(
-    spark: SparkSession, events: DataFrame, definition: Definition, lake: Lake
-) -> dict[str, TableCounts]:
+def process(events: DataFrame, definition: Definition, lake: Lake) -> dict[str, TableCounts]:
     """Write a micro-batch to the typed tables, record its counts, and refresh the gold tables.
 
     Returns the counts of each table with messages in the batch.
 
-    `events` has the columns rows.NEEDED and all events between its first and its last record;
-    `spark` is its session. The definition has been checked (validation.check). A repeated batch
-    changes nothing. Cache `events` if reading them is expensive.
+    `events` has the columns rows.NEEDED and all events between its first and its last record. The
+    definition has been checked (validation.check). A repeated batch changes nothing. Cache `events`
+    if reading them is expensive.
 
     Raises ExpectationFailed, and ConfigurationError.
     """
-    summary = overview(events, definition)
+    spark, summary = events.sparkSession, overview(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
     table.evolve(spark, COUNTS_TABLE)
     progress = table.tagged_version(spark, application(lake.broker, table))
@@ -111,7 +109,7 @@ def process(
     counted: Mapping[str, tuple[int | None, int]] = {}
     if is_repeated or (progress >= 0 and any(summary[i.name].relocated for i in definition.tables)):
         counted = _counted_records(spark, lake, definition, table)
-    counts = write_typed(spark, events, definition, lake, summary, counted)
+    counts = write_typed(events, definition, lake, summary, counted)
     if counts:
         last = summary["_last"]
         # without a tag for a table that has no counts yet: Delta would leave them out
@@ -173,7 +171,6 @@ def overview(events: DataFrame, definition: Definition) -> Row:
 
 
 def write_typed(
-    spark: SparkSession,
     batch: DataFrame,
     definition: Definition,
     lake: Lake,
@@ -192,7 +189,7 @@ def write_typed(
     for table in definition.tables:
         first, end = counted.get(table.name, (None, -1))
         if summary[table.name].messages and summary[table.name].last > end:
-            writer = _TableWriter(spark, definition, table, lake, summary)
+            writer = _TableWriter(batch.sparkSession, definition, table, lake, summary)
             messages = published(batch, table)
             if end >= 0:
                 messages = messages.where(f.col("sequence") > end)
