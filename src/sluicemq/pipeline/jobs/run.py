@@ -43,6 +43,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
@@ -154,6 +155,34 @@ class RunningQuery:
     written: deque[tuple[int, BatchResult]] = field(default_factory=deque)
     batch_error: Exception | None = None
     handle: StreamingQuery | None = None
+
+    def progress(self) -> StreamingQueryProgress | None:
+        return self.handle.lastProgress if self.handle is not None else None
+
+    def has_ended(self) -> bool:
+        """Return True if the query has ended. Raises its error."""
+        if self.handle is not None and self.handle.isActive:
+            return False
+        error = self.batch_error or (self.handle and self.handle.exception())
+        if error:
+            raise error
+        return True
+
+    def end(self, deadline: float = 0.0) -> None:
+        """Stop the query; after its current batch if that ends before `deadline` (monotonic)."""
+        handle = self.handle
+        if handle is not None:
+            while (
+                handle.isActive and handle.status["isTriggerActive"] and time.monotonic() < deadline
+            ):
+                time.sleep(_POLL_SECONDS)
+            handle.stop()
+
+    def unread_records(self) -> int | None:
+        """Return the number of records after the query's last batch; None if unknown."""
+        progress = self.progress()
+        report = lag_of(progress.sources[0].latestOffset) if progress is not None else None
+        return report.lag.records if report is not None else None
 
 
 class Supervisor:
@@ -338,21 +367,21 @@ class Supervisor:
             writers = [self._writer(query, journal) for query in self._queries]
             for query, writer in zip(self._queries, writers, strict=True):
                 self._start_query(query, writer, interval)
-            while [q for q in self._queries if not _has_ended(q)] and not self._stop.is_set():
+            while [q for q in self._queries if not q.has_ended()] and not self._stop.is_set():
                 self._report_batches()
                 time.sleep(_POLL_SECONDS)
             deadline = time.monotonic() + _STOP_SECONDS
             for query in self._queries:
-                _end(query, deadline)
+                query.end(deadline)
         finally:
             for query in self._queries:
-                _end(query)
+                query.end()
             self._report_batches(ended=True)
 
     def _report_batches(self, ended: bool = False) -> None:
         """Report the committed batches; if the queries have `ended`, all written ones."""
         for query in self._queries:
-            progress = query.handle.lastProgress if query.handle is not None else None
+            progress = query.progress()
             while query.written:
                 batch, result = query.written[0]
                 if not ended and (progress is None or progress["batchId"] < batch):
@@ -363,7 +392,7 @@ class Supervisor:
 
     def _lag(self) -> int | None:
         """Return the number of unread records of the slowest query; None if unknown."""
-        unread = [_unread_records(query) for query in self._queries]
+        unread = [query.unread_records() for query in self._queries]
         counts = [records for records in unread if records is not None]
         return max(counts) if len(counts) == len(unread) else None
 
@@ -436,26 +465,6 @@ def _typed_name(definition: Definition) -> str:
     return f"typed-{hashlib.sha256(repr(tables).encode()).hexdigest()[:12]}"
 
 
-def _has_ended(query: RunningQuery) -> bool:
-    """Return True if the query has ended. Raises its error."""
-    handle = query.handle
-    if handle is not None and handle.isActive:
-        return False
-    error = query.batch_error or (handle and handle.exception())
-    if error:
-        raise error
-    return True
-
-
-def _end(query: RunningQuery, deadline: float = 0.0) -> None:
-    """Stop a query; after its current batch if that ends before `deadline` (monotonic time)."""
-    handle = query.handle
-    if handle is not None:
-        while handle.isActive and handle.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        handle.stop()
-
-
 def cause_of(error: Exception) -> tuple[str, SluiceError]:
     """Return the cause of an error, after the name of its class.
 
@@ -475,13 +484,6 @@ def cause_of(error: Exception) -> tuple[str, SluiceError]:
     is_transient = is_run_error and (condition is None or condition.startswith("_LEGACY"))
     kind = "" if is_transient else type(error).__name__
     return kind, SluiceError(first.rpartition(_PREFACE)[2])
-
-
-def _unread_records(query: RunningQuery) -> int | None:
-    """Return the number of records after a query's last batch; None if unknown."""
-    progress = query.handle.lastProgress if query.handle is not None else None
-    report = lag_of(progress.sources[0].latestOffset) if progress is not None else None
-    return report.lag.records if report is not None else None
 
 
 # --- lease ---------------------------------------------------------------------------------------
