@@ -159,7 +159,7 @@ class BrokerFixture(jmq.Harness):
         self.api_fixture = self.loop.run_until_complete(self._open(directory))
         self.clock = self.api_fixture.clock
         self.broker = self.api_fixture.broker
-        self.broker.on_flush_needed(self._wake)
+        self.broker.on_flush_needed(self._schedule_flush)
         self.users = Users(self.api_fixture)
         self.users_file = directory / "users.json"
         self.database = self.users_file.read_bytes()

@@ -23,7 +23,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="package")
 def sample_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
     """A broker without users and with data for every page; tests must not change it."""
-    with ConsoleFixture(tmp_path_factory.mktemp("furnished")) as console:
+    with ConsoleFixture(tmp_path_factory.mktemp("sample")) as console:
         console.create_sample_data()
         yield console
 

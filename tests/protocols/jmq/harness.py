@@ -118,7 +118,7 @@ class DiskHarness(Harness):
         self.directory = directory
         self.journal = FileJournal.open(directory, notify=_ignore)
         self.broker = Broker(self.journal, self.clock)
-        self.broker.on_flush_needed(self._wake)
+        self.broker.on_flush_needed(self._schedule_flush)
         self.journal.set_snapshot_source(lambda: snapshot(self.broker))
         recover(self.broker, self.journal.recovery)
         self.coordinator = Coordinator(self.broker)
