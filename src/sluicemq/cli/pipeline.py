@@ -87,6 +87,14 @@ DefinitionOption = Annotated[
     ),
 ]
 
+LossOption = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-data-loss/--no-fail-on-data-loss",
+        help="End with an error if unread records were removed or are damaged; otherwise log a "
+        "warning and continue behind them.",
+    ),
+]
 _ALL: Final = "bronze,silver,gold"
 
 
@@ -120,6 +128,7 @@ def run(
     max_rows: RowsOption = 1_048_576,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
+    fail_on_data_loss: LossOption = True,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -137,7 +146,7 @@ def run(
     starts with the oldest event that the journal retains.
     """
     delta_lake, settings = _lake(lake, broker, catalog), spark_settings(master, conf)
-    source = source_of(journal, url, password_file, token_file)
+    source = source_of(journal, url, password_file, token_file, fail_on_data_loss)
     gold_seconds = seconds("--interval", interval)
     tables_seconds = 10 * gold_seconds
     if tables_interval is not None:
@@ -171,6 +180,7 @@ def backfill(
     max_rows: RowsOption = 4_194_304,
     max_bytes: BytesOption = "1GiB",
     watermark: LateOption = "1h",
+    fail_on_data_loss: LossOption = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Write everything that the journal holds now to the tables, then exit. Continues from their
@@ -182,7 +192,7 @@ def backfill(
         limit = int(quantity("--max-bytes", max_bytes, Unit.BYTES))
         _rebuild(delta_lake, settings, max_rows, limit, as_json)
         return
-    source = source_of(journal, url, password_file, token_file)
+    source = source_of(journal, url, password_file, token_file, fail_on_data_loss)
     job = _job(source, delta_lake, slot, tables, max_rows, max_bytes, watermark, definition)
     _supervise(job, settings, None, as_json)
 

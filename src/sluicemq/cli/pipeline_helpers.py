@@ -95,16 +95,24 @@ def credentials(password_file: Path | None, token_file: Path | None) -> dict[str
 
 
 def source_of(
-    journal: Path | None, url: str | None, password_file: Path | None, token_file: Path | None
+    journal: Path | None,
+    url: str | None,
+    password_file: Path | None,
+    token_file: Path | None,
+    fail_on_data_loss: bool = True,
 ) -> dict[str, str]:
-    """Return the source's options that locate the journal. Raises ConfigurationError."""
+    """Return the source's options that locate the journal, and `failOnDataLoss` if it is off.
+
+    Raises ConfigurationError.
+    """
+    options = {} if fail_on_data_loss else {"failOnDataLoss": "false"}
     if url is None:
         if password_file or token_file:
             raise ConfigurationError("--password-file and --token-file go with --url")
-        return {"path": str(locate(journal).absolute())}
+        return {"path": str(locate(journal).absolute()), **options}
     if journal is not None:
         raise ConfigurationError("give either --journal or --url")
-    return {"url": url, **credentials(password_file, token_file)}
+    return {"url": url, **credentials(password_file, token_file), **options}
 
 
 class ProgressDisplay(Progress):

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.cli.main import main
 from sluicemq.journal import Cause, FileJournal, Slots
+from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
 from sluicemq.pipeline.jobs import run, silver
@@ -115,6 +116,34 @@ def test_backfill_goes_on_where_the_tables_are(
         shutil.rmtree(table.location)
     assert backfill(*journal_options)[-1]["rows"] == 66
     traffic.check(spark)
+
+
+def test_backfill_continues_behind_removed_records_on_request(
+    spark: SparkSession, traffic: Traffic, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def backfill(*options: str) -> int:
+        arguments = ["--lake", str(traffic.lake.directory), "--broker", "b"]
+        journal_options = ["--journal", str(traffic.directory), "--tables", "bronze"]
+        return main(["pipeline", "backfill", *arguments, *journal_options, *options])
+
+    assert backfill() == 0
+    rows_before = traffic.lake.bronze.read(spark).count()
+    for _ in range(4):
+        traffic.go_on()
+        traffic.journal.seal()
+    journal_directory = traffic.directory / "journal"
+    segments = list_segments(journal_directory)
+    for first in segments[:-2]:
+        segment_path(journal_directory, first).unlink()
+    capfd.readouterr()
+
+    assert backfill() != 0
+    assert "are gone" in capfd.readouterr().err
+    assert traffic.lake.bronze.read(spark).count() == rows_before
+    assert backfill("--no-fail-on-data-loss") == 0
+    events = traffic.lake.bronze.read(spark)
+    remaining_events = events.where(f"sequence >= {segments[-2]}")
+    assert 0 < remaining_events.count() == events.count() - rows_before
 
 
 def test_queries_add_no_variable_to_the_environment_that_they_share(
