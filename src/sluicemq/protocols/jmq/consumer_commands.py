@@ -18,7 +18,7 @@ from typing import Final
 from sluicemq.broker import Consumer, Delivery, Selector
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
-from sluicemq.model.errors import AccessDenied
+from sluicemq.model.errors import AccessDenied, ProtocolError
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import (
     JmqConnection,
@@ -57,6 +57,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     SHARED_DURABLE,
     Durables,
     Terms,
+    expect_unused,
     subscription_name,
     topic_of,
 )
@@ -357,7 +358,7 @@ class ConsumerCommands:
                 name_or_pattern = permission_name(topic_of(subscription))
                 connection.channel.demand(Operation.CONSUME, name_or_pattern)
             if subscriptions:
-                durables.expect_unused(qualified_name, closing)
+                expect_unused(qualified_name, subscriptions, closing)
                 return qualified_name
         raise RejectedRequest(Status.NOT_FOUND, f"the durable subscription {name} does not exist")
 
@@ -366,7 +367,7 @@ class ConsumerCommands:
     ) -> None:
         """Remove a durable subscription; the reply follows when that is on disk."""
         connection = self._connection
-        self._durables.remove(durable_name)
+        self._durables.delete_others(durable_name, [])
         ack_record = self._broker.last_ack_record
         self._broker.when_durable(
             ack_record, partial(connection.reply, packet, properties=properties)
@@ -446,18 +447,16 @@ class ConsumerCommands:
 
     def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
         """Return consumer id and SysMessageID of each block. Raises RejectedRequest."""
-        body = packet.body
         kind: int = BodyType.NONE
         if self._connection.level < Level.MQ_3_0:
             kind = BodyType.CONSUMERID_I_SYSMESSAGEID
         if packet.block:
             kind = number(packet, "JMQBodyType", kind)
         width = INT_BLOCK if kind == BodyType.CONSUMERID_I_SYSMESSAGEID else LONG_BLOCK
-        if len(body) % width:
-            raise RejectedRequest(
-                Status.ERROR, f"{len(body)} bytes are not a multiple of the block size, {width}"
-            )
-        return decode_blocks(body, width)
+        try:
+            return decode_blocks(packet.body, width)
+        except ProtocolError as error:
+            raise RejectedRequest(Status.ERROR, str(error)) from None
 
     def _find(self, consumer_id: int) -> JmsConsumer | None:
         """Return the consumer; None if it is closed without unacked messages.

@@ -291,7 +291,7 @@ class JmsConsumer:
         except BrokerError:
             self.end()
             if terms.durable:
-                self._durables.restore(terms.name, existing)
+                self._durables.delete_others(terms.name, existing)
             raise
         if terms.durable:
             self._durables.delete_replaced(terms)

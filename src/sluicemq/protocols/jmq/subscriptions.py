@@ -294,7 +294,7 @@ class Durables:
     # --- replacing and removing --------------------------------------------------------------
 
     def expect_replaceable(self, terms: Terms, identity: Identity) -> list[Subscription]:
-        """Return the subscriptions of the name of a new one, for `restore`.
+        """Return the subscriptions of the name of a new one, for `delete_others`.
 
         Raises SubscriptionInUse if the subscription of that name belongs to another user, differs
         in sharing, or has another topic and consumers.
@@ -306,7 +306,7 @@ class Durables:
             raise SubscriptionInUse(
                 f"{suffix} exists as a subscription with another kind of sharing"
             )
-        _expect_unused(terms.name, self._replaced(terms))
+        expect_unused(terms.name, self._replaced(terms))
         return self.find(terms.name)
 
     def delete_replaced(self, terms: Terms) -> None:
@@ -315,10 +315,10 @@ class Durables:
         for subscription in self._replaced(terms):
             self._broker.unsubscribe(subscription)
 
-    def restore(self, name: str, subscriptions: list[Subscription]) -> None:
-        """Delete all subscriptions of that name but these, because the request is refused."""
+    def delete_others(self, name: str, kept: list[Subscription]) -> None:
+        """Delete all subscriptions of that name but these."""
         for subscription in self.find(name):
-            if subscription not in subscriptions:
+            if subscription not in kept:
                 self._broker.unsubscribe(subscription)
         self.find(name)  # removes the name if it is no longer in use
 
@@ -330,17 +330,9 @@ class Durables:
             if topic_of(subscription) != terms.address
         ]
 
-    def expect_unused(self, name: str, closing: object = None) -> None:
-        """Raise SubscriptionInUse if the name has other consumers than `closing`."""
-        _expect_unused(name, self.find(name), closing)
 
-    def remove(self, name: str) -> None:
-        """Delete the subscriptions of a name. Raises SubscriptionInUse."""
-        self.expect_unused(name)
-        self.restore(name, [])
-
-
-def _expect_unused(name: str, subscriptions: list[Subscription], closing: object = None) -> None:
+def expect_unused(name: str, subscriptions: list[Subscription], closing: object = None) -> None:
+    """Raise SubscriptionInUse if one of the subscriptions has other consumers than `closing`."""
     for subscription in subscriptions:
         if any(consumer.sink is not closing for consumer in subscription.consumers):
             raise SubscriptionInUse(f"{name} has a consumer")
