@@ -599,16 +599,13 @@ class OfflineImport:
         self._clock = broker.clock
         self._writer = writer
 
-    def message(
-        self, message: Message, destination: int, references: int, attempts: Mapping[int, int]
-    ) -> int:
+    def message(self, message: Message, destination: int, attempts: Mapping[int, int]) -> int:
         """Append a message of the unit and return its sequence.
 
-        `references` is the number of its subscriptions; `attempts` is the number of failed
-        deliveries by the number of the subscription.
+        `attempts` are its failed deliveries by the number of each subscription that receives it.
         """
         message.arrival = self._clock.wall
-        sequence = self._journal.append_message(message, destination, references, False)
+        sequence = self._journal.append_message(message, destination, len(attempts), False)
         for subscription, count in attempts.items():
             if count:
                 payload = encode(Attempts(subscription, [(sequence, count)]))

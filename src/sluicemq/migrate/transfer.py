@@ -34,7 +34,7 @@ import filecmp
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -52,7 +52,14 @@ from sluicemq.journal import FileJournal
 from sluicemq.journal.files import JOURNAL_NAME, open_and_inherit_owner
 from sluicemq.journal.slots import now_ms
 from sluicemq.migrate.configuration import add_users
-from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
+from sluicemq.migrate.plan import (
+    KEY_BYTES,
+    Key,
+    Plan,
+    PreparedTransaction,
+    SourceMessage,
+    key_of,
+)
 from sluicemq.migrate.source_files import SourceError
 from sluicemq.model.destination import (
     Address,
@@ -310,19 +317,27 @@ class _Transfer:
             return None
         return RoutedMessage(message, source_message.key, number, attempts)
 
-    def _write(self, part: list[RoutedMessage]) -> None:
-        """Append one unit."""
-        number = self._ledger.begin_part([routed.key for routed in part])
-        for routed in part:
-            self._append(routed)
-        self._import.end_unit(number, len(part))
+    def _write(
+        self, part: list[RoutedMessage], branches: Sequence[PreparedTransaction] = ()
+    ) -> None:
+        """Append one unit: messages with their past deliveries, and prepared transactions that
+        acknowledge some of them."""
+        keys = [routed.key for routed in part] + [_branch_key(branch.xid) for branch in branches]
+        unit_number = self._ledger.begin_part(keys)
+        sequences: dict[Key, int] = {}
+        for message, key, number, attempts in part:
+            sequences[key] = self._import.message(message, number, attempts)
+            self._outcome.imported[message.destination] += 1
+        for branch in branches:
+            acks: dict[int, list[int]] = {}
+            for source_message, name in branch.acks:
+                if sequence := sequences.get(source_message.key):
+                    target = self._subscription_number(source_message.message.destination, name)
+                    if target is not None:
+                        acks.setdefault(target, []).append(sequence)
+            self._import.prepared(branch.xid, branch.sends, list(acks.items()))
+        self._import.end_unit(unit_number, len(part))
         self._ledger.end_part()
-
-    def _append(self, routed: RoutedMessage) -> int:
-        """Append a message and its past deliveries. Returns its sequence number."""
-        message, _, number, attempts = routed
-        self._outcome.imported[message.destination] += 1
-        return self._import.message(message, number, len(attempts), attempts)
 
     def _subscription_number(self, address: Address, name: str) -> int | None:
         """Return the number of a subscription in the journal; None if it does not exist."""
@@ -352,23 +367,8 @@ class _Transfer:
         ]
         self._outcome.imported_earlier += len(acked_messages) - len(new_messages)
         routed_messages = [routed for message in new_messages if (routed := self._route(message))]
-        if not branches and not routed_messages:
-            return
-        unit_keys = [routed.key for routed in routed_messages] + [
-            _branch_key(branch.xid) for branch in branches
-        ]
-        number = self._ledger.begin_part(unit_keys)
-        sequences = {routed.key: self._append(routed) for routed in routed_messages}
-        for branch in branches:
-            acks: dict[int, list[int]] = {}
-            for source_message, name in branch.acks:
-                if sequence := sequences.get(source_message.key):
-                    target = self._subscription_number(source_message.message.destination, name)
-                    if target is not None:
-                        acks.setdefault(target, []).append(sequence)
-            self._import.prepared(branch.xid, branch.sends, list(acks.items()))
-        self._import.end_unit(number, len(routed_messages))
-        self._ledger.end_part()
+        if branches or routed_messages:
+            self._write(routed_messages, branches)
 
 
 def _branch_key(xid: bytes) -> Key:
