@@ -59,8 +59,6 @@ from sluicemq.migrate.openmq.transactions import (
     LOCAL,
     LOG,
     PREPARED,
-    SYSID_SIZE,
-    XID_SIZE,
     Event,
     LoggedAck,
     LoggedTransaction,
@@ -82,8 +80,9 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message, Property
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES, Pattern, is_wildcard
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, XID_SIZE
 from sluicemq.protocols.jmq.mapping import message_of
-from sluicemq.protocols.jmq.packets import MAGIC
+from sluicemq.protocols.jmq.packets import MAGIC, DestType
 from sluicemq.protocols.jmq.subscriptions import (
     DURABLE,
     SHARED_DURABLE,
@@ -100,10 +99,6 @@ DELIVERED: Final = 1
 ACKNOWLEDGED: Final = 2
 QUEUE: Final = 0
 """Consumer number of a queue."""
-
-TEMPORARY: Final = 0x10
-AUTOMATIC: Final = 0x20
-INTERNAL: Final = 0x40
 
 OVERFLOW: Final = {
     0: Overflow.BLOCK,
@@ -220,12 +215,12 @@ def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
     if not record.uid.name:
         raise Damage(f"{entry.location}: a destination has no name")
     address = Address(Kind.QUEUE if record.uid.is_queue else Kind.TOPIC, record.uid.name)
-    if record.type & TEMPORARY:
+    if record.type & DestType.TEMP:
         plan.skip("destination", str(address), "it is temporary, and its connection is closed")
         return None
-    if not record.type & INTERNAL:
+    if not record.type & DestType.INTERNAL:
         _report_unsupported(plan, address, record)
-    if not record.type & (AUTOMATIC | INTERNAL):
+    if not record.type & (DestType.AUTO | DestType.INTERNAL):
         active_consumers, max_consumers = consumer_limits(
             record.max_active_count, record.max_failover_count
         )

@@ -53,12 +53,11 @@ from sluicemq.migrate.openmq.records import (
     uid_number,
 )
 from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, XID_SIZE
 from sluicemq.protocols.jmq.wire import FIXED_SIZE
 
 LOG: Final = "txnlog"
 INCOMPLETE: Final = "incompleteTxnStore"
-XID_SIZE: Final = 136
-SYSID_SIZE: Final = 32
 PREPARED: Final = 5
 COMMITTED: Final = 6
 LOCAL: Final = 1
