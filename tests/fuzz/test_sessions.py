@@ -104,12 +104,10 @@ class Beside(RuleBasedStateMachine):
     @rule()
     def stop_reading_and_go_on(self) -> None:
         transport = self.consumer.transport
-        transport.stalled = True
-        self.consumer.session.pause_delivery()
+        self.consumer.stop_reading()
         self.produce(WINDOW + 1)
         assert transport.written == b""
-        transport.stalled = False
-        self.consumer.session.resume_delivery()
+        self.consumer.read_again()
         self.fixture.run_event_loop()
         self.collect()
 
@@ -178,17 +176,16 @@ class Beside(RuleBasedStateMachine):
     def stop_reading(self, which: int, congested: bool) -> None:
         peer = self.hostile[which]
         if not peer.transport.stalled and peer.transport.open:
-            peer.transport.stalled = True
             if congested:
-                peer.session.pause_delivery()
+                peer.stop_reading()
+            else:
+                peer.transport.stalled = True
 
     @rule(which=hostile_peers)
     def read_on(self, which: int) -> None:
         peer = self.hostile[which]
         if peer.transport.stalled:
-            peer.transport.stalled = False
-            peer.session.resume_delivery()
-            peer.transport.unsent = True  # the server calls `flushed` then, whatever there was
+            peer.read_again()
             self.fixture.run_event_loop()
 
     # --- time, and invariants ----------------------------------------------------------------

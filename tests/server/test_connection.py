@@ -212,7 +212,7 @@ def test_the_backlog_of_a_slow_reader_is_measured_at_every_write(
         assert fixture.session.calls == (["pause_delivery"] if number > 4 else [])
     fixture.connection.resume_writing()
     fixture.batch.end()
-    assert fixture.session.calls == ["pause_delivery", "resume_delivery", "flushed"]
+    assert fixture.session.calls == ["pause_delivery", "flushed"]
 
 
 def test_only_a_peer_that_reads_nothing_is_cut_off(fixture: ConnectionFixture) -> None:
@@ -239,12 +239,10 @@ def test_a_session_that_answers_when_its_connection_has_gone(fixture: Connection
     assert fixture.transport.done == []
 
 
-@pytest.mark.parametrize("fault", ["flushed", "resume_delivery"])
 def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(
-    fixture: ConnectionFixture, fault: str
+    fixture: ConnectionFixture,
 ) -> None:
-    fixture.session.fault = fault
-    fixture.connection._delivery_paused = True
+    fixture.session.fault = "flushed"
     fixture.connection.write([b"x"])
     with structlog.testing.capture_logs() as entries:
         fixture.batch.end()

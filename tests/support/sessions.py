@@ -188,6 +188,16 @@ class SessionPeer:
         self.session.receive(data)
         self.harness.run_event_loop()
 
+    def stop_reading(self) -> None:
+        """Read nothing of what the broker sends, so that its deliveries pause."""
+        self.transport.stalled = True
+        self.session.pause_delivery()
+
+    def read_again(self) -> None:
+        """Read all that the broker has sent."""
+        self.transport.stalled = self.transport.unsent = False
+        self.session.flushed()
+
     def drop(self) -> None:
         """Close the connection without a farewell of the protocol."""
         self.harness.transports.remove(self.transport)

@@ -338,16 +338,14 @@ class HttpSession(NoConsumers):
             self._transport.close()
 
     def flushed(self) -> None:
-        """Update the body's byte count: the response may be complete."""
+        """Resume writing of responses, and update the body's byte count: the response may be
+        complete."""
+        self._protocol.resume_writing()
         self._reset_body_count()
 
     def pause_delivery(self) -> None:
         """Pause writing of responses."""
         self._protocol.pause_writing()
-
-    def resume_delivery(self) -> None:
-        """Resume writing of responses."""
-        self._protocol.resume_writing()
 
     def closed(self) -> None:
         """Release the session's resources after the connection has closed."""

@@ -193,9 +193,10 @@ class Channel(Generic[Frame]):
         self.congested = True
 
     def clear_congestion(self) -> None:
-        """Note that the client has read all output."""
+        """Note that the client has read all output, and update reading."""
         self.congested = False
         self.unread = 0
+        self.update_reading()
 
     def write(self, chunks: list[bytes]) -> None:
         """Send replies, that is everything except deliveries."""

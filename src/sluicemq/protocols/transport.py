@@ -201,13 +201,13 @@ class Session(Protocol):
         """Handle EOF: the peer sends no more, but may still read. Must end in `Transport.close`."""
 
     def flushed(self) -> None:
-        """Handle that the operating system has accepted everything written so far."""
+        """Handle that the operating system has accepted everything written so far.
+
+        Deliveries that `pause_delivery` has stopped go on: the peer has caught up.
+        """
 
     def pause_delivery(self) -> None:
-        """Stop deliveries until `resume_delivery`, because the peer reads too slowly."""
-
-    def resume_delivery(self) -> None:
-        """Resume deliveries: the peer has caught up."""
+        """Stop deliveries until `flushed`, because the peer reads too slowly."""
 
     def closed(self) -> None:
         """Release all resources of the closed connection. Called exactly once.
@@ -237,9 +237,6 @@ class NoConsumers:
         """Do nothing."""
 
     def pause_delivery(self) -> None:
-        """Do nothing: the session delivers no messages."""
-
-    def resume_delivery(self) -> None:
         """Do nothing: the session delivers no messages."""
 
     def consumers(self) -> tuple[()]:

@@ -410,9 +410,7 @@ class Connection(asyncio.Protocol):
         session = self._session
         if session is not None:
             try:
-                if self._delivery_paused:
-                    self._delivery_paused = False
-                    session.resume_delivery()
+                self._delivery_paused = False
                 session.flushed()
                 if self.held_bytes:
                     self._report_input()

@@ -254,16 +254,16 @@ def test_a_client_that_does_not_read_is_not_sent_more(
     monkeypatch.setattr(destination_commands, "SLICE_BYTES", 100)
     peer.send("q", *["x" * 60] * 10)
     number, ids = browse(peer)
-    peer.session.pause_delivery()
+    peer.stop_reading()
     peer.put(peer.encode_request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
     assert peer.receive() == []
-    peer.session.resume_delivery()
+    peer.read_again()
     harness.broker.flush()
     assert 0 < len(peer.receive()) < 11
-    peer.session.pause_delivery()
+    peer.stop_reading()
     harness.run_event_loop()
     assert peer.receive() == []
-    peer.session.resume_delivery()
+    peer.read_again()
     for _ in range(10):
         harness.run_event_loop()
     assert peer.receive()[-1].flags & L
@@ -303,11 +303,11 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
     peer.send("q", *"abc")
     number, ids = browse(peer)
     properties = {"JMQConsumerID": Long(number)}
-    peer.session.pause_delivery()  # the client does not read
+    peer.stop_reading()  # the client does not read
     for selected in (ids[:1], ids[1:], ids[:1]):
         peer.put(peer.encode_request(H.DELIVER, properties, b"".join(selected))[1])
     assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
-    peer.session.resume_delivery()
+    peer.read_again()
     peer.harness.run_event_loop()
     assert [p.body for p in peer.receive() if p.is_message] == [b"a", b"b", b"c"]
     assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone

@@ -148,10 +148,10 @@ def test_stop_and_start_of_a_session(peer: Peer) -> None:
 
 def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
     peer.consume("q", peer.create_session())
-    peer.session.pause_delivery()
+    peer.stop_reading()
     peer.send("q", "a")
     assert peer.texts() == []
-    peer.session.resume_delivery()
+    peer.read_again()
     peer.harness.run_event_loop()
     assert peer.texts() == ["a"]
 

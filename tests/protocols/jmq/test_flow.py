@@ -308,8 +308,8 @@ def test_every_consumer_has_its_turn_when_a_client_reads_slowly(harness: Harness
         sender.send("q", "x")
         [message] = peer.delivered()
         received[message.consumer_id] += 1
-        peer.session.pause_delivery()
-        peer.session.resume_delivery()
+        peer.stop_reading()
+        peer.read_again()
     assert set(received.values()) == {1}
 
 

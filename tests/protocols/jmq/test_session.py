@@ -632,12 +632,12 @@ def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
 def test_the_broker_does_not_read_from_a_client_that_does_not_read() -> None:
     harness = Harness()
     peer = harness.connect()
-    peer.session.pause_delivery()
+    peer.stop_reading()
     ask = encode_packet(H.GENERATE_UID, A, 1, {"JMQQuantity": 10_000})
     for _ in range(20):
         peer.session.receive(ask)
     assert peer.transport.paused
-    peer.session.resume_delivery()
+    peer.read_again()
     assert not peer.transport.paused
 
 
@@ -713,9 +713,9 @@ def test_long_requests_wait_while_the_client_does_not_read() -> None:
     peer.session.receive(b"".join([peer.encode_request(H.STOP)[1] for _ in range(3)]))
     answer_count = len(peer.receive())
     assert answer_count < 3
-    peer.session.pause_delivery()
+    peer.stop_reading()
     harness.run_event_loop()
     assert peer.receive() == []
-    peer.session.resume_delivery()
+    peer.read_again()
     harness.run_event_loop()
     assert len(peer.receive()) == 3 - answer_count

@@ -241,12 +241,12 @@ def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client
         harness.connect().put(wire.encode_message(9, b"a", bytes(100_000)))
     client.transport.stalled = True
     client.put(b"< 9 a\r\n" * 20)
-    client.session.pause_delivery()
+    client.stop_reading()
     assert len(client.got()) < 400_000
     other = harness.connect()
     assert other.ask(b"< 0 a\r\n")
     client.transport.stalled = False
-    client.session.resume_delivery()
+    client.read_again()
     harness.run_event_loop()
     assert len(client.got()) > 1_000_000
     assert harness.bodies("a") == []

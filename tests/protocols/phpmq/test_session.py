@@ -171,11 +171,11 @@ def test_reading_pauses_while_the_client_does_not_read_the_answers_to_its_probes
 ) -> None:
     peer = harness.connect()
     probe = wire.encode_send(b"sluicemq.probe.1", b"")
-    peer.session.pause_delivery()
+    peer.stop_reading()
     peer.put(probe * (MAX_UNREAD // len(probe)))
     assert peer.transport.paused
     assert peer.transport.written
-    peer.session.resume_delivery()
+    peer.read_again()
     assert not peer.transport.paused
 
 
@@ -704,13 +704,13 @@ def test_a_connection_with_a_blocked_send_is_reset(harness: Harness, stopping: b
 def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 2)
-    slow.session.pause_delivery()
+    slow.stop_reading()
     other.send(b"q", b"1")
     assert slow.transport.take_written() == b""
     slow.consume(b"q", 3)
     other.send(b"q", b"2")
     assert slow.transport.take_written() == b""
-    slow.session.resume_delivery()
+    slow.read_again()
     harness.run_event_loop()
     assert slow.bodies() == [b"1", b"2"]
     slow.session.flushed()
@@ -719,7 +719,7 @@ def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) ->
 def test_messages_that_a_slow_consumer_leaves_go_to_another(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 5)
-    slow.session.pause_delivery()
+    slow.stop_reading()
     other.consume(b"q", 5)
     other.send(b"q", b"1", b"2")
     assert other.bodies() == [b"1", b"2"]
@@ -831,13 +831,13 @@ def test_a_subscription_stands_when_its_queue_is_removed(harness: Harness) -> No
 def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     consumer.consume(b"q", 2)
-    consumer.session.pause_delivery()
+    consumer.stop_reading()
     destination = harness.find("q")
     assert destination is not None
     harness.broker.remove(destination, force=True)
     producer.send(b"q", b"1")
     assert consumer.bodies() == []
-    consumer.session.resume_delivery()
+    consumer.read_again()
     harness.run_event_loop()
     assert consumer.bodies() == [b"1"]
 
@@ -907,11 +907,10 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
     consumer.transport.stalled = True
     consumer.put(wire.encode_consume(b"q", 1) * 2)
     assert consumer.bodies() == [b"1"]
-    consumer.session.pause_delivery()
-    consumer.transport.stalled = False
+    consumer.stop_reading()
     harness.run_event_loop()
     assert consumer.bodies() == []
-    consumer.session.resume_delivery()
+    consumer.read_again()
     harness.run_event_loop()
     assert consumer.bodies() == [b"1"]
 

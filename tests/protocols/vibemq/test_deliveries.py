@@ -231,7 +231,7 @@ def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> N
 def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: Harness) -> None:
     slow, quick = harness.connect(), harness.connect()
     slow.subscribe("q")
-    slow.session.pause_delivery()
+    slow.stop_reading()
     slow.subscribe("late")
     quick.subscribe("q")
     quick.publish("q", "1", "2")
@@ -240,7 +240,7 @@ def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: 
     assert slow.ids() == []
     quick.acknowledge("1", "2")
     quick.drop()
-    slow.session.resume_delivery()
+    slow.read_again()
     harness.run_event_loop()
     assert slow.ids() == ["3"]
 
@@ -249,14 +249,14 @@ def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(window_bytes=10))
     peer.publish("q", "0123456789", "1")
     assert peer.subscribe("q") == ["0123456789", "1"]
-    peer.session.pause_delivery()
-    peer.session.resume_delivery()
+    peer.stop_reading()
+    peer.read_again()
     harness.connect().publish("q", "2")
     assert peer.ids() == []
-    peer.session.pause_delivery()
+    peer.stop_reading()
     assert peer.acknowledge("0123456789") == []
     assert peer.acknowledge("1") == []
-    peer.session.resume_delivery()
+    peer.read_again()
     harness.run_event_loop()
     assert peer.ids() == ["2"]
 

@@ -306,12 +306,12 @@ def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None
     uncompressed.subscribe("q")
     consumer = compressing(harness)
     consumer.subscribe("q")
-    consumer.session.pause_delivery()
+    consumer.stop_reading()
     publish(harness, ORDERS)
     publish(harness, b"1")
     assert [frame.payload for frame in read(uncompressed)] == [b"1"]
     assert harness.bodies("q") == [ORDERS, b"1"]
-    consumer.session.resume_delivery()
+    consumer.read_again()
     harness.settle()
     [frame] = read(consumer)
     assert frame.payload == ORDERS
@@ -324,7 +324,7 @@ def test_skipped_message_is_given_to_a_consumer_that_comes(harness: Harness) -> 
     uncompressed.subscribe("q")
     former = compressing(harness)
     former.subscribe("q")
-    former.session.pause_delivery()
+    former.stop_reading()
     publish(harness, ORDERS)
     former.drop()
     harness.settle()
@@ -342,7 +342,7 @@ def test_skipping_does_not_spin(harness: Harness) -> None:
         peer.subscribe("q")
     consumer = compressing(harness)
     consumer.subscribe("q")
-    consumer.session.pause_delivery()
+    consumer.stop_reading()
     for _ in range(5):
         publish(harness, ORDERS)
     destination = harness.find("q")

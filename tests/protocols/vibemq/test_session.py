@@ -765,15 +765,13 @@ def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> Non
 
 def test_a_client_that_reads_no_answers_is_not_read_either(harness: Harness) -> None:
     peer = harness.connect()
-    peer.transport.stalled = True
-    peer.session.pause_delivery()
+    peer.stop_reading()
     pings = wire.encode(Frame(wire.PING, "p" * 1000)) * 1000
     peer.put(pings)
     assert not peer.transport.paused
     peer.put(pings)
     assert peer.transport.paused
-    peer.transport.stalled = False
-    peer.session.resume_delivery()
+    peer.read_again()
     assert not peer.transport.paused
     assert len(peer.frames()) == 2000
 
@@ -818,12 +816,12 @@ def test_no_list_is_sent_to_a_client_that_has_not_read_those_before(harness: Har
     for number in range(3000):
         harness.broker.destinations.queue(f"{number:0250}")
     peer = harness.connect()
-    peer.session.pause_delivery()
+    peer.stop_reading()
     peer.session.receive(wire.encode(Frame(wire.LIST_QUEUES, "l")) * 4)
     for _ in range(4):
         harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == ["l", "l"]
-    peer.session.resume_delivery()
+    peer.read_again()
     for _ in range(2):
         harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == ["l", "l"]

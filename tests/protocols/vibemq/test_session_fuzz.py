@@ -157,9 +157,9 @@ class Model(RuleBasedStateMachine):
 
     @rule(peer=peers)
     def stall_and_go_on(self, peer: int) -> None:
-        self.peers[peer].session.pause_delivery()
+        self.peers[peer].stop_reading()
         self.harness.run_event_loop(1000)
-        self.peers[peer].session.resume_delivery()
+        self.peers[peer].read_again()
         self.harness.run_event_loop()
         self.forget_timed_out()
         self.collect()

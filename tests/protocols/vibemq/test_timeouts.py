@@ -258,10 +258,10 @@ def test_a_suspended_consumer_is_sent_nothing_again(harness: Harness) -> None:
     peer.subscribe("q")
     peer.publish("q", "1")
     peer.frames()
-    peer.session.pause_delivery()
+    peer.stop_reading()
     harness.run_event_loop(30 * SECOND)
     assert peer.frames() == []
-    peer.session.resume_delivery()
+    peer.read_again()
     harness.run_event_loop()
     [frame] = peer.deliveries()
     assert frame.headers["deliveryAttempts"] == "2"

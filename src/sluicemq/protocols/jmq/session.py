@@ -321,22 +321,21 @@ class JmqSession:
             self._close_after_replies()
 
     def flushed(self) -> None:
-        """Acknowledge the sent messages of consumers that do not acknowledge."""
-        self._connection.outbound.sent.acknowledge()
+        """Acknowledge the sent messages of consumers that do not acknowledge, and resume deliveries
+        to a client that was slow."""
+        outbound = self._connection.outbound
+        outbound.sent.acknowledge()
+        if self._channel.congested:
+            self._channel.clear_congestion()
+            outbound.update_capacity()
+            self._browsing.resume()
+            if self._interrupted:
+                self._connection.broker.scans.schedule(self._process_interrupted)
 
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
         self._channel.mark_congested()
         self._connection.outbound.update_capacity()
-
-    def resume_delivery(self) -> None:
-        """Resume deliveries."""
-        self._channel.clear_congestion()
-        self._connection.outbound.update_capacity()
-        self._browsing.resume()
-        self._channel.update_reading()
-        if self._interrupted:
-            self._connection.broker.scans.schedule(self._process_interrupted)
 
     def closed(self) -> None:
         """Requeue the unacked messages and release all resources."""

@@ -146,9 +146,6 @@ class GatewaySession:
     def pause_delivery(self) -> None:
         """Do nothing: the window limits unsent output."""
 
-    def resume_delivery(self) -> None:
-        """Do nothing: `flushed` follows."""
-
     def closed(self) -> None:
         """Delete the temporary queues; later messages to them are dropped. Withdraw the request if
         it still waits for room."""

@@ -244,9 +244,6 @@ class MsgliteSession:
     def pause_delivery(self) -> None:
         """Do nothing: commands wait while more than a little output is unsent."""
 
-    def resume_delivery(self) -> None:
-        """Do nothing: `flushed` follows."""
-
     def closed(self) -> None:
         """Requeue unsent deliveries. Received messages are still published.
 

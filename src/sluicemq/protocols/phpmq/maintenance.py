@@ -123,14 +123,6 @@ class MaintenanceSession(NoConsumers):
             else:
                 self._channel.pause_reading(False)
 
-    def pause_delivery(self) -> None:
-        """Stop refreshing until the terminal has read the last pages."""
-        self._channel.mark_congested()
-
-    def resume_delivery(self) -> None:
-        """Resume refreshing."""
-        self._channel.clear_congestion()
-
     def closed(self) -> None:
         """Stop refreshing."""
         self._channel.close()
@@ -246,8 +238,9 @@ class MaintenanceSession(NoConsumers):
     # --- pages -------------------------------------------------------------------------------
 
     def _refresh(self, page: Callable[[], str]) -> None:
-        """Write a page now, unless the client reads too slowly, and from now on regularly."""
-        if not self._channel.congested:
+        """Write a page now, unless the client has not read the last one, and from now on
+        regularly."""
+        if not self._unsent:
             self._write(page())
         self._timer.set(REFRESH_SECONDS, partial(self._refresh, page))
 

@@ -105,8 +105,6 @@ WAITING_OVERHEAD: Final = 512
 _MAX_CONVERTED: Final = 4 << 20
 """Bytes of contents that differ from the bodies, as those of compressed JMS messages, from which on
 a dispatch ends: the broker limits the bytes of the bodies only."""
-_UNSENT: Final = 2
-"""Reason for a pause: the subscription was made while output was unsent."""
 
 
 class PhpmqSession:
@@ -221,10 +219,11 @@ class PhpmqSession:
             self._close_when_durable()
 
     def flushed(self) -> None:
-        """Start a subscription that was made while output was unsent."""
+        """Resume deliveries, also those of a subscription that was made while output was unsent."""
         self._unsent = False
-        if self._pauses.reasons & _UNSENT:
-            self._pauses.resume(_UNSENT)
+        if self._pauses.reasons:
+            self._channel.clear_congestion()
+            self._pauses.resume(CONGESTED)
             # the flush of this event loop iteration has already run
             self._broker.schedule_flush()
 
@@ -232,12 +231,6 @@ class PhpmqSession:
         """Stop deliveries, so that no message is sent in part."""
         self._channel.mark_congested()
         self._pauses.pause(CONGESTED)
-
-    def resume_delivery(self) -> None:
-        """Resume deliveries."""
-        self._channel.clear_congestion()
-        self._channel.update_reading()
-        self._pauses.resume(CONGESTED)
 
     def closed(self) -> None:
         """Requeue unacked messages and drop sends that wait for disk space.
@@ -359,7 +352,7 @@ class PhpmqSession:
         if self._unsent:
             # A client that sends many requests in one read, each of which requeues the deliveries
             # of the previous one, would fill the memory with dispatches: wait until those are sent.
-            self._pauses.pause(_UNSENT)
+            self._pauses.pause(CONGESTED)
         window = Window(0, True)
         self._consumer = self._broker.attach(destination.queue, self, window)
         self._pauses.add(self._consumer)

@@ -266,21 +266,19 @@ class VibemqSession:
         self._decoder.discard()
 
     def flushed(self) -> None:
-        """Acknowledge the sent deliveries of queues without acknowledgements."""
+        """Acknowledge the sent deliveries of queues without acknowledgements, and resume the others
+        and reading."""
         self._subscriptions.flushed()
+        if self._channel.congested:
+            for subscriber in self._subscriptions.by_name.values():
+                subscriber.pauses.resume(CONGESTED)
+            self._channel.clear_congestion()
 
     def pause_delivery(self) -> None:
         """Stop deliveries because the client reads too slowly. Responses are still sent."""
         self._channel.mark_congested()
         for subscriber in self._subscriptions.by_name.values():
             subscriber.pauses.pause(CONGESTED)
-
-    def resume_delivery(self) -> None:
-        """Resume deliveries and reading."""
-        self._channel.clear_congestion()
-        for subscriber in self._subscriptions.by_name.values():
-            subscriber.pauses.resume(CONGESTED)
-        self._channel.update_reading()
 
     def closed(self) -> None:
         """End the subscriptions, and release the resources of the connection."""
