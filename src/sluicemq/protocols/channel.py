@@ -114,9 +114,9 @@ class Channel(Generic[Frame]):
         identity: Identity,
         schedule_next: Callable[[bool], bool] | None = None,
     ) -> None:
-        """`schedule_next` returns whether input is left that has to be processed before more is
-        read, held frames included, and schedules its processing; its argument is whether that has
-        to wait. None: frames are only held behind a request that the session continues itself."""
+        """`schedule_next` returns whether input other than held frames is left that has to be
+        processed before more is read, and schedules the processing of what is left; its argument is
+        whether that has to wait. None: the session continues held frames itself."""
         self.transport = transport
         self.broker = broker
         self.access = access
@@ -162,9 +162,10 @@ class Channel(Generic[Frame]):
             return
         wait = self.unconfirmed > MAX_UNCONFIRMED or self.unread > MAX_UNREAD
         is_input_left = self.held_frames is not None
-        if self._schedule_next is not None:
-            is_input_left = self._schedule_next(wait)
-        self.pause_reading(wait or is_input_left)
+        if self._schedule_next is not None and self._schedule_next(wait):
+            is_input_left = True
+        # after the end of input, the connection has to notice that it is closed
+        self.pause_reading((wait or is_input_left) and not self.ended)
 
     def pause_reading(self, paused: bool) -> None:
         """Pause or resume reading."""

@@ -650,6 +650,15 @@ def test_a_queue_that_blocks_producers_pauses_reading_and_keeps_the_order(harnes
     assert producer.transport.open
 
 
+def test_reading_stays_paused_while_a_send_waits_for_room(harness: Harness) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    peer = harness.connect()
+    peer.send(b"q", b"1", b"2")
+    peer.stop_reading()
+    peer.read_again()
+    assert peer.transport.paused
+
+
 def test_bytes_that_were_on_their_way_when_reading_was_paused(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()

@@ -443,11 +443,7 @@ class PhpmqSession:
     def _hold_frames(self, frames: list[Frame]) -> None:
         """Stop reading: the queue is full and blocks, so the frames behind the send wait too."""
         self._channel.hold(frames, _size(frames))
-        self._pause_reading()
-
-    def _pause_reading(self) -> None:
-        if not self._channel.ended:
-            self._channel.pause_reading(True)
+        self._channel.update_reading()
 
     def encode_confirms(self, batch: list[None]) -> list[bytes]:
         """Return nothing: the protocol confirms nothing."""
@@ -490,11 +486,11 @@ class PhpmqSession:
     def _count_waiting(self, size: int) -> None:
         self._waiting_bytes += size + WAITING_OVERHEAD
         if self._waiting_bytes > MAX_WAITING:
-            self._pause_reading()
+            self._channel.update_reading()
 
     def _has_too_many_waiting(self, wait: bool) -> bool:
         """Return whether the sends that wait for disk space let reading pause."""
-        return self._waiting_bytes > MAX_WAITING and not self._channel.ended
+        return self._waiting_bytes > MAX_WAITING
 
     def _on_space_available(self) -> None:
         """Continue once the journal has space again."""
