@@ -121,7 +121,8 @@ def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> No
     journal.close()
     (record,) = dumped(run, str(tmp_path), "--type", "completed")
     assert record["outcome"] == "dead-lettered"
-    assert "dead-lettered 1" in run("journal", "dump", str(tmp_path)).out
+    line = "outcome dead-lettered  subscription 7  sequences 1"
+    assert line in run("journal", "dump", str(tmp_path)).out
 
 
 def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None:
@@ -145,10 +146,10 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
     assert (records[3]["writer"], records[3]["partition"], records[3]["rows"]) == ("query", 2, 5)
     lines = run("journal", "dump", str(tmp_path), *type_options).out.splitlines()
     assert [line.split("orders  ")[1] for line in lines] == [
-        "1, 2",
-        "2",
-        "4 ready, 5 unacked, 6 consumers",
-        "query, batch 1, partition 2, part 3, final: 5 rows",
+        "subscription 7  sequences 1, 2",
+        "subscription 7  sequences 2  attempts 3",
+        "ready 4  unacked 5  consumers 6",
+        "writer query  batch 1  partition 2  part 3  final True  rows 5",
     ]
     records_of_message = dumped(run, str(tmp_path), "--message", "2")
     assert [record["type"] for record in records_of_message if record["type"] in types] == types[:2]

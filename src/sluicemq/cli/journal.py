@@ -75,6 +75,8 @@ from sluicemq.server.settings import Unit
 
 BODY_PREVIEW: Final = 60
 """Maximum number of characters of a body in a line of `dump`."""
+MAX_NUMBERS: Final = 8
+"""Maximum number of elements of a list in such a line."""
 
 app = typer.Typer(
     help="Check, dump and compact the journal, manage retention slots.",
@@ -253,14 +255,14 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
     }
     if entry.address is not None:
         document["destination"] = escape_bytes(str(entry.address))
-    if record.reference:
-        document["reference"] = record.reference
     document.update(_details(entry))
     return document
 
 
 def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
     record, message = entry.record, entry.message
+    if record.reference:
+        yield "reference", record.reference
     match record.type:
         case RecordType.COMPLETED:
             yield "outcome", Cause(record.kind).label
@@ -304,28 +306,9 @@ def _line(entry: Entry) -> str:
     parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<20}"]
     if entry.address is not None:
         parts.append(printable(str(entry.address)))
-    match record.type:
-        case _ if record.lists_messages:
-            cause = [Cause(record.kind).label] if record.type == RecordType.COMPLETED else []
-            numbers = ", ".join(map(str, record.sequences[:8]))
-            suffix = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
-            parts.append(" ".join([*cause, f"{numbers}{suffix}"]))
-        case RecordType.DEPTH:
-            depth = decode_depth(record.body)
-            parts.append("{} ready, {} unacked, {} consumers".format(*depth))
-        case RecordType.CLOCK_STEP:
-            step = describe(record.type, record.body)
-            parts.append("wall clock set by {step_ms} ms".format(**step))
-        case RecordType.BATCH_PART:
-            part = describe(record.type, record.body)
-            final = ", final" if part["final"] else ""
-            parts.append(
-                f"{printable(part['writer'])}, batch {part['batch']}, partition "
-                f"{part['partition']}, part {part['part']}{final}: {part['rows']} rows"
-            )
-        case _ if record.reference:
-            parts.append(f"about {record.reference}")
-    if message is not None:
+    if message is None:
+        parts += [f"{name} {_value_text(value)}" for name, value in _details(entry)]
+    else:
         body = (
             message.body[: 4 * BODY_PREVIEW]
             .decode("utf-8", "backslashreplace")
@@ -336,6 +319,13 @@ def _line(entry: Entry) -> str:
             f"{len(message.body)} bytes: {text[:BODY_PREVIEW]}{'…' * (len(text) > BODY_PREVIEW)}"
         )
     return "  ".join(parts)
+
+
+def _value_text(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        return printable(str(value))
+    suffix = f" and {len(value) - MAX_NUMBERS} more" if len(value) > MAX_NUMBERS else ""
+    return ", ".join(map(str, value[:MAX_NUMBERS])) + suffix
 
 
 def _print_report(report: InspectionReport, place: Path, console: Console) -> None:
