@@ -63,7 +63,7 @@ def test_of_all_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert [(broker, last) for broker, last, _ in report.state.progress] == [("b1", 4), ("b2", 900)]
     assert "broker one" in (tmp_path / "report.html").read_text()
     assert len(list((tmp_path / "png").iterdir())) == 2
-    assert steps == ["how far the pipeline is", "traffic", "the page", "the pictures"]
+    assert steps == ["state of the lake", "traffic", "page", "PNG charts"]
 
 
 def test_the_beginnings_of_bodies(spark: SparkSession, tmp_path: Path) -> None:

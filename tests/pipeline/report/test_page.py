@@ -197,9 +197,10 @@ def test_the_figures_are_there() -> None:
         "Messages in 10 0 B of bodies",
         "Dead letters 2 0 redelivered, 0 expired",
         "Backlog 6 messages at the end",
-        "10 messages came in",
-        "2 messages became dead letters (20.00% of those that came in), 50% for the reason",
-        "Of the broker orders the lake has all up to record 123,456, since 20 Nov 2026, 08:00 UTC.",
+        "10 messages were published",
+        "2 messages became dead letters (20.00% of the published ones), 50% for the reason",
+        "The lake contains the records of the broker orders up to 123,456, since 20 Nov 2026, "
+        "08:00 UTC.",
         "20 Nov 2026, 08:00 to 08:02 UTC (2 min)",
     ):
         assert expected in text
@@ -238,7 +239,7 @@ def test_tables_say_what_charts_show() -> None:
         ["Time (UTC)", "in by PHPMQ", "in by JMS", "out"],
         ["20 Nov, 08:00 to 08:01", "5", "0", "2"],
         ["20 Nov, 08:01 to 08:02", "0", "1,234", "0"],
-        ["in all", "5", "1,234", "2"],
+        ["Total", "5", "1,234", "2"],
     ]
     assert tables["Latency per period of time"][1:] == [
         ["20 Nov, 08:00 to 08:01", "2", "2.94 ms", "2.94 ms", "2.94 ms"],
@@ -249,7 +250,7 @@ def test_tables_say_what_charts_show() -> None:
         ["Time (UTC)", "dead letters", "expired", "redelivered"],
         ["20 Nov, 08:00 to 08:01", "0", "0", "0"],
         ["20 Nov, 08:01 to 08:02", "0", "0", "3"],
-        ["in all", "0", "0", "3"],
+        ["Total", "0", "0", "3"],
     ]
 
 

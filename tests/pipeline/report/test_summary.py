@@ -10,7 +10,7 @@ from tests.pipeline.report.test_page import page, words_of
 
 
 def sentences(report: ReportFigures) -> list[str]:
-    """The items under the heading "In short"."""
+    """The items under the heading "Summary"."""
     (section,) = [
         section
         for section in page(report).iter("section")
@@ -27,9 +27,9 @@ def test_of_one_message() -> None:
         )
     )
     assert sentences(report) == [
-        "1 message came in.",
+        "1 message was published.",
         "1 message waits at the end, in orders.",
-        "1 message became a dead letter (100.00% of those that came in), for the reason “poison”.",
+        "1 message became a dead letter (100.00% of the published ones), for the reason “poison”.",
     ]
 
 
@@ -47,13 +47,13 @@ def test_of_a_busy_day() -> None:
         ),
     )
     assert sentences(report) == [
-        "2 anomalies, 1 critical; first of all stuck-queue at orders: nothing acknowledged for 60 "
-        "minutes.",
-        "66,001 messages came in; the busiest minute was 20 Nov, 08:00 (1.1k/s); half of "
-        "what was acknowledged took no longer than 1.99 ms from published to acknowledged, 95 % no "
-        "longer than 98.7 ms.",
+        "2 anomalies, 1 critical; the most important is stuck-queue at orders: nothing "
+        "acknowledged for 60 minutes.",
+        "66,001 messages were published; the busiest minute was 20 Nov, 08:00 (1.1k/s); half of "
+        "the acknowledged messages took at most 1.99 ms from published to acknowledged, 95 % at "
+        "most 98.7 ms.",
         "400 messages wait at the end, 75% of them in orders, more than at the start (10).",
-        "3 messages became dead letters (less than 0.01% of those that came in), 67% for the "
+        "3 messages became dead letters (less than 0.01% of the published ones), 67% for the "
         "reason “x”.",
     ]
 
@@ -61,7 +61,7 @@ def test_of_a_busy_day() -> None:
 def test_of_a_quiet_one() -> None:
     report = build(gold(row(0, protocol="any", backlog=0, unacked=0, consumers=0)))
     assert sentences(report) == [
-        "0 messages came in.",
+        "0 messages were published.",
         "No message was ready at any measurement.",
         "No message was redelivered, expired or dead-lettered.",
     ]

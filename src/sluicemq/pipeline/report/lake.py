@@ -66,7 +66,7 @@ def report_lake(
         )
     existing = lake.tables(spark)
     present = {name: existing[name] for name in TABLES if name in existing}
-    progress("how far the pipeline is")
+    progress("state of the lake")
     state = _state(spark, present) if present else None
     progress("traffic")
     gold, anomalies, dead_letters = GOLD.empty_table(), None, None
@@ -88,10 +88,10 @@ def report_lake(
         until=until,
         top=top,
     )
-    progress("the page")
+    progress("page")
     write(report, out)
     if png is not None:
-        progress("the pictures")
+        progress("PNG charts")
         write_pngs(report, png)
     return report
 
