@@ -31,7 +31,7 @@ from tests.cli.conftest import Run
         (("backfill", "--url", "http://h:1", "--max-bytes", "9 parsec"), "--max-bytes"),
         (("backfill", "--from-bronze", "--url", "http://h:1"), "--from-bronze reads no journal"),
         (("backfill", "--from-bronze"), "there is no table bronze.events in"),
-        (("replay", "--url", "http://h:1"), "sluicemq pipeline run or backfill makes one"),
+        (("replay", "--url", "http://h:1"), "sluicemq pipeline run or backfill creates it"),
         (("replay", "--url", "http://h:1", "--selector", "a ="), "--selector: expected a value"),
         (("report",), "there is no lake in"),
         (("maintain",), "there is no lake in"),

@@ -1,7 +1,7 @@
 """Delta tables of a lake: created, appended to and merged into by Spark, at a location.
 
 Every write is tagged with an application and a version (Delta's `txn` action), so that a repeated
-one has no effect, and the table itself tells how far an application has come.
+one has no effect, and the table itself stores the progress of each application.
 """
 
 from __future__ import annotations

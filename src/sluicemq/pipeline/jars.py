@@ -102,7 +102,7 @@ def class_archive() -> Path:
 def coordinate(name: str) -> str:
     """Return the Maven coordinate of DELTA or of a connector, for the installed Spark.
 
-    Raises ConfigurationError for an unknown name, and if Spark's version cannot be told."""
+    Raises ConfigurationError for an unknown name, and if Spark's version is unknown."""
     if name == DELTA:
         spark = ".".join(pyspark.__version__.split(".")[:2])
         return f"io.delta:delta-spark_{spark}_{_SCALA}:{metadata.version('delta-spark')}"

@@ -76,7 +76,7 @@ EVERYWHERE: Final = {
     _OPTIONS: _JVM,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-    # Each function of PySpark would tell the JVM the line that calls it, for errors: four calls
+    # Each function of PySpark would pass its calling line to the JVM, for errors: four calls
     # instead of one, a third of the time to describe the rows of a typed table.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",

@@ -204,7 +204,7 @@ def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
         (block(6, bytes(12) + b"\xff\0\0\0" + bytes(4)), "a packet of 255 bytes is announced in"),
         (block(6, bytes(4)), "a packet block is too short"),
         (block(1, bytes(4)), "an interface block is too short"),
-        (b"\x0a\x0d\x0d\x0a" + bytes(12), "a section does not tell the order of its bytes"),
+        (b"\x0a\x0d\x0d\x0a" + bytes(12), "a section does not state its byte order"),
     ):
         (fault,) = errors(tmp_path, intact + tail)
         assert fault.startswith(f"{len(intact)}: {expected}")

@@ -317,7 +317,7 @@ def test_permanent_errors_are_raised_at_once(
     monkeypatch.undo()
     Supervisor(spark, traffic.job()).run(None)
     shutil.rmtree(traffic.lake.silver.location)
-    with pytest.raises(ConfigurationError, match=r"silver in .* lack what other tables have"):
+    with pytest.raises(ConfigurationError, match=r"silver in .* lack events that other tables"):
         Supervisor(spark, traffic.job()).run(None)
     with pytest.raises(ConfigurationError, match="/nowhere is not a directory"):
         Supervisor(spark, PipelineJob(source={"path": "/nowhere"}, lake=traffic.lake)).run(None)

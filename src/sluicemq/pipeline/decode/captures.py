@@ -2,10 +2,10 @@
 
     pcap         magic:u32 version:u16 u16 zone:i32 u32 snaplen:u32 link:u32, then records:
                  seconds:u32 fraction:u32 captured:u32 original:u32, `captured` bytes
-                 magic A1B2C3D4: fractions are microseconds, A1B23C4D: nanoseconds; it also tells
-                 the order of bytes
+                 magic A1B2C3D4: fractions are microseconds, A1B23C4D: nanoseconds; it also states
+                 the byte order
     pcapng       blocks: type:u32 length:u32 body length:u32, padded to 4 bytes
-                 0A0D0D0A section (tells the order of bytes), 1 interface (link type, unit of time),
+                 0A0D0D0A section (states the byte order), 1 interface (link type, unit of time),
                  6 packet, 3 packet without time, 2 packet of old; others are skipped
     link types   Ethernet (1) with VLAN tags, Linux cooked (113, 276), loopback (0, 108), raw IP
                  (12, 14, 101, 228, 229)
@@ -14,7 +14,7 @@
 (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.)
 
 A file's contents are not trusted: an invalid value ends the reading with a CaptureError. The
-libraries for these formats drop what is needed here, or read whatever length a file announces
+libraries for these formats drop what is needed here, or read any length that a file announces
 (docs/pipeline/decode.md).
 
 Checksums are ignored: captures on the sending machine precede the network card, which fills them
@@ -44,7 +44,7 @@ _PCAP: Final = {
     for order in "<>"
     for magic, units in ((0xA1B2C3D4, 1), (0xA1B23C4D, 1000))
 }
-"""Order of bytes and time units per microsecond, by magic number."""
+"""Byte order and time units per microsecond, by magic number."""
 _ORDERS: Final = {struct.pack(order + "I", 0x1A2B3C4D): order for order in "<>"}
 _PACKETS: Final = {2: "HHIIII", 3: "I", 6: "IIIII"}
 """Fields before the bytes of a packet, by type of block."""
@@ -157,7 +157,7 @@ def _pcapng(file: BinaryIO) -> Iterator[Packet]:
         if head[:4] == _SECTION:
             order, interfaces = _ORDERS.get(head[8:], ""), []
         if not order:
-            raise CaptureError(position, "a section does not tell the order of its bytes")
+            raise CaptureError(position, "a section does not state its byte order")
         if len(head) < 12:
             raise CaptureError(position, "the file ends within a block")
         kind, length = struct.unpack_from(order + "II", head)

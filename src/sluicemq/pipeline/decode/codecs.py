@@ -106,7 +106,7 @@ class DecodeOptions:
                 _check_protocol("protocol", self.raw.protocol, CODECS)
             if self.raw.role not in ("client", "server"):
                 raise ConfigurationError(
-                    f"role: {self.raw.role!r} is neither client nor server; say who wrote the bytes"
+                    f"role: {self.raw.role!r} is neither client nor server: name the sender"
                 )
         if self.max_frame_bytes < 1:
             raise ConfigurationError("max_frame_bytes: must be at least 1")

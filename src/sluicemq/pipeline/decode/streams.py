@@ -135,7 +135,7 @@ class Reassembler:
         return distance == 0 if self.begins else distance <= _LATE_SYN
 
     def add(self, segment: Segment) -> list[Chunk]:
-        """Add the next segment of the capture; return what is complete now."""
+        """Add the next segment of the capture; return the chunks that are complete now."""
         is_syn = bool(segment.flags & SYN)
         sequence = segment.sequence + is_syn
         if self._base is None:
@@ -165,7 +165,7 @@ class Reassembler:
         return chunks
 
     def _take_complete(self, at_end: bool) -> list[Chunk]:
-        """Return what is complete; at the end, everything."""
+        """Return the complete chunks; at the end, all."""
         chunks: list[Chunk] = []
         waiting = self._waiting
         if not self._started and (len(waiting) >= _START_SEGMENTS or (at_end and waiting)):

@@ -129,7 +129,7 @@ class LakeWriter:
         self._newest = max(filter(None, (self._newest, result.newest)), default=None)
         return result
 
-    # A batch without rows for a table is committed, too: the table tells how far it has come.
+    # A batch without rows for a table is committed, too: its tag is the progress of the table.
 
     def _tag(self, result: BatchResult) -> Tag:
         return Tag(self._application, result.last)

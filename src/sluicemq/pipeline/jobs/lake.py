@@ -158,7 +158,7 @@ class Lake:
         if not directory.is_dir():
             missing = f"table {name}" if name else "lake"
             raise ConfigurationError(
-                f"there is no {missing} in {self}: sluicemq pipeline run or backfill makes one"
+                f"there is no {missing} in {self}: sluicemq pipeline run or backfill creates it"
             )
 
     def checkpoint(self, query: str) -> str:

@@ -29,7 +29,7 @@ RETENTION: Final = timedelta(days=7)
 _UNCHECKED: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 """Otherwise Delta refuses to remove files of versions younger than a week."""
 _DERIVED: Final = ("gold", "silver")
-"""Layers that `rebuild` makes from bronze."""
+"""Layers that `rebuild` computes from bronze."""
 _BLOCK: Final = 1024
 """Sequence numbers of a block: `rebuild` cuts ranges between blocks."""
 
@@ -85,11 +85,11 @@ def rebuild(
     max_rows: int = MAX_ROWS,
     max_bytes: int = MAX_BYTES,
 ) -> int:
-    """Remove silver and gold, and make them from bronze for all brokers.
+    """Remove silver and gold, and compute them from bronze for all brokers.
 
     Batches have about `max_rows` events and `max_bytes` of bodies. Return the number of events.
     Nothing else may run on the lake. An interrupted rebuild has to be repeated; until then `run`
-    refuses tables that lack what bronze has. `on_progress` is called with the progress and the
+    refuses tables that lack events of bronze. `on_progress` is called with the progress and the
     total number of events. Raises ConfigurationError if there is no bronze.
     """
     if not lake.bronze.exists(spark):

@@ -346,9 +346,9 @@ class Supervisor:
         empty = [name for name, table_end in ends.items() if table_end < 0]
         if end is not None and 0 < len(empty) < len(ends):
             raise ConfigurationError(
-                f"{' and '.join(empty)} in {lake} lack what other tables have already: make "
-                "silver and gold from bronze with sluicemq pipeline backfill --from-bronze, or "
-                f"remove {checkpoint.location} to read the journal from its start"
+                f"{' and '.join(empty)} in {lake} lack events that other tables have: rebuild "
+                "silver and gold with sluicemq pipeline backfill --from-bronze, or remove "
+                f"{checkpoint.location} to read the journal from its start"
             )
         # Spark refuses one without a batch; tables may have been removed or restored
         if end is None or any(table_end + 1 < end for table_end in ends.values()):
@@ -414,7 +414,7 @@ class Checkpoint:
         return first, self._end(batch) - 1
 
     def end(self) -> int | None:
-        """Return the record at which the query goes on; None for a query without a batch."""
+        """Return the record at which the query continues; None for a query without a batch."""
         names = HadoopPath(self._spark, f"{self.location}/commits").names()
         batches = [int(name) for name in names if name.isdigit()]
         return self._end(max(batches)) if batches else None
@@ -499,7 +499,7 @@ def needs_lease(lake: Lake, setting: Callable[[str, str], str | None]) -> bool:
 
 @contextmanager
 def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> Iterator[None]:
-    """Have the lease in this context; set `stop` if it is lost.
+    """Hold the lease within this context; set `stop` if it is lost.
 
     Raises JournalError with the name of its holder if another process has it, and the error if it
     was lost.

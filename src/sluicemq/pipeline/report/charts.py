@@ -125,7 +125,7 @@ LINES: Final = {"out": "ink", "unacknowledged": "ink", "p50": "ink", "p95": "jmq
 class Chart:
     """A chart of the page.
 
-    lead     what it shows, for the page and for screen readers
+    lead     description for the page and for screen readers
     columns  its values by heading: counts as integers, times in ms as floats
     total    the table ends with the sums of the columns
     """

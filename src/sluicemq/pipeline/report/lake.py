@@ -62,7 +62,7 @@ def report_lake(
         raise ConfigurationError(f"the period ends ({until}) before it begins ({since})")
     if not HadoopPath(spark, lake.location).exists():
         raise ConfigurationError(
-            f"there is no lake in {lake}: sluicemq pipeline run or backfill makes one"
+            f"there is no lake in {lake}: sluicemq pipeline run or backfill creates it"
         )
     existing = lake.tables(spark)
     present = {name: existing[name] for name in TABLES if name in existing}

@@ -151,9 +151,9 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             # only a checkpoint restored from a backup repeats a batch other than the last one
             raise RequestRefused(
                 f"this is batch {batch} of query {query}, which has written up to batch "
-                f"{result.latest}: its checkpoint is an older copy. With it nothing can be "
-                "written, as what its batches hold may have been sent under other numbers; start "
-                "with a new checkpoint, from the offset that the last batch has reached"
+                f"{result.latest}: its checkpoint is an older copy. The rows of its batches may "
+                "have been sent under other numbers, so nothing is written: start with a new "
+                "checkpoint, from the offset that the last batch has reached"
             )
         return result
 

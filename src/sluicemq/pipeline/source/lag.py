@@ -1,4 +1,4 @@
-"""Lag of a reader: what is between a position and the end of a journal, in records, bytes and time.
+"""Lag of a reader: records, bytes and time between its position and the end of a journal.
 
 The distance of two sequence numbers is not the number of records: each restart of the broker skips
 a million of them, between two segments.
@@ -63,7 +63,7 @@ class LagCounter:
         """End and number of the records of segments, by first sequence number."""
 
     def lag(self, start: Offset, state: JournalState) -> Lag:
-        """Return what is from `start` up to the end of the journal.
+        """Return the lag of a reader at `start`.
 
         The number of records is too high by the sequence numbers without a record in the segments
         that are read in part, which messages in memory take, but never exceeds the records of these

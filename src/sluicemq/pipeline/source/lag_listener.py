@@ -40,7 +40,7 @@ class LagListener(listener.StreamingQueryListener, Collector):
         return [lag for lags in list(self._lags.values()) for lag in lags]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics, when Prometheus asks for them."""
+        """Yield the metrics, for a scrape by Prometheus."""
         lags = self.lags()
         for field, help_text in _METRICS.items():
             family = GaugeMetricFamily(

@@ -279,8 +279,7 @@ def _duration_ms(text: str) -> int:
 
 
 def _advice(name: str) -> str:
-    """Return what to do about an option that this source does not have, perhaps one of Spark's
-    Kafka source. `name` is in lower case."""
+    """Return the advice for an option, in lower case, that this source does not have."""
     if name == "kafka.bootstrap.servers":
         return (
             "the sluicemq source connects to a broker's HTTP address. Remove the option, and give "
@@ -454,7 +453,7 @@ def check_stream(options: SourceOptions) -> None:
         names = " or ".join(option.name for option in OPTIONS if option.only == READ)
         raise ConfigurationError(
             f"a stream has no end: remove the option {names}. The trigger availableNow ends a "
-            "query when it has read what exists"
+            "query when it has read all existing records"
         )
 
 

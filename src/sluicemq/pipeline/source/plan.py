@@ -75,7 +75,7 @@ def segment_ranges(
             continue
         begin, end = index.row(segment_range.low), index.row(segment_range.high)
         names = journal.names(segment)
-        # weighing a sample takes a tenth of the time; it may lack what is rare
+        # weighing a sample takes a tenth of the time, but it may lack rare records
         for step in dict.fromkeys((max(1, (end - begin) // SAMPLES), 1)):
             heads = index_heads(index).take(slice(begin, end, step))
             rows, codes = selection.rows(heads, names)

@@ -151,7 +151,7 @@ def _parse_json(
 ) -> DataFrame:
     """Parse JSON objects.
 
-    Spark's parsers do not look at what follows the first value. So the names of the fields are
+    Spark's parsers ignore text after the first value. So the names of the fields are
     read from a text whose last byte, the closing brace, is replaced by one more field, NONCE: it
     is the last name, unless the object ends before the text does.
     """

@@ -68,11 +68,11 @@ def check(spark: SparkSession, definition: Definition) -> None:
 
 
 def _columns(table: TypedTable) -> tuple[t.StructType | None, list[str]]:
-    """Return the declared columns, None if Spark has no such rows, and what is wrong with them."""
+    """Return the declared columns, None if Spark has no such rows, and their problems."""
     if table.schema == INFER:
         return None, [
             "the schema is not inferred yet: run sluicemq pipeline schema infer "
-            f"'{table.destination}', and review and paste what it prints"
+            f"'{table.destination}', and review and paste its output"
         ]
     try:
         columns = t.StructType.fromDDL(table.schema)
@@ -111,7 +111,7 @@ def name_problem(name: str, others: Collection[str]) -> str | None:
 
 
 def column_problems(field: t.StructField) -> Iterator[str]:
-    """Yield what a table cannot have of a column, or of a field within it."""
+    """Yield the reasons why a table cannot have a column, or a field within it."""
     kind: t.DataType = field.dataType
     if not _FORBIDDEN.isdisjoint(field.name):
         yield f"the name {field.name!r} has a blank or one of ,;{{}}()=, which Delta rejects"
@@ -132,7 +132,7 @@ def column_problems(field: t.StructField) -> Iterator[str]:
 
 
 def _key_problems(table: TypedTable, columns: t.StructType) -> Iterator[str]:
-    """Yield what is wrong with the columns of `key` and `partition_by`."""
+    """Yield the problems of the columns of `key` and `partition_by`."""
     kinds = {item.name: item.dataType for item in columns}
     for name in columns.names if table.key else ():
         if "`" in name:  # not quoted in the change data feed of a merge
