@@ -120,13 +120,8 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
         text = (DOCS / rule["annotations"]["runbook_url"]).read_text()
         assert text.startswith(f"# {rule['alert']}\n\n*{rule['labels']['severity']}: ")
         headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-        assert headings == [
-            "What it means",
-            "How to look",
-            "What to do",
-            "How to prevent it",
-        ], rule["alert"]
-        section = text.partition("## How to look")[2].partition("## What to do")[0]
+        assert headings == ["Meaning", "Diagnosis", "Mitigation", "Prevention"], rule["alert"]
+        section = text.partition("## Diagnosis")[2].partition("## Mitigation")[0]
         assert "```sh\n" in section
         assert f"| [{rule['alert']}]({rule['alert']}.md) | {rule['labels']['severity']} |" in index
     pages = {page.stem for page in (DOCS / "runbooks").glob("*.md")} - {"index"}
