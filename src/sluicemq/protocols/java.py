@@ -299,6 +299,10 @@ class StreamReader:
         self.position = start + length
         return self.data[start : self.position]
 
+    def text(self, layout: Struct = U16) -> str:
+        """Read a string behind its length."""
+        return decode_utf(self.take(self.number(layout)))
+
     def count(self, values: int = 1) -> None:
         """Count values against their limit."""
         self._entries_left -= values
@@ -346,7 +350,7 @@ class _ValueReader(StreamReader):
         self.count()
         code = self.number(U8)
         if code in STRINGS:
-            return self.add_handle(decode_utf(self.take(self.number(STRINGS[code]))))
+            return self.add_handle(self.text(STRINGS[code]))
         if code == _OBJECT:
             return self._object(depth)
         if code == _REFERENCE:

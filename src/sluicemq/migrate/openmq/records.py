@@ -49,7 +49,6 @@ from sluicemq.protocols.java import (
     U16,
     SerialError,
     StreamReader,
-    decode_utf,
 )
 
 FILE_MAGIC: Final = 0x5555AAAA
@@ -315,7 +314,7 @@ class _ObjectReader(StreamReader):
         if code in BLOCKS:
             return self.take(self.number(BLOCKS[code]))
         if code in STRINGS:
-            return self.add_handle(self._text(STRINGS[code]))
+            return self.add_handle(self.text(STRINGS[code]))
         match code:
             case 0x70:
                 return None
@@ -333,16 +332,13 @@ class _ObjectReader(StreamReader):
                 return self._enum(depth)
         raise SerialError(f"{code:#x} begins no value")
 
-    def _text(self, size: Struct) -> str:
-        return decode_utf(self.take(self.number(size)))
-
     def _class(self, depth: int) -> JavaClass:
-        java_class = self.add_handle(JavaClass(self._text(U16)))
+        java_class = self.add_handle(JavaClass(self.text()))
         self.take(8)  # serialVersionUID
         java_class.flags = self.number(U8)
         for _ in range(self.number(U16)):
             type_code = chr(self.number(U8))
-            name = self._text(U16)
+            name = self.text()
             if type_code in "L[":
                 self.content(depth + 1)  # class name, as text
             elif type_code not in _PRIMITIVES:

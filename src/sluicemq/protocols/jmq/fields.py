@@ -69,6 +69,7 @@ from sluicemq.protocols.java import (
     Long,
     SerialError,
     Short,
+    StreamReader,
     decode_utf,
     dumps,
     encode_utf,
@@ -613,8 +614,8 @@ def read_login(body: bytes) -> tuple[str, str]:
 
     Raises ProtocolError.
     """
-    user, position = _read_login_string(body, 0)
-    return user, _read_login_string(body, position)[0]
+    reader = StreamReader(body)
+    return reader.text(), reader.text()
 
 
 def login_password(text: str) -> str:
@@ -626,11 +627,3 @@ def login_password(text: str) -> str:
         return base64.b64decode("".join(text.split()), validate=True).decode()
     except (binascii.Error, ValueError):
         raise ProtocolError("the password is not in base64") from None
-
-
-def _read_login_string(body: bytes, position: int) -> tuple[str, int]:
-    start = position + _u16.size
-    end = start + int.from_bytes(body[position:start], "big")
-    if start > len(body) or end > len(body):
-        raise ProtocolError("a string ends too early")
-    return decode_utf(body[start:end]), end
