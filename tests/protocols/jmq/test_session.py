@@ -719,3 +719,11 @@ def test_long_requests_wait_while_the_client_does_not_read() -> None:
     peer.read_again()
     harness.run_event_loop()
     assert len(peer.receive()) == 3 - answer_count
+
+
+def test_a_deleted_dead_message_queue_is_created_for_the_next_client() -> None:
+    harness = Harness()
+    harness.connect()
+    harness.broker.remove(harness.queue("mq.sys.dmq"))
+    harness.connect()
+    assert harness.queue("mq.sys.dmq").settings.max_messages == 1000

@@ -134,8 +134,6 @@ class Coordinator:
     """
 
     __slots__ = (
-        "_broker",
-        "_ready",
         "background",
         "branches",
         "client_ids",
@@ -148,23 +146,15 @@ class Coordinator:
     def __init__(self, broker: Broker, background: Background | None = None) -> None:
         """Create the shared state; without `background`, long selectors are compiled on the event
         loop."""
-        self._broker = broker
         self.background = background
         self.uid = count((broker.clock.wall << _COUNT_BITS) & _MAX_LONG).__next__
         """Returns a number of 63 bits that is unique within the broker, also across restarts."""
-        self._ready = False
         self.session = self.uid()
         self.connections: dict[int, JmqSession] = {}
         self.client_ids = ClientIds()
         self.durables = Durables(broker)
         self.branches = Branches(broker, self.uid)
         broker.dead_letters.policies[Origin.JMQ] = JmqDeadLetterPolicy()
-
-    def prepare(self) -> None:
-        """Create the dead message queue when the first client connects."""
-        if not self._ready:
-            self._ready = True
-            create_dead_messages(self._broker)
 
 
 class JmqSession:
@@ -493,7 +483,7 @@ class JmqSession:
         if status not in LOGIN_STATUSES:
             self._close_after_replies(f"HELLO: {status.name}")
             return
-        self._coordinator.prepare()
+        create_dead_messages(connection.broker)
         options = connection.options
         self._nonce = secrets.token_hex(16) if options.authentication == DIGEST else ""
         connection.write(encode_challenge(options, packet, self._nonce))
