@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluicemq.admin.api_context import ApiContext, ApiLimits
 from sluicemq.admin.caller import BrowserSessions
+from sluicemq.admin.endpoints import ApiContext, ApiLimits
 from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, Consumer

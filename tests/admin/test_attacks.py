@@ -19,7 +19,7 @@ import pytest
 
 from sluicemq.admin.app import HEADERS
 from sluicemq.admin.caller import COOKIE, CSRF_HEADER
-from sluicemq.admin.routing import SMALL_BYTES, Endpoint
+from sluicemq.admin.endpoints import SMALL_BYTES, Endpoint
 from sluicemq.management.operation import Need
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.routing import RouteTable, parameters, read_query
+from sluicemq.admin.endpoints import RouteTable, parameters, read_query
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.clients.http import request_of
 from sluicemq.journal import MemoryJournal

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from starlette.responses import StreamingResponse
 
+from sluicemq.admin.endpoints import Call
 from sluicemq.admin.overview import OverviewService
-from sluicemq.admin.routing import Call
 from sluicemq.management.settings import HttpSettings
 from sluicemq.server.config import BrokerSettings
 from tests.admin.test_http_session import STATUS, SessionFixture

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sluicemq.admin.batches import PartReader
 from sluicemq.admin.caller import is_trusted_host, read_authorization
+from sluicemq.admin.endpoints import parameters
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import Extent, read_range
-from sluicemq.admin.routing import parameters
 from sluicemq.management.journal import WRITE_BATCH_PART
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.destination import Kind

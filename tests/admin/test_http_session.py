@@ -10,8 +10,8 @@ from typing import Any
 import h11
 import pytest
 
-from sluicemq.admin.api_context import ApiLimits
 from sluicemq.admin.app import Application
+from sluicemq.admin.endpoints import ApiLimits
 from sluicemq.admin.http_session import CHECK_SECONDS, MIN_BODY_RATE, HttpService, HttpSession
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.api_context import ApiLimits
+from sluicemq.admin.endpoints import ApiLimits
 from sluicemq.broker.settings import EngineSettings
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from sluicemq.admin.endpoints import Call, Endpoint, RouteTable, address_in, parameters, read_query
 from sluicemq.admin.errors import ApiError, error_response
 from sluicemq.admin.openapi import document
-from sluicemq.admin.routing import Call, Endpoint, RouteTable, address_in, parameters, read_query
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name

@@ -2,9 +2,9 @@
 
 http_session      one connection: HTTP/1.1 between the broker's connection and the application
 app               ASGI application: checks of every request, and the table of endpoints
-routing           endpoints, routes, requests and their bodies
+endpoints         context of the endpoints, with the interface of the server process; requests and
+                  their bodies, route table
 openapi           OpenAPI document of the endpoints
-api_context       dependencies of all endpoints, with the interface of the server process
 errors            the JSON of errors and names, and their status codes
 time_slices       time slices of long operations, and waiting for the journal
 caller            authentication of requests, browser sessions, cross-site protection

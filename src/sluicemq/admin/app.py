@@ -2,7 +2,7 @@
 
     origin ── route ── login ── permission ── parameters ── body ── handler ── answer ── audit
 
-The endpoints of all services are in one route table (`routing.RouteTable`).
+The endpoints of all services are in one route table (`endpoints.RouteTable`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import BatchService
 from sluicemq.admin.caller import (
     COOKIE,
@@ -32,17 +31,13 @@ from sluicemq.admin.caller import (
 )
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
 from sluicemq.admin.destinations import DeadLetterService, DestinationService
-from sluicemq.admin.errors import ApiError, decoding_error_text, error_response, json_response
-from sluicemq.admin.journal import BackupService, JournalService
-from sluicemq.admin.message_actions import ActionService, PublishingService
-from sluicemq.admin.messages import MessageService
-from sluicemq.admin.openapi import OpenApiService
-from sluicemq.admin.overview import OverviewService, StatusService
-from sluicemq.admin.routing import (
+from sluicemq.admin.endpoints import (
     SMALL_BYTES,
+    ApiContext,
     Call,
     Endpoint,
     RouteTable,
+    Service,
     address_in,
     handles,
     in_origin_form,
@@ -51,6 +46,12 @@ from sluicemq.admin.routing import (
     read_body,
     read_query,
 )
+from sluicemq.admin.errors import ApiError, decoding_error_text, error_response, json_response
+from sluicemq.admin.journal import BackupService, JournalService
+from sluicemq.admin.message_actions import ActionService, PublishingService
+from sluicemq.admin.messages import MessageService
+from sluicemq.admin.openapi import OpenApiService
+from sluicemq.admin.overview import OverviewService, StatusService
 from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.static_files import ConsoleService
 from sluicemq.management.journal import WRITE_BATCH_PART

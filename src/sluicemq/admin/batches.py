@@ -18,9 +18,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from sluicemq.admin.api_context import Service
+from sluicemq.admin.endpoints import Call, Service, handles, read_body
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
-from sluicemq.admin.routing import Call, handles, read_body
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import BatchAnswer, BatchPart
 from sluicemq.management.journal import (

@@ -9,10 +9,9 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
 
-from sluicemq.admin.api_context import ListedConnection, Service
 from sluicemq.admin.destinations import may_see_destination
+from sluicemq.admin.endpoints import Call, ListedConnection, Service, destination_name, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
-from sluicemq.admin.routing import Call, destination_name, handles
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Consumer, Destination, Subscription, Transaction, TransactionState
 from sluicemq.management.clients import (

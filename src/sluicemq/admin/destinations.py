@@ -16,9 +16,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.endpoints import ApiContext, Call, Service, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
-from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Broker, Delivery, Destination, Subscription
 from sluicemq.management.destinations import (

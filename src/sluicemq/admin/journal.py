@@ -24,9 +24,8 @@ import msgspec
 import structlog
 from starlette.responses import Response, StreamingResponse
 
-from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.endpoints import ApiContext, Call, Service, handles
 from sluicemq.admin.errors import ApiError, problem
-from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot, Slots
 from sluicemq.journal.backup import BackupCancelled, CopyProgress
 from sluicemq.journal.backup import create as make_backup

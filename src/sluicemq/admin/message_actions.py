@@ -18,10 +18,17 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import body_problem
 from sluicemq.admin.clients import is_private
 from sluicemq.admin.destinations import find_destination, not_found
+from sluicemq.admin.endpoints import (
+    ApiContext,
+    Call,
+    Service,
+    destination_name,
+    from_base64,
+    handles,
+)
 from sluicemq.admin.errors import ApiError, printable
 from sluicemq.admin.messages import (
     compile_selector,
@@ -32,7 +39,6 @@ from sluicemq.admin.messages import (
     read_cursor,
     subscription_of,
 )
-from sluicemq.admin.routing import Call, destination_name, from_base64, handles
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.management.destinations import DestinationBody

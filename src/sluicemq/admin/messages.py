@@ -22,11 +22,10 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import Service
 from sluicemq.admin.clients import may_see_subscription
 from sluicemq.admin.destinations import find_destination
+from sluicemq.admin.endpoints import Call, Service, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
-from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import (
     NO_END,

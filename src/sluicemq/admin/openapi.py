@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from sluicemq import __version__
 from sluicemq.admin.caller import COOKIE
+from sluicemq.admin.endpoints import Call, handles
 from sluicemq.admin.errors import MEDIA_TYPE, PROBLEM_TYPE, Problem
-from sluicemq.admin.routing import Call, handles
 from sluicemq.management.broker import GET_OPENAPI_DOCUMENT
 from sluicemq.management.operation import KINDS, PREFIX, ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation

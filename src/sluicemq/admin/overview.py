@@ -17,11 +17,17 @@ from msgspec.structs import replace
 from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
-from sluicemq.admin.api_context import ApiContext, Service, count_by_protocol
 from sluicemq.admin.destinations import find_destination
+from sluicemq.admin.endpoints import (
+    ApiContext,
+    Call,
+    Service,
+    count_by_protocol,
+    destination_name,
+    handles,
+)
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
-from sluicemq.admin.routing import Call, destination_name, handles
 from sluicemq.broker import COMPILED, Destination, Traffic
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import (

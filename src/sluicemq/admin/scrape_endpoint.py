@@ -16,9 +16,8 @@ from starlette.responses import Response
 
 from sluicemq import __version__
 from sluicemq.admin import metrics as f
-from sluicemq.admin.api_context import Service, count_by_protocol
+from sluicemq.admin.endpoints import Call, Service, count_by_protocol, handles
 from sluicemq.admin.metrics import TEXT, Exposition
-from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.scrape_state import FRESH_SECONDS, add_process
 from sluicemq.broker import COMPILED
 from sluicemq.journal import FileJournal, Slot

@@ -22,9 +22,8 @@ from typing import Final, NamedTuple
 import msgspec
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.endpoints import ApiContext, Call, handles
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.routing import Call, handles
 from sluicemq.management.operation import ApiOperation, Need, NoParameters, ParametersT
 
 INDEX: Final = "index.html"

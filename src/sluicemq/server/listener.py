@@ -184,7 +184,7 @@ def is_stale(url: Url) -> bool:
 
 
 class ConnectionRegistry:
-    """Connections of all listeners (`sluicemq.admin.api_context.Connections`)."""
+    """Connections of all listeners (`sluicemq.admin.endpoints.Connections`)."""
 
     def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
         """Register the connections of `listeners`, a list that may grow; they share `budget`."""

@@ -19,8 +19,8 @@ import structlog
 import uvloop
 
 from sluicemq import __version__
-from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import BrowserSessions
+from sluicemq.admin.endpoints import ApiContext
 from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, EngineSettings, recover, snapshot

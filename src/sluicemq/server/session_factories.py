@@ -18,8 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from sluicemq.admin.api_context import PART_OVERHEAD_BYTES, ApiContext, ApiLimits
 from sluicemq.admin.app import Application
+from sluicemq.admin.endpoints import PART_OVERHEAD_BYTES, ApiContext, ApiLimits
 from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
