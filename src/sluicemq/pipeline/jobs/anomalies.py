@@ -10,21 +10,11 @@ from datetime import timedelta
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from sluicemq.pipeline.histogram import percentile_sql
 from sluicemq.pipeline.jobs.schemas import ANOMALIES
-
-_KEYS: Final = ("broker", "destination", "destination_kind")
-_MAX_OLDEST: Final = 5
-"""Number of message numbers in the evidence."""
-_MAX_POISON: Final = 100
-"""Maximum number of poison messages of one destination; those with most deliveries."""
-_WEEK: Final = timedelta(days=7)
-"""Time between the hours that are compared."""
-_KS_FACTOR: Final = 1.95
-"""Kolmogorov-Smirnov threshold for p = 0.001, times sqrt((n + m) / (n m))."""
 
 STUCK_MINUTES: Final = 15
 """Minutes without an acknowledgement while messages are ready."""
@@ -37,6 +27,133 @@ SLOWER_RATIO: Final = 1.5
 MIN_DISTANCE: Final = 0.1
 """Minimum distance of the two histograms, 0-1."""
 
+_KEYS: Final = "broker, destination, destination_kind"
+_MAX_OLDEST: Final = 5
+"""Number of message numbers in the evidence."""
+_MAX_POISON: Final = 100
+"""Maximum number of poison messages of one destination; those with most deliveries."""
+_WEEK: Final = timedelta(days=7)
+"""Time between the hours that are compared."""
+_KS_FACTOR: Final = 1.95
+"""Kolmogorov-Smirnov threshold for p = 0.001, times sqrt((n + m) / (n m))."""
+
+_STUCK_QUEUES: Final = f"""
+    WITH minutes AS (
+        SELECT {_KEYS}, minute, sum(acknowledged) AS acknowledged, sum(published) AS published,
+            max_by(struct(backlog + unacked AS waiting, consumers), depth_time) AS depth
+        FROM {{gold}} GROUP BY {_KEYS}, minute
+    ), actives AS (
+        -- last_active: the last minute with acknowledgements or without waiting messages
+        SELECT *, max(if(acknowledged > 0 OR depth.waiting <= 0, minute, NULL))
+            OVER (PARTITION BY {_KEYS}) AS last_active
+        FROM minutes
+    ), stuck AS (
+        SELECT {_KEYS}, min(if(depth.waiting > 0, minute, NULL)) AS minute,
+            min_by(depth, minute) FILTER (WHERE depth IS NOT NULL) AS first,
+            max_by(depth, minute) FILTER (WHERE depth IS NOT NULL) AS last,
+            sum(published) AS published
+        FROM actives WHERE last_active IS NULL OR minute > last_active GROUP BY {_KEYS}
+    ), long_stuck AS (
+        SELECT /*+ BROADCAST(newest) */ stuck.*,
+            bigint((unix_seconds(newest) - unix_seconds(minute)) / 60) AS minutes
+        FROM stuck JOIN {{newest}} newest USING (broker)
+        WHERE unix_seconds(newest) - unix_seconds(minute) >= {60 * STUCK_MINUTES}
+    ), open_messages AS (
+        SELECT /*+ BROADCAST(long_stuck) */ {_KEYS}, message_sequence,
+            row_number() OVER (PARTITION BY {_KEYS} ORDER BY message_sequence) AS rank
+        FROM {{silver}} LEFT SEMI JOIN long_stuck USING ({_KEYS})
+        WHERE state IN ('ready', 'unacked')
+    ), oldest AS (
+        SELECT {_KEYS}, array_sort(collect_list(message_sequence)) AS oldest
+        FROM open_messages WHERE rank <= {_MAX_OLDEST} GROUP BY {_KEYS}
+    ), figures AS (
+        SELECT {_KEYS}, minute, minutes, last.waiting AS ready, first.waiting AS ready_at_first,
+            published, coalesce(last.consumers, 0) AS consumers,
+            coalesce(oldest, CAST(array() AS ARRAY<BIGINT>)) AS oldest
+        FROM long_stuck LEFT JOIN oldest USING ({_KEYS})
+    )
+    SELECT 'stuck-queue' AS kind, ready > ready_at_first OR consumers = 0 AS critical,
+        {_KEYS}, minute, CAST(NULL AS BIGINT) AS message_sequence,
+        format_string('nothing was acknowledged for %d minutes while %d messages wait '
+            || '(%d at first, %d came in); %d consumers are attached',
+            minutes, ready, ready_at_first, published, consumers) AS evidence,
+        to_json(struct(minutes, ready, ready_at_first, published, consumers, oldest)) AS details
+    FROM figures
+"""
+"""Destinations with ready messages and no acknowledgements. `newest` has the newest minute of each
+broker."""
+
+_ATTEMPTS: Final = "greatest(coalesce(attempts, 0), deliveries)"
+_POISON_MESSAGES: Final = f"""
+    WITH ranked AS (
+        SELECT *, {_ATTEMPTS} AS delivered,
+            row_number() OVER (
+                PARTITION BY {_KEYS} ORDER BY {_ATTEMPTS} DESC, message_sequence) AS rank
+        FROM {{silver}}
+        WHERE destination_kind = 'queue' AND last_delivered IS NOT NULL
+            AND {_ATTEMPTS} >= {POISON_ATTEMPTS} AND state != 'acknowledged'
+    )
+    SELECT 'poison-message' AS kind, outcome IS NULL AS critical,
+        {_KEYS}, date_trunc('minute', last_delivered) AS minute, message_sequence,
+        format_string('message %d was delivered %d times and is %s%s', message_sequence, delivered,
+            if(outcome IS NULL, 'still not acknowledged', state),
+            coalesce(concat(': ', reason), '')) AS evidence,
+        to_json(struct(message_sequence, delivered AS deliveries, state,
+            coalesce(reason, '') AS reason, coalesce(message_id, '') AS message_id,
+            moved_to_sequence)) AS details
+    FROM ranked WHERE rank <= {_MAX_POISON}
+"""
+"""Messages with at least POISON_ATTEMPTS deliveries."""
+
+_LATENCY_REGRESSIONS: Final = f"""
+    WITH counts AS (
+        SELECT {_KEYS}, date_trunc('hour', minute) AS hour, bucket, sum(messages) AS messages
+        FROM {{gold}} LATERAL VIEW explode(end_to_end) AS bucket, messages
+        GROUP BY {_KEYS}, date_trunc('hour', minute), bucket
+    ), weeks AS (
+        SELECT {_KEYS}, hour, bucket, messages AS later, 0L AS earlier FROM counts
+        UNION ALL
+        SELECT {_KEYS}, hour + INTERVAL '{_WEEK.days}' DAY, bucket, 0L, messages FROM counts
+    ), buckets AS (
+        SELECT {_KEYS}, hour, bucket, sum(later) AS later, sum(earlier) AS earlier
+        FROM weeks GROUP BY {_KEYS}, hour, bucket
+    ), shares AS (
+        SELECT *, sum(later) OVER hours AS samples, sum(earlier) OVER hours AS samples_before,
+            sum(later) OVER up_to AS later_up_to, sum(earlier) OVER up_to AS earlier_up_to
+        FROM buckets
+        WINDOW hours AS (PARTITION BY {_KEYS}, hour),
+            up_to AS (PARTITION BY {_KEYS}, hour ORDER BY bucket)
+    ), hours AS (
+        SELECT {_KEYS}, hour, samples, samples_before,
+            max(abs(later_up_to / samples - earlier_up_to / samples_before)) AS distance,
+            map_from_entries(collect_list(if(later > 0, struct(bucket, later), NULL))) AS later,
+            map_from_entries(collect_list(if(earlier > 0, struct(bucket, earlier), NULL)))
+                AS earlier
+        FROM shares
+        WHERE samples >= {COMPARED_SAMPLES} AND samples_before >= {COMPARED_SAMPLES}
+        GROUP BY {_KEYS}, hour, samples, samples_before
+    ), percentiles AS (
+        SELECT *, {percentile_sql("later", 0.95)} AS p95,
+            {percentile_sql("earlier", 0.95)} AS p95_before
+        FROM hours
+    ), figures AS (
+        SELECT {_KEYS}, hour, round(p95, 3) AS p95_ms, round(p95_before, 3) AS p95_ms_before,
+            round(p95 / p95_before, 2) AS ratio, round(distance, 3) AS distance,
+            samples, samples_before, p95 / p95_before >= 3 AS critical
+        FROM percentiles
+        WHERE p95 / p95_before >= {SLOWER_RATIO} AND distance >= greatest({MIN_DISTANCE}D,
+            {_KS_FACTOR}D * sqrt((samples + samples_before) / (samples * samples_before)))
+    )
+    SELECT 'latency-regression' AS kind, critical,
+        {_KEYS}, hour AS minute, CAST(NULL AS BIGINT) AS message_sequence,
+        format_string('95 %% were acknowledged within %.1f ms, a week ago within %.1f ms '
+            || '(%.1f times; %d and %d messages, distance of the histograms %.2f)',
+            p95_ms, p95_ms_before, ratio, samples, samples_before, distance) AS evidence,
+        to_json(struct(p95_ms, p95_ms_before, ratio, distance, samples, samples_before)) AS details
+    FROM figures
+"""
+"""Hours with a higher latency than the same hour of the week before."""
+
 
 def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.max) -> DataFrame:
     """Return rows of ANOMALIES, from all rows of GOLD and SILVER.
@@ -44,187 +161,18 @@ def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.ma
     span  time from the first to the last minute of GOLD. Anomalies that take longer are not
           searched for: planning that part of the query takes a second or more
     """
+    spark = gold.sparkSession
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
-    frames = [poison_messages(silver)]
+    frames = [spark.sql(_POISON_MESSAGES, silver=silver)]
     if span >= timedelta(minutes=STUCK_MINUTES):
-        frames.append(stuck_queues(gold, silver, newest))
+        frames.append(spark.sql(_STUCK_QUEUES, gold=gold, silver=silver, newest=newest))
     if span >= _WEEK - timedelta(hours=1):
-        frames.append(latency_regressions(gold))
-    return (
-        reduce(DataFrame.unionByName, frames)
-        .join(f.broadcast(newest), "broker", "left")
-        .withColumn("detected", f.coalesce("newest", "minute"))
-        .withColumn(
-            "id",
-            f.sha2(
-                f.concat_ws(
-                    "\n",
-                    "kind",
-                    *_KEYS,
-                    f.unix_micros("minute"),
-                    f.coalesce("message_sequence", f.lit(0)),
-                ),
-                224,
-            ),
-        )
-        .select(*ANOMALIES.names)
-    )
-
-
-def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataFrame:
-    """Return destinations with ready messages and no acknowledgements.
-
-    newest  the newest minute of each broker
-    """
-    minutes = gold.groupBy(*_KEYS, "minute").agg(
-        f.expr("max_by(struct(backlog, unacked, consumers), depth_time) AS depth"),
-        f.sum("acknowledged").alias("acknowledged"),
-        f.sum("published").alias("published"),
-    )
-    waits = f.col("depth.backlog") + f.col("depth.unacked")
-    # the last minute with acknowledgements or without ready messages
-    last_active = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))
-    by_keys = Window.partitionBy(*_KEYS)
-    after = minutes.withColumn("moved", last_active.over(by_keys)).where(
-        f.col("moved").isNull() | (f.col("minute") > f.col("moved"))
-    )
-    stuck = (
-        after.groupBy(*_KEYS)
-        .agg(
-            f.min(f.when(waits > 0, f.col("minute"))).alias("minute"),
-            f.expr("min_by(depth, minute) FILTER (WHERE depth IS NOT NULL) AS first"),
-            f.expr("max_by(depth, minute) FILTER (WHERE depth IS NOT NULL) AS last"),
-            f.sum("published").alias("published"),
-        )
-        .join(f.broadcast(newest), "broker")
-        .withColumn("minutes", (f.unix_seconds("newest") - f.unix_seconds("minute")) / 60)
-        .where(f.col("minutes") >= STUCK_MINUTES)
-    )
-    open_rows = silver.where(f.col("state").isin("ready", "unacked"))
-    oldest = (
-        open_rows.join(f.broadcast(stuck.select(*_KEYS)), list(_KEYS), "left_semi")
-        .withColumn("_rank", f.row_number().over(by_keys.orderBy("message_sequence")))
-        .where(f.col("_rank") <= _MAX_OLDEST)
-        .groupBy(*_KEYS)
-        .agg(f.array_sort(f.collect_list("message_sequence")).alias("oldest"))
-    )
-    frame = stuck.join(oldest, list(_KEYS), "left")
-    first = f.col("first.backlog") + f.col("first.unacked")
-    last = f.col("last.backlog") + f.col("last.unacked")
-    consumers = f.coalesce(f.col("last.consumers"), f.lit(0))
-    figures = {
-        "minutes": f.col("minutes").cast("long"),
-        "ready": last,
-        "ready_at_first": first,
-        "published": f.col("published"),
-        "consumers": consumers,
-        "oldest": f.coalesce("oldest", f.array().cast("array<bigint>")),
+        frames.append(spark.sql(_LATENCY_REGRESSIONS, gold=gold))
+    identity = f"'\\n', kind, {_KEYS}, unix_micros(minute), coalesce(message_sequence, 0)"
+    columns = {
+        "severity": f.expr("if(critical, 'critical', 'warning')"),
+        "detected": f.coalesce("newest", "minute"),
+        "id": f.expr(f"sha2(concat_ws({identity}), 224)"),
     }
-    evidence = f.format_string(
-        "nothing was acknowledged for %d minutes while %d messages wait (%d at first, %d came in); "
-        "%d consumers are attached",
-        *(figures[name] for name in list(figures)[:5]),
-    )
-    return _rows(frame, "stuck-queue", (last > first) | (consumers == 0), evidence, figures)
-
-
-def poison_messages(silver: DataFrame) -> DataFrame:
-    """Return messages with at least POISON_ATTEMPTS deliveries."""
-    attempts = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
-    by_keys = Window.partitionBy(*_KEYS).orderBy(attempts.desc(), "message_sequence")
-    frame = (
-        silver.where((f.col("destination_kind") == "queue") & f.col("last_delivered").isNotNull())
-        .where((attempts >= POISON_ATTEMPTS) & (f.col("state") != "acknowledged"))
-        .withColumn("_rank", f.row_number().over(by_keys))
-        .where(f.col("_rank") <= _MAX_POISON)
-        .withColumn("minute", f.date_trunc("minute", "last_delivered"))
-    )
-    figures = {
-        "message_sequence": f.col("message_sequence"),
-        "deliveries": attempts.cast("long"),
-        "state": f.col("state"),
-        "reason": f.coalesce("reason", f.lit("")),
-        "message_id": f.coalesce("message_id", f.lit("")),
-        "moved_to_sequence": f.col("moved_to_sequence"),
-    }
-    evidence = f.format_string(
-        "message %d was delivered %d times and is %s%s",
-        figures["message_sequence"],
-        figures["deliveries"],
-        f.when(f.col("outcome").isNull(), "still not acknowledged").otherwise(f.col("state")),
-        f.coalesce(f.concat(f.lit(": "), "reason"), f.lit("")),
-    )
-    return _rows(frame, "poison-message", f.col("outcome").isNull(), evidence, figures)
-
-
-def latency_regressions(gold: DataFrame) -> DataFrame:
-    """Return hours with a higher latency than the same hour of the week before."""
-    counts = (
-        gold.select(*_KEYS, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end"))
-        .groupBy(*_KEYS, "hour", f.col("key").alias("bucket"))
-        .agg(f.sum("value").alias("now"))
-    )
-    previous = counts.select(
-        *_KEYS, (f.col("hour") + f.lit(_WEEK)).alias("hour"), "bucket", f.col("now").alias("then")
-    )
-    joined = counts.join(previous, [*_KEYS, "hour", "bucket"], "full").na.fill(0, ["now", "then"])
-    hours = Window.partitionBy(*_KEYS, "hour")
-    cumulative = hours.orderBy("bucket")
-    shares = joined.select(
-        "*",
-        *(f.sum(period).over(hours).alias(f"{period}_all") for period in ("now", "then")),
-        *(f.sum(period).over(cumulative).alias(f"{period}_upto") for period in ("now", "then")),
-    ).where((f.col("now_all") >= COMPARED_SAMPLES) & (f.col("then_all") >= COMPARED_SAMPLES))
-    gap = f.abs(f.col("now_upto") / f.col("now_all") - f.col("then_upto") / f.col("then_all"))
-    frame = (
-        shares.groupBy(*_KEYS, f.col("hour").alias("minute"))
-        .agg(
-            f.max(gap).alias("distance"),
-            f.first("now_all").alias("samples"),
-            f.first("then_all").alias("samples_before"),
-            *(_histogram(period).alias(period) for period in ("now", "then")),
-        )
-        .withColumn("p95", f.expr(percentile_sql("now", 0.95)))
-        .withColumn("p95_before", f.expr(percentile_sql("then", 0.95)))
-    )
-    n, m = f.col("samples"), f.col("samples_before")
-    by_chance = _KS_FACTOR * f.sqrt((n + m) / (n * m))
-    ratio = f.col("p95") / f.col("p95_before")
-    frame = frame.where(
-        (ratio >= SLOWER_RATIO) & (f.col("distance") >= f.greatest(by_chance, f.lit(MIN_DISTANCE)))
-    )
-    figures = {
-        "p95_ms": f.round("p95", 3),
-        "p95_ms_before": f.round("p95_before", 3),
-        "ratio": f.round(ratio, 2),
-        "distance": f.round("distance", 3),
-        "samples": n,
-        "samples_before": m,
-    }
-    evidence = f.format_string(
-        "95 %% were acknowledged within %.1f ms, a week ago within %.1f ms (%.1f times; %d and %d "
-        "messages, distance of the histograms %.2f)",
-        *(figures[name] for name in ("p95_ms", "p95_ms_before", "ratio")),
-        *(figures[name] for name in ("samples", "samples_before", "distance")),
-    )
-    return _rows(frame, "latency-regression", ratio >= 3, evidence, figures)
-
-
-def _histogram(name: str) -> Column:
-    return f.map_from_entries(f.collect_list(f.when(f.col(name) > 0, f.struct("bucket", name))))
-
-
-def _rows(
-    frame: DataFrame, kind: str, critical: Column, evidence: Column, figures: dict[str, Column]
-) -> DataFrame:
-    return frame.select(
-        f.lit(kind).alias("kind"),
-        f.when(critical, "critical").otherwise("warning").alias("severity"),
-        *_KEYS,
-        "minute",
-        figures.get("message_sequence", f.lit(None).cast("long")).alias("message_sequence"),
-        evidence.alias("evidence"),
-        f.to_json(f.struct(*(value.alias(name) for name, value in figures.items()))).alias(
-            "details"
-        ),
-    )
+    rows = reduce(DataFrame.unionByName, frames).join(f.broadcast(newest), "broker", "left")
+    return rows.withColumns(columns).select(*ANOMALIES.names)
