@@ -262,9 +262,7 @@ def count_columns(table: TypedTable) -> list[Column]:
 
 def good_rows(rows: DataFrame, columns: StructType) -> DataFrame:
     """Return the rows to write: declared columns and METADATA."""
-    return rows.where(_WRITTEN).select(
-        *(f.col(quoted(item.name)) for item in (*columns, *METADATA))
-    )
+    return rows.where(_WRITTEN).select(*(quoted(item.name) for item in (*columns, *METADATA)))
 
 
 def quarantined_rows(rows: DataFrame) -> DataFrame:
@@ -285,15 +283,10 @@ def newest_rows(rows: DataFrame, table: TypedTable, columns: StructType) -> Data
     """Return the newest written message of each key, with `_deleted`.
 
     All rows are of one broker, so the highest sequence number is the newest."""
-    names = [item.name for item in (*columns, *METADATA)]
-    row = f.struct(*(f.col(quoted(name)) for name in names), f.col("_deleted"))
-    keys = [f.col(quoted(name)) for name in table.key]
+    row = f.struct(*(quoted(item.name) for item in (*columns, *METADATA)), "_deleted")
     return (
         rows.where(_WRITTEN)
-        .groupBy(*keys)
-        .agg(f.max_by(row, f.col("_sequence")).alias("_newest"))
-        .select(
-            *(f.col("_newest")[name].alias(name) for name in names),
-            f.col("_newest")["_deleted"].alias("_deleted"),
-        )
+        .groupBy(*map(quoted, table.key))
+        .agg(f.max_by(row, "_sequence").alias("_newest"))
+        .select("_newest.*")
     )
