@@ -24,7 +24,9 @@ _INTRODUCTION: Final = f"""\
 
 <!-- Written by tools/configuration_page.py; a test compares this page with the program. -->
 
-`sluicemq serve` needs no configuration. Settings come from four sources; later ones win:
+This page is the reference of all settings of the broker, by section of the configuration file.
+`sluicemq serve` needs no configuration. Settings come from four sources; later ones override
+earlier ones:
 
 1. the defaults below;
 2. a TOML file: the one named by `--config` or `{CONFIG_VARIABLE}`, else the first that exists of
@@ -34,14 +36,37 @@ _INTRODUCTION: Final = f"""\
    separated by spaces. An empty variable counts as unset;
 4. the command line.
 
-`sluicemq config show` prints the effective settings, with `--explain` also the source of each
-value. `sluicemq config check` reports all errors with file and line. It also checks the data
-directory, the user database, certificates, and whether the addresses are free, unless a broker runs
-with that data directory. An unknown setting is an error.
+A configuration file for production sets few of them:
 
-Names are written with `-` or `_`. Sizes may end in B, kB, MB, GB, KiB, MiB, GiB and durations
-in ms, s, min, h, d; a bare number is in the unit given below. Relative paths in a file start from
-the directory of that file.
+```toml
+[broker]
+data_dir = "/var/lib/sluicemq"
+
+[limits]
+max_connections_per_user = 500
+
+[[listeners]]
+url = "phpmq://127.0.0.1:9100"
+
+[[listeners]]
+url = "http://127.0.0.1:7680"
+
+[destinations.orders]
+max_messages = 100000
+dead_letter = true
+max_attempts = 5
+```
+
+- `sluicemq config check` reports all errors with file and line; an unknown setting is an error.
+  It also checks the data directory, the user database and the certificates, and, unless a broker
+  runs with that data directory, whether the addresses are free.
+- `sluicemq config show` prints the effective settings, with `--explain` also the source of each
+  value.
+- Names are written with `-` or `_`.
+- Sizes may end in B, kB, MB, GB, KiB, MiB, GiB and durations in ms, s, min, h, d; a number without
+  a unit is in the unit given below.
+- Relative paths in a file start from the directory of that file.
+- Changes take effect when the broker is restarted.
 """
 
 _LISTENERS: Final = f"""\
@@ -94,7 +119,7 @@ def describe() -> str:
     """Return the reference of all settings as Markdown, identical on all machines."""
     parts = [
         _INTRODUCTION,
-        "## Top of the file\n",
+        "## Top level\n",
         _table([settings_of(Config)["insecure_public"]]),
     ]
     for path, struct in SECTIONS.items():
@@ -127,7 +152,7 @@ def _table(settings: Iterable[Setting]) -> str:
 
 def _default(setting: Setting) -> str:
     if setting.name in ("data_dir", "durability"):  # the description states the default
-        return "see there"
+        return "see meaning"
     if setting.default is None or setting.default == "":
         return ""
     text = value_text(setting.default, setting.unit)

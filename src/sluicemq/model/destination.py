@@ -85,9 +85,13 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     max_messages: Annotated[int, about("Maximum number of ready messages.")] = 0
     max_bytes: Annotated[int, about("Maximum size of the bodies of ready messages.", "bytes")] = 0
     max_message_bytes: Annotated[int, about("Maximum size of a body.", "bytes")] = 0
-    overflow: Annotated[Overflow, about("Policy when max_messages or max_bytes is reached.")] = (
-        Overflow.REJECT
-    )
+    overflow: Annotated[
+        Overflow,
+        about(
+            "Policy when `max_messages` or `max_bytes` is reached. `redirect-to-dead-letter` "
+            "requires `dead_letter`; without it, new messages are rejected."
+        ),
+    ] = Overflow.REJECT
     message_ttl: Annotated[
         int,
         about(
@@ -98,17 +102,26 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     ] = 0
     ack_timeout: Annotated[int, about("Time until an unacked message is requeued.", "ms")] = 0
     max_attempts: Annotated[
-        int, about("Maximum number of deliveries before a message is dead-lettered.")
+        int,
+        about(
+            "Maximum number of deliveries of a message. After the last one it is dead-lettered, "
+            "or dropped without `dead_letter`."
+        ),
     ] = 0
     retry_delay: Annotated[
-        int, about("Time before the second delivery; it doubles with each further delivery.", "ms")
+        int,
+        about(
+            "Delay before a message is delivered again after its `ack_timeout`; it doubles with "
+            "each further attempt. Messages that a client requeues are not delayed.",
+            "ms",
+        ),
     ] = 0
-    retry_delay_max: Annotated[int, about("Maximum of that time.", "ms")] = 120_000
+    retry_delay_max: Annotated[int, about("Maximum of `retry_delay`.", "ms")] = 120_000
     dead_letter: Annotated[
         bool, about("Move expired, exhausted and dropped messages to a dead-letter queue.")
     ] = False
     dead_letter_queue: Annotated[
-        str, about('Name of the dead-letter queue; "" means "<name>.dlq".')
+        str, about("Name of the dead-letter queue. Without it: the destination's name and `.dlq`.")
     ] = ""
     max_consumers: Annotated[int, about("Maximum number of attached consumers; 1 = exclusive.")] = 0
     active_consumers: Annotated[
@@ -134,7 +147,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
         int | None,
         about(
             "Time without messages, consumers and use until an automatically created destination "
-            "is deleted; None = the broker's default.",
+            "is deleted. Without it: `broker.destination_idle_timeout`.",
             "ms",
         ),
     ] = None

@@ -449,7 +449,11 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     ] = None
     client_certificate: Annotated[
         Literal["none", "optional", "required"],
-        about("Whether clients are asked for a certificate, and rejected without one.", only=TLS),
+        about(
+            "Whether the broker requests a client certificate (`optional`), and rejects clients "
+            "without one (`required`).",
+            only=TLS,
+        ),
     ] = "none"
     client_ca: Annotated[
         Path | None,
