@@ -19,7 +19,7 @@ from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.rows import row
 from tests.server.authority import Authority
 from tests.server.conftest import Start
-from tests.server.tls_clients import says
+from tests.server.tls_clients import wait_for_log
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, exchange_bytes, ready_counts
 
 Command = Callable[..., None]
@@ -208,7 +208,7 @@ def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority)
         assert len(client.segment(segment["first_sequence"]).body) == segment["size"] > 5_000_000
         authority.pem(authority.issue())
         kill(broker.pid, signal.SIGHUP)
-        says(broker, "certificate")
+        wait_for_log(broker, "certificate")
         with Client(port, authority.trust()) as other_client:
             assert other_client.get("/status").status == 200
         assert client.get("/status").status == 200

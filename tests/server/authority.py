@@ -1,4 +1,4 @@
-"""Certificates for the tests, as the files an administrator has."""
+"""A certificate authority for tests, and its certificates as files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSWORD = b"open sesame"
 
 
 class Authority:
-    """An authority of its own, and a directory for what it issues."""
+    """A certificate authority, and the directory of its files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,27 +29,27 @@ class Authority:
         self.ca.cert_pem.write_to_path(str(self.ca_file))
 
     def issue(self, *names: str, common_name: str | None = None) -> trustme.LeafCert:
-        """A certificate of the broker at `localhost` and 127.0.0.1, or of the given names."""
+        """Issue a certificate for the given names, by default `localhost` and 127.0.0.1."""
         return self.ca.issue_cert(*(names or ("localhost", "127.0.0.1")), common_name=common_name)
 
     def file(self, name: str, content: bytes) -> Path:
-        """Write a file the way administration tools do: complete, then in its place."""
+        """Write a file atomically, as administration tools do, and return its path."""
         new = self.directory / f"{name}.new"
         new.write_bytes(content)
         return new.rename(self.directory / name)
 
     def pem(self, leaf: trustme.LeafCert, name: str = "broker.pem") -> Path:
-        """Key and chain in one file."""
+        """Write key and certificate chain to one file."""
         return self.file(name, leaf.private_key_and_cert_chain_pem.bytes())
 
     def chain(self, leaf: trustme.LeafCert, name: str = "chain.pem") -> Path:
-        """The chain alone."""
+        """Write the certificate chain without the key."""
         return self.file(
             name, b"".join(certificate.bytes() for certificate in leaf.cert_chain_pems)
         )
 
     def encrypted_key(self, leaf: trustme.LeafCert, name: str = "key.pem") -> Path:
-        """The key, encrypted with PASSWORD."""
+        """Write the key, encrypted with PASSWORD."""
         encoding = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD))
         return self.file(name, key_of(leaf).private_bytes(*encoding))
 
@@ -67,11 +67,11 @@ class Authority:
         return self.file(name, data)
 
     def password_file(self, password: bytes = PASSWORD) -> Path:
-        """A file as editors leave it: with a line end."""
+        """Write a password file that ends with a line feed, as editors write it."""
         return self.file("password", password + b"\n")
 
     def trust(self, client: trustme.LeafCert | None = None) -> ssl.SSLContext:
-        """A client that trusts the authority, and has a certificate of its own or none."""
+        """Return a client context that trusts the authority, with `client` as its certificate."""
         context = ssl.create_default_context()
         self.ca.configure_trust(context)
         if client is not None:
@@ -80,10 +80,10 @@ class Authority:
 
 
 def key_of(leaf: trustme.LeafCert) -> PrivateKeyTypes:
-    """The private key."""
+    """Return the private key of a certificate."""
     return load_pem_private_key(leaf.private_key_pem.bytes(), None)
 
 
 def serial_of(leaf: trustme.LeafCert) -> int:
-    """The number of a certificate."""
+    """Return the serial number of a certificate."""
     return load_pem_x509_certificate(leaf.cert_chain_pems[0].bytes()).serial_number

@@ -1,4 +1,4 @@
-"""Brokers in processes of their own, on free loopback ports, stopped at the end of the test."""
+"""Broker processes on free loopback ports, which are stopped at the end of the test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Issues certificates into a directory of its own."""
+    """Return a certificate authority with an empty directory."""
     directory = tmp_path / "pki"
     directory.mkdir()
     return Authority(directory)

@@ -1,4 +1,4 @@
-"""The system's clocks, as the engine reads them, and deadlines that are measured by a clock."""
+"""The engine's view of the system's clocks, and time budgets."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from sluicemq.server.clock import SystemClock, time_budget
 MS = 1_000_000
 
 
-class Source:
-    """Both clocks of a system, set by hand; `gap` ns pass between two readings."""
+class FakeSystemClocks:
+    """Replaces both clocks of the system; each reading advances them by `gap` ns."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steady = 5_000 * MS
-        self.ahead = 1_700_000_000_000 * MS + 999_500
+        self.offset = 1_700_000_000_000 * MS + 999_500
         self.gap = 700
         monkeypatch.setattr(time, "monotonic_ns", self._read_steady)
-        monkeypatch.setattr(time, "time_ns", lambda: self._read_steady() + self.ahead)
+        monkeypatch.setattr(time, "time_ns", lambda: self._read_steady() + self.offset)
 
     def _read_steady(self) -> int:
         self.steady += self.gap
         return self.steady
 
 
-def test_the_difference_of_both_clocks_does_not_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(monkeypatch)
+def test_offset_between_clocks_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = FakeSystemClocks(monkeypatch)
     clock = SystemClock()
     epoch = clock.epoch
     for _ in range(5000):
-        source.steady += 12_345
+        system.steady += 12_345
         clock.refresh()
         assert clock.epoch == epoch
-        assert abs(clock.wall * MS - source.steady - source.ahead) < 3 * MS
+        assert abs(clock.wall * MS - system.steady - system.offset) < 3 * MS
 
 
-def test_a_pause_between_two_readings_does_not_move_the_wall_clock(
+def test_pause_between_readings_does_not_change_wall_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = Source(monkeypatch)
+    system = FakeSystemClocks(monkeypatch)
     clock = SystemClock()
     epoch = clock.epoch
     calls = 0
 
-    def paused() -> int:
+    def read_with_pause() -> int:
         nonlocal calls
         calls += 1
         if calls == 2:
-            source.steady += 50 * MS
-        return source._read_steady()
+            system.steady += 50 * MS
+        return system._read_steady()
 
-    monkeypatch.setattr(time, "time_ns", lambda: paused() + source.ahead)
+    monkeypatch.setattr(time, "time_ns", lambda: read_with_pause() + system.offset)
     calls = 1
     clock.refresh()
     assert calls > 2
@@ -60,23 +60,23 @@ def test_a_pause_between_two_readings_does_not_move_the_wall_clock(
 
 
 @pytest.mark.parametrize("change", [3_600_000, -3_600_000, 5, -5])
-def test_a_wall_clock_that_is_set_is_followed(monkeypatch: pytest.MonkeyPatch, change: int) -> None:
-    source = Source(monkeypatch)
+def test_wall_clock_follows_adjustment(monkeypatch: pytest.MonkeyPatch, change: int) -> None:
+    system = FakeSystemClocks(monkeypatch)
     clock = SystemClock()
     before = clock.epoch
-    source.ahead += change * MS
+    system.offset += change * MS
     clock.refresh()
     assert abs(clock.epoch - before - change) <= 1
 
 
-def test_the_steady_clock_never_shows_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(monkeypatch)
-    source.steady = 0
-    source.gap = 0
+def test_steady_clock_is_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = FakeSystemClocks(monkeypatch)
+    system.steady = 0
+    system.gap = 0
     assert SystemClock().steady > 0
 
 
-def test_a_time_budget_is_over_when_its_time_has_passed() -> None:
+def test_time_budget_expires() -> None:
     now = [10.0]
     is_over = time_budget(0.005, lambda: now[0])()
     assert not is_over()

@@ -153,7 +153,7 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "wait_for_log"),
     [
         (
             "[broker]\ndata_dri = 'x'",
@@ -197,26 +197,30 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ("x = " + "[" * 20_000, ["not TOML"]),
     ],
 )
-def test_mistakes_in_a_file_are_explained(tmp_path: Path, text: str, says: list[str]) -> None:
+def test_mistakes_in_a_file_are_explained(
+    tmp_path: Path, text: str, wait_for_log: list[str]
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_text(tmp_path, text)
     assert "test.toml" in str(caught.value)
-    for part in says:
+    for part in wait_for_log:
         assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("environ", "says"),
+    ("environ", "wait_for_log"),
     [
         ({"SLUICEMQ_BROKER__DATADIR": "x"}, "did you mean SLUICEMQ_BROKER__DATA_DIR?"),
         ({"SLUICEMQ_BROKER__MAX_DESTINATIONS": "many"}, "SLUICEMQ_BROKER__MAX_DESTINATIONS"),
         ({"SLUICEMQ_LISTENERS": "phpmq://h:x"}, "SLUICEMQ_LISTENERS"),
     ],
 )
-def test_mistakes_in_the_environment_are_explained(environ: dict[str, str], says: str) -> None:
+def test_mistakes_in_the_environment_are_explained(
+    environ: dict[str, str], wait_for_log: str
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(environ=environ)
-    assert says in str(caught.value)
+    assert wait_for_log in str(caught.value)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -253,7 +257,7 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listen", "says"),
+    ("listen", "wait_for_log"),
     [
         (["phpmq://:1", "msglite://:1"], "same address"),
         (["phpmq+unix:///a", "msglite+unix:///a"], "same address"),
@@ -261,8 +265,8 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
         (["phpmq://:1/queue"], "neither a user nor a queue"),
     ],
 )
-def test_listeners_that_cannot_be(listen: list[str], says: str) -> None:
-    assert any(says in problem for problem in problems(*listen))
+def test_listeners_that_cannot_be(listen: list[str], wait_for_log: str) -> None:
+    assert any(wait_for_log in problem for problem in problems(*listen))
 
 
 def test_impossible_directories(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
-def held(broker: LocalBroker) -> dict[str, int]:
+def input_counters(broker: LocalBroker) -> dict[str, int]:
     counters: dict[str, int] = broker.status()["input"]
     return counters
 
@@ -151,8 +151,8 @@ def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
             assert (answer or b"") in output, name
             assert answer is not None or not output
     assert closed(broker) == {"frame-timeout": len(UNFINISHED)}
-    wait_until(lambda: not held(broker)["connections"])
-    assert held(broker)["buffered_bytes"] == 0
+    wait_until(lambda: not input_counters(broker)["connections"])
+    assert input_counters(broker)["buffered_bytes"] == 0
 
 
 # --- before the login -----------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_large_input_before_the_login_is_refused(start: Start) -> None:
         client.sendall(encode_packet(PacketType.GOODBYE, packets.A, 3))
         assert b"before the login" in read_to_end(client)
     assert closed(broker) == {"login-bytes": 1}
-    wait_until(lambda: held(broker)["buffered_bytes"] == 0)
+    wait_until(lambda: input_counters(broker)["buffered_bytes"] == 0)
 
 
 # --- the budget -----------------------------------------------------------------------------------
@@ -201,10 +201,10 @@ def test_the_body_of_an_http_request_counts_until_it_is_answered(start: Start) -
     )
     with connect(broker, "http") as client:
         client.sendall(head + body[:50_000])
-        wait_until(lambda: held(broker)["buffered_bytes"] >= 50_000)
+        wait_until(lambda: input_counters(broker)["buffered_bytes"] >= 50_000)
         client.sendall(body[50_000:])
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 20")
-        wait_until(lambda: held(broker)["connections"] == 0)
+        wait_until(lambda: input_counters(broker)["connections"] == 0)
 
 
 def upload(protocol: str, body: bytes) -> bytes:
@@ -240,7 +240,7 @@ def test_honest_uploads_together_beyond_the_budget_all_succeed(start: Start, pro
             assert sorted(client.receive(SECONDS).body for _ in bodies) == bodies
         else:
             wait_until(lambda: published(broker, "msglite-http") == 8)
-        wait_until(lambda: held(broker)["buffered_bytes"] == 0)
+        wait_until(lambda: input_counters(broker)["buffered_bytes"] == 0)
         assert closed(broker) == {}
 
 
@@ -257,14 +257,14 @@ def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
             attacker.setblocking(False)
             with suppress(BlockingIOError):
                 attacker.send(data)  # as much as the broker's kernel takes
-        wait_until(lambda: held(broker)["paused"] > 0)
-        assert held(broker)["buffered_bytes"] <= 16 * MIB + 2 * MIB
+        wait_until(lambda: input_counters(broker)["paused"] > 0)
+        assert input_counters(broker)["buffered_bytes"] <= 16 * MIB + 2 * MIB
         with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
             # complete messages are not delayed
             client.send("small", b"x" * 1000)
             client.subscribe("small", 1)
             client.receive(SECONDS).ack()
-        wait_until(lambda: held(broker)["buffered_bytes"] <= MIB)
+        wait_until(lambda: input_counters(broker)["buffered_bytes"] <= MIB)
         assert closed(broker)["input-stalled"] >= 1
 
 
@@ -276,18 +276,18 @@ def test_half_frames_leave_nothing_behind(start: Start) -> None:
             client.sendall(CONNECT)
             assert client.recv(1 << 16)
             client.sendall(PUBLISH[:200_000])
-        wait_until(lambda: held(broker)["connections"] == 100)
-        wait_until(lambda: held(broker)["buffered_bytes"] >= 100 * 150_000)
+        wait_until(lambda: input_counters(broker)["connections"] == 100)
+        wait_until(lambda: input_counters(broker)["buffered_bytes"] >= 100 * 150_000)
     wait_until(lambda: not broker.status()["listeners"][0]["connections"])
     expected = {"buffered_bytes": 0, "limit_bytes": 256 * MIB, "connections": 0, "paused": 0}
-    wait_until(lambda: held(broker) == expected)
+    wait_until(lambda: input_counters(broker) == expected)
 
 
 def test_metrics_report_unfinished_input(start: Start) -> None:
     broker = start("phpmq://127.0.0.1:0", "http://127.0.0.1:0")
     with connect(broker, "phpmq") as client:
         client.sendall(encode_send(b"q", bytes(10_000))[:-1])
-        wait_until(lambda: held(broker)["buffered_bytes"] > 10_000)
+        wait_until(lambda: input_counters(broker)["buffered_bytes"] > 10_000)
         url = f"http://127.0.0.1:{broker.port('http')}/metrics"
         with urllib.request.urlopen(url) as answer:
             page = answer.read().decode()

@@ -30,7 +30,7 @@ from tests.protocols.jmq.raw import (
 )
 from tests.server.authority import Authority
 from tests.server.conftest import Start
-from tests.server.tls_clients import dial, says
+from tests.server.tls_clients import open_socket, wait_for_log
 from tests.support.polling import wait_until
 
 JMQ = "jmq://127.0.0.1:0"
@@ -84,7 +84,7 @@ def test_nothing_else_is_served_there(start: Start) -> None:
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert client.recv(100) == b""
-    says(broker, "no protocol begins with b'GET / HT'")
+    wait_for_log(broker, "no protocol begins with b'GET / HT'")
 
 
 def test_two_ports_and_a_name(start: Start) -> None:
@@ -176,7 +176,7 @@ def test_tls(start: Start, authority: Authority) -> None:
         f"ssljms tls NORMAL {secure}",
     ]
     trust = authority.trust()
-    with dial(secure, trust) as connection:
+    with open_socket(secure, trust) as connection:
         connection.sendall(b"101\n")
         response = b""
         while data := connection.recv(4096):
@@ -315,7 +315,7 @@ def test_basic_logins(users_broker: LocalBroker, user: str, password: str, statu
         assert status_of(client.authenticate(basic(user, password))) == status
         if status is not Status.OK:
             assert client.is_closed_by_broker()
-    says(users_broker, f"user={user}" if user else "login")
+    wait_for_log(users_broker, f"user={user}" if user else "login")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_permissions(users_broker: LocalBroker) -> None:
         assert status_of(anna.ask(PacketType.BROWSE, destination)) == Status.OK
         assert status_of(bert.consume("orders.new")) == Status.OK
         assert bert.receive().body == b"m"
-    says(users_broker, "operation='produce bills'")
+    wait_for_log(users_broker, "operation='produce bills'")
 
 
 def test_nothing_is_done_before_the_login(users_broker: LocalBroker) -> None:

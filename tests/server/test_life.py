@@ -1,4 +1,4 @@
-"""Starting, stopping, and what must not be survived."""
+"""Start, shutdown, and exit after write errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.polling import wait_until
 PHPMQ = "phpmq://127.0.0.1:0"
 
 
-def take(port: int, queue: str) -> list[bytes]:
-    """Acknowledge and return all bodies of a queue: those before a message sent now."""
+def consume_all(port: int, queue: str) -> list[bytes]:
+    """Consume a queue up to an end marker sent now, and return the bodies."""
     bodies = []
     with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(queue, b"the end")
@@ -34,7 +34,7 @@ def take(port: int, queue: str) -> list[bytes]:
     return bodies
 
 
-def cut_off(client: BlockingClient) -> bool:
+def is_closed_by_broker(client: BlockingClient) -> bool:
     """Return whether the broker closes the connection; messages before that are skipped."""
     try:
         while True:
@@ -47,7 +47,7 @@ def cut_off(client: BlockingClient) -> bool:
         client.close()
 
 
-def test_a_stop_keeps_what_was_sent_and_gives_back_what_was_held(start: Start) -> None:
+def test_shutdown_keeps_ready_and_requeues_unacked_messages(start: Start) -> None:
     broker = start(PHPMQ)
     client = BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
     for number in range(10):
@@ -58,12 +58,12 @@ def test_a_stop_keeps_what_was_sent_and_gives_back_what_was_held(start: Start) -
         if number < 2:
             message.ack()
     assert broker.stop() == 0
-    assert cut_off(client)
+    assert is_closed_by_broker(client)
     broker.start()
-    assert take(broker.port("phpmq"), "a") == [b"%d" % number for number in range(2, 10)]
+    assert consume_all(broker.port("phpmq"), "a") == [b"%d" % number for number in range(2, 10)]
 
 
-def test_a_stop_resets_a_connection_whose_messages_wait(start: Start, tmp_path: Path) -> None:
+def test_shutdown_resets_connection_of_blocked_publisher(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "sluicemq.toml"
     file.write_text("[destinations.a]\nmax_messages = 1\noverflow = 'block-publisher'\n")
     broker = start(PHPMQ, options=("--config", str(file)))
@@ -77,7 +77,7 @@ def test_a_stop_resets_a_connection_whose_messages_wait(start: Start, tmp_path: 
             client.recv(1)
 
 
-def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> None:
+def test_shutdown_does_not_wait_for_client_that_does_not_read(start: Start) -> None:
     broker = start(PHPMQ, environment={"SLUICEMQ_BROKER__SHUTDOWN_TIMEOUT": "1"})
     port = broker.port("phpmq")
     with (
@@ -94,7 +94,7 @@ def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> Non
         assert time.monotonic() - before < 25
 
 
-def test_one_directory_has_one_broker(start: Start, tmp_path: Path) -> None:
+def test_second_broker_on_data_directory_is_rejected(start: Start, tmp_path: Path) -> None:
     broker = start(PHPMQ)
     second = LocalBroker(broker.directory, [PHPMQ])
     with pytest.raises(ConnectionLost, match=f"{broker.pid}"):
@@ -102,14 +102,14 @@ def test_one_directory_has_one_broker(start: Start, tmp_path: Path) -> None:
     assert broker.status()["pid"] == broker.pid
 
 
-def test_a_public_address_is_refused_without_insecure_public(start: Start, tmp_path: Path) -> None:
+def test_public_address_requires_insecure_public(start: Start, tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match="insecure"):
         LocalBroker(tmp_path / "b", ["phpmq://0.0.0.0:0"]).start()
     broker = start("phpmq://0.0.0.0:0", options=("--insecure-public",))
-    assert take(broker.port("phpmq"), "a") == []
+    assert consume_all(broker.port("phpmq"), "a") == []
 
 
-def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed(
+def test_write_error_stops_broker_and_keeps_confirmed_messages(
     start: Start,
 ) -> None:
     broker = start(PHPMQ)
@@ -125,13 +125,13 @@ def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed
             if sent % 100 == 0:
                 while len(received) < sent:
                     received.append(client.receive(30).body)
-    assert cut_off(client)
+    assert is_closed_by_broker(client)
     assert broker.wait() == 74
     assert 1000 < len(received) < 2000
     log = broker.log.read_text()
     assert "Traceback" not in log
     assert "File too large" in log
     broker.start()
-    bodies = take(broker.port("phpmq"), "a")
+    bodies = consume_all(broker.port("phpmq"), "a")
     assert bodies[: len(received)] == received
     assert [int(body.split()[0]) for body in bodies] == list(range(len(bodies)))

@@ -1,4 +1,4 @@
-"""Log lines that clients can cause at any rate."""
+"""Rate limit of log lines that clients cause."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from sluicemq.server.logs import Notices
 
 
-class Log:
-    """A log and a clock."""
+class RecordingLog:
+    """A log function that records its calls, with a manual clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -21,8 +21,8 @@ class Log:
         return self.now
 
 
-def test_lines_beyond_the_limit_are_counted_until_the_next_minute() -> None:
-    log = Log()
+def test_lines_over_limit_are_counted_until_next_minute() -> None:
+    log = RecordingLog()
     notices = Notices(log, 2, log.clock)
     for number in range(5):
         notices.write(str(number))
@@ -35,8 +35,8 @@ def test_lines_beyond_the_limit_are_counted_until_the_next_minute() -> None:
     assert log.lines[2:] == [("6", {"left_out": 4}), ("7", {})]
 
 
-def test_none_are_written_without_a_budget() -> None:
-    log = Log()
+def test_limit_of_zero_suppresses_all_lines() -> None:
+    log = RecordingLog()
     notices = Notices(log, 0, log.clock)
     notices.write("x")
     assert log.lines == []

@@ -1,4 +1,4 @@
-"""Log entries of recovery about the end of the journal."""
+"""Log entries of recovery about a damaged or incomplete end of the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluicemq.server.run import warn_of_loss
 from tests.journal.support import crash, put, reopen, segments_of
 
 
-def _restart(directory: Path) -> list[tuple[str, str]]:
+def recovery_log(directory: Path) -> list[tuple[str, str]]:
     journal = reopen(directory)
     try:
         with capture_logs() as logs:
@@ -22,8 +22,8 @@ def _restart(directory: Path) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Path:
-    """A journal of a killed process, with one confirmed message."""
+def killed_journal(tmp_path: Path) -> Path:
+    """Return the directory of a killed journal with one confirmed message."""
     journal = reopen(tmp_path)
     put(journal)
     journal.sync()
@@ -31,39 +31,39 @@ def killed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_intact_journal_warns_of_nothing(killed: Path) -> None:
-    assert _restart(killed) == []
+def test_intact_journal_logs_nothing(killed_journal: Path) -> None:
+    assert recovery_log(killed_journal) == []
 
 
 @pytest.mark.parametrize("size", [0, 64, 200])
-def test_lost_data_is_an_error(killed: Path, size: int) -> None:
-    path = segments_of(killed)[0]
+def test_lost_data_is_logged_as_error(killed_journal: Path, size: int) -> None:
+    path = segments_of(killed_journal)[0]
     path.write_bytes(path.read_bytes()[:size])
-    [(level, event)] = _restart(killed)
+    [(level, event)] = recovery_log(killed_journal)
     assert level == "error"
     assert "confirmed data is lost" in event
 
 
-def test_bytes_behind_the_durable_end_were_not_confirmed_as_durable(killed: Path) -> None:
-    with segments_of(killed)[0].open("ab") as file:
+def test_bytes_after_durable_end_are_logged_as_warning(killed_journal: Path) -> None:
+    with segments_of(killed_journal)[0].open("ab") as file:
         file.write(b"incomplete")
-    [(level, event)] = _restart(killed)
+    [(level, event)] = recovery_log(killed_journal)
     assert level == "warning"
     assert "Messages confirmed as durable are complete" in event
 
 
-def test_without_a_durable_end_nothing_is_claimed(killed: Path) -> None:
-    with segments_of(killed)[0].open("ab") as file:
+def test_unknown_durable_end_is_logged_as_warning(killed_journal: Path) -> None:
+    with segments_of(killed_journal)[0].open("ab") as file:
         file.write(b"incomplete")
-    (killed / "durable").unlink()
-    [(level, event)] = _restart(killed)
+    (killed_journal / "durable").unlink()
+    [(level, event)] = recovery_log(killed_journal)
     assert level == "warning"
     assert "is not known" in event
 
 
-def test_an_emptied_segment_without_a_durable_end_is_an_error(killed: Path) -> None:
-    segments_of(killed)[0].write_bytes(b"")
-    (killed / "durable").unlink()
-    [(level, event)] = _restart(killed)
+def test_empty_segment_with_unknown_durable_end_is_error(killed_journal: Path) -> None:
+    segments_of(killed_journal)[0].write_bytes(b"")
+    (killed_journal / "durable").unlink()
+    [(level, event)] = recovery_log(killed_journal)
     assert level == "error"
     assert "is not known" in event

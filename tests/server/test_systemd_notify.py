@@ -1,4 +1,4 @@
-"""Notifications that the service manager gets, on a socket like its own."""
+"""Notifications to the service manager of systemd (`sd_notify`)."""
 
 from __future__ import annotations
 
@@ -14,44 +14,42 @@ from sluicemq.server.run import Notifier
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[socket.socket]:
+def notify_socket(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
         listening.settimeout(60)
         yield listening
 
 
-def heard(manager: socket.socket) -> dict[str, str]:
-    lines = manager.recv(4096).decode().split("\n")
+def receive_notification(notify_socket: socket.socket) -> dict[str, str]:
+    lines = notify_socket.recv(4096).decode().split("\n")
     return dict(line.split("=", 1) for line in lines)
 
 
-def silent(manager: socket.socket) -> bool:
-    manager.setblocking(False)
+def is_silent(notify_socket: socket.socket) -> bool:
+    notify_socket.setblocking(False)
     try:
-        manager.recv(4096)
+        notify_socket.recv(4096)
     except BlockingIOError:
         return True
     finally:
-        manager.settimeout(60)
+        notify_socket.settimeout(60)
     return False
 
 
-def test_a_broker_says_when_it_serves_lives_and_stops(
-    tmp_path: Path, manager: socket.socket
-) -> None:
-    environment = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "2000000"}
+def test_notifies_ready_watchdog_and_stopping(tmp_path: Path, notify_socket: socket.socket) -> None:
+    environment = {"NOTIFY_SOCKET": notify_socket.getsockname(), "WATCHDOG_USEC": "2000000"}
     broker = LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"], environment=environment)
     broker.launch()
     try:
-        ready = heard(manager)
+        ready = receive_notification(notify_socket)
         assert ready["READY"] == "1"
         assert "serving" in ready["STATUS"]
-        assert heard(manager) == {"WATCHDOG": "1"}
-        assert heard(manager) == {"WATCHDOG": "1"}
+        assert receive_notification(notify_socket) == {"WATCHDOG": "1"}
+        assert receive_notification(notify_socket) == {"WATCHDOG": "1"}
     finally:
         assert broker.stop() == 0
-    while "STOPPING" not in (last := heard(manager)):
+    while "STOPPING" not in (last := receive_notification(notify_socket)):
         assert last == {"WATCHDOG": "1"}
 
 
@@ -61,8 +59,8 @@ def test_nothing_is_sent_without_a_manager() -> None:
     notifier.alive()
 
 
-def test_a_manager_that_has_gone_is_no_error(tmp_path: Path, manager: socket.socket) -> None:
-    notifier = Notifier(manager.getsockname(), watchdog=True)
+def test_missing_notify_socket_is_ignored(tmp_path: Path, notify_socket: socket.socket) -> None:
+    notifier = Notifier(notify_socket.getsockname(), watchdog=True)
     (tmp_path / "notify").unlink()
     notifier.ready("serving")
     notifier.alive()
@@ -81,18 +79,18 @@ def test_a_manager_that_has_gone_is_no_error(tmp_path: Path, manager: socket.soc
     ],
 )
 def test_watchdog_detection(
-    manager: socket.socket, variables: dict[str, str], notified: bool
+    notify_socket: socket.socket, variables: dict[str, str], notified: bool
 ) -> None:
-    environment = {"NOTIFY_SOCKET": manager.getsockname(), "PATH": "/bin", **variables}
+    environment = {"NOTIFY_SOCKET": notify_socket.getsockname(), "PATH": "/bin", **variables}
     Notifier.from_environment(environment).alive()
-    assert silent(manager) != notified
+    assert is_silent(notify_socket) != notified
     assert environment == {"PATH": "/bin"}
 
 
-def test_an_abstract_name() -> None:
+def test_abstract_socket_address() -> None:
     name = f"sluicemq-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("\0" + name)
         listening.settimeout(60)
         Notifier("@" + name).ready("here")
-        assert heard(listening) == {"READY": "1", "STATUS": "here"}
+        assert receive_notification(listening) == {"READY": "1", "STATUS": "here"}

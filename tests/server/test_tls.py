@@ -28,7 +28,7 @@ from sluicemq.server.loading import load
 from sluicemq.server.tls import Tls
 from tests.server.authority import Authority, serial_of
 from tests.server.conftest import Start
-from tests.server.tls_clients import dial, echo, log_of, phpmq, says
+from tests.server.tls_clients import open_socket, phpmq, read_log, send_and_receive, wait_for_log
 from tests.support.polling import wait_until
 
 LONG_PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -43,7 +43,7 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
     body = bytes(range(256)) * 4096
     for scheme in ("phpmq+tls", "auto+tls"):
         with phpmq(broker.port(scheme), trust) as client:
-            echo(client, scheme, body)
+            send_and_receive(client, scheme, body)
     for scheme in ("msglite+tls", "auto+tls"):
         port = broker.port(scheme)
         with BlockingClient(MsgliteClient.connect, "localhost", port, ssl_context=trust) as lite:
@@ -52,7 +52,7 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
             assert message is not None
             assert message.body == body
             lite.send("left", b"for the maintenance port", timeout=60)
-    with dial(broker.port("phpmq-maintenance+tls"), trust) as person:
+    with open_socket(broker.port("phpmq-maintenance+tls"), trust) as person:
         person.sendall(b"monitor\n")
         received = b""
         while b"left" not in received:
@@ -61,7 +61,7 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
         BlockingClient(
             MsgliteClient.connect, "localhost", broker.port("msglite+tls"), ssl_context=trust
         ) as worker,
-        dial(broker.port("msglite-http+tls"), trust) as browser,
+        open_socket(broker.port("msglite-http+tls"), trust) as browser,
     ):
         browser.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
         request = worker.ready("msglite.httpRequests", timeout=30)
@@ -84,7 +84,7 @@ def test_a_unix_socket(start: Start, authority: Authority, tmp_path: Path) -> No
     with BlockingClient(
         PhpmqClient.connect, "localhost", path=str(path), ssl_context=authority.trust()
     ) as client:
-        echo(client, "a", b"x")
+        send_and_receive(client, "a", b"x")
     broker.stop()
     assert not path.exists()
 
@@ -103,7 +103,7 @@ def test_pkcs12_and_encrypted_keys(start: Start, authority: Authority) -> None:
     )
     for scheme in ("phpmq+tls", "auto+tls"):
         with phpmq(broker.port(scheme), authority.trust()) as client:
-            echo(client, "a", b"x")
+            send_and_receive(client, "a", b"x")
     assert "open sesame" not in broker.log.read_text()
 
 
@@ -141,7 +141,7 @@ def test_an_expired_certificate_is_served_with_a_warning(
         pytest.raises(ssl.SSLCertVerificationError),
     ):
         authority.trust().wrap_socket(connection, server_hostname="localhost")
-    says(broker, "certificate expired")
+    wait_for_log(broker, "certificate expired")
 
 
 # --- versions and ciphers --------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
     def version(port: int, version: ssl.TLSVersion) -> str | None:
         context = only(authority.trust(), version)
         context.set_ciphers("ALL:@SECLEVEL=0")  # or this side would not even offer TLS 1.1
-        with dial(port, context) as client:
+        with open_socket(port, context) as client:
             return client.version()
 
     assert version(default_port, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
@@ -178,7 +178,7 @@ def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
     ):
         with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
             version(port, refused_version)
-    says(broker, "unsupported protocol")
+    wait_for_log(broker, "unsupported protocol")
 
 
 def test_ciphers_of_tls_1_2(start: Start, authority: Authority) -> None:
@@ -186,13 +186,13 @@ def test_ciphers_of_tls_1_2(start: Start, authority: Authority) -> None:
     cipher = "ECDHE-ECDSA-AES256-GCM-SHA384"
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&ciphers={cipher}")
     port = broker.port("phpmq+tls")
-    with dial(port, only(authority.trust(), ssl.TLSVersion.TLSv1_2)) as client:
+    with open_socket(port, only(authority.trust(), ssl.TLSVersion.TLSv1_2)) as client:
         assert client.cipher() == (cipher, "TLSv1.2", 256)
     other = only(authority.trust(), ssl.TLSVersion.TLSv1_2)
     other.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
     with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
-        dial(port, other)
-    says(broker, "no shared cipher")
+        open_socket(port, other)
+    wait_for_log(broker, "no shared cipher")
 
 
 # --- certificates of clients -----------------------------------------------------------------
@@ -226,8 +226,8 @@ def test_required_client_certificates(start: Start, authority: Authority, tmp_pa
     port = broker.port("phpmq+tls")
     alice = authority.issue("client.example", common_name="alice")
     with phpmq(port, authority.trust(alice)) as client:
-        echo(client, "a", b"x")
-    assert "certified=alice" in log_of(broker)
+        send_and_receive(client, "a", b"x")
+    assert "certified=alice" in read_log(broker)
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other").issue("client.example", common_name="alice")
     for context, reason in (
@@ -235,10 +235,10 @@ def test_required_client_certificates(start: Start, authority: Authority, tmp_pa
         (authority.trust(stranger), "its certificate was refused: self-signed certificate"),
     ):
         assert turned_away(port, context)
-        says(broker, reason.split(":")[0])
+        wait_for_log(broker, reason.split(":")[0])
 
     def connected() -> int:
-        lines = [line for line in log_of(broker).splitlines() if "peer=unix" not in line]
+        lines = [line for line in read_log(broker).splitlines() if "peer=unix" not in line]
         return "\n".join(lines).count("connected")
 
     wait_until(lambda: connected() == 2, "alice's lines are not the only ones")  # she came and went
@@ -251,16 +251,16 @@ def test_optional_client_certificates(start: Start, authority: Authority) -> Non
     )
     port = broker.port("phpmq+tls")
     with phpmq(port, authority.trust()) as client:
-        echo(client, "a", b"x")
-    assert "certified" not in log_of(broker)
+        send_and_receive(client, "a", b"x")
+    assert "certified" not in read_log(broker)
     bob = authority.issue("bob@example.org", "eve@example.org", common_name="alice")
     with phpmq(port, authority.trust(bob)) as client:
-        echo(client, "a", b"x")
-    assert "certified=bob@example.org" in log_of(broker)
+        send_and_receive(client, "a", b"x")
+    assert "certified=bob@example.org" in read_log(broker)
     # a certificate without a name in the configured field must not pass for none
     unnamed = authority.issue("client.example", common_name="alice")
     assert turned_away(port, authority.trust(unnamed))
-    says(broker, "no san-email in its certificate")
+    wait_for_log(broker, "no san-email in its certificate")
 
 
 @pytest.mark.parametrize("kind", ["cn", "subject"])
@@ -279,7 +279,7 @@ def test_a_certificate_gives_the_permissions_of_its_user(
     alice = authority.trust(issued)
     mallory = authority.trust(authority.issue("client.example", common_name="mallory"))
     with phpmq(port, alice) as client:
-        echo(client, "jobs.a", b"x")
+        send_and_receive(client, "jobs.a", b"x")
         client.send("other", b"x")
         with pytest.raises(ConnectionLost):
             client.receive(30)
@@ -300,7 +300,7 @@ def test_a_certificate_gives_the_permissions_of_its_user(
 
 def serial(port: int, context: ssl.SSLContext) -> int:
     """Return the serial number of the certificate that a new connection sees."""
-    with dial(port, context) as client:
+    with open_socket(port, context) as client:
         certificate = client.getpeercert()
         assert certificate is not None
         return int(str(certificate["serialNumber"]), 16)
@@ -316,7 +316,7 @@ def test_reload_under_traffic(start: Start, authority: Authority) -> None:
     trust = authority.trust()
     ports = [broker.port("phpmq+tls"), broker.port("auto+tls")]
     with phpmq(ports[0], trust) as client:
-        echo(client, "a", b"before")
+        send_and_receive(client, "a", b"before")
         authority.pem(second)
         assert [serial(port, trust) for port in ports] == [serial_of(first)] * 2
         os.kill(broker.pid, signal.SIGHUP)
@@ -328,8 +328,8 @@ def test_reload_under_traffic(start: Start, authority: Authority) -> None:
             assert number < 1000
         client.send("a", b"after")
         assert client.receive(30).body == b"after"
-    wait_until(lambda: log_of(broker).count("certificate replaced") == 2, "no two lines")
-    assert f"{serial_of(second):x}" in log_of(broker)
+    wait_until(lambda: read_log(broker).count("certificate replaced") == 2, "no two lines")
+    assert f"{serial_of(second):x}" in read_log(broker)
 
 
 def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> None:
@@ -341,15 +341,17 @@ def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> Non
     for count, content in enumerate((b"junk", b"", mismatch), 1):
         authority.file("broker.pem", content)
         os.kill(broker.pid, signal.SIGHUP)
-        wait_until(lambda n=count: log_of(broker).count("certificate rejected") == n, "no refusal")
+        wait_until(
+            lambda n=count: read_log(broker).count("certificate rejected") == n, "no refusal"
+        )
         assert serial(port, trust) == serial_of(first)
     pem.unlink()
     os.kill(broker.pid, signal.SIGHUP)
-    wait_until(lambda: log_of(broker).count("certificate rejected") == 4, "no refusal")
-    assert "Traceback" not in log_of(broker)
+    wait_until(lambda: read_log(broker).count("certificate rejected") == 4, "no refusal")
+    assert "Traceback" not in read_log(broker)
     authority.pem(second)
     os.kill(broker.pid, signal.SIGHUP)
-    says(broker, "certificate replaced")
+    wait_for_log(broker, "certificate replaced")
     assert serial(port, trust) == serial_of(second)
 
 

@@ -16,34 +16,34 @@ from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.server.authority import Authority
 from tests.server.conftest import Start
 from tests.server.test_pressure import closed_by_peer
-from tests.server.tls_clients import dial, echo, log_of, phpmq, says
+from tests.server.tls_clients import open_socket, phpmq, read_log, send_and_receive, wait_for_log
 from tests.support.polling import wait_until
 
 
 def test_clients_without_tls_are_refused_at_once(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with phpmq(port, trust) as witness:
-        witness.subscribe("w", 1)
+    with phpmq(port, trust) as other_client:
+        other_client.subscribe("w", 1)
         for count, first in enumerate(
             (b"H0100102" * 10, b"GET / HTTP/1.0\r\n\r\n", b"\x80\x2e\x01", b"\x16\x02"), 1
         ):
             before = time.monotonic()
-            with dial(port) as guest:
-                guest.sendall(first)
-                assert closed_by_peer(guest)
+            with open_socket(port) as client:
+                client.sendall(first)
+                assert closed_by_peer(client)
             assert time.monotonic() - before < 9  # the time for a handshake is 10 s
-            wait_until(lambda n=count: log_of(broker).count("does not speak TLS") == n, "no line")
+            wait_until(lambda n=count: read_log(broker).count("does not speak TLS") == n, "no line")
         # noise that begins as TLS does
         for length in (0, 1, 5, 100, 20_000):
-            with dial(port) as guest, suppress(ConnectionResetError, BrokenPipeError):
-                guest.sendall(b"\x16\x03\x01" + os.urandom(length))
-                guest.shutdown(socket.SHUT_WR)
-                assert closed_by_peer(guest)
-            witness.send("w", b"there")
-            witness.receive(30).ack()
-    assert "Traceback" not in log_of(broker)
-    assert "internal error" not in log_of(broker)
+            with open_socket(port) as client, suppress(ConnectionResetError, BrokenPipeError):
+                client.sendall(b"\x16\x03\x01" + os.urandom(length))
+                client.shutdown(socket.SHUT_WR)
+                assert closed_by_peer(client)
+            other_client.send("w", b"there")
+            other_client.receive(30).ack()
+    assert "Traceback" not in read_log(broker)
+    assert "internal error" not in read_log(broker)
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "auto", "phpmq-maintenance"])
@@ -52,12 +52,12 @@ def test_tls_on_a_plain_listener(start: Start, authority: Authority, protocol: s
     port = broker.port(protocol)
     before = time.monotonic()
     with pytest.raises(OSError, match=r"SSL|reset"):
-        dial(port, authority.trust())
+        open_socket(port, authority.trust())
     assert time.monotonic() - before < 10
     wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
     if protocol != "phpmq-maintenance":  # that waits for the end of a line, and the client leaves
-        says(broker, "closing")
-    assert "Traceback" not in log_of(broker)
+        wait_for_log(broker, "closing")
+    assert "Traceback" not in read_log(broker)
 
 
 def test_connections_without_a_handshake_count_and_go(start: Start, authority: Authority) -> None:
@@ -66,18 +66,18 @@ def test_connections_without_a_handshake_count_and_go(start: Start, authority: A
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with ExitStack() as stack:
         client = stack.enter_context(phpmq(port, trust))
-        idle_clients = [stack.enter_context(dial(port)) for _ in range(2)]
+        idle_clients = [stack.enter_context(open_socket(port)) for _ in range(2)]
         idle_clients[1].sendall(b"\x16\x03\x01\x02\x00")  # the header of a record, and no more
         with pytest.raises(OSError, match=r"SSL|reset"):
-            dial(port, trust)
+            open_socket(port, trust)
         before = time.monotonic()
         assert closed_by_peer(idle_clients[0])
         assert closed_by_peer(idle_clients[1])
         assert 5 < time.monotonic() - before < 20
-        echo(client, "a", b"x")
+        send_and_receive(client, "a", b"x")
         with phpmq(port, trust) as other:
             other.send("a", b"y")
-    wait_until(lambda: log_of(broker).count("no handshake within 10 s") == 2, "no two lines")
+    wait_until(lambda: read_log(broker).count("no handshake within 10 s") == 2, "no two lines")
 
 
 def test_connections_without_a_handshake_count_for_their_address(
@@ -88,7 +88,12 @@ def test_connections_without_a_handshake_count_for_their_address(
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&{limits}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     other_client = socket.socket()
-    with other_client, dial(port) as idle_client, dial(port), dial(port) as third:
+    with (
+        other_client,
+        open_socket(port) as idle_client,
+        open_socket(port),
+        open_socket(port) as third,
+    ):
         assert closed_by_peer(third)
         other_client.settimeout(30)
         other_client.bind(("127.0.0.2", 0))
@@ -97,11 +102,11 @@ def test_connections_without_a_handshake_count_for_their_address(
         idle_client.sendall(b"no TLS")
         assert closed_by_peer(idle_client)
         with phpmq(port, trust) as client:
-            echo(client, "a", b"x")
+            send_and_receive(client, "a", b"x")
     for _ in range(3):
         with phpmq(port, trust) as first, phpmq(port, trust) as second:
-            echo(first, "a", b"x")
-            echo(second, "b", b"x")
+            send_and_receive(first, "a", b"x")
+            send_and_receive(second, "b", b"x")
         wait_until(lambda: not broker.status()["listeners"][0]["connections"], "still there")
 
 
@@ -109,31 +114,35 @@ def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with ExitStack() as stack:
-        guests = [stack.enter_context(dial(port)) for _ in range(200)]
+        idle_clients = [stack.enter_context(open_socket(port)) for _ in range(200)]
         hello = ssl.MemoryBIO(), ssl.MemoryBIO()
         handshake = trust.wrap_bio(*hello, server_hostname="localhost")
         with suppress(ssl.SSLWantReadError):
             handshake.do_handshake()
         data = hello[1].read()
-        for guest in guests:
-            guest.sendall(data)
+        for idle_client in idle_clients:
+            idle_client.sendall(data)
         with phpmq(port, trust) as client:
-            echo(client, "a", b"x")
-        for guest in guests:
-            assert guest.recv(3)[:2] == b"\x16\x03"
+            send_and_receive(client, "a", b"x")
+        for idle_client in idle_clients:
+            assert idle_client.recv(3)[:2] == b"\x16\x03"
     wait_until(lambda: not broker.status()["listeners"][0]["connections"], "they are still there")
-    assert "Traceback" not in log_of(broker)
+    assert "Traceback" not in read_log(broker)
 
 
 def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
     """A handshake that began before the shutdown is not completed during it."""
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with dial(port, trust) as lazy, dial(port) as idle_client, dial(port) as halfway:
+    with (
+        open_socket(port, trust) as lazy,
+        open_socket(port) as idle_client,
+        open_socket(port) as halfway,
+    ):
         lazy.sendall(encode_consume(b"a", 1))
         halfway.sendall(b"\x16\x03\x01\x02\x00")
         with phpmq(port, trust) as client:
-            echo(client, "b", b"everybody above has arrived")
+            send_and_receive(client, "b", b"everybody above has arrived")
         os.kill(broker.pid, signal.SIGTERM)
         assert closed_by_peer(idle_client)
         assert closed_by_peer(halfway)
@@ -143,7 +152,7 @@ def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
         )
         lazy.close()
         assert broker.wait() == 0
-    assert "Traceback" not in log_of(broker)
+    assert "Traceback" not in read_log(broker)
 
 
 # --- the end of a connection, and slow readers -----------------------------------------------
@@ -153,7 +162,7 @@ def test_data_sent_before_the_end_arrives(start: Start, authority: Authority) ->
     """The client closes TLS at once after sending, and never reads."""
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with dial(port, trust) as hasty:
+    with open_socket(port, trust) as hasty:
         hasty.sendall(b"".join(encode_send(b"a", b"%d" % number, 0) for number in range(1000)))
         with suppress(OSError):
             hasty.unwrap()
@@ -171,7 +180,7 @@ def test_an_answer_is_sent_before_the_connection_ends(start: Start, authority: A
     port, trust = broker.port("msglite+tls"), authority.trust()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with dial(port) as connection:
+    with open_socket(port) as connection:
 
         def drive(step: Callable[[], object]) -> object:
             while True:
@@ -199,7 +208,7 @@ def test_a_slow_reader_does_not_block_others_and_loses_nothing(
     pem = authority.pem(authority.issue())
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_high_watermark=65536")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with phpmq(port, trust) as client, dial(port, trust) as slow_consumer:
+    with phpmq(port, trust) as client, open_socket(port, trust) as slow_consumer:
         slow_consumer.sendall(encode_consume(b"shared", 1_000_000))
         for _ in range(300):
             client.send("shared", bytes(65536))
@@ -216,11 +225,11 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority
     pem = authority.pem(authority.issue())
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_timeout=2")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with phpmq(port, trust) as client, dial(port, trust) as slow_consumer:
+    with phpmq(port, trust) as client, open_socket(port, trust) as slow_consumer:
         for _ in range(200):
             client.send("a", bytes(65536))
         slow_consumer.sendall(encode_consume(b"a", 1_000_000))
-        says(broker, "slow connection closed")
+        wait_for_log(broker, "slow connection closed")
         client.subscribe("a", 4)  # so few that this client, too, is not cut off when it is slow
         for _ in range(200):
             client.receive(30).ack()
@@ -228,7 +237,7 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority
 
 def test_a_stop_says_goodbye(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
-    with dial(broker.port("phpmq+tls"), authority.trust()) as client:
+    with open_socket(broker.port("phpmq+tls"), authority.trust()) as client:
         client.sendall(encode_consume(b"a", 1))
         wait_until(  # the broker may have to finish the handshake first
             lambda: (

@@ -1,4 +1,4 @@
-"""Clients that speak TLS to a broker under test, and what they wait for."""
+"""Clients over TLS for tests of a broker process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from sluicemq.clients.phpmq import PhpmqClient
 from tests.support.polling import wait_until
 
 
-def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 30) -> socket.socket:
-    """A connection to the broker, over TLS if there is a context."""
+def open_socket(
+    port: int, context: ssl.SSLContext | None = None, timeout: float = 30
+) -> socket.socket:
+    """Open a connection to the broker, over TLS if `context` is given."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=timeout)
     return (
         connection
@@ -21,8 +23,8 @@ def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 30) 
     )
 
 
-def echo(client: BlockingClient, queue: str, body: bytes) -> None:
-    """A message there and back."""
+def send_and_receive(client: BlockingClient, queue: str, body: bytes) -> None:
+    """Send a message to a queue, receive it from there and acknowledge it."""
     client.send(queue, body)
     client.subscribe(queue, 1)
     message = client.receive(30)
@@ -34,11 +36,11 @@ def phpmq(port: int, context: ssl.SSLContext) -> BlockingClient:
     return BlockingClient(PhpmqClient.connect, "localhost", port, ssl_context=context, timeout=30)
 
 
-def log_of(broker: LocalBroker) -> str:
+def read_log(broker: LocalBroker) -> str:
     """Return the broker's log."""
     return broker.log.read_text()
 
 
-def says(broker: LocalBroker, text: str) -> None:
-    """Wait until the log has it."""
-    wait_until(lambda: text in log_of(broker), f"the log does not say {text!r}")
+def wait_for_log(broker: LocalBroker, text: str) -> None:
+    """Wait until the broker's log contains a text."""
+    wait_until(lambda: text in read_log(broker), f"the log does not contain {text!r}")
