@@ -1,4 +1,4 @@
-"""A connection between its transport, its session and the event-loop batch; no network."""
+"""Connection objects with a fake transport, session and event loop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sluicemq.server.input_budget import InputBudget
 
 
 class SocketTransport:
-    """One whose descriptor is not shown, as with TLS. What is done with it after its end fails."""
+    """A transport without a descriptor, as with TLS. Calls after `closed` is set fail."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
+        self.calls: list[str] = []
         self.closed = False
         self.reset = False
         self.unsent = 0
@@ -38,10 +38,10 @@ class SocketTransport:
     def get_write_buffer_size(self) -> int:
         return self.unsent
 
-    def _use(self, what: str) -> None:
+    def _use(self, name: str) -> None:
         if self.closed:
             raise RuntimeError("the handler is closed")
-        self.done.append(what)
+        self.calls.append(name)
 
     def write(self, data: bytes) -> None:
         self._use("write")
@@ -58,10 +58,10 @@ class SocketTransport:
         self._use("pause_reading")
 
     def abort(self) -> None:
-        self.done.append("abort")
+        self.calls.append("abort")
 
 
-class Session:
+class RecordingSession:
     """A session that records calls; `fault` names the method that raises."""
 
     def __init__(self) -> None:
@@ -78,31 +78,31 @@ class Session:
         def call(*_: object) -> None:
             self.calls.append(name)
             if name == self.fault:
-                raise ValueError(f"a mistake in {name}")
+                raise ValueError(f"an error in {name}")
 
         return call
 
 
-class Loop:
+class FakeLoop:
     def __init__(self) -> None:
-        self.later: list[Any] = []
+        self.scheduled: list[Any] = []
 
     def call_later(self, delay: float, callback: Any, *arguments: Any) -> Any:
-        self.later.append(lambda: callback(*arguments))
+        self.scheduled.append(lambda: callback(*arguments))
         return SimpleNamespace(cancel=lambda: None)
 
-    def ring(self) -> None:
-        """All that was to be called later."""
-        calls, self.later = self.later, []
+    def fire_timers(self) -> None:
+        """Call all scheduled callbacks."""
+        calls, self.scheduled = self.scheduled, []
         for call in calls:
             call()
 
 
-class EventLoopBatch:
+class FakeEventLoopBatch:
     is_halted = False
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = FakeLoop()
         self.broker = SimpleNamespace(clock=SimpleNamespace(steady=0, wall=5), flush=lambda: None)
         self.sending: list[Connection] = []
 
@@ -122,9 +122,9 @@ class ConnectionFixture:
     def __init__(
         self, budget: InputBudget | None = None, transport: SocketTransport | None = None
     ) -> None:
-        self.session = Session()
+        self.session = RecordingSession()
         self.transport = transport or SocketTransport()
-        self.batch = EventLoopBatch()
+        self.batch = FakeEventLoopBatch()
         self.listener: Any = SimpleNamespace(
             budget=budget or InputBudget(1000, 30.0),
             closed=Counter(),
@@ -154,19 +154,19 @@ def fixture() -> ConnectionFixture:
     return ConnectionFixture()
 
 
-def test_written_data_is_sent_before_the_end(fixture: ConnectionFixture) -> None:
+def test_close_sends_written_data_first(fixture: ConnectionFixture) -> None:
     fixture.connection.write([b"answer"])
     fixture.connection.close("done")
     fixture.batch.end()
-    assert fixture.transport.done == ["write", "write_eof", "resume_reading"]
+    assert fixture.transport.calls == ["write", "write_eof", "resume_reading"]
     assert fixture.session.calls == ["flushed", "closed"]
 
 
-def test_a_connection_that_the_peer_has_reset_is_closed(fixture: ConnectionFixture) -> None:
+def test_close_after_reset_by_peer_aborts(fixture: ConnectionFixture) -> None:
     fixture.transport.reset = True
     fixture.connection.close("done")
     fixture.batch.end()
-    assert fixture.transport.done == ["abort"]
+    assert fixture.transport.calls == ["abort"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_connection_that_the_peer_has_reset_is_closed(fixture: ConnectionFixtu
         (socket.AF_UNIX, "", True),
     ],
 )
-def test_only_clients_of_unix_sockets_need_no_address(
+def test_only_unix_sockets_are_accepted_without_peer_address(
     family: socket.AddressFamily, address: Any, admitted: bool
 ) -> None:
     transport = SocketTransport()
@@ -185,11 +185,11 @@ def test_only_clients_of_unix_sockets_need_no_address(
     values = {"peername": address, "socket": raw, "sslcontext": True}
     transport.get_extra_info = values.get  # type: ignore[method-assign]
     ConnectionFixture(transport=transport)
-    assert transport.done == ([] if admitted else ["abort"])
+    assert transport.calls == ([] if admitted else ["abort"])
 
 
 @pytest.mark.parametrize("written", [(), (b"answer",)])
-def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
+def test_connection_lost_in_same_iteration_as_close(
     fixture: ConnectionFixture, written: tuple[bytes, ...]
 ) -> None:
     fixture.connection.write(written)
@@ -197,14 +197,14 @@ def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
     fixture.transport.closed = True
     fixture.connection.connection_lost(None)
     fixture.batch.end()
-    assert fixture.transport.done == []
+    assert fixture.transport.calls == []
     assert fixture.session.calls == ["closed"]
 
 
-def test_the_backlog_of_a_slow_reader_is_measured_at_every_write(
+def test_unsent_data_over_high_watermark_pauses_delivery(
     fixture: ConnectionFixture,
 ) -> None:
-    """A little in each turn is too much in the end."""
+    """Small writes of several iterations add up to the high watermark."""
     fixture.connection.pause_writing()
     for number in range(10):
         fixture.connection.write([bytes(200)])
@@ -215,33 +215,31 @@ def test_the_backlog_of_a_slow_reader_is_measured_at_every_write(
     assert fixture.session.calls == ["pause_delivery", "flushed"]
 
 
-def test_only_a_peer_that_reads_nothing_is_cut_off(fixture: ConnectionFixture) -> None:
+def test_output_timeout_closes_only_clients_that_read_nothing(fixture: ConnectionFixture) -> None:
     fixture.listener.options.output_timeout = 60
     fixture.transport.unsent = 1000
     fixture.connection.pause_writing()
     for unsent in (999, 1):
         fixture.transport.unsent = unsent
-        fixture.batch.loop.ring()
-        assert fixture.transport.done == []
-    fixture.batch.loop.ring()
-    assert fixture.transport.done == ["abort"]
+        fixture.batch.loop.fire_timers()
+        assert fixture.transport.calls == []
+    fixture.batch.loop.fire_timers()
+    assert fixture.transport.calls == ["abort"]
     assert fixture.listener.closed == {"output-timeout": 1}
 
 
-def test_a_session_that_answers_when_its_connection_has_gone(fixture: ConnectionFixture) -> None:
-    """For example after a wait for the disk."""
+def test_calls_after_connection_lost_are_ignored(fixture: ConnectionFixture) -> None:
+    """A session may respond later, for example after a wait for the disk."""
     fixture.transport.closed = True
     fixture.connection.connection_lost(None)
     fixture.connection.write([b"too late"])
     fixture.connection.close()
     fixture.connection.resume_reading()
     fixture.batch.end()
-    assert fixture.transport.done == []
+    assert fixture.transport.calls == []
 
 
-def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(
-    fixture: ConnectionFixture,
-) -> None:
+def test_error_in_session_aborts_only_its_connection(fixture: ConnectionFixture) -> None:
     fixture.session.fault = "flushed"
     fixture.connection.write([b"x"])
     with structlog.testing.capture_logs() as entries:
@@ -249,14 +247,14 @@ def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(
     assert [entry["event"] for entry in entries if entry["log_level"] == "error"] == [
         "internal error"
     ]
-    assert fixture.transport.done == ["write", "abort"]
+    assert fixture.transport.calls == ["write", "abort"]
     assert fixture.session.calls[-1] == "closed"
 
 
 # --- disconnecting --------------------------------------------------------------------------------
 
 
-def test_a_disconnected_client_has_time_to_read_the_reason(fixture: ConnectionFixture) -> None:
+def test_disconnect_lingers_before_abort(fixture: ConnectionFixture) -> None:
     def disconnect(reason: str) -> None:
         fixture.connection.write([reason.encode()])
         fixture.connection.close(reason)
@@ -264,33 +262,33 @@ def test_a_disconnected_client_has_time_to_read_the_reason(fixture: ConnectionFi
     fixture.session.disconnect = disconnect  # type: ignore[attr-defined]
     fixture.connection.disconnect("enough")
     fixture.batch.end()
-    assert fixture.transport.done == ["write", "write_eof", "resume_reading"]
+    assert fixture.transport.calls == ["write", "write_eof", "resume_reading"]
     assert fixture.session.calls == ["flushed", "closed"]
-    fixture.batch.loop.ring()  # a lingering connection is aborted, once
-    assert fixture.transport.done[3:] == ["abort"]
+    fixture.batch.loop.fire_timers()  # a lingering connection is aborted, once
+    assert fixture.transport.calls[3:] == ["abort"]
 
 
-def test_a_session_that_does_not_close_is_aborted(fixture: ConnectionFixture) -> None:
-    """Its session may wait for a disk that hangs, or the peer may not read."""
+def test_disconnect_aborts_session_that_does_not_close(fixture: ConnectionFixture) -> None:
+    """The session may wait for a disk that hangs, or the client may not read."""
     fixture.connection.disconnect("enough")
     fixture.batch.end()
     assert fixture.session.calls == ["disconnect"]
-    assert fixture.transport.done == []
-    fixture.batch.loop.ring()
-    assert fixture.transport.done == ["abort"]
+    assert fixture.transport.calls == []
+    fixture.batch.loop.fire_timers()
+    assert fixture.transport.calls == ["abort"]
     assert fixture.session.calls == ["disconnect", "closed"]
     fixture.connection.disconnect("again")
-    assert not fixture.batch.loop.later
+    assert not fixture.batch.loop.scheduled
 
 
-def test_a_mistake_in_saying_goodbye_ends_it_all_the_same(fixture: ConnectionFixture) -> None:
+def test_error_during_disconnect_aborts_connection(fixture: ConnectionFixture) -> None:
     fixture.session.fault = "disconnect"
     with structlog.testing.capture_logs():
         fixture.connection.disconnect("enough")
-    assert fixture.transport.done == ["abort"]
+    assert fixture.transport.calls == ["abort"]
 
 
-# --- figures --------------------------------------------------------------------------------------
+# --- metrics -------------------------------------------------------------------------------------
 
 
 def test_bytes_are_counted_in_both_directions(fixture: ConnectionFixture) -> None:
@@ -304,7 +302,7 @@ def test_bytes_are_counted_in_both_directions(fixture: ConnectionFixture) -> Non
     assert fixture.connection.connected_at == 5
 
 
-def test_a_client_that_is_sent_data_is_not_idle(fixture: ConnectionFixture) -> None:
+def test_sent_data_resets_idle_time(fixture: ConnectionFixture) -> None:
     fixture.batch.broker.clock.steady = 9000
     fixture.connection.write([b"x"])
     assert fixture.connection.active_at == 0
@@ -312,7 +310,7 @@ def test_a_client_that_is_sent_data_is_not_idle(fixture: ConnectionFixture) -> N
     assert fixture.connection.active_at == 9000
 
 
-def test_the_state_names_what_blocks_the_connection(fixture: ConnectionFixture) -> None:
+def test_state_names_what_blocks_connection(fixture: ConnectionFixture) -> None:
     fixture.session.session_info = lambda: SessionInfo("phpmq", state="connecting")  # type: ignore[attr-defined]
     connection = fixture.connection
     assert connection.state == "connecting"
@@ -328,18 +326,18 @@ def test_the_state_names_what_blocks_the_connection(fixture: ConnectionFixture) 
 
 
 def receive(fixture: ConnectionFixture, buffered: int, incomplete: bool = True) -> None:
-    """The session holds so much after something has come."""
+    """Receive data after which the session buffers this many bytes."""
     fixture.session.buffered = buffered
     fixture.session.incomplete = incomplete
     fixture.connection.data_received(b"x")
 
 
-def pass_time(fixture: ConnectionFixture, seconds: float) -> None:
+def advance_time(fixture: ConnectionFixture, seconds: float) -> None:
     fixture.batch.broker.clock.steady += round(seconds * 1000)
     fixture.listener.budget.review(fixture.batch.broker.clock.steady)
 
 
-def test_input_that_a_session_holds_is_accounted_and_given_back(fixture: ConnectionFixture) -> None:
+def test_buffered_input_is_reserved_and_released(fixture: ConnectionFixture) -> None:
     budget = fixture.listener.budget
     receive(fixture, 70)
     assert budget.used == 70
@@ -350,7 +348,7 @@ def test_input_that_a_session_holds_is_accounted_and_given_back(fixture: Connect
     assert (budget.used, budget.holders, fixture.session.buffered) == (0, 0, 0)
 
 
-def test_what_a_session_has_carried_out_meanwhile_is_given_back(fixture: ConnectionFixture) -> None:
+def test_input_processed_meanwhile_is_released(fixture: ConnectionFixture) -> None:
     budget = fixture.listener.budget
     receive(fixture, 70)
     fixture.session.buffered = 0
@@ -359,39 +357,39 @@ def test_what_a_session_has_carried_out_meanwhile_is_given_back(fixture: Connect
     assert budget.used == 0
     receive(fixture, 70)
     fixture.session.buffered = 10
-    pass_time(fixture, 1)
+    advance_time(fixture, 1)
     assert budget.used == 10
 
 
-def test_a_suspended_connection_is_read_when_budget_and_session_agree(
+def test_reading_resumes_when_budget_and_session_allow(
     fixture: ConnectionFixture,
 ) -> None:
     budget = fixture.listener.budget
     other = ConnectionFixture(budget)
     receive(other, 1001)
     receive(fixture, 10)
-    assert fixture.transport.done == ["pause_reading"]
+    assert fixture.transport.calls == ["pause_reading"]
     assert fixture.connection.state == "blocked"
     fixture.connection.pause_reading()
     receive(other, 0)
-    assert fixture.transport.done == ["pause_reading"]
+    assert fixture.transport.calls == ["pause_reading"]
     fixture.connection.resume_reading()
-    assert fixture.transport.done == ["pause_reading", "resume_reading"]
+    assert fixture.transport.calls == ["pause_reading", "resume_reading"]
 
 
-def test_a_reader_without_progress_is_closed_while_the_budget_is_exhausted(
+def test_stalled_connection_is_closed_while_budget_is_exhausted(
     fixture: ConnectionFixture,
 ) -> None:
     receive(fixture, 1001)
     for _ in range(31):
-        pass_time(fixture, 1)
+        advance_time(fixture, 1)
     assert not fixture.listener.closed
-    pass_time(fixture, 1)
+    advance_time(fixture, 1)
     assert fixture.listener.closed == {"input-stalled": 1}
     assert fixture.session.calls[-1] == "disconnect"
 
 
-def test_requests_that_are_being_carried_out_do_not_keep_others_from_being_read(
+def test_complete_requests_do_not_suspend_other_connections(
     fixture: ConnectionFixture,
 ) -> None:
     budget = fixture.listener.budget
@@ -403,34 +401,34 @@ def test_requests_that_are_being_carried_out_do_not_keep_others_from_being_read(
     assert other.connection not in budget.suspended
 
 
-def test_an_unfinished_frame_without_a_byte_is_closed(fixture: ConnectionFixture) -> None:
+def test_frame_timeout_closes_connection_without_progress(fixture: ConnectionFixture) -> None:
     receive(fixture, 10)
-    pass_time(fixture, 59)
+    advance_time(fixture, 59)
     receive(fixture, 11)
-    pass_time(fixture, 60)
+    advance_time(fixture, 60)
     assert not fixture.listener.closed
-    pass_time(fixture, 1)
+    advance_time(fixture, 1)
     assert fixture.listener.closed == {"frame-timeout": 1}
 
 
-def test_complete_requests_that_wait_have_no_deadline(fixture: ConnectionFixture) -> None:
+def test_complete_requests_have_no_frame_timeout(fixture: ConnectionFixture) -> None:
     receive(fixture, 10, incomplete=False)
-    pass_time(fixture, 1000)
+    advance_time(fixture, 1000)
     assert not fixture.listener.closed
 
 
-def test_a_frame_has_no_deadline_while_the_broker_does_not_read(fixture: ConnectionFixture) -> None:
+def test_frame_timeout_is_suspended_while_reading_is_paused(fixture: ConnectionFixture) -> None:
     receive(fixture, 10)
     fixture.connection.pause_reading()
-    pass_time(fixture, 1000)
+    advance_time(fixture, 1000)
     fixture.connection.resume_reading()
-    pass_time(fixture, 59)
+    advance_time(fixture, 59)
     assert not fixture.listener.closed
-    pass_time(fixture, 2)
+    advance_time(fixture, 2)
     assert fixture.listener.closed == {"frame-timeout": 1}
 
 
-def test_little_may_be_left_unfinished_before_the_login(fixture: ConnectionFixture) -> None:
+def test_unfinished_input_before_login_is_limited(fixture: ConnectionFixture) -> None:
     fixture.session.login = Login.CHECKING
     receive(fixture, 100)
     assert not fixture.listener.closed
@@ -438,7 +436,7 @@ def test_little_may_be_left_unfinished_before_the_login(fixture: ConnectionFixtu
     assert fixture.listener.closed == {"login-bytes": 1}
 
 
-def test_the_time_in_which_a_login_is_checked_does_not_count(fixture: ConnectionFixture) -> None:
+def test_login_timeout_excludes_time_of_password_check(fixture: ConnectionFixture) -> None:
     connection = fixture.connection
     now = 0
     for login, seconds in (

@@ -1,4 +1,4 @@
-"""A connection that has gone is freed at once: session, decoder and buffers are in no cycle."""
+"""Closed connections are freed without the garbage collector: they are in no reference cycle."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
 from sluicemq.server.input_budget import InputBudget
 from tests.protocols.jmq.raw import basic
-from tests.server.test_connection import EventLoopBatch, SocketTransport
+from tests.server.test_connection import FakeEventLoopBatch, SocketTransport
 
 ACCESS: Final = Access(EVERYBODY)
 REPLIES: Final = ReplyAddresses(1)
@@ -66,7 +66,7 @@ VIBEMQ_WORK: Final = b"".join(
 
 
 class Timer:
-    """Lets go of its callback when it is cancelled, as the event loop's do."""
+    """A timer that drops its callback when it is cancelled, like those of asyncio."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call: Callable[[], object] | None = call
@@ -74,13 +74,13 @@ class Timer:
     def cancel(self) -> None:
         self.call = None
 
-    def ring(self) -> None:
+    def fire_timers(self) -> None:
         call, self.call = self.call, None
         if call is not None:
             call()
 
 
-class Loop:
+class FakeLoop:
     def __init__(self) -> None:
         self.timers: list[Timer] = []
 
@@ -89,21 +89,21 @@ class Loop:
         self.timers.append(timer)
         return timer
 
-    def ring(self) -> None:
+    def fire_timers(self) -> None:
         timers, self.timers = self.timers, []
         for timer in timers:
-            timer.ring()
+            timer.fire_timers()
 
 
-class Server:
-    """A broker, and one connection at a time to it."""
+class ServerFixture:
+    """A broker that accepts one connection at a time."""
 
-    def __init__(self, make: Callable[[Transport, Server], Session]) -> None:
-        self.batch = EventLoopBatch()
+    def __init__(self, make: Callable[[Transport, ServerFixture], Session]) -> None:
+        self.batch = FakeEventLoopBatch()
         broker = Broker(MemoryJournal(), ManualClock())
         batch: Any = self.batch
         batch.broker = broker
-        batch.loop = Loop()
+        batch.loop = FakeLoop()
         self.broker = broker
         self.coordinator = Coordinator(broker)
         self.budget = InputBudget(1 << 30, 30.0)
@@ -130,47 +130,47 @@ class Server:
         )
         self.listener = listener
 
-    def visit(self, reads: tuple[bytes, ...], disconnect: bool) -> None:
-        """A connection that sends something and goes."""
+    def serve_connection(self, reads: tuple[bytes, ...], disconnect: bool) -> None:
+        """Open a connection, receive `reads`, and close it."""
         connection = Connection(self.listener)
         transport: Any = SocketTransport()
         connection.connection_made(transport)
         for data in reads:
             connection.data_received(data)
-            self.turn()
+            self.run_iteration()
         if disconnect:
             connection.disconnect("enough")
-            self.turn()
+            self.run_iteration()
         connection.connection_lost(None)
-        self.turn()
+        self.run_iteration()
 
-    def turn(self) -> None:
+    def run_iteration(self) -> None:
         self.broker.flush()
         self.batch.end()
-        self.batch.loop.ring()
+        self.batch.loop.fire_timers()
         self.broker.flush()
         self.batch.end()
 
 
-def _http(transport: Transport, server: Server) -> Session:
+def _http(transport: Transport, server: ServerFixture) -> Session:
     async def application(scope: Any, receive: Any, send: Any) -> None: ...
 
     return HttpSession(transport, HttpService(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
 
 
-def _vitals() -> Any:
+def _broker_info() -> Any:
     return SimpleNamespace(version="0", uptime=lambda: 0.0, memory=lambda: 0, clients=lambda: 0)
 
 
 MODULES: Final = ("sluicemq.server", "sluicemq.protocols", "sluicemq.admin", "uvicorn", "h11")
 
-CASES: Final[dict[str, tuple[Callable[[Transport, Server], Session], tuple[bytes, ...]]]] = {
+CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tuple[bytes, ...]]]] = {
     "phpmq": (
         lambda transport, server: PhpmqSession(transport, server.broker),
         (encode_consume(b"q", 3) + encode_send(b"q", b"x"), encode_send(b"q", bytes(9999))[:-1]),
     ),
     "maintenance": (
-        lambda transport, server: MaintenanceSession(transport, server.broker, _vitals()),
+        lambda transport, server: MaintenanceSession(transport, server.broker, _broker_info()),
         (b"monitor\n", b"help\n", b"sho"),
     ),
     "msglite": (
@@ -243,15 +243,15 @@ CASES: Final[dict[str, tuple[Callable[[Transport, Server], Session], tuple[bytes
 
 
 @pytest.fixture
-def no_collector() -> Iterator[None]:
+def garbage_collector_disabled() -> Iterator[None]:
     gc.collect()
     gc.disable()
     yield
     gc.enable()
 
 
-def parts() -> Counter[str]:
-    """Objects of the server and its protocols, by class."""
+def count_objects() -> Counter[str]:
+    """Count the objects of the server and its protocols by class."""
     return Counter(
         f"{type(item).__module__}.{type(item).__qualname__}"
         for item in gc.get_objects()
@@ -269,14 +269,14 @@ def event_loop_of_uvicorn() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("way", ["lost", "closed"])
-@pytest.mark.usefixtures("event_loop_of_uvicorn", "no_collector")
-def test_nothing_of_a_connection_stays(case: str, way: str) -> None:
+@pytest.mark.parametrize("ending", ["lost", "closed"])
+@pytest.mark.usefixtures("event_loop_of_uvicorn", "garbage_collector_disabled")
+def test_closed_connection_leaves_no_objects(case: str, ending: str) -> None:
     make, reads = CASES[case]
-    server = Server(make)
-    server.visit(reads, way == "closed")  # fills caches
-    before = parts()
-    server.visit(reads, way == "closed")
-    remaining = parts() - before
+    server = ServerFixture(make)
+    server.serve_connection(reads, ending == "closed")  # fills caches
+    before = count_objects()
+    server.serve_connection(reads, ending == "closed")
+    remaining = count_objects() - before
     assert not remaining
     assert server.budget.used == 0
