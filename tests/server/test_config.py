@@ -20,17 +20,17 @@ from sluicemq.server.settings import settings_of
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def change_to_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def load_text(tmp_path: Path, text: str, **more: object) -> LoadedConfig:
+def load_text(tmp_path: Path, text: str, **options: object) -> LoadedConfig:
     file = tmp_path / "test.toml"
     file.write_text(text, encoding="utf-8")
-    return load(file, **more)
+    return load(file, **options)
 
 
-def test_nothing_given_serves_every_protocol_on_loopback() -> None:
+def test_default_listeners_serve_every_protocol_on_loopback() -> None:
     config = load().config
     assert [str(listener.url) for listener in config.listeners] == [
         "msglite://127.0.0.1:9813",
@@ -45,7 +45,7 @@ def test_nothing_given_serves_every_protocol_on_loopback() -> None:
     assert not list(config.problems())
 
 
-def test_sources_win_in_order(tmp_path: Path) -> None:
+def test_sources_have_precedence_in_order(tmp_path: Path) -> None:
     idle_timeout = "SLUICEMQ_BROKER__DESTINATION_IDLE_TIMEOUT"
     text = (
         '[broker]\nmax_destinations = 1\ndestination-idle-timeout = "1s"\nmemory_budget = "2MiB"\n'
@@ -74,13 +74,13 @@ def test_sources_win_in_order(tmp_path: Path) -> None:
     }
 
 
-def test_listeners_of_a_later_source_replace_all_of_an_earlier_one(tmp_path: Path) -> None:
+def test_listeners_of_later_source_replace_earlier_ones(tmp_path: Path) -> None:
     text = '[[listeners]]\nurl = "phpmq://:1"\n[[listeners]]\nurl = "phpmq://:2"\n'
     environ = {"SLUICEMQ_LISTENERS": "msglite://:3 msglite://:4"}
 
-    def ports(**more: object) -> list[int]:
+    def ports(**options: object) -> list[int]:
         return [
-            listener.url.port for listener in load_text(tmp_path, text, **more).config.listeners
+            listener.url.port for listener in load_text(tmp_path, text, **options).config.listeners
         ]
 
     assert ports() == [1, 2]
@@ -88,12 +88,12 @@ def test_listeners_of_a_later_source_replace_all_of_an_earlier_one(tmp_path: Pat
     assert ports(environ=environ, listen=["phpmq://:5"]) == [5]
 
 
-def test_the_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
+def test_file_in_working_directory_is_found(tmp_path: Path) -> None:
     (tmp_path / "sluicemq.toml").write_text("[logging]\nlevel = 'debug'\n")
     assert load().config.logging.level == "debug"
 
 
-def test_a_listener_has_its_options_in_the_url_or_beside_it(tmp_path: Path) -> None:
+def test_listener_options_in_url_or_as_settings(tmp_path: Path) -> None:
     text = """
     [limits]
     max_connections = 7
@@ -114,7 +114,7 @@ def test_a_listener_has_its_options_in_the_url_or_beside_it(tmp_path: Path) -> N
     assert remaining == [first]
 
 
-def test_options_of_one_listener_override_the_limits() -> None:
+def test_listener_options_override_limits() -> None:
     (listener,) = load(
         flags={"limits.max_connections": 7, "limits.idle_timeout": 3.0},
         listen=["msglite+unix:///s?socket_mode=0600&idle-timeout=2min&durability=lazy"],
@@ -125,7 +125,7 @@ def test_options_of_one_listener_override_the_limits() -> None:
     assert listener.durability is Durability.LAZY
 
 
-def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None:
+def test_destinations_inherit_default_destination(tmp_path: Path) -> None:
     text = """
     [broker.default_destination]
     max_attempts = 5
@@ -153,7 +153,7 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "wait_for_log"),
+    ("text", "expected"),
     [
         (
             "[broker]\ndata_dri = 'x'",
@@ -197,33 +197,29 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ("x = " + "[" * 20_000, ["not TOML"]),
     ],
 )
-def test_mistakes_in_a_file_are_explained(
-    tmp_path: Path, text: str, wait_for_log: list[str]
-) -> None:
+def test_errors_in_file_are_explained(tmp_path: Path, text: str, expected: list[str]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_text(tmp_path, text)
     assert "test.toml" in str(caught.value)
-    for part in wait_for_log:
+    for part in expected:
         assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("environ", "wait_for_log"),
+    ("environ", "expected"),
     [
         ({"SLUICEMQ_BROKER__DATADIR": "x"}, "did you mean SLUICEMQ_BROKER__DATA_DIR?"),
         ({"SLUICEMQ_BROKER__MAX_DESTINATIONS": "many"}, "SLUICEMQ_BROKER__MAX_DESTINATIONS"),
         ({"SLUICEMQ_LISTENERS": "phpmq://h:x"}, "SLUICEMQ_LISTENERS"),
     ],
 )
-def test_mistakes_in_the_environment_are_explained(
-    environ: dict[str, str], wait_for_log: str
-) -> None:
+def test_errors_in_environment_are_explained(environ: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(environ=environ)
-    assert wait_for_log in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.toml: the file cannot be read: No such"):
         load(tmp_path / "none.toml")
     (tmp_path / "latin").write_bytes(b"# \xe9\n")
@@ -239,14 +235,14 @@ def problems(*listen: str, **flags: object) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3", "broker.example"])
-def test_public_listeners_need_consent(host: str) -> None:
+def test_public_listeners_require_insecure_public(host: str) -> None:
     (problem,) = problems(f"phpmq://{host}:9100")
     assert "insecure_public" in problem
     assert "no logins" in problem
     assert problems(f"phpmq://{host}:9100", insecure_public=True) == []
 
 
-def test_tls_needs_readable_files(tmp_path: Path) -> None:
+def test_tls_requires_readable_files(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.touch()
     assert "needs a certificate" in problems("phpmq+tls://")[0]
@@ -257,7 +253,7 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("listen", "wait_for_log"),
+    ("listen", "expected"),
     [
         (["phpmq://:1", "msglite://:1"], "same address"),
         (["phpmq+unix:///a", "msglite+unix:///a"], "same address"),
@@ -265,11 +261,11 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
         (["phpmq://:1/queue"], "neither a user nor a queue"),
     ],
 )
-def test_listeners_that_cannot_be(listen: list[str], wait_for_log: str) -> None:
-    assert any(wait_for_log in problem for problem in problems(*listen))
+def test_invalid_listeners_are_reported(listen: list[str], expected: str) -> None:
+    assert any(expected in problem for problem in problems(*listen))
 
 
-def test_impossible_directories(tmp_path: Path) -> None:
+def test_invalid_directories_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "not a directory" in problems(**{"broker.data_dir": str(tmp_path / "file")})[0]
     assert "too long" in problems(**{"broker.data_dir": "/" + "x" * 100})[0]
@@ -286,12 +282,12 @@ def test_impossible_directories(tmp_path: Path) -> None:
         ("slot_limit_bytes", 0),
     ],
 )
-def test_a_journal_that_cannot_work(name: str, value: object) -> None:
+def test_invalid_journal_settings_are_rejected(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=f"journal.{name}: .* does not fit: Expected"):
         load(flags={f"journal.{name}": value})
 
 
-def test_contradictions_of_a_destination_are_found(tmp_path: Path) -> None:
+def test_contradictory_destination_settings_are_reported(tmp_path: Path) -> None:
     text = "[destinations.q]\nretry_delay = '1h'\nactive_consumers = 3\nmax_consumers = 2\n"
     problems = list(load_text(tmp_path, text).config.problems())
     assert [problem.split(":")[0] for problem in problems] == ["destinations.q"] * 2
@@ -312,12 +308,12 @@ def test_every_setting_is_explained() -> None:
     assert undocumented == ["url"]
 
 
-def test_the_reference_page_is_current() -> None:
+def test_reference_page_is_current() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == describe(), "run: python -m tools.configuration_page"
 
 
-def test_a_rendered_configuration_loads_as_the_same(tmp_path: Path) -> None:
+def test_rendered_configuration_loads_equal(tmp_path: Path) -> None:
     text = """
     insecure_public = true
     [broker]
@@ -386,7 +382,7 @@ _toml = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_toml)
-def test_any_file_is_a_configuration_or_a_configuration_error(tmp_path: Path, text: str) -> None:
+def test_any_file_loads_or_raises_configuration_error(tmp_path: Path, text: str) -> None:
     try:
         load_text(tmp_path, text).check()
     except ConfigurationError:
@@ -395,7 +391,7 @@ def test_any_file_is_a_configuration_or_a_configuration_error(tmp_path: Path, te
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=40))
-def test_any_options_are_a_listener_or_a_configuration_error(text: str) -> None:
+def test_any_options_load_or_raise_configuration_error(text: str) -> None:
     try:
         load(listen=[f"phpmq://h:1?{text}"])
     except ConfigurationError:
@@ -404,9 +400,7 @@ def test_any_options_are_a_listener_or_a_configuration_error(text: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([path for path, _ in setting_paths()]), st.text(min_size=1, max_size=20))
-def test_a_value_that_does_not_fit_is_reported_with_its_setting(
-    path: tuple[str, ...], value: str
-) -> None:
+def test_invalid_value_is_reported_with_its_setting(path: tuple[str, ...], value: str) -> None:
     dotted = ".".join(path)
     try:
         origins = load(Path("/dev/null"), flags={dotted: value}).origins
@@ -417,7 +411,7 @@ def test_a_value_that_does_not_fit_is_reported_with_its_setting(
     assert message.startswith(f"command line: {dotted}")
 
 
-def test_what_the_default_destination_sets_is_known_also_if_it_is_usual(tmp_path: Path) -> None:
+def test_explicit_default_value_of_default_destination_is_recorded(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, "[broker.default_destination]\nmax_messages = 0\n")
     assert loaded.config.default_fields == {"max_messages"}
     text = render(loaded.config)

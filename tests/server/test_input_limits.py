@@ -31,19 +31,19 @@ from tests.server.conftest import Start
 from tests.support.polling import wait_until
 
 MIB: Final = 1 << 20
-SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 HELLO: Final = encode_packet(PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500})
 CONNECT: Final = vibemq.encode(Frame(vibemq.CONNECT, "c"))
 PUBLISH: Final = vibemq.encode(Frame(vibemq.PUBLISH, "p", "q", b'"%b"' % bytes(900_000)))
 
 
 def connect(broker: LocalBroker, protocol: str) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", broker.port(protocol)), SECONDS)
+    connection = socket.create_connection(("127.0.0.1", broker.port(protocol)), TIMEOUT_SECONDS)
     return connection
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """All that the broker sends until it closes."""
+    """Return everything received until the broker closes the connection."""
     received = b""
     with suppress(ConnectionResetError):
         while data := connection.recv(1 << 16):
@@ -56,14 +56,14 @@ def input_counters(broker: LocalBroker) -> dict[str, int]:
     return counters
 
 
-def published(broker: LocalBroker, protocol: str) -> int:
-    """Messages published by a protocol. An unused protocol has no counts."""
+def published_count(broker: LocalBroker, protocol: str) -> int:
+    """Return the number of messages published by a protocol; 0 if it was not used."""
     counts: dict[str, int] = broker.status()["protocols"].get(protocol, {})
     return counts.get("published", 0)
 
 
-def closed(broker: LocalBroker) -> dict[str, int]:
-    """Connections closed because of a limit or deadline, of all listeners."""
+def close_reasons(broker: LocalBroker) -> dict[str, int]:
+    """Return the connections closed by limits and deadlines, by reason, over all listeners."""
     counts: dict[str, int] = {}
     for listener in broker.status()["listeners"]:
         for reason, count in listener["closed"].items():
@@ -71,14 +71,14 @@ def closed(broker: LocalBroker) -> dict[str, int]:
     return counts
 
 
-def frames(data: bytes) -> list[Frame]:
+def decode_frames(data: bytes) -> list[Frame]:
     return Decoder().feed(data)
 
 
 # --- deadlines ------------------------------------------------------------------------------------
 
 
-def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
+def test_pings_do_not_extend_login_timeout(start: Start) -> None:
     options = "?login_timeout=1"
     broker = start(
         f"vibemq://127.0.0.1:0{options}",
@@ -99,7 +99,7 @@ def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
         for name in received:
             connection = by_protocol[name]
             connection.settimeout(0.2)
-            end = time.monotonic() + SECONDS
+            end = time.monotonic() + TIMEOUT_SECONDS
             while time.monotonic() < end:
                 with suppress(TimeoutError):
                     data = connection.recv(1 << 16)
@@ -108,17 +108,17 @@ def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
                     received[name] += data
                 with suppress(BrokenPipeError, ConnectionResetError):
                     connection.sendall(ping)
-            *pongs, goodbye = frames(received[name])
+            *pongs, goodbye = decode_frames(received[name])
             assert pongs
             assert all(frame.type == vibemq.PONG for frame in pongs)
             assert goodbye.type == vibemq.DISCONNECT
             assert goodbye.headers["reason"] == "no login within 1 s"
         assert b"no login within 1 s" in read_to_end(by_protocol["jmq"])
-        assert closed(broker) == {"login-timeout": 3}
+        assert close_reasons(broker) == {"login-timeout": 3}
         # protocols without logins have no such deadline, nor have clients whose protocol is unknown
         for other in (by_protocol["phpmq"], idle):
             other.sendall(encode_send(b"patient", b"x"))
-        wait_until(lambda: published(broker, "phpmq") == 2)
+        wait_until(lambda: published_count(broker, "phpmq") == 2)
 
 
 UNFINISHED: Final = {
@@ -139,7 +139,7 @@ UNFINISHED: Final = {
 }
 
 
-def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
+def test_frame_timeout_closes_unfinished_frame(start: Start) -> None:
     broker = start(*(f"{name}://127.0.0.1:0?frame_timeout=1" for name in UNFINISHED))
     with ExitStack() as stack:
         connections = {}
@@ -150,7 +150,7 @@ def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
             output = read_to_end(connections[name])
             assert (answer or b"") in output, name
             assert answer is not None or not output
-    assert closed(broker) == {"frame-timeout": len(UNFINISHED)}
+    assert close_reasons(broker) == {"frame-timeout": len(UNFINISHED)}
     wait_until(lambda: not input_counters(broker)["connections"])
     assert input_counters(broker)["buffered_bytes"] == 0
 
@@ -158,13 +158,13 @@ def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
 # --- before the login -----------------------------------------------------------------------------
 
 
-def test_large_input_before_the_login_is_refused(start: Start) -> None:
+def test_large_input_before_login_is_rejected(start: Start) -> None:
     broker = start(
         "vibemq://127.0.0.1:0", "jmq://127.0.0.1:0", "msglite://127.0.0.1:0?max_header_bytes=1MiB"
     )
     with connect(broker, "vibemq") as client:
         client.sendall(PUBLISH[:100_000])  # its header has the size
-        [error] = frames(read_to_end(client))
+        [error] = decode_frames(read_to_end(client))
         assert (error.type, error.error_code) == (vibemq.ERROR, "INVALID_MESSAGE")
         assert "65536" in error.error_message
     with connect(broker, "msglite") as client:
@@ -177,22 +177,22 @@ def test_large_input_before_the_login_is_refused(start: Start) -> None:
         # it is skipped, and the connection goes on
         client.sendall(encode_packet(PacketType.GOODBYE, packets.A, 3))
         assert b"before the login" in read_to_end(client)
-    assert closed(broker) == {"login-bytes": 1}
+    assert close_reasons(broker) == {"login-bytes": 1}
     wait_until(lambda: input_counters(broker)["buffered_bytes"] == 0)
 
 
 # --- the budget -----------------------------------------------------------------------------------
 
 
-def small_budget(start: Start, *urls: str, stall: float = 30.0) -> LocalBroker:
+def start_with_small_budget(start: Start, *urls: str, stall_timeout: float = 30.0) -> LocalBroker:
     environment = {
         "SLUICEMQ_BROKER__INPUT_MEMORY_LIMIT": "1MiB",
-        "SLUICEMQ_BROKER__INPUT_STALL_TIMEOUT": str(stall),
+        "SLUICEMQ_BROKER__INPUT_STALL_TIMEOUT": str(stall_timeout),
     }
     return start(*urls, environment=environment)
 
 
-def test_the_body_of_an_http_request_counts_until_it_is_answered(start: Start) -> None:
+def test_http_request_body_counts_until_response(start: Start) -> None:
     broker = start("http://127.0.0.1:0")
     body = b'{"body": "%b"}' % (b"x" * 60_000)
     head = (
@@ -216,9 +216,9 @@ def upload(protocol: str, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "msglite-http"])
-def test_honest_uploads_together_beyond_the_budget_all_succeed(start: Start, protocol: str) -> None:
-    """Four uploads of four times the budget, sent in turns so that each one is begun."""
-    broker = small_budget(start, f"{protocol}://127.0.0.1:0", "phpmq://127.0.0.1:0")
+def test_complete_uploads_over_budget_succeed(start: Start, protocol: str) -> None:
+    """Four uploads of four times the budget each are in progress at the same time."""
+    broker = start_with_small_budget(start, f"{protocol}://127.0.0.1:0", "phpmq://127.0.0.1:0")
     bodies = [bytes([65 + number]) * (4 * MIB) for number in range(4)]
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(broker, protocol)) for _ in bodies]
@@ -237,16 +237,18 @@ def test_honest_uploads_together_beyond_the_budget_all_succeed(start: Start, pro
                 BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
             )
             client.subscribe("uploads", 4)
-            assert sorted(client.receive(SECONDS).body for _ in bodies) == bodies
+            assert sorted(client.receive(TIMEOUT_SECONDS).body for _ in bodies) == bodies
         else:
-            wait_until(lambda: published(broker, "msglite-http") == 8)
+            wait_until(lambda: published_count(broker, "msglite-http") == 8)
         wait_until(lambda: input_counters(broker)["buffered_bytes"] == 0)
-        assert closed(broker) == {}
+        assert close_reasons(broker) == {}
 
 
-def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
-    """The attackers hold on; each one is closed when it is its turn and it sends nothing."""
-    broker = small_budget(start, "phpmq://127.0.0.1:0", "msglite://127.0.0.1:0", stall=2.0)
+def test_unfinished_bodies_do_not_exceed_budget(start: Start) -> None:
+    """Attackers never complete their uploads; each is closed when it stalls as the reader."""
+    broker = start_with_small_budget(
+        start, "phpmq://127.0.0.1:0", "msglite://127.0.0.1:0", stall_timeout=2.0
+    )
     with ExitStack() as stack:
         attackers = [
             stack.enter_context(connect(broker, ("phpmq", "msglite")[number % 2]))
@@ -263,12 +265,12 @@ def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
             # complete messages are not delayed
             client.send("small", b"x" * 1000)
             client.subscribe("small", 1)
-            client.receive(SECONDS).ack()
+            client.receive(TIMEOUT_SECONDS).ack()
         wait_until(lambda: input_counters(broker)["buffered_bytes"] <= MIB)
-        assert closed(broker)["input-stalled"] >= 1
+        assert close_reasons(broker)["input-stalled"] >= 1
 
 
-def test_half_frames_leave_nothing_behind(start: Start) -> None:
+def test_memory_of_unfinished_frames_is_released(start: Start) -> None:
     broker = start("vibemq://127.0.0.1:0")
     with ExitStack() as stack:
         for _ in range(100):
@@ -299,7 +301,7 @@ def test_metrics_report_unfinished_input(start: Start) -> None:
 # --- connections ----------------------------------------------------------------------------------
 
 
-def test_connections_of_an_address_are_limited(start: Start) -> None:
+def test_connections_per_address_are_limited(start: Start) -> None:
     broker = start("phpmq://127.0.0.1:0?max_connections_per_address=2")
     with connect(broker, "phpmq"), connect(broker, "phpmq") as second:
         wait_until(lambda: broker.status()["listeners"][0]["connections"] == 2)
@@ -315,11 +317,11 @@ def test_connections_of_an_address_are_limited(start: Start) -> None:
         with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
             client.send("a", b"x")
             client.subscribe("a", 1)
-            assert client.receive(SECONDS).body == b"x"
+            assert client.receive(TIMEOUT_SECONDS).body == b"x"
     assert broker.status()["listeners"][0]["refused"] == 1
 
 
-def test_connections_of_a_user_are_counted() -> None:
+def test_connections_per_user_are_limited() -> None:
     options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
     unused: Any = None
     listener: Admission[Any] = Admission(options, unused, unused, InputBudget(MIB, 30.0))

@@ -1,4 +1,4 @@
-"""Addresses that clients connect to: TCP, Unix sockets, recognition of the protocol."""
+"""Listeners on TCP and Unix sockets, and detection of the protocol."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ from tests.server.conftest import Start
         (b"0", ""),
     ],
 )
-def test_protocols_are_detected_by_their_first_bytes(first: bytes, protocol: str | None) -> None:
+def test_protocol_detection_by_first_bytes(first: bytes, protocol: str | None) -> None:
     assert detect_protocol(first) == protocol
 
 
-def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) -> None:
+def test_default_phpmq_listener_serves_clients_without_ttl(start: Start) -> None:
     with (
         socket.create_connection(
             ("127.0.0.1", start("phpmq://127.0.0.1:0").port("phpmq")), 30
@@ -77,7 +77,7 @@ def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) 
         assert frame[2] == b"body"
 
 
-def test_one_port_serves_both_protocols(start: Start) -> None:
+def test_auto_listener_serves_several_protocols(start: Start) -> None:
     broker = start("auto://127.0.0.1:0")
     port = broker.port("auto")
     with BlockingClient(MsgliteClient.connect, port=port) as sender:
@@ -89,7 +89,7 @@ def test_one_port_serves_both_protocols(start: Start) -> None:
             message.ack()
 
 
-def test_an_auto_listener_closes_what_it_does_not_know(start: Start) -> None:
+def test_auto_listener_closes_unknown_binary_protocols(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     for first in (b"\x1b\xff\xe3\xc2" + bytes(68), b"\xff" * 100, b"H01abc02"):
         with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
@@ -97,7 +97,7 @@ def test_an_auto_listener_closes_what_it_does_not_know(start: Start) -> None:
             assert client.recv(100) == b""
 
 
-def test_an_auto_listener_answers_unknown_text_with_an_error_line(start: Start) -> None:
+def test_auto_listener_rejects_unknown_text_with_error_line(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     for first, quoted in (
         (b"hello\r\n", b"hello"),
@@ -109,7 +109,7 @@ def test_an_auto_listener_answers_unknown_text_with_an_error_line(start: Start) 
             assert client.makefile("rb").read() == b"- unknown command '%b'\r\n" % quoted
 
 
-def test_an_auto_listener_serves_http(start: Start) -> None:
+def test_auto_listener_serves_http(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -120,7 +120,7 @@ def test_an_auto_listener_serves_http(start: Start) -> None:
     assert b'"version"' in answer
 
 
-def test_a_first_byte_may_come_alone(start: Start) -> None:
+def test_single_bytes_are_detected(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -129,8 +129,8 @@ def test_a_first_byte_may_come_alone(start: Start) -> None:
         assert client.recv(100) == b"> 1 9 a\r\nx\r\n"
 
 
-def _bind(*hosts: str) -> list[str]:
-    """Return the addresses that a listener on a name with these addresses listens on."""
+def bind_name(*hosts: str) -> list[str]:
+    """Bind a listener to a host name that resolves to `hosts`; return the bound addresses."""
 
     async def resolve(*_: object, **__: object) -> list[object]:
         families = (socket.AF_INET6 if ":" in host else socket.AF_INET for host in hosts)
@@ -139,27 +139,27 @@ def _bind(*hosts: str) -> list[str]:
             for family, host in zip(families, hosts, strict=True)
         ]
 
-    async def bound() -> list[socket.socket]:
+    async def bind_resolved() -> list[socket.socket]:
         loop: Any = asyncio.get_running_loop()
         loop.getaddrinfo = resolve
         return await bind(Listener(url=Url.parse("phpmq://name:0")))
 
-    sockets = asyncio.run(bound())
+    sockets = asyncio.run(bind_resolved())
     addresses = [listener.getsockname()[0] for listener in sockets]
     for listener in sockets:
         listener.close()
     return addresses
 
 
-def test_a_name_with_an_ipv6_address_on_a_machine_without_it() -> None:
+def test_unavailable_ipv6_address_of_name_is_skipped() -> None:
     address = "2001:db8::1"  # for documentation: no machine has it
-    assert _bind(address, "127.0.0.1") == ["127.0.0.1"]
+    assert bind_name(address, "127.0.0.1") == ["127.0.0.1"]
     for hosts in ((address,), ("192.0.2.1", "127.0.0.1")):
         with pytest.raises(AddressUnavailable, match=r"Cannot assign requested address\Z"):
-            _bind(*hosts)
+            bind_name(*hosts)
 
 
-def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path: Path) -> None:
+def test_unix_socket_has_mode_and_is_removed_at_shutdown(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "p.sock"
     # a socket file that a killed broker has left behind must not stop the next one
     with socket.socket(socket.AF_UNIX) as stale:
@@ -174,7 +174,7 @@ def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path:
     assert not path.exists()
 
 
-def test_many_clients_may_connect_while_the_broker_is_busy(tmp_path: Path) -> None:
+def test_backlog_accepts_many_clients_while_broker_is_busy(tmp_path: Path) -> None:
     async def connect_at_once() -> None:
         options = Listener(url=Url.parse(f"phpmq+unix://{tmp_path}/p.sock"))
         batch: Any = SimpleNamespace(loop=asyncio.get_running_loop())
@@ -192,9 +192,7 @@ def test_many_clients_may_connect_while_the_broker_is_busy(tmp_path: Path) -> No
     uvloop.run(connect_at_once())
 
 
-def test_a_socket_in_use_and_a_file_that_is_no_socket_are_left_alone(
-    start: Start, tmp_path: Path
-) -> None:
+def test_used_sockets_and_other_files_are_not_replaced(start: Start, tmp_path: Path) -> None:
     used, file = tmp_path / "used.sock", tmp_path / "notes.txt"
     file.write_text("mine")
     with socket.socket(socket.AF_UNIX) as other:

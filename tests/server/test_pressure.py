@@ -1,4 +1,4 @@
-"""Slow readers, limits and floods: what one connection does must not be felt by another."""
+"""Slow consumers, limits and floods do not affect other connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PHPMQ = "phpmq://127.0.0.1:0"
 
 
 def closed_by_peer(connection: socket.socket) -> bool:
-    """Read to the end; True when the broker closes within the socket's timeout."""
+    """Return whether the broker closes the connection within the socket's timeout."""
     try:
         while connection.recv(1 << 16):
             pass
@@ -32,7 +32,7 @@ def closed_by_peer(connection: socket.socket) -> bool:
     return True
 
 
-def test_a_consumer_that_does_not_read_does_not_block_others(start: Start) -> None:
+def test_slow_consumer_does_not_block_others(start: Start) -> None:
     broker = start(f"{PHPMQ}?output_high_watermark=65536&output_timeout=0")
     port = broker.port("phpmq")
     with (
@@ -40,7 +40,7 @@ def test_a_consumer_that_does_not_read_does_not_block_others(start: Start) -> No
         socket.create_connection(("127.0.0.1", port)) as slow_consumer,
     ):
         slow_consumer.sendall(encode_consume(b"shared", 1_000_000))
-        # The deaf consumer gets only what its buffers hold: the rest goes to the other.
+        # The slow consumer receives only what its buffers hold: the rest goes to the other.
         for _ in range(300):
             client.send("shared", bytes(65536))
         client.subscribe("shared", 10)
@@ -50,14 +50,14 @@ def test_a_consumer_that_does_not_read_does_not_block_others(start: Start) -> No
             client.receive(30).ack()
             received += 1
         assert received == 100
-        # and none of it is lost: the deaf one's share comes back when it goes
+        # and its unacked messages are requeued when it disconnects
         slow_consumer.close()
         while received < 300:
             client.receive(30).ack()
             received += 1
 
 
-def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
+def test_output_timeout_closes_client_that_does_not_read(start: Start) -> None:
     broker = start(f"{PHPMQ}?output_timeout=2")
     port = broker.port("phpmq")
     with (
@@ -69,14 +69,14 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
         slow_consumer.sendall(encode_consume(b"a", 1_000_000))
         wait_until(
             lambda: broker.status()["listeners"][0]["connections"] == 1,
-            "the deaf connection is still there",
+            "the slow connection is still open",
         )
         client.subscribe("a", 4)  # so few that this client, too, is not cut off when it is slow
         for _ in range(200):
             client.receive(30).ack()
 
 
-def test_connections_beyond_the_limit_are_closed_and_the_others_live(start: Start) -> None:
+def test_connections_over_limit_are_closed(start: Start) -> None:
     broker = start(f"{PHPMQ}?max_connections=2")
     port = broker.port("phpmq")
     with BlockingClient(PhpmqClient.connect, port=port) as first:
@@ -89,7 +89,7 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_live(start: Star
         assert {first.receive(30).body, first.receive(30).body} == {b"x", b"y"}
 
 
-def test_a_frame_over_the_limit_is_refused_by_its_length_alone(start: Start) -> None:
+def test_frame_over_limit_is_rejected_by_its_length(start: Start) -> None:
     broker = start(f"{PHPMQ}?max_frame_bytes=1000")
     port = broker.port("phpmq")
     with socket.create_connection(("127.0.0.1", port), timeout=30) as big:
@@ -101,19 +101,19 @@ def test_a_frame_over_the_limit_is_refused_by_its_length_alone(start: Start) -> 
         assert len(client.receive(30).body) == 1000
 
 
-def test_silent_connections_are_closed_after_the_idle_time(start: Start) -> None:
+def test_idle_timeout_closes_connection(start: Start) -> None:
     broker = start(f"{PHPMQ}?idle_timeout=0.2")
     with socket.create_connection(("127.0.0.1", broker.port("phpmq")), timeout=30) as idle_client:
         assert closed_by_peer(idle_client)
 
 
-def test_random_bytes_disturb_no_witness(start: Start) -> None:
+def test_random_input_does_not_affect_other_clients(start: Start) -> None:
     broker = start(
         "auto://127.0.0.1:0", PHPMQ, "msglite://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0"
     )
     port = broker.port("phpmq")
-    with BlockingClient(PhpmqClient.connect, port=port) as witness:
-        witness.subscribe("w", 10)
+    with BlockingClient(PhpmqClient.connect, port=port) as other_client:
+        other_client.subscribe("w", 10)
         for scheme in ("auto", "phpmq", "msglite", "phpmq-maintenance"):
             for start_with in (b"", b"H0100102P01", b"> 5 ", b"? ", b"< 1 "):
                 with (
@@ -123,35 +123,37 @@ def test_random_bytes_disturb_no_witness(start: Start) -> None:
                     suppress(BrokenPipeError, ConnectionResetError),
                 ):
                     noisy.sendall(start_with + os.urandom(100_000))
-                witness.send("w", b"there")
-                message = witness.receive(30)
+                other_client.send("w", b"there")
+                message = other_client.receive(30)
                 assert message.body == b"there"
                 message.ack()
     assert "internal error" not in broker.log.read_text()
 
 
-def test_hasty_connections_leave_nothing_behind(start: Start) -> None:
+def test_short_connections_leave_no_consumers(start: Start) -> None:
     broker = start(PHPMQ)
     port = broker.port("phpmq")
     for number in range(500):
         with socket.create_connection(("127.0.0.1", port)) as hasty:
             if number % 3:
                 hasty.sendall(encode_consume(b"a", number % 5))
-    wait_until(lambda: nothing_is_left(broker), "there are connections or consumers left")
+    wait_until(lambda: has_no_clients(broker), "there are connections or consumers left")
 
 
-def nothing_is_left(broker: LocalBroker) -> bool:
-    """Connections are accepted some at a time: without one there may still be others to come."""
+def has_no_clients(broker: LocalBroker) -> bool:
+    """Return whether there is no connection and no consumer.
+
+    The broker accepts connections in batches, so more may follow when there is none."""
     status = broker.status()
     if status["listeners"][0]["connections"]:
         return False
     return all(destination["consumers"] == 0 for destination in status["destinations"])
 
 
-@pytest.mark.parametrize("how", ["close", "half-close", "reset"])
+@pytest.mark.parametrize("ending", ["close", "half-close", "reset"])
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-def test_the_end_of_a_connection_that_is_not_read_is_noticed(
-    start: Start, tmp_path: Path, family: socket.AddressFamily, how: str
+def test_end_of_connection_is_detected_while_reading_is_paused(
+    start: Start, tmp_path: Path, family: socket.AddressFamily, ending: str
 ) -> None:
     path = tmp_path / "socket"
     unix = family == socket.AF_UNIX
@@ -161,11 +163,11 @@ def test_the_end_of_a_connection_that_is_not_read_is_noticed(
         client.settimeout(30)
         # more than is held back behind a command that waits
         client.sendall(b"< 999999 unused\r\n" + b"> 9 0 unused\r\n123456789\r\n" * 12_000)
-        if how == "reset":
+        if ending == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        if how == "half-close":
+        if ending == "half-close":
             client.shutdown(socket.SHUT_WR)
             assert closed_by_peer(client)
     wait_until(
-        lambda: not broker.status()["listeners"][0]["connections"], "the connection is not let go"
+        lambda: not broker.status()["listeners"][0]["connections"], "the connection is still open"
     )

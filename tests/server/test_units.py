@@ -45,22 +45,22 @@ def test_parse(text: str, unit: Unit, expected: float) -> None:
         ("rw", Unit.MODE),
     ],
 )
-def test_refused(text: str, unit: Unit) -> None:
+def test_parse_rejects_invalid_values(text: str, unit: Unit) -> None:
     with pytest.raises(ValueError, match="is not a"):
         parse_quantity(text, unit)
 
 
 @given(st.integers(0, 2**50), st.sampled_from([Unit.BYTES, Unit.MILLISECONDS, Unit.SECONDS]))
-def test_formatting_is_read_back(value: int, unit: Unit) -> None:
+def test_formatted_value_parses_to_same_value(value: int, unit: Unit) -> None:
     assert parse_quantity(format_quantity(value, unit), unit) == value
 
 
-def test_formatting_is_short() -> None:
+def test_format_uses_largest_exact_unit() -> None:
     assert format_quantity(64 * 1024**2, Unit.BYTES) == "64MiB"
     assert format_quantity(120_000, Unit.MILLISECONDS) == "2min"
     assert format_quantity(0.25, Unit.SECONDS) == "250ms"
 
 
 @given(st.integers(0, 0o777))
-def test_modes_are_read_back(mode: int) -> None:
+def test_formatted_mode_parses_to_same_mode(mode: int) -> None:
     assert parse_quantity(format_quantity(mode, Unit.MODE), Unit.MODE) == mode

@@ -1,4 +1,4 @@
-"""Traces of a whole broker, as a collector gets them: messages that cross protocols."""
+"""Traces of a broker process across protocols, as a collector receives them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
 class Collector(HTTPServer):
-    """Takes what OTLP over HTTP sends to it."""
+    """An OTLP collector over HTTP that keeps the received spans."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Taking)
+        super().__init__(("127.0.0.1", 0), OtlpHandler)
         self.spans: list[Any] = []
 
     @property
@@ -37,7 +37,7 @@ class Collector(HTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1/traces"
 
 
-class Taking(BaseHTTPRequestHandler):
+class OtlpHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = ExportTraceServiceRequest()
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -50,11 +50,11 @@ class Taking(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing to say."""
+        """Suppress the access log."""
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
+def run_collector() -> Iterator[Collector]:
     with Collector() as collector:
         thread = threading.Thread(target=collector.serve_forever, daemon=True)
         thread.start()
@@ -65,11 +65,11 @@ def collecting() -> Iterator[Collector]:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with collecting() as collector:
+    with run_collector() as collector:
         yield collector
 
 
-def traced(start: Start, collector: Collector, ratio: float) -> LocalBroker:
+def start_traced_broker(start: Start, collector: Collector, ratio: float) -> LocalBroker:
     return start(
         *LISTEN,
         environment={
@@ -79,7 +79,7 @@ def traced(start: Start, collector: Collector, ratio: float) -> LocalBroker:
     )
 
 
-def by_name(collector: Collector) -> dict[str, Any]:
+def spans_by_name(collector: Collector) -> dict[str, Any]:
     spans = {span.name: span for span in collector.spans}
     assert len(spans) == len(collector.spans), list(spans)
     return spans
@@ -89,8 +89,8 @@ def attribute(span: Any, name: str) -> str:
     return {attribute.key: str(attribute.value.string_value) for attribute in span.attributes}[name]
 
 
-def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Collector) -> None:
-    broker = traced(start, collector, 0.0)
+def test_trace_of_vibemq_message_consumed_by_jms_client(start: Start, collector: Collector) -> None:
+    broker = start_traced_broker(start, collector, 0.0)
     with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as sender:
         sender.publish("orders", {"n": 1}, {"traceparent": PARENT, "tracestate": "vendor=1"})
         sender.publish("orders", {"n": 2})  # belongs to no trace, and begins none
@@ -104,7 +104,7 @@ def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Co
         for message in (first, second):
             message.acknowledge()
     broker.stop()
-    spans = by_name(collector)
+    spans = spans_by_name(collector)
     assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
     assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
     assert spans["publish orders"].parent_span_id.hex() == SPAN
@@ -115,8 +115,8 @@ def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Co
     assert {span.trace_state for span in spans.values()} == {"vendor=1"}
 
 
-def test_a_jms_message_that_a_php_worker_consumes(start: Start, collector: Collector) -> None:
-    broker = traced(start, collector, 0.0)
+def test_trace_of_jms_message_consumed_by_php_client(start: Start, collector: Collector) -> None:
+    broker = start_traced_broker(start, collector, 0.0)
     with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as sender:
         producer = sender.session().producer("orders")
         producer.send("hello", properties={"traceparent": PARENT})
@@ -126,17 +126,17 @@ def test_a_jms_message_that_a_php_worker_consumes(start: Start, collector: Colle
         assert message.body == b"hello"
         message.ack()
     broker.stop()
-    spans = by_name(collector)
+    spans = spans_by_name(collector)
     assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
     assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
 
 
 @pytest.mark.parametrize("sender", ["phpmq", "vibemq", "jmq"])
-def test_the_broker_begins_a_trace_that_the_consumer_finds(
+def test_broker_starts_trace_and_passes_it_to_consumer(
     start: Start, collector: Collector, sender: str
 ) -> None:
-    """With messages that have properties of their own (JMS, VibeMQ) and without (PHPMQ)."""
-    broker = traced(start, collector, 1.0)
+    """Covers messages with properties (JMS, VibeMQ) and without (PHPMQ)."""
+    broker = start_traced_broker(start, collector, 1.0)
     if sender == "phpmq":
         with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as php:
             php.send("orders", b"{}")
@@ -159,7 +159,7 @@ def test_the_broker_begins_a_trace_that_the_consumer_finds(
             context = read(message.headers["traceparent"])
             message.ack()
     broker.stop()
-    spans = by_name(collector)
+    spans = spans_by_name(collector)
     published = spans["publish orders"]
     assert not published.parent_span_id
     assert context is not None
@@ -173,7 +173,7 @@ def test_metrics_count_exported_failed_and_dropped_spans(
 ) -> None:
     from tests.admin.metrics.test_page import scrape
 
-    broker = traced(start, collector, 1.0)
+    broker = start_traced_broker(start, collector, 1.0)
     metrics = scrape(broker)
     for result in ("exported", "failed", "dropped"):
         assert metrics.value("sluicemq_tracing_spans_total", result=result) == 0

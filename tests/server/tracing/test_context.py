@@ -47,5 +47,5 @@ def test_invalid_and_unsampled_trace_contexts(text: object) -> None:
 
 
 @given(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1))
-def test_what_is_written_can_be_read(trace: int, span: int) -> None:
+def test_trace_context_round_trip(trace: int, span: int) -> None:
     assert read(write(trace, span)) == TraceContext(trace, span)

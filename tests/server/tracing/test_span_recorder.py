@@ -1,4 +1,4 @@
-"""The spans of messages of a broker in memory: names, parents, attributes, and their bounds."""
+"""Spans of messages of a broker in memory: names, parents, attributes and limits."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from tests.support.broker import BrokerFixture
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
-MAKE = maker("shop", "instance")
+MAKE_SPAN = maker("shop", "instance")
 
 
 class TracedFixture(BrokerFixture):
     def __init__(self, ratio: float = 1.0, limit: int = 0) -> None:
         super().__init__()
-        self.noted: list[SpanRecord] = []
-        self.span_recorder = SpanRecorder(self.noted.append, ratio, limit)
+        self.recorded: list[SpanRecord] = []
+        self.span_recorder = SpanRecorder(self.recorded.append, ratio, limit)
         self.broker = Broker(self.journal, self.clock, observer=self.span_recorder)
 
     def spans(self) -> dict[str, ReadableSpan]:
         """Return the spans recorded since the last call, by name."""
-        noted = [MAKE(span_record) for span_record in self.noted]
-        self.noted.clear()
-        assert len({span.name for span in noted}) == len(noted), [span.name for span in noted]
-        return {span.name: span for span in noted}
+        recorded = [MAKE_SPAN(span_record) for span_record in self.recorded]
+        self.recorded.clear()
+        assert len({span.name for span in recorded}) == len(recorded), [
+            span.name for span in recorded
+        ]
+        return {span.name: span for span in recorded}
 
 
 def parent_of(span: ReadableSpan) -> str:
@@ -49,7 +51,7 @@ def id_of(span: ReadableSpan) -> str:
     return f"{span.context.span_id:016x}"
 
 
-def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
+def test_spans_of_message_with_trace_context() -> None:
     fixture = TracedFixture(ratio=0.0)
     queue = fixture.queue("orders")
     reader = fixture.read(queue)
@@ -116,7 +118,7 @@ def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
     assert acknowledged.start_time == delivered.end_time
 
 
-def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
+def test_message_without_trace_context_starts_trace() -> None:
     fixture = TracedFixture(ratio=1.0)
     queue = fixture.queue("q")
     reader = fixture.read(queue)
@@ -135,9 +137,9 @@ def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
     assert parent_of(spans["deliver q"]) == id_of(published)
 
 
-def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace() -> None:
+def test_phpmq_message_carries_trace_context() -> None:
     fixture = TracedFixture(ratio=1.0)
-    fixture.span_recorder = SpanRecorder(fixture.noted.append, 1.0, 0, NATIVES)
+    fixture.span_recorder = SpanRecorder(fixture.recorded.append, 1.0, 0, NATIVES)
     fixture.broker = Broker(fixture.journal, fixture.clock, observer=fixture.span_recorder)
     queue = fixture.queue("q")
     message = to_message(queue.address, b"a", -1, Durability.SYNC, fixture.clock.wall)
@@ -146,31 +148,31 @@ def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace()
     assert not has_ttl_packet(message)
 
 
-def test_the_ratio_is_of_those_that_belong_to_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_ratio_applies_to_messages_without_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = TracedFixture(ratio=0.25)
     queue = fixture.queue("q")
-    for drawn, traced in ((0.24, True), (0.25, False), (0.9, False)):
-        monkeypatch.setattr(span_recorder, "random", lambda drawn=drawn: drawn)
+    for random_value, is_traced in ((0.24, True), (0.25, False), (0.9, False)):
+        monkeypatch.setattr(span_recorder, "random", lambda random_value=random_value: random_value)
         fixture.send(queue, "a")
-        assert bool(fixture.spans()) is traced
+        assert bool(fixture.spans()) is is_traced
 
 
-@pytest.mark.parametrize("given", [f"00-{TRACE}-{SPAN}-00", "something else", 17])
-def test_messages_without_a_sampled_trace_are_unchanged(given: str | int) -> None:
+@pytest.mark.parametrize("traceparent", [f"00-{TRACE}-{SPAN}-00", "something else", 17])
+def test_messages_without_a_sampled_trace_are_unchanged(traceparent: str | int) -> None:
     fixture = TracedFixture()
     queue = fixture.queue("q")
-    message = fixture.message(queue, "a", properties={"traceparent": given})
+    message = fixture.message(queue, "a", properties={"traceparent": traceparent})
     fixture.broker.publish(queue, message)
     fixture.broker.flush()
     fixture.read(queue)
     fixture.broker.flush()
     assert not fixture.spans()
-    assert message.properties == {"traceparent": given}
+    assert message.properties == {"traceparent": traceparent}
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
-def test_who_does_not_wait_for_the_disk(durability: Durability) -> None:
-    """The span of the journal ends when it is there, and one that is never there has none."""
+def test_spans_of_messages_that_are_not_synced(durability: Durability) -> None:
+    """The journal span ends with the commit; messages that are not journaled have none."""
     fixture = TracedFixture()
     queue = fixture.queue("q")
     reader = fixture.read(queue, credit=1)
@@ -181,12 +183,12 @@ def test_who_does_not_wait_for_the_disk(durability: Durability) -> None:
     spans = fixture.spans()
     expected = {"publish q", "deliver q", "ack q"}
     assert set(spans) == (expected | {"journal q"} if durability else expected)
-    # it was handed over before its sender heard of it: it has not waited
+    # delivered within publish, before any sync
     delivered = spans["deliver q"]
     assert delivered.start_time == delivered.end_time
 
 
-def test_returned_messages_have_a_span_per_delivery() -> None:
+def test_each_delivery_of_requeued_message_has_span() -> None:
     fixture = TracedFixture()
     queue = fixture.queue("q")
     reader = fixture.read(queue)
@@ -201,7 +203,7 @@ def test_returned_messages_have_a_span_per_delivery() -> None:
     assert spans["deliver q"].start_time == spans["requeue q"].end_time
 
 
-def test_a_dead_letter_stays_in_the_trace() -> None:
+def test_dead_letter_stays_in_trace() -> None:
     fixture = TracedFixture(ratio=0.0)
     queue = fixture.queue("q", max_attempts=1, dead_letter=True)
     reader = fixture.read(queue)
@@ -214,14 +216,16 @@ def test_a_dead_letter_stays_in_the_trace() -> None:
     assert (spans["discard q"].attributes or {})["sluicemq.outcome"] == "dead-lettered or moved"
 
 
-def test_each_subscription_of_a_topic_has_its_own_delivery() -> None:
+def test_each_subscription_has_delivery_span() -> None:
     fixture = TracedFixture()
     topic = fixture.topic("t")
     for name in ("one", "two"):
         fixture.read(fixture.broker.subscribe(topic, name))
     fixture.send(topic, "a")
     delivered = [
-        MAKE(span_record) for span_record in fixture.noted if span_record.operation == "deliver"
+        MAKE_SPAN(span_record)
+        for span_record in fixture.recorded
+        if span_record.operation == "deliver"
     ]
     names = {
         (span.attributes or {})["messaging.destination.subscription.name"] for span in delivered
@@ -230,7 +234,7 @@ def test_each_subscription_of_a_topic_has_its_own_delivery() -> None:
     assert {(span.attributes or {})["sluicemq.destination.kind"] for span in delivered} == {"topic"}
 
 
-def test_temporary_destinations_have_no_name_in_that_of_a_span() -> None:
+def test_span_name_omits_name_of_temporary_destination() -> None:
     fixture = TracedFixture()
     reply = fixture.broker.destinations.declare(Address(Kind.QUEUE, "reply-17"), owner=object())
     fixture.send(reply, "a", durability=Durability.NONE)
@@ -245,23 +249,23 @@ def test_temporary_destinations_have_no_name_in_that_of_a_span() -> None:
     )
 
 
-def test_a_name_that_is_no_text_can_be_sent() -> None:
+def test_invalid_unicode_in_name_is_escaped() -> None:
     fixture = TracedFixture()
     fixture.send(fixture.queue("a\udcff"), "a", durability=Durability.NONE)
     assert set(fixture.spans()) == {"publish a\\udcff"}
 
 
-def test_there_is_a_limit_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_per_second_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = TracedFixture(limit=3)
     now = 1_000_000_000
     monkeypatch.setattr(span_recorder, "time_ns", lambda: now)
     queue = fixture.queue("q")
     for _ in range(5):
         fixture.send(queue, "a", durability=Durability.NONE)
-    assert len(fixture.noted) == 3
+    assert len(fixture.recorded) == 3
     now = 2_000_000_000
     fixture.send(queue, "a", durability=Durability.NONE)
-    assert len(fixture.noted) == 4
+    assert len(fixture.recorded) == 4
 
 
 def test_remembered_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,69 +274,69 @@ def test_remembered_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", "c", durability=Durability.NONE)
-    assert [span_record.operation for span_record in fixture.noted].count("deliver") == 3
+    assert [span_record.operation for span_record in fixture.recorded].count("deliver") == 3
     reader.acknowledge()
-    assert [span_record.operation for span_record in fixture.noted].count("ack") == 2
+    assert [span_record.operation for span_record in fixture.recorded].count("ack") == 2
     fixture.send(queue, "d", durability=Durability.NONE)
     reader.acknowledge()
-    assert [span_record.operation for span_record in fixture.noted].count("ack") == 3
+    assert [span_record.operation for span_record in fixture.recorded].count("ack") == 3
 
 
-class Collector(SpanExporter):
-    """Takes spans, unless it is `away`."""
+class FakeExporter(SpanExporter):
+    """An exporter that counts spans, or fails while it is `unavailable`."""
 
     def __init__(self) -> None:
-        self.away = False
+        self.unavailable = False
         self.batches: list[int] = []
 
     def export(self, spans: object) -> SpanExportResult:
         assert isinstance(spans, list)
-        if self.away:
+        if self.unavailable:
             raise ConnectionError("connection refused")
         self.batches.append(len(spans))
         return SpanExportResult.SUCCESS
 
 
-def a_way() -> SpanRecord:
+def make_span_record() -> SpanRecord:
     fixture = TracedFixture()
     fixture.send(fixture.queue("q"), "a", durability=Durability.NONE)
-    return fixture.noted[0]
+    return fixture.recorded[0]
 
 
-def test_spans_are_sent_in_batches_and_all_at_the_end() -> None:
-    collector = Collector()
-    export = Export(collector, MAKE)
+def test_spans_are_exported_in_batches_and_on_close() -> None:
+    exporter = FakeExporter()
+    export = Export(exporter, MAKE_SPAN)
     for _ in range(exporting.BATCH + 10):
-        export.put(a_way())
+        export.put(make_span_record())
     export.close()
-    assert sum(collector.batches) == exporting.BATCH + 10
+    assert sum(exporter.batches) == exporting.BATCH + 10
     assert export.counts == {"exported": exporting.BATCH + 10, "failed": 0, "dropped": 0}
 
 
-def test_a_collector_that_is_away_costs_spans_and_nothing_else() -> None:
-    collector = Collector()
-    collector.away = True
-    export = Export(collector, MAKE)
-    export.put(a_way())
+def test_unavailable_collector_fails_only_spans() -> None:
+    exporter = FakeExporter()
+    exporter.unavailable = True
+    export = Export(exporter, MAKE_SPAN)
+    export.put(make_span_record())
     export.close()
     assert export.counts == {"exported": 0, "failed": 1, "dropped": 0}
 
 
-def test_a_collector_that_is_slow_costs_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_collector_drops_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "MAX_WAITING", 2)
     monkeypatch.setattr(Export, "_run", lambda self: None)
-    export = Export(Collector(), MAKE)
+    export = Export(FakeExporter(), MAKE_SPAN)
     for _ in range(5):
-        export.put(a_way())
+        export.put(make_span_record())
     assert export.counts["dropped"] == 3
     export.close()
 
 
-def test_tracing_is_off_unless_there_is_somewhere_to_send_it() -> None:
+def test_tracing_is_off_without_endpoint() -> None:
     assert begin(TracingSettings(), b"identity") is None
 
 
-def test_tracing_needs_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
@@ -340,7 +344,7 @@ def test_tracing_needs_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         begin(TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces"), b"identity")
 
 
-def test_what_is_set_up_sends_what_it_sees() -> None:
+def test_configured_tracing_exports_spans() -> None:
     memory = InMemorySpanExporter()
     tracing = begin(TracingSettings(endpoint="http://x", sample_ratio=1.0), b"\1\2", memory)
     assert tracing is not None
