@@ -20,7 +20,7 @@ from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.msglite import http
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
-from sluicemq.server.auto import HTTP_METHODS, detect_jmq_protocol, detect_protocol
+from sluicemq.server.session_factories import HTTP_METHODS, detect_jmq_protocol, detect_protocol
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate

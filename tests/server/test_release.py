@@ -30,9 +30,9 @@ from sluicemq.protocols.transport import Session, Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.security.access import Access
-from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
 from sluicemq.server.input_budget import InputBudget
+from sluicemq.server.session_factories import AutoSession
 from tests.protocols.jmq.raw import basic
 from tests.server.test_connection import FakeEventLoopBatch, SocketTransport
 
