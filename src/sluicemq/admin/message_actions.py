@@ -9,7 +9,7 @@ continues the action. Messages that arrive after the first request are not affec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -156,7 +156,8 @@ class PublishingService(Service):
             publication.correlation_id,
             address_of(reply_to, limits.name) if reply_to is not None else None,
             publication.type,
-            properties_of(publication.properties) or None,
+            {name: _property(name, value) for name, value in publication.properties.items()}
+            or None,
         )
 
 
@@ -182,12 +183,8 @@ def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
     return kind, body
 
 
-def properties_of(given: Mapping[str, PropertyInput]) -> dict[str, Property]:
-    """Return the properties of the model. Raises ApiError for invalid ones."""
-    return {name: _property(name, value) for name, value in given.items()}
-
-
 def _property(name: str, requested: PropertyInput) -> Property:
+    """Return the value of a property. Raises ApiError if it is invalid."""
     value: Property
     if isinstance(requested, TypedProperty):
         # numbers that not every JSON reader can represent are written as text

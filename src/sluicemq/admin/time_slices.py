@@ -4,6 +4,7 @@ sent."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -20,6 +21,7 @@ RUN: Final = 500
 """Items that are sorted at once, which takes less than 1 ms."""
 
 
+@dataclass(slots=True, eq=False)
 class TimeSlices:
     """Time slices of one request, shared with other scans (broker/scheduler.py).
 
@@ -27,17 +29,14 @@ class TimeSlices:
     before may have changed after it.
     """
 
-    __slots__ = ("_broker", "_has_waited", "_scans")
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._scans = broker.scans
-        self._has_waited = False
+    _broker: Broker
+    _has_waited: bool = False
 
     @property
     def due(self) -> bool:
         """True if the slice is used up. The first slice is empty if other scans are waiting."""
-        return self._scans.is_time_up() or bool(not self._has_waited and self._scans.waiting)
+        scans = self._broker.scans
+        return scans.is_time_up() or bool(not self._has_waited and scans.waiting)
 
     async def iterate(self, items: Iterable[ItemT], every: int = 1) -> AsyncIterator[ItemT]:
         """Yield the items; after `every` of them, wait for the next slice if it is due."""
@@ -80,7 +79,7 @@ class TimeSlices:
         if not self.due:
             return
         self._has_waited = True
-        await wait_for_callback(partial(self._scans.schedule, outside=True))
+        await wait_for_callback(partial(self._broker.scans.schedule, outside=True))
         self._broker.schedule_flush()  # flushes what the request changes next
 
 
