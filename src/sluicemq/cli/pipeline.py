@@ -92,7 +92,7 @@ LossOption = Annotated[
     typer.Option(
         "--fail-on-data-loss/--no-fail-on-data-loss",
         help="End with an error if unread records were removed or are damaged; otherwise log a "
-        "warning and continue behind them.",
+        "warning and continue after them.",
     ),
 ]
 _ALL: Final = "bronze,silver,gold"
