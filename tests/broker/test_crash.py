@@ -127,6 +127,33 @@ def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: Disk) -> 
     assert disk.journal.stats().live == 0
 
 
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+@pytest.mark.parametrize("deletes_topic", [False, True])
+def test_a_crash_does_not_restore_messages_that_are_still_to_be_discarded(
+    disk: Disk, deletes_topic: bool, sealed: bool
+) -> None:
+    queue = disk.queue()
+    topic = disk.broker.destinations.topic("t")
+    subscription = disk.broker.subscribe(topic, "s", durable=True)
+    disk.send(queue, "a", "b")
+    disk.send(topic, "c")
+    disk.sync()
+    disk.broker.scans.schedule(lambda: None)  # others wait for this one
+    disk.broker.remove(queue)
+    if deletes_topic:
+        disk.broker.remove(topic)
+    else:
+        disk.broker.unsubscribe(subscription)
+    assert disk.journal.stats().live == 3
+    if sealed:
+        disk.journal.seal()
+    disk.journal.sync()
+    disk.crash()
+    assert QUEUE not in disk.broker.destinations
+    assert not disk.broker.durable_subscriptions
+    assert (disk.recovered, disk.journal.stats().live) == (0, 0)
+
+
 def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(disk: Disk) -> None:
     topic = disk.broker.destinations.topic("t")
     kept_subscription, deleted_subscription = (

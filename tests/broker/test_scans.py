@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock, scan
 from sluicemq.broker.scheduler import Scans
+from sluicemq.broker.subscription import DISCARDED_TOGETHER
 from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
@@ -167,6 +168,36 @@ def test_held_messages_are_transferred_in_slices(limit: int) -> None:
         assert before <= selector.calls <= before + limit
         before = selector.calls
     assert [int(body) for body in reader.got()] == list(range(100))
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_messages_of_a_deleted_queue_end_in_slices(limit: int) -> None:
+    scan_time = ScanTime()
+    clock = ManualClock()
+    broker = Broker(MemoryJournal(), clock, start_deadline=scan_time.start)
+    settings = DestinationSettings(dead_letter=True)
+    queue = broker.destinations.declare(Address(Kind.QUEUE, "q"), settings)
+    for number in range(1000):
+        message = Message(queue.address, b"%d" % number)
+        message.priority = number % 3
+        if number % 5 == 0:
+            message.expiration = clock.wall + 1
+        elif number % 5 == 1:
+            message.deliver_at = clock.wall + 2
+        broker.publish(queue, message)
+    broker.flush()
+    scan_time.limit = limit
+    broker.remove(queue)
+    successor = broker.destinations.queue("q")
+    waiting = 1000
+    while queue.queue.waiting:
+        clock.advance(1000)
+        broker.tick()
+        broker.flush()
+        assert waiting - DISCARDED_TOGETHER * limit <= queue.queue.waiting < waiting
+        waiting = queue.queue.waiting
+    assert broker.destinations.find(Address(Kind.QUEUE, "q.dlq")) is None
+    assert (successor.waiting, broker.journal.stats().live, broker.memory) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])

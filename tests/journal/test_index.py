@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal.format import encode_record
-from sluicemq.journal.segment import MappedSegment, SegmentIndex, build_index
+from sluicemq.journal.segment import MappedSegment, SegmentIndex, build_index, segment_path
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import ORDERS, make_message, put, reopen, segments_of
 
@@ -76,6 +76,23 @@ def test_the_columns_match_the_records(tmp_path: Path) -> None:
     for row, offset in enumerate(columns["offset"]):
         size, _, sequence = struct.unpack_from("<IIQ", data, offset)
         assert (size, sequence) == (columns["size"][row], columns["sequence"][row])
+
+
+def test_a_later_segment_names_a_forgotten_destination(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    first = put(journal)
+    number = journal.destination_number(ORDERS)
+    journal.forget_destination(ORDERS)
+    journal.seal()
+    journal.sync()
+    journal.append_completed(number, number, 7, [first], 13)
+    second = put(journal)  # of a successor, so that the segment stays
+    journal.seal()
+    journal.sync()
+    path = segment_path(tmp_path, journal._liveness.locate(second)[0].first)
+    journal.close()
+    summary, _ = read_columns(path.read_bytes())
+    assert summary["destinations"] == [[number, 1, "orders"], [number + 1, 1, "orders"]]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(0, 2000))

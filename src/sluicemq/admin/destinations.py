@@ -241,10 +241,9 @@ class DestinationService(Service):
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        count = await wait_for_callback(broker.operations.purge, destination, False)
-        if not destination.removed:
-            broker.remove(destination, force=True)
+        count = sum(subscription.waiting for subscription in subscriptions_of(destination))
         call.note = f"with {count} messages"
+        broker.remove(destination, force=True)
         await wait_until_durable(broker, broker.journal.next_sequence())
 
     @handles(PURGE_DESTINATION)

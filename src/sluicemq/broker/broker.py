@@ -39,10 +39,10 @@ from sluicemq.broker.state import (
 from sluicemq.broker.stats import Traffic
 from sluicemq.broker.subscription import (
     dead_letter,
+    discard_waiting,
     end,
     expire,
     mark_available,
-    purge,
     remove_delivered,
 )
 from sluicemq.broker.transaction import Transactions
@@ -163,7 +163,10 @@ class Broker:
     # --- destinations ------------------------------------------------------------------------
 
     def remove(self, destination: Destination, *, force: bool = False) -> None:
-        """Delete a destination and its messages. Raises DestinationInUse unless forced."""
+        """Delete a destination and its messages, which end in slices of the time for scans.
+
+        Raises DestinationInUse unless forced.
+        """
         if destination.consumers and not force:
             raise DestinationInUse(
                 f"{destination.address} has {destination.consumers} consumers; close them first"
@@ -197,12 +200,12 @@ class Broker:
             consumer.sink.detached(consumer)
 
     def _close(self, subscription: Subscription) -> list[Consumer]:
-        """Close a subscription, drop its messages, and return its detached consumers."""
+        """Close a subscription, discard its messages, and return its detached consumers."""
         subscription.closed = True
-        purge(subscription)
         consumers = self._take_consumers(subscription)
         for consumer in list(subscription.retired):
             attachment.detach(consumer)
+        discard_waiting(subscription)
         return consumers
 
     def _take_consumers(self, subscription: Subscription) -> list[Consumer]:
@@ -613,7 +616,8 @@ class Broker:
         """
         now = self.clock.steady
         for delivery in self.core.wheel.due(now):
-            if delivery.state != ENDED:  # the end of one delivery may end another
+            # the end of one delivery may end another
+            if delivery.state != ENDED and not delivery.subscription.closed:
                 expire(delivery)
         self.core.timers.run(now)
 

@@ -242,7 +242,8 @@ class Subscription:
               unconditionally
     retrying  True while a timer runs that offers the refused deliveries again
     rescan    matches ready messages against the selectors of new pending queues, or None
-    closed    True once the subscription is deleted: returned deliveries are dropped
+    closed    True once the subscription is deleted: returned deliveries are dropped, and those
+              that still wait are being discarded
     acked     sequences to journal as acknowledged in this iteration
     """
 

@@ -15,7 +15,8 @@ unacked messages to the pending queues, and attachment.py adds and removes consu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Final
 
@@ -36,7 +37,8 @@ RETRY_EXAMINED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
 RETRY_MOVES: Final = 256
 """Number of refused deliveries moved in one pass, so that other work is not delayed."""
-
+DISCARDED_TOGETHER: Final = 200
+"""Number of messages of a closed subscription that end together, with one record of the journal."""
 
 ACKNOWLEDGED: Final = "acknowledged"
 RELEASED: Final = "released"
@@ -112,12 +114,12 @@ def delay(delivery: Delivery, milliseconds: int) -> None:
 
 
 def _undelay(delivery: Delivery) -> None:
-    # an administrator may have made it ready meanwhile, and it may have been delayed again;
-    # or it has ended during the delay and waits for capacity in the dead-letter queue
+    # an administrator may have made it ready meanwhile, and it may have been delayed again; or it
+    # has ended during the delay and waits for capacity in the dead-letter queue, or to be discarded
     subscription = delivery.subscription
     core = subscription.core
     is_due = delivery.state == SCHEDULED and delivery.delivered <= core.clock.steady
-    if is_due and delivery.sequence not in subscription.refused:
+    if is_due and not subscription.closed and delivery.sequence not in subscription.refused:
         end_delay(delivery)
         if delivery.journaled:
             core.clock_log.note_time()
@@ -437,11 +439,24 @@ def dead_letter(subscription: Subscription, sequence: int, reason: str, force: b
     return True
 
 
-def purge(subscription: Subscription) -> None:
-    """End the waiting deliveries of a subscription that is being deleted."""
-    deliveries = chain(subscription.cursor(), list(subscription.scheduled.values()))
-    end_all(subscription, deliveries, Cause.DISCARDED)
-    subscription.waiting = 0
-    subscription.waiting_bytes = 0
-    for pending_queue in subscription.pending_queues.values():
-        pending_queue.clear()
+def discard_waiting(subscription: Subscription) -> None:
+    """End the waiting deliveries of a closed subscription, in slices of the time for scans.
+
+    Those that are left for a later slice are in no map by which a client or a timer finds them.
+    """
+    subscription.requeued.clear()
+    subscription.refused.clear()
+    scheduled = list(subscription.scheduled.values())
+    waiting = chain(iter(subscription.all_ready.take, None), scheduled)
+    subscription.core.scans.begin(partial(_discard_slice, subscription, waiting))
+
+
+def _discard_slice(subscription: Subscription, waiting: Iterator[Delivery]) -> None:
+    scans = subscription.core.scans
+    while deliveries := list(islice(waiting, DISCARDED_TOGETHER)):
+        for delivery in deliveries:
+            withdraw(delivery)
+        end_all(subscription, deliveries, Cause.DISCARDED)
+        if scans.is_time_up():
+            scans.schedule(partial(_discard_slice, subscription, waiting))
+            return

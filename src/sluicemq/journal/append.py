@@ -38,6 +38,7 @@ from sluicemq.model.message import Message
 
 RESERVE_EVERY: Final = 1 << 19
 """Sequence numbers assigned without a record before a SEQUENCE_RESERVED record is written."""
+MAX_FORGOTTEN: Final = 10_000
 MAX_PADDED_RECORD: Final = MAX_RECORD_BYTES - 7
 
 
@@ -53,7 +54,8 @@ class Appender:
                     a restart
     _in_unit        True inside a unit
     _append_error   error text that rejects further appends, or ""
-    _forgotten_destinations  destinations forgotten since the segment was begun
+    _forgotten_destinations  destinations forgotten since the segment was begun, and the
+                    MAX_FORGOTTEN before them: ends of their messages may still be recorded
     """
 
     __slots__ = (
@@ -88,6 +90,7 @@ class Appender:
         """Flags of the next group's first record: GROUP_START if all earlier ones are synced."""
         self._in_unit = False
         self._append_error = ""
+        self._forgotten_destinations: dict[int, Address] = {}
         self._begin_segment()
 
     def _begin_segment(self) -> None:
@@ -97,7 +100,8 @@ class Appender:
         self._live = segment.live
         self._offsets = segment.offsets
         self._fill = SEGMENT_HEADER_BYTES
-        self._forgotten_destinations: dict[int, Address] = {}
+        for number in list(self._forgotten_destinations)[:-MAX_FORGOTTEN]:
+            del self._forgotten_destinations[number]
 
     def _rebase_segment(self) -> None:
         """Start the columns of the active segment, which has no record, at the next number."""

@@ -306,12 +306,3 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             self.mask |= 1 << priority
             self._remove_empty(priority)
         self.limit = 2 * self.count_objects() + COMPACTION_MIN
-
-    def clear(self) -> None:
-        """Remove all deliveries."""
-        self.fifos = [None] * PRIORITIES
-        self.requeued = [None] * PRIORITIES
-        self.backlogs = [None] * PRIORITIES
-        self.mask = 0
-        self.length = 0
-        self.limit = COMPACTION_MIN
