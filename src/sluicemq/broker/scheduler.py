@@ -110,76 +110,65 @@ class Timers:
 
 
 class ExpiryWheel(Generic[AnyEntry]):
-    """Waiting deliveries by the tenth of a second in which they expire.
+    """Waiting deliveries by the slot, a tenth of a second, in which they are examined next.
 
     Dispatch checks expiry exactly; the wheel only removes messages that no consumer requests, so it
     may be up to one slot late. A delivery that ends before its expiry is removed, so a long
-    lifetime in a fast queue costs nothing. A delivery that expires in more than a minute or two
-    waits in a coarse slot of 1024 fine ones, which is distributed when it is due: otherwise the
+    lifetime in a fast queue costs nothing. A delivery that expires in a later block of 1024 slots
+    waits in the first slot of that block, and moves to its own when that is due: otherwise the
     slots themselves would accumulate, an empty one for each tenth of a second of the longest
     lifetime.
     """
 
     SLOT_MS: Final = 100
-    COARSE_BITS: Final = 10
+    BLOCK_BITS: Final = 10
 
     def __init__(self) -> None:
-        self._fine: dict[int, dict[AnyEntry, None]] = {}
-        self._fine_heap: list[int] = []
-        self._coarse: dict[int, dict[AnyEntry, None]] = {}
-        self._coarse_heap: list[int] = []
+        self._slots: dict[int, dict[AnyEntry, None]] = {}
+        self._heap: list[int] = []
+        """Numbers of the slots."""
 
     def add(self, delivery: AnyEntry, now: int) -> None:
         """Add a delivery whose `expires` is set."""
-        key = delivery.expires // self.SLOT_MS + 1
-        coarse_key = key >> self.COARSE_BITS
-        if coarse_key <= now // self.SLOT_MS >> self.COARSE_BITS:
-            _put(self._fine, self._fine_heap, key, delivery)
+        number = delivery.expires // self.SLOT_MS + 1
+        block = number >> self.BLOCK_BITS
+        if block > now // self.SLOT_MS >> self.BLOCK_BITS:
+            number = block << self.BLOCK_BITS
+        self._put(number, delivery)
+
+    def _put(self, number: int, delivery: AnyEntry) -> None:
+        slot = self._slots.get(number)
+        if slot is None:
+            self._slots[number] = {delivery: None}
+            heappush(self._heap, number)
         else:
-            _put(self._coarse, self._coarse_heap, coarse_key, delivery)
+            slot[delivery] = None
 
     def discard(self, delivery: AnyEntry) -> None:
         """Remove a delivery that has ended before its expiry."""
-        key = delivery.expires // self.SLOT_MS + 1
-        slot = self._fine.get(key)
+        number = delivery.expires // self.SLOT_MS + 1
+        slot = self._slots.get(number)
         if slot is None or delivery not in slot:
-            slot = self._coarse.get(key >> self.COARSE_BITS)
+            slot = self._slots.get(number >> self.BLOCK_BITS << self.BLOCK_BITS)
         if slot is not None:
             slot.pop(delivery, None)
 
     def deadline(self) -> int:
         """Return the steady time in ms at which the next slot is due, or NEVER."""
-        fine_key = self._fine_heap[0] if self._fine_heap else NEVER
-        coarse_key = self._coarse_heap[0] << self.COARSE_BITS if self._coarse_heap else NEVER
-        key = min(fine_key, coarse_key)
-        return key * self.SLOT_MS if key < NEVER else NEVER
+        return self._heap[0] * self.SLOT_MS if self._heap else NEVER
 
     def due(self, now: int) -> list[AnyEntry]:
         """Remove and return deliveries that have expired while READY or SCHEDULED."""
-        key = now // self.SLOT_MS
-        coarse_heap = self._coarse_heap
-        while coarse_heap and coarse_heap[0] <= key >> self.COARSE_BITS:
-            for delivery in self._coarse.pop(heappop(coarse_heap)):
-                key_of_slot = delivery.expires // self.SLOT_MS + 1
-                _put(self._fine, self._fine_heap, key_of_slot, delivery)
         expired: list[AnyEntry] = []
-        while self._fine_heap and self._fine_heap[0] <= key:
-            for delivery in self._fine.pop(heappop(self._fine_heap)):
-                if delivery.state == READY or delivery.state == SCHEDULED:
+        while self._heap and self._heap[0] <= now // self.SLOT_MS:
+            due_number = heappop(self._heap)
+            for delivery in self._slots.pop(due_number):
+                number = delivery.expires // self.SLOT_MS + 1
+                if number != due_number:
+                    self._put(number, delivery)
+                elif delivery.state == READY or delivery.state == SCHEDULED:
                     expired.append(delivery)
         return expired
-
-
-def _put(
-    slots: dict[int, dict[AnyEntry, None]], heap: list[int], key: int, delivery: AnyEntry
-) -> None:
-    """Add a delivery to the slot with that key."""
-    slot = slots.get(key)
-    if slot is None:
-        slots[key] = {delivery: None}
-        heappush(heap, key)
-    else:
-        slot[delivery] = None
 
 
 Deadline = Callable[[], bool]
