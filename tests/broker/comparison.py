@@ -708,7 +708,7 @@ class ModelComparison:
         self, twin: model.Subscription, subscription: engine.Subscription
     ) -> list[engine.Delivery]:
         assert subscription.durable == twin.durable
-        assert subscription.member == twin.member
+        assert (subscription in subscription.destination.members) == twin.member
         assert subscription.shared == twin.shared
         assert subscription.exclude == twin.exclude
         assert bool(subscription.selector) == bool(twin.matches)

@@ -272,7 +272,7 @@ class Broker:
                 (existing.selector.text if existing.selector else None) == text
                 and existing.exclude == exclude
                 and existing.durable == durable
-                and existing.member == member
+                and (existing in topic.members) == member
                 and existing.shared == shared
             )
             if is_same:
@@ -370,7 +370,7 @@ class Broker:
         """Return whether the topic would keep the messages of a subscription deleted now."""
         topic = subscription.destination
         return (
-            subscription.member
+            subscription in topic.members
             and topic.keeps_group
             and (len(topic.members) == 1 or self.core.stopping)
         )

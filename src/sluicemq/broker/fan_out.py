@@ -49,7 +49,6 @@ def join_group(topic: Destination, name: str) -> Subscription:
         member.name = name
         member.shared = False
         topic.queue = Subscription(topic.core, topic, number=topic.number)
-    member.member = True
     topic.members[member] = None
     topic.subscribe(member)
     return member
@@ -75,7 +74,7 @@ def _includes_group(topic: Destination, targets: list[Subscription]) -> bool:
 
 
 def _belongs_to_group(topic: Destination, target: Subscription) -> bool:
-    if target.member or target is topic.queue:
+    if target in topic.members or target is topic.queue:
         return True
     return not (topic.grouped or target.durable or topic.settings.auto_ack)
 
@@ -132,7 +131,7 @@ def _add_to_group(
     journaled = UNJOURNALED
     if message.durability:
         journaled = RECORDED
-        if len(group) > 1 or not (group[0].member or group[0] is topic.queue):
+        if len(group) > 1 or not (group[0] in topic.members or group[0] is topic.queue):
             journaled = SHARED
             topic.shared_copies[message.sequence] = len(group)
     for target in group:

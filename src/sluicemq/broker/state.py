@@ -226,7 +226,6 @@ class Subscription:
 
     name      "" for a queue's own subscription; otherwise unique within the topic
     number    number in the journal, 0 = none; members of a group have their topic's number
-    member    member of its topic's group (see Destination.members)
     exclude   no-local token: messages of this sender are not delivered
     owner     user that owns it; "" = no owner yet, or not owned by a user
     waiting   number of READY and SCHEDULED deliveries; waiting_bytes = size of their bodies
@@ -255,7 +254,6 @@ class Subscription:
         "core",
         "destination",
         "exclude",
-        "member",
         "name",
         "number",
         "owner",
@@ -290,7 +288,6 @@ class Subscription:
         self.destination = destination
         self.name = name
         self.number = number
-        self.member = False
         self.selector = selector
         self.exclude = exclude
         self.shared = shared
@@ -645,9 +642,7 @@ class Destination:
         """Stop routing messages to this subscription, which must be among `subscriptions`."""
         del self.subscriptions[subscription.name]
         self.routes.remove(subscription, subscription.selector)
-        if subscription.member:
-            del self.members[subscription]
-            subscription.member = False
+        self.members.pop(subscription, None)
 
     # --- the group, see fan_out.py -----------------------------------------------------------
 
