@@ -296,18 +296,18 @@ class LoginCheck(Generic[Frame]):
 # --- publishing -----------------------------------------------------------------------------------
 
 
-class PublishingSession(Protocol[Request]):
-    """Part of publishing that depends on the protocol. `Request` identifies a message to be
-    confirmed."""
+class ConfirmingSession(Protocol[Request]):
+    """Part of publishing that a protocol with confirmations adds. Its clients go on sending while
+    messages wait for capacity, so it limits how many do.
+
+    `Request` identifies a message to be confirmed.
+    """
 
     def encode_confirms(self, batch: list[Request]) -> list[bytes]:
         """Return the confirmations of durable messages."""
 
     def may_park(self, destination: Destination) -> bool:
         """Return whether one more message may wait for capacity; else a full queue is an error."""
-
-    def finish_parked(self, request: Request, error: BrokerError | None) -> None:
-        """Handle that a parked message has been accepted, durable or not, or is refused."""
 
 
 class Parked(NamedTuple):
@@ -364,10 +364,11 @@ class Publisher(Generic[Request]):
         "_alarm",
         "_broker",
         "_channel",
+        "_confirming",
         "_engine",
         "_max_wait",
+        "_on_finished",
         "_parked",
-        "_session",
         "_uncounted",
         "accepted",
         "last_sync",
@@ -375,13 +376,23 @@ class Publisher(Generic[Request]):
     )
 
     def __init__(
-        self, channel: Channel[Any], session: PublishingSession[Request], max_wait: int = 0
+        self,
+        channel: Channel[Any],
+        finish_parked: Callable[[Request, BrokerError | None], None],
+        confirming: ConfirmingSession[Request] | None = None,
+        max_wait: int = 0,
     ) -> None:
-        """`max_wait`: ms that a message may wait for capacity; 0 = no limit."""
+        """Set the session's part.
+
+        finish_parked  called when a parked message has been accepted, durable or not, or is refused
+        confirming     None: nothing is confirmed, and every message may wait for capacity
+        max_wait       ms that a message may wait for capacity; 0 = no limit
+        """
         self._channel = channel
         self._broker = channel.broker
         self._engine = channel.broker.publisher
-        self._session: PublishingSession[Request] | None = session
+        self._on_finished: Callable[[Request, BrokerError | None], None] | None = finish_parked
+        self._confirming = confirming
         self._max_wait = max_wait
         self._parked: dict[Message, Parked] = {}
         self._alarm = Alarm(channel.transport)
@@ -399,7 +410,7 @@ class Publisher(Generic[Request]):
     def publish(self, destination: Destination, message: Message, request: Request) -> bool:
         """Publish a message; return False if it waits for capacity. Raises as `Broker.publish`."""
         if destination.settings.overflow is _BLOCK and (
-            self._session is not None and self._session.may_park(destination)
+            self._confirming is None or self._confirming.may_park(destination)
         ):
             if not self._engine.publish(
                 destination, message, partial(self._finish_parked, message)
@@ -440,8 +451,8 @@ class Publisher(Generic[Request]):
     def _confirm(self, batch: list[Request], size: int) -> None:
         channel = self._channel
         channel.unconfirmed -= size
-        if self._session is not None and batch:
-            channel.write(self._session.encode_confirms(batch))
+        if self._confirming is not None and batch:
+            channel.write(self._confirming.encode_confirms(batch))
         channel.update_reading()
 
     # --- waiting for capacity ----------------------------------------------------------------
@@ -461,14 +472,14 @@ class Publisher(Generic[Request]):
         self.parked_bytes -= len(message.body)
         if message.durability is _SYNC:
             self.last_sync = max(self.last_sync, message.sequence)
-        session = self._session
-        if session is None:
+        on_finished = self._on_finished
+        if on_finished is None:
             return
         error: BrokerError | None = None
         if not message.sequence:
             name = parked.destination.name
             error = DestinationNotFound(f"{name} has been removed, and another may not be created")
-        session.finish_parked(parked.request, error)
+        on_finished(parked.request, error)
         self.release()
 
     def _refuse_overdue(self) -> None:
@@ -480,8 +491,8 @@ class Publisher(Generic[Request]):
                 return
             self._withdraw(message)
             reason = f"{parked.destination.name} has been full for {self._max_wait / 1000:g} s"
-            if self._session is not None:
-                self._session.finish_parked(parked.request, LimitExceeded(reason))
+            if self._on_finished is not None:
+                self._on_finished(parked.request, LimitExceeded(reason))
 
     def _withdraw(self, message: Message) -> None:
         parked = self._parked.pop(message)
@@ -496,9 +507,9 @@ class Publisher(Generic[Request]):
                 self._withdraw(message)
 
     def release(self) -> None:
-        """Drop the reference to a closed session, once no message waits for capacity."""
+        """Drop the references to a closed session, once no message waits for capacity."""
         if self._channel.closed and not self._parked:
-            self._session = None
+            self._on_finished = self._confirming = None
 
 
 # --- consuming ------------------------------------------------------------------------------------

@@ -52,7 +52,9 @@ class Fixture:
         broker = self.harness.broker
         self.channel: Channel[bytes] = Channel(self.transport, broker, OPEN, "test", EVERYBODY)
         self.session = Session()
-        self.publisher: Publisher[int] = Publisher(self.channel, self.session, max_wait)
+        self.publisher: Publisher[int] = Publisher(
+            self.channel, self.session.finish_parked, self.session, max_wait
+        )
         address = Address(Kind.QUEUE, "q")
         settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
         self.full = broker.destinations.declare(address, settings)

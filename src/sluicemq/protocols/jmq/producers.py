@@ -117,7 +117,7 @@ class Producers:
         self._copies: dict[Packet, tuple[int, BrokerError | None]] = {}
         """Messages to wildcards: the number of copies that wait for capacity, and the error of
         another copy. Each has one reply, after its last copy."""
-        self.publisher: Publisher[Packet] = Publisher(connection.channel, self)
+        self.publisher: Publisher[Packet] = Publisher(connection.channel, self.finish_parked, self)
 
     # --- producers ---------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class GatewaySession:
         self._state = _State.READING
         self._owned: list[Destination] = []
         """Temporary queues R and B."""
-        self._publisher = Publisher(self._channel, self)
+        self._publisher = Publisher(self._channel, self._finish_parked)
         self._sent = SentDeliveries(broker, refill=True)
         self._alarm = Alarm(transport)
         self._restart_timeout()
@@ -228,15 +228,7 @@ class GatewaySession:
         now = self._broker.clock.wall
         return to_message(destination.address, body, TIMEOUT, reply, Durability.NONE, now)
 
-    def encode_confirms(self, batch: list[None]) -> list[bytes]:
-        """Return nothing: the protocol confirms nothing."""
-        return []
-
-    def may_park(self, destination: Destination) -> bool:
-        """Return True: a session publishes only one request."""
-        return True
-
-    def finish_parked(self, request: None, error: BrokerError | None) -> None:
+    def _finish_parked(self, request: None, error: BrokerError | None) -> None:
         """Fail if the request waited for room in its queue, which was then deleted."""
         if error is not None:
             self._fail(str(error))

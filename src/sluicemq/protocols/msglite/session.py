@@ -159,7 +159,7 @@ class MsgliteSession:
         self._channel: Channel[Frame] = Channel(
             transport, broker, access, "msglite", access.guest, self._holds_back_too_much
         )
-        self._publisher = Publisher(self._channel, self)
+        self._publisher = Publisher(self._channel, self._finish_parked)
         self._replies = replies
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
@@ -504,15 +504,7 @@ class MsgliteSession:
             elif not destination.removed:
                 self._broker.remove(destination, force=True)
 
-    def encode_confirms(self, batch: list[None]) -> list[bytes]:
-        """Return nothing: the protocol confirms nothing."""
-        return []
-
-    def may_park(self, destination: Destination) -> bool:
-        """Return True: no further command is processed while a message waits."""
-        return True
-
-    def finish_parked(self, request: None, error: BrokerError | None) -> None:
+    def _finish_parked(self, request: None, error: BrokerError | None) -> None:
         """Continue after the message that waited for room is accepted; close if it is refused."""
         self._wait_reasons &= ~PARKED
         if error is None:

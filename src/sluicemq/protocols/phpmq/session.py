@@ -151,7 +151,7 @@ class PhpmqSession:
         self._channel: Channel[Frame] = Channel(
             transport, broker, access, "phpmq", access.guest, self._has_too_many_waiting
         )
-        self._publisher = Publisher(self._channel, self)
+        self._publisher = Publisher(self._channel, self._finish_parked)
         self._dispatch_version = 0 if dispatch_version == "auto" else dispatch_version
         """Version of all dispatches; 0 = version of each message."""
         self._durability = durability
@@ -445,15 +445,7 @@ class PhpmqSession:
         self._channel.hold(frames, _size(frames))
         self._channel.update_reading()
 
-    def encode_confirms(self, batch: list[None]) -> list[bytes]:
-        """Return nothing: the protocol confirms nothing."""
-        return []
-
-    def may_park(self, destination: Destination) -> bool:
-        """Return True: a connection reads nothing behind a send that waits."""
-        return True
-
-    def finish_parked(self, request: None, error: BrokerError | None) -> None:
+    def _finish_parked(self, request: None, error: BrokerError | None) -> None:
         """Continue after the send that waited for room is accepted; close if it is refused."""
         frames = self._channel.release()
         if error is None:

@@ -149,7 +149,7 @@ class SessionOptions(NamedTuple):
 
 
 class VibemqConnection:
-    """State of one connection. Implements `channel.PublishingSession`.
+    """State of one connection. Implements `channel.ConfirmingSession`.
 
     name              unique name of the connection
     compression       negotiated compression
@@ -188,7 +188,9 @@ class VibemqConnection:
         self.compression = Compression.NONE
         self.reads_mode_names = False
         self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
-        self.publisher: Publisher[Request] = Publisher(channel, self, options.block_timeout)
+        self.publisher: Publisher[Request] = Publisher(
+            channel, self.finish_parked, self, options.block_timeout
+        )
 
     # --- responses ---------------------------------------------------------------------------
 
