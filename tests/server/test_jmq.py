@@ -39,7 +39,7 @@ JMQ = "jmq://127.0.0.1:0"
 # --- the port mapper ----------------------------------------------------------------------------
 
 
-def test_the_port_mapper_leads_to_its_own_port(start: Start) -> None:
+def test_port_mapper_lists_its_own_port(start: Start) -> None:
     port = start(JMQ).port("jmq")
     assert ask_port_mapper(port) == [
         "101 sluicemq 301",
@@ -49,14 +49,14 @@ def test_the_port_mapper_leads_to_its_own_port(start: Start) -> None:
     ]
 
 
-def test_a_client_that_says_nothing_is_answered_all_the_same(start: Start) -> None:
+def test_port_mapper_responds_without_request_after_timeout(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=50ms")
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         assert client.recv(4096).startswith(b"101 sluicemq 301\n")
         assert client.recv(4096) == b""
 
 
-def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
+def test_port_mapper_timeout_of_zero_waits_for_request(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=0")
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.settimeout(0.8)
@@ -67,8 +67,8 @@ def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
         assert client.recv(4096).startswith(b"101 ")
 
 
-def test_the_end_is_the_clients_to_make(start: Start) -> None:
-    """Like the original: the side that closes first keeps the port in TIME_WAIT."""
+def test_port_mapper_leaves_close_to_client(start: Start) -> None:
+    """Like Open MQ's broker: the side that closes first keeps the port in TIME_WAIT."""
     broker = start(JMQ)
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"101\n")
@@ -79,7 +79,7 @@ def test_the_end_is_the_clients_to_make(start: Start) -> None:
         client.sendall(b"and more\n")
 
 
-def test_nothing_else_is_served_there(start: Start) -> None:
+def test_other_protocols_are_rejected(start: Start) -> None:
     broker = start(JMQ)
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -87,7 +87,7 @@ def test_nothing_else_is_served_there(start: Start) -> None:
     wait_for_log(broker, "no protocol begins with b'GET / HT'")
 
 
-def test_two_ports_and_a_name(start: Start) -> None:
+def test_separate_port_mapper_and_instance_name(start: Start) -> None:
     broker = start(
         JMQ + "?services=portmapper",
         "jmq://127.0.0.1:0?services=jms",
@@ -102,7 +102,7 @@ def test_two_ports_and_a_name(start: Start) -> None:
         assert client.recv(100) == b""
 
 
-def test_auto_recognises_the_question(start: Start) -> None:
+def test_auto_listener_detects_port_mapper_request(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     assert f"jms tcp NORMAL {port}" in ask_port_mapper(port)
 
@@ -110,7 +110,7 @@ def test_auto_recognises_the_question(start: Start) -> None:
 # --- the service --------------------------------------------------------------------------------
 
 
-def test_there_and_back_on_the_port_of_the_port_mapper(start: Start) -> None:
+def test_message_round_trip_on_port_of_port_mapper(start: Start) -> None:
     port = start(JMQ).port("jmq")
     with RawJmq.login(port) as sender, RawJmq.login(port) as receiver:
         assert status_of(receiver.consume("q")) == Status.OK
@@ -120,7 +120,7 @@ def test_there_and_back_on_the_port_of_the_port_mapper(start: Start) -> None:
         assert receiver.acknowledge(message) == Status.OK
 
 
-def test_a_first_byte_may_come_alone(start: Start) -> None:
+def test_single_first_byte_is_detected(start: Start) -> None:
     port = start(JMQ + "?portmapper_timeout=50ms").port("jmq")
     with RawJmq(port) as client:
         packet = client.message("q", b"")  # refused before the login, but a packet
@@ -132,7 +132,7 @@ def test_a_first_byte_may_come_alone(start: Start) -> None:
         assert request.type == PacketType.AUTHENTICATE_REQUEST
 
 
-def test_auto_recognises_packets_and_other_protocols_receive_them(start: Start) -> None:
+def test_auto_listener_detects_jmq_packets(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     with RawJmq.login(port) as client:
         assert client.send("q", b"from JMS") == Status.OK
@@ -211,7 +211,7 @@ def test_options_of_the_listener_reach_the_session(start: Start) -> None:
         assert client.send("q", b"") == Status.OK
 
 
-def test_a_silent_client_is_pinged_and_given_up(start: Start) -> None:
+def test_idle_client_is_pinged_and_disconnected(start: Start) -> None:
     broker = start(f"{JMQ}?ping_interval=500ms")  # longer than a login may be interrupted
     with RawJmq.login(broker.port("jmq")) as client:
         assert client.is_closed_by_broker()
@@ -221,7 +221,7 @@ def test_a_silent_client_is_pinged_and_given_up(start: Start) -> None:
 # --- metrics ------------------------------------------------------------------------------------
 
 
-def test_the_metrics_of_a_queue(start: Start) -> None:
+def test_metrics_topic_of_queue(start: Start) -> None:
     broker = start(JMQ, environment={"SLUICEMQ_JMQ__METRICS_INTERVAL": "1s"})
     port = broker.port("jmq")
     with RawJmq.login(port) as client:
@@ -244,8 +244,8 @@ def test_the_metrics_of_a_queue(start: Start) -> None:
         assert len(numbers) < 30
 
 
-def test_an_old_monitor_finds_the_queues(start: Start) -> None:
-    """By mq.metrics.destination_list, which is sent at once."""
+def test_metrics_destination_list(start: Start) -> None:
+    """The topic mq.metrics.destination_list publishes immediately."""
     port = start(JMQ).port("jmq")
     with RawJmq.login(port) as client:
         assert client.send("orders", b"1234") == Status.OK
@@ -290,7 +290,7 @@ def users_broker(start: Start) -> LocalBroker:
 
 
 def digest_login(client: RawJmq, user: str, password: str) -> int:
-    """Answer the challenge; the status of the reply."""
+    """Log in by challenge and response, and return the status of the reply."""
     _, request = client.hello()
     assert request.properties["JMQAuthType"] == "digest"
     answer = digest_answer(digest_form(user, password), request.body.decode())
@@ -334,20 +334,20 @@ def test_digest_logins(users_broker: LocalBroker, user: str, password: str, stat
             assert client.is_closed_by_broker()
 
 
-def test_a_digest_that_was_overheard_is_of_no_use(users_broker: LocalBroker) -> None:
+def test_digest_response_cannot_be_replayed(users_broker: LocalBroker) -> None:
     port = users_broker.port("auto")
     with RawJmq(port) as client:
         _, request = client.hello()
-        overheard = digest_answer(digest_form("anna", "right"), request.body.decode())
-        assert status_of(client.authenticate(login_body("anna", overheard), "digest")) == Status.OK
-    with RawJmq(port) as thief:
-        _, request = thief.hello()
-        login = login_body("anna", overheard)
-        assert status_of(thief.authenticate(login, "digest")) == Status.INVALID_LOGIN
+        captured = digest_answer(digest_form("anna", "right"), request.body.decode())
+        assert status_of(client.authenticate(login_body("anna", captured), "digest")) == Status.OK
+    with RawJmq(port) as attacker:
+        _, request = attacker.hello()
+        login = login_body("anna", captured)
+        assert status_of(attacker.authenticate(login, "digest")) == Status.INVALID_LOGIN
 
 
-def test_a_login_of_another_kind_is_refused(users_broker: LocalBroker) -> None:
-    """A digest where the password is wanted, and the form that is kept instead of the password."""
+def test_login_of_other_kind_is_rejected(users_broker: LocalBroker) -> None:
+    """Also rejects the stored digest form in place of the password."""
     digest = digest_form("anna", "right")
     for scheme, kind, body in (
         ("jmq", "digest", login_body("anna", digest_answer(digest, ""))),
@@ -371,9 +371,7 @@ def test_a_login_of_another_kind_is_refused(users_broker: LocalBroker) -> None:
         ("", login_body("anna", "/w==")),
     ],
 )
-def test_a_login_that_cannot_be_read_is_a_wrong_one(
-    users_broker: LocalBroker, block: str, body: bytes
-) -> None:
+def test_malformed_login_is_rejected(users_broker: LocalBroker, block: str, body: bytes) -> None:
     with RawJmq(users_broker.port("jmq")) as client:
         client.hello()
         properties = bytes.fromhex(block)
@@ -383,7 +381,7 @@ def test_a_login_that_cannot_be_read_is_a_wrong_one(
         assert client.is_closed_by_broker()
 
 
-def test_guessing_is_slowed_down(users_broker: LocalBroker) -> None:
+def test_repeated_failed_logins_are_blocked(users_broker: LocalBroker) -> None:
     statuses = []
     for _ in range(11):
         with RawJmq(users_broker.port("jmq")) as client:
@@ -413,7 +411,7 @@ def test_permissions(users_broker: LocalBroker) -> None:
     wait_for_log(users_broker, "operation='produce bills'")
 
 
-def test_nothing_is_done_before_the_login(users_broker: LocalBroker) -> None:
+def test_commands_before_login_are_rejected(users_broker: LocalBroker) -> None:
     with RawJmq(users_broker.port("jmq")) as client:
         client.hello()
         destination = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
@@ -422,23 +420,23 @@ def test_nothing_is_done_before_the_login(users_broker: LocalBroker) -> None:
         assert status_of(client.authenticate(basic("anna", "right"))) == Status.OK
 
 
-def asked_for(port: int) -> str:
+def requested_login_kind(port: int) -> str:
     """Return the kind of login that the broker requests."""
     with RawJmq(port) as client:
         _, request = client.hello()
         return str(request.properties["JMQAuthType"])
 
 
-def test_clients_are_asked_for_what_all_of_them_can_do(start: Start) -> None:
+def test_requested_login_kind_suits_all_users(start: Start) -> None:
     broker = start(JMQ)
     port = broker.port("jmq")
-    assert asked_for(port) == "digest"
+    assert requested_login_kind(port) == "digest"
     with RawJmq.login(port, "guest", "guest") as client:  # with a password all the same
         assert client.send("anything", b"m") == Status.OK
     add_user(broker, "anna", "right", digest=True)
-    assert asked_for(port) == "digest"
+    assert requested_login_kind(port) == "digest"
     add_user(broker, "bert", "other", digest=False)
-    assert asked_for(port) == "basic"
+    assert requested_login_kind(port) == "basic"
 
 
 def test_passwords_are_requested_if_there_are_tokens(start: Start, tmp_path: Path) -> None:
@@ -447,12 +445,12 @@ def test_passwords_are_requested_if_there_are_tokens(start: Start, tmp_path: Pat
     environment = {"SLUICEMQ_AUTH__ADMIN_TOKEN_FILE": str(token)}
     broker = start(JMQ, environment=environment)
     add_user(broker, "anna", "right", digest=True)
-    assert asked_for(broker.port("jmq")) == "basic"
+    assert requested_login_kind(broker.port("jmq")) == "basic"
     with RawJmq.login(broker.port("jmq"), "any", "a-token-of-some-length") as client:
         assert client.send("anything", b"m") == Status.OK
 
 
-def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> None:
+def test_long_selectors_are_compiled_off_the_event_loop(start: Start) -> None:
     broker = start(JMQ)
     longest = " OR ".join(["colour = '" + "x" * 200 + f"{n:03}'" for n in range(37)])
     assert 8000 < len(longest) <= 8192
@@ -475,15 +473,13 @@ def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> N
         assert status_of(client.ask(PacketType.BROWSE, destination)) == Status.OK
 
 
-# --- beyond the limit of connections -------------------------------------------------------------
+# --- connection limit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "listener", [f"{JMQ}?portmapper_timeout=0", f"{JMQ}?services=jms", "auto://127.0.0.1:0"]
 )
-def test_clients_beyond_the_limit_get_status_503_up_to_a_number(
-    start: Start, listener: str
-) -> None:
+def test_connections_over_limit_get_status_503(start: Start, listener: str) -> None:
     mark = "&" if "?" in listener else "?"
     broker = start(f"{listener}{mark}max_connections=1&max_rejections=2")
     port = broker.port(listener.partition(":")[0])
@@ -505,7 +501,7 @@ def test_clients_beyond_the_limit_get_status_503_up_to_a_number(
         assert status_of(client.hello()[0]) == Status.OK
 
 
-def test_the_port_mapper_answers_beyond_the_limit(start: Start) -> None:
+def test_port_mapper_responds_over_connection_limit(start: Start) -> None:
     broker = start(f"{JMQ}?max_connections=1")
     port = broker.port("jmq")
     with RawJmq(port) as first:

@@ -1,4 +1,4 @@
-"""TLS on real sockets: every protocol, certificates of both sides, replacement, and bad guests."""
+"""TLS over sockets: every protocol, server and client certificates, and reload."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONG_PAST = datetime(2020, 1, 1, tzinfo=UTC)
 PAST = datetime(2020, 6, 1, tzinfo=UTC)
 
 
-def test_every_protocol(start: Start, authority: Authority) -> None:
+def test_tls_with_every_protocol(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     schemes = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "auto")
     broker = start(*(f"{name}+tls://127.0.0.1:0?certificate={pem}" for name in schemes))
@@ -52,11 +52,11 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
             assert message is not None
             assert message.body == body
             lite.send("left", b"for the maintenance port", timeout=60)
-    with open_socket(broker.port("phpmq-maintenance+tls"), trust) as person:
-        person.sendall(b"monitor\n")
+    with open_socket(broker.port("phpmq-maintenance+tls"), trust) as operator:
+        operator.sendall(b"monitor\n")
         received = b""
         while b"left" not in received:
-            received += person.recv(4096)
+            received += operator.recv(4096)
     with (
         BlockingClient(
             MsgliteClient.connect, "localhost", broker.port("msglite+tls"), ssl_context=trust
@@ -78,7 +78,7 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
     assert "error" not in broker.log.read_text()
 
 
-def test_a_unix_socket(start: Start, authority: Authority, tmp_path: Path) -> None:
+def test_tls_on_unix_socket(start: Start, authority: Authority, tmp_path: Path) -> None:
     path = tmp_path / "tls.sock"
     broker = start(f"phpmq+unix+tls://{path}?certificate={authority.pem(authority.issue())}")
     with BlockingClient(
@@ -107,9 +107,7 @@ def test_pkcs12_and_encrypted_keys(start: Start, authority: Authority) -> None:
     assert "open sesame" not in broker.log.read_text()
 
 
-def test_a_certificate_that_cannot_be_used_stops_the_start(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_unusable_certificate_prevents_start(tmp_path: Path, authority: Authority) -> None:
     wrong_password = authority.file("wrong", b"not it")
     bundle = authority.pkcs12(authority.issue())
     url = f"phpmq+tls://127.0.0.1:0?certificate={bundle}&password_file={wrong_password}"
@@ -119,9 +117,7 @@ def test_a_certificate_that_cannot_be_used_stops_the_start(
     assert f"{wrong_password} does not decrypt it" in str(caught.value)
 
 
-def test_an_expired_certificate_is_served_with_a_warning(
-    start: Start, authority: Authority
-) -> None:
+def test_expired_certificate_is_served_with_warning(start: Start, authority: Authority) -> None:
     expired = authority.ca.issue_cert("localhost", not_after=PAST, not_before=LONG_PAST)
     url = f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(expired)}"
     result = subprocess.run(
@@ -147,7 +143,7 @@ def test_an_expired_certificate_is_served_with_a_warning(
 # --- versions and ciphers --------------------------------------------------------------------
 
 
-def only(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
+def restrict_version(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python does not like TLS 1.1 either
         context.minimum_version = version
@@ -155,7 +151,7 @@ def only(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
     return context
 
 
-def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
+def test_old_tls_versions_are_rejected(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     broker = start(
         f"phpmq+tls://127.0.0.1:0?certificate={pem}",
@@ -164,7 +160,7 @@ def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
     default_port, strict = broker.port("phpmq+tls"), broker.port("auto+tls")
 
     def version(port: int, version: ssl.TLSVersion) -> str | None:
-        context = only(authority.trust(), version)
+        context = restrict_version(authority.trust(), version)
         context.set_ciphers("ALL:@SECLEVEL=0")  # or this side would not even offer TLS 1.1
         with open_socket(port, context) as client:
             return client.version()
@@ -186,9 +182,9 @@ def test_ciphers_of_tls_1_2(start: Start, authority: Authority) -> None:
     cipher = "ECDHE-ECDSA-AES256-GCM-SHA384"
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&ciphers={cipher}")
     port = broker.port("phpmq+tls")
-    with open_socket(port, only(authority.trust(), ssl.TLSVersion.TLSv1_2)) as client:
+    with open_socket(port, restrict_version(authority.trust(), ssl.TLSVersion.TLSv1_2)) as client:
         assert client.cipher() == (cipher, "TLSv1.2", 256)
-    other = only(authority.trust(), ssl.TLSVersion.TLSv1_2)
+    other = restrict_version(authority.trust(), ssl.TLSVersion.TLSv1_2)
     other.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
     with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
         open_socket(port, other)
@@ -198,15 +194,15 @@ def test_ciphers_of_tls_1_2(start: Start, authority: Authority) -> None:
 # --- certificates of clients -----------------------------------------------------------------
 
 
-def client_options(authority: Authority, demand: str, user: str = "cn") -> str:
+def client_options(authority: Authority, client_certificate: str, user: str = "cn") -> str:
     return (
         f"certificate={authority.pem(authority.issue())}&client_ca={authority.ca_file}"
-        f"&client_certificate={demand}&client_user={user}"
+        f"&client_certificate={client_certificate}&client_user={user}"
     )
 
 
-def turned_away(port: int, context: ssl.SSLContext) -> bool:
-    """Return whether the client is refused; with TLS 1.3 it learns that only when it reads."""
+def is_rejected(port: int, context: ssl.SSLContext) -> bool:
+    """Return whether the broker rejects the client; with TLS 1.3 only a read shows it."""
     try:
         with phpmq(port, context) as client:
             client.subscribe("a", 1)
@@ -229,12 +225,12 @@ def test_required_client_certificates(start: Start, authority: Authority, tmp_pa
         send_and_receive(client, "a", b"x")
     assert "certified=alice" in read_log(broker)
     (tmp_path / "other").mkdir()
-    stranger = Authority(tmp_path / "other").issue("client.example", common_name="alice")
+    untrusted = Authority(tmp_path / "other").issue("client.example", common_name="alice")
     for context, reason in (
         (authority.trust(), "peer did not return a certificate"),
-        (authority.trust(stranger), "its certificate was refused: self-signed certificate"),
+        (authority.trust(untrusted), "its certificate was refused: self-signed certificate"),
     ):
-        assert turned_away(port, context)
+        assert is_rejected(port, context)
         wait_for_log(broker, reason.split(":")[0])
 
     def connected() -> int:
@@ -259,15 +255,15 @@ def test_optional_client_certificates(start: Start, authority: Authority) -> Non
     assert "certified=bob@example.org" in read_log(broker)
     # a certificate without a name in the configured field must not pass for none
     unnamed = authority.issue("client.example", common_name="alice")
-    assert turned_away(port, authority.trust(unnamed))
+    assert is_rejected(port, authority.trust(unnamed))
     wait_for_log(broker, "no san-email in its certificate")
 
 
 @pytest.mark.parametrize("kind", ["cn", "subject"])
-def test_a_certificate_gives_the_permissions_of_its_user(
+def test_client_certificate_grants_permissions_of_its_user(
     start: Start, authority: Authority, tmp_path: Path, kind: str
 ) -> None:
-    """In protocols without logins, too."""
+    """Also in protocols without logins."""
     issued = authority.issue("client.example", common_name="alice")
     subject = load_pem_x509_certificate(issued.cert_chain_pems[0].bytes()).subject
     name = {"cn": "alice", "subject": subject.rfc4514_string()}[kind]
@@ -298,7 +294,7 @@ def test_a_certificate_gives_the_permissions_of_its_user(
 # --- replacement -----------------------------------------------------------------------------
 
 
-def serial(port: int, context: ssl.SSLContext) -> int:
+def served_serial(port: int, context: ssl.SSLContext) -> int:
     """Return the serial number of the certificate that a new connection sees."""
     with open_socket(port, context) as client:
         certificate = client.getpeercert()
@@ -318,10 +314,10 @@ def test_reload_under_traffic(start: Start, authority: Authority) -> None:
     with phpmq(ports[0], trust) as client:
         send_and_receive(client, "a", b"before")
         authority.pem(second)
-        assert [serial(port, trust) for port in ports] == [serial_of(first)] * 2
+        assert [served_serial(port, trust) for port in ports] == [serial_of(first)] * 2
         os.kill(broker.pid, signal.SIGHUP)
         number = 0
-        while [serial(port, trust) for port in ports] != [serial_of(second)] * 2:
+        while [served_serial(port, trust) for port in ports] != [serial_of(second)] * 2:
             client.send("a", b"%d" % number)
             assert client.receive(30).ack() is None
             number += 1
@@ -332,7 +328,7 @@ def test_reload_under_traffic(start: Start, authority: Authority) -> None:
     assert f"{serial_of(second):x}" in read_log(broker)
 
 
-def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> None:
+def test_failed_reload_keeps_certificate(start: Start, authority: Authority) -> None:
     first, second = authority.issue(), authority.issue()
     pem = authority.pem(first)
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}")
@@ -344,7 +340,7 @@ def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> Non
         wait_until(
             lambda n=count: read_log(broker).count("certificate rejected") == n, "no refusal"
         )
-        assert serial(port, trust) == serial_of(first)
+        assert served_serial(port, trust) == serial_of(first)
     pem.unlink()
     os.kill(broker.pid, signal.SIGHUP)
     wait_until(lambda: read_log(broker).count("certificate rejected") == 4, "no refusal")
@@ -352,7 +348,7 @@ def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> Non
     authority.pem(second)
     os.kill(broker.pid, signal.SIGHUP)
     wait_for_log(broker, "certificate replaced")
-    assert serial(port, trust) == serial_of(second)
+    assert served_serial(port, trust) == serial_of(second)
 
 
 def listener(url: str) -> Listener:
@@ -360,7 +356,7 @@ def listener(url: str) -> Listener:
     return config.listeners[0]
 
 
-def test_changed_files_are_noticed_once(authority: Authority) -> None:
+def test_changed_files_are_reloaded_once(authority: Authority) -> None:
     first, second = authority.issue(), authority.issue()
     authority.pem(first)
 
@@ -393,7 +389,7 @@ def problems(url: str) -> str:
     return ""
 
 
-def test_settings_that_make_no_sense(authority: Authority) -> None:
+def test_invalid_tls_settings_are_reported(authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     url = f"phpmq+tls://:0?certificate={pem}"
     assert problems(url) == ""
@@ -408,7 +404,7 @@ def test_settings_that_make_no_sense(authority: Authority) -> None:
     assert "has no certificate" in problems(f"{base_url}{authority.password_file()}")
 
 
-def test_a_version_may_be_a_number_in_a_file(authority: Authority) -> None:
+def test_tls_version_may_be_number_in_file(authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     text = (
         "[[listeners]]\nurl = 'phpmq+tls://:0'\n"

@@ -1,4 +1,4 @@
-"""TLS listeners: refused and slow handshakes, and the end of connections."""
+"""TLS listeners: failed and slow handshakes, and the end of connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.server.tls_clients import open_socket, phpmq, read_log, send_and_rece
 from tests.support.polling import wait_until
 
 
-def test_clients_without_tls_are_refused_at_once(start: Start, authority: Authority) -> None:
+def test_clients_without_tls_are_rejected_immediately(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with phpmq(port, trust) as other_client:
@@ -47,7 +47,9 @@ def test_clients_without_tls_are_refused_at_once(start: Start, authority: Author
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "auto", "phpmq-maintenance"])
-def test_tls_on_a_plain_listener(start: Start, authority: Authority, protocol: str) -> None:
+def test_tls_client_on_plain_listener_is_rejected(
+    start: Start, authority: Authority, protocol: str
+) -> None:
     broker = start(f"{protocol}://127.0.0.1:0")
     port = broker.port(protocol)
     before = time.monotonic()
@@ -60,7 +62,7 @@ def test_tls_on_a_plain_listener(start: Start, authority: Authority, protocol: s
     assert "Traceback" not in read_log(broker)
 
 
-def test_connections_without_a_handshake_count_and_go(start: Start, authority: Authority) -> None:
+def test_handshake_timeout_closes_counted_connections(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&max_connections=3")
     port, trust = broker.port("phpmq+tls"), authority.trust()
@@ -80,7 +82,7 @@ def test_connections_without_a_handshake_count_and_go(start: Start, authority: A
     wait_until(lambda: read_log(broker).count("no handshake within 10 s") == 2, "no two lines")
 
 
-def test_connections_without_a_handshake_count_for_their_address(
+def test_connections_in_handshake_count_for_their_address(
     start: Start, authority: Authority
 ) -> None:
     pem = authority.pem(authority.issue())
@@ -110,7 +112,7 @@ def test_connections_without_a_handshake_count_for_their_address(
         wait_until(lambda: not broker.status()["listeners"][0]["connections"], "still there")
 
 
-def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
+def test_many_unfinished_handshakes(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with ExitStack() as stack:
@@ -130,27 +132,27 @@ def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
     assert "Traceback" not in read_log(broker)
 
 
-def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
+def test_shutdown_aborts_handshakes(start: Start, authority: Authority) -> None:
     """A handshake that began before the shutdown is not completed during it."""
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with (
-        open_socket(port, trust) as lazy,
+        open_socket(port, trust) as slow_client,
         open_socket(port) as idle_client,
-        open_socket(port) as halfway,
+        open_socket(port) as handshaking_client,
     ):
-        lazy.sendall(encode_consume(b"a", 1))
-        halfway.sendall(b"\x16\x03\x01\x02\x00")
+        slow_client.sendall(encode_consume(b"a", 1))
+        handshaking_client.sendall(b"\x16\x03\x01\x02\x00")
         with phpmq(port, trust) as client:
             send_and_receive(client, "b", b"everybody above has arrived")
         os.kill(broker.pid, signal.SIGTERM)
         assert closed_by_peer(idle_client)
-        assert closed_by_peer(halfway)
+        assert closed_by_peer(handshaking_client)
         wait_until(
             lambda: broker.status()["listeners"][0]["connections"] == 1,
             "others than the one with a consumer are still there",
         )
-        lazy.close()
+        slow_client.close()
         assert broker.wait() == 0
     assert "Traceback" not in read_log(broker)
 
@@ -158,14 +160,14 @@ def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
 # --- the end of a connection, and slow readers -----------------------------------------------
 
 
-def test_data_sent_before_the_end_arrives(start: Start, authority: Authority) -> None:
+def test_data_sent_before_close_is_processed(start: Start, authority: Authority) -> None:
     """The client closes TLS at once after sending, and never reads."""
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
-    with open_socket(port, trust) as hasty:
-        hasty.sendall(b"".join(encode_send(b"a", b"%d" % number, 0) for number in range(1000)))
+    with open_socket(port, trust) as client:
+        client.sendall(b"".join(encode_send(b"a", b"%d" % number, 0) for number in range(1000)))
         with suppress(OSError):
-            hasty.unwrap()
+            client.unwrap()
     with phpmq(port, trust) as client:
         client.subscribe("a", 1000)
         for number in range(1000):
@@ -174,8 +176,8 @@ def test_data_sent_before_the_end_arrives(start: Start, authority: Authority) ->
             message.ack()
 
 
-def test_an_answer_is_sent_before_the_connection_ends(start: Start, authority: Authority) -> None:
-    """The client ends its side at once: TLS cannot tell "no more from me" from "no more for me"."""
+def test_response_is_sent_after_client_closes_tls(start: Start, authority: Authority) -> None:
+    """A close_notify of the client ends only its own direction."""
     broker = start(f"msglite+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("msglite+tls"), authority.trust()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -202,9 +204,7 @@ def test_an_answer_is_sent_before_the_connection_ends(start: Start, authority: A
     wait_until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
 
 
-def test_a_slow_reader_does_not_block_others_and_loses_nothing(
-    start: Start, authority: Authority
-) -> None:
+def test_slow_consumer_does_not_block_others(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_high_watermark=65536")
     port, trust = broker.port("phpmq+tls"), authority.trust()
@@ -221,7 +221,9 @@ def test_a_slow_reader_does_not_block_others_and_loses_nothing(
             client.receive(30).ack()
 
 
-def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority) -> None:
+def test_output_timeout_closes_client_that_does_not_read(
+    start: Start, authority: Authority
+) -> None:
     pem = authority.pem(authority.issue())
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_timeout=2")
     port, trust = broker.port("phpmq+tls"), authority.trust()
@@ -235,7 +237,7 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority
             client.receive(30).ack()
 
 
-def test_a_stop_says_goodbye(start: Start, authority: Authority) -> None:
+def test_shutdown_sends_close_notify(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     with open_socket(broker.port("phpmq+tls"), authority.trust()) as client:
         client.sendall(encode_consume(b"a", 1))
