@@ -167,7 +167,7 @@ class Appender:
         self._fill = fill + size + 7 & -8
         if references > MAX_INLINE_COUNT:
             self._live.append(0)
-            self._liveness.set_live_references(self._segment, sequence, references)
+            self._segment.set_live_references(sequence, references)
         else:
             self._live.append(references)
         self._next = sequence + 1
@@ -264,7 +264,7 @@ class Appender:
         self._fill = fill + size + 7 & -8
         self._live.append(0)
         if references:
-            self._liveness.set_live_references(self._segment, self._next, references)
+            self._segment.set_live_references(self._next, references)
         self._next += 1
 
     def _check_limits(self, references: int, size: int) -> None:

@@ -348,15 +348,14 @@ class Compactor:
 
     def _move(self, segment: LiveSegment, sequence: int) -> int:
         """Move a record, if it is still needed, and return its bytes."""
-        liveness = self._liveness
-        references = liveness.live_references(segment, sequence)
-        if not references and not liveness.retained_references(segment, sequence):
+        references = segment.live_references(sequence)
+        if not references and not segment.retained_references(sequence):
             return 0
         record = self._lookup.read(segment, sequence)
         target, new_sequence, size = self._relocate(record, references)
         self._adjust_allowance(-size)
         self._own_bytes += size
-        liveness.move(segment, sequence, record.identity, target, new_sequence)
+        self._liveness.move(segment, sequence, record.identity, target, new_sequence)
         return size
 
 

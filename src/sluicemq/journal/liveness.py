@@ -2,7 +2,7 @@
 
 Each segment has one byte per sequence number for the references that COMPLETED records have not yet
 released. After the first `retain`, it has another one for references that do not survive a
-restart. A byte of 255 means that the count is above 254 and stored in a dictionary.
+restart. A byte of 255 means that the count is above 254 and stored in a dictionary of the segment.
 
 A relocated record keeps its original sequence number as its identity; `relocated` maps that to its
 new number.
@@ -32,7 +32,9 @@ class LiveSegment:
     first         number in its name
     base          sequence number of index 0 of the columns
     live          references that are not released yet, by sequence - base
+    large_live    counts above MAX_INLINE_COUNT among them, by sequence
     retained      the same for references in memory; empty as long as there are none
+    large_retained  counts above MAX_INLINE_COUNT among them, by sequence
     offsets       offset / 8 of each record, by sequence - base; 0 = no record. Only until it is
                   sealed
     records       number of records without the INDEX record; 0 until it is sealed
@@ -50,6 +52,8 @@ class LiveSegment:
         "changed",
         "end",
         "first",
+        "large_live",
+        "large_retained",
         "last",
         "live",
         "live_at_previous_snapshot",
@@ -67,7 +71,9 @@ class LiveSegment:
         self.end = 0
         self.base = first
         self.live = bytearray()
+        self.large_live: dict[int, int] = {}
         self.retained = bytearray()
+        self.large_retained: dict[int, int] = {}
         self.offsets = array("I")
         self.records = 0
         self.last = 0
@@ -93,24 +99,42 @@ class LiveSegment:
         """True if a record of the segment is live or retained."""
         return bool(self.count_live()) or len(self.retained) > self.retained.count(0)
 
+    def live_references(self, sequence: int) -> int:
+        """Return the unreleased references of the record at that number."""
+        references = self.live[sequence - self.base]
+        return references if references < OVERFLOWED else self.large_live[sequence]
+
+    def set_live_references(self, sequence: int, references: int) -> None:
+        """Set the number of unreleased references of a record."""
+        self.changed = True
+        _set(self.live, sequence - self.base, sequence, references, self.large_live)
+
+    def retained_references(self, sequence: int) -> int:
+        """Return the in-memory references of the record at that number."""
+        index = sequence - self.base
+        if index >= len(self.retained):
+            return 0
+        references = self.retained[index]
+        return references if references < OVERFLOWED else self.large_retained[sequence]
+
+    def set_retained_references(self, sequence: int, references: int) -> None:
+        """Set the number of in-memory references of a record."""
+        index = sequence - self.base
+        retained = self.retained
+        if len(retained) <= index:
+            retained.extend(bytes(len(self.live) - len(retained)))
+        _set(retained, index, sequence, references, self.large_retained)
+
 
 class Liveness:
     """Segments of a journal with the references of all their records."""
 
-    __slots__ = (
-        "_first_sequences",
-        "large_live_counts",
-        "large_retained_counts",
-        "relocated",
-        "segments",
-    )
+    __slots__ = ("_first_sequences", "relocated", "segments")
 
     def __init__(self) -> None:
         self.segments: list[LiveSegment] = []
         self._first_sequences: list[int] = []
         self.relocated: dict[int, int] = {}
-        self.large_live_counts: dict[int, int] = {}
-        self.large_retained_counts: dict[int, int] = {}
 
     def add(self, segment: LiveSegment) -> None:
         """Add a segment. Callers add segments in ascending order."""
@@ -150,7 +174,7 @@ class Liveness:
             if not 0 <= index < size:
                 segment = self.find(sequence)
                 if segment is None:
-                    self._release_moved(sequence)
+                    self._release_at(self.relocated.get(sequence, 0), sequence)
                     continue
                 segment.changed = True
                 base = segment.base
@@ -160,55 +184,26 @@ class Liveness:
             references = live[index]
             if 0 < references < OVERFLOWED:
                 live[index] = references - 1
-            elif references:
-                self._decrement(live, index, sequence, self.large_live_counts)
             else:
-                self._release_moved(sequence)
+                position = sequence if references else self.relocated.get(sequence, 0)
+                self._release_at(position, sequence)
 
-    def _release_moved(self, sequence: int) -> None:
-        position = self.relocated.get(sequence)
-        if position is None:
-            return
+    def _release_at(self, position: int, identity: int) -> None:
+        """Release a reference of the record `identity`, now at `position`; 0 = nowhere."""
         segment = self.find(position)
         if segment is None:
             return
-        segment.changed = True
-        self._decrement(segment.live, position - segment.base, position, self.large_live_counts)
-        self._forget_moved(segment, position, sequence)
-
-    def live_references(self, segment: LiveSegment, sequence: int) -> int:
-        """Return the unreleased references of the record at that number."""
-        references = segment.live[sequence - segment.base]
-        return references if references < OVERFLOWED else self.large_live_counts[sequence]
-
-    def set_live_references(self, segment: LiveSegment, sequence: int, references: int) -> None:
-        """Set the number of unreleased references of a record."""
-        segment.changed = True
-        _set(segment.live, sequence - segment.base, sequence, references, self.large_live_counts)
+        remaining = segment.live_references(position)
+        if remaining:
+            segment.set_live_references(position, remaining - 1)
+            self._forget_moved(segment, position, identity)
 
     # --- references in memory only ---------------------------------------------------------------
 
     def retain(self, sequence: int, count: int) -> None:
         """Add `count` in-memory references to a record. Raises RecordNotFound."""
         segment, position = self.locate(sequence)
-        self._set_retained_references(
-            segment, position, self.retained_references(segment, position) + count
-        )
-
-    def _set_retained_references(self, segment: LiveSegment, sequence: int, count: int) -> None:
-        index = sequence - segment.base
-        held = segment.retained
-        if len(held) <= index:
-            held.extend(bytes(len(segment.live) - len(held)))
-        _set(held, index, sequence, count, self.large_retained_counts)
-
-    def retained_references(self, segment: LiveSegment, sequence: int) -> int:
-        """Return the in-memory references of the record at that number."""
-        index = sequence - segment.base
-        if index >= len(segment.retained):
-            return 0
-        references = segment.retained[index]
-        return references if references < OVERFLOWED else self.large_retained_counts[sequence]
+        segment.set_retained_references(position, segment.retained_references(position) + count)
 
     def release(self, sequence: int) -> None:
         """Drop one in-memory reference of a record, if it has any."""
@@ -216,12 +211,12 @@ class Liveness:
             segment, position = self.locate(sequence)
         except RecordNotFound:
             return
-        if self.retained_references(segment, position):
-            self._decrement(
-                segment.retained, position - segment.base, position, self.large_retained_counts
-            )
-            if position != sequence:
-                self._forget_moved(segment, position, sequence)
+        references = segment.retained_references(position)
+        if references:
+            segment.set_retained_references(position, references - 1)
+            self._forget_moved(segment, position, sequence)
+
+    # --- moves -----------------------------------------------------------------------------------
 
     def move(
         self,
@@ -232,30 +227,19 @@ class Liveness:
         new_sequence: int,
     ) -> None:
         """Move the record from `sequence` to `new_sequence`, which already has its references."""
-        references = self.retained_references(segment, sequence)
-        self.set_live_references(segment, sequence, 0)
+        references = segment.retained_references(sequence)
+        segment.set_live_references(sequence, 0)
         self.relocated[identity] = new_sequence
         if references:
-            _set(segment.retained, sequence - segment.base, sequence, 0, self.large_retained_counts)
-            self._set_retained_references(target, new_sequence, references)
-
-    # --- counting --------------------------------------------------------------------------------
+            segment.set_retained_references(sequence, 0)
+            target.set_retained_references(new_sequence, references)
 
     def _forget_moved(self, segment: LiveSegment, position: int, identity: int) -> None:
-        if not segment.live[position - segment.base] and not self.retained_references(
-            segment, position
+        """Forget the new number of a moved record that is no longer needed."""
+        if position != identity and not (
+            segment.live[position - segment.base] or segment.retained_references(position)
         ):
             self.relocated.pop(identity, None)
-
-    @staticmethod
-    def _decrement(
-        column: bytearray, index: int, sequence: int, large_counts: dict[int, int]
-    ) -> None:
-        references = column[index]
-        if references == OVERFLOWED:
-            references = large_counts[sequence]
-        if references:
-            _set(column, index, sequence, references - 1, large_counts)
 
 
 def _set(

@@ -394,7 +394,7 @@ class Recovery:
             segment.packed_live = saved_state.live
             segment.live_at_snapshot = segment.count_live()
             segment.changed = False
-            self.liveness.large_live_counts.update(saved_state.large_counts)
+            segment.large_live.update(saved_state.large_counts)
             start = index.row(self._live_position + 1)
         elif count and segment.last <= self._live_position:
             # a removal undone by a crash: the snapshot has no live record in this segment
@@ -411,7 +411,7 @@ class Recovery:
         if count and len(live) != segment.last - segment.base + 1:
             raise missing_liveness(segment.first, self.directory)
         for match in re.finditer(b"%c" % OVERFLOWED, live):
-            if segment.base + match.start() not in self.liveness.large_live_counts:
+            if segment.base + match.start() not in segment.large_live:
                 raise missing_liveness(segment.first, self.directory)
 
     def _load_rows(self, segment: LiveSegment, index: SegmentIndex, start: int) -> None:
@@ -430,9 +430,7 @@ class Recovery:
         references = index.columns["references"]
         for row in range(start, count):
             if references[row]:
-                self.liveness.set_live_references(
-                    segment, int(index.sequences[row]), int(references[row])
-                )
+                segment.set_live_references(int(index.sequences[row]), int(references[row]))
 
     def _replay(self) -> None:
         """Replay the records after the snapshot that change liveness or names."""
@@ -455,7 +453,7 @@ class Recovery:
         old_position = liveness.relocated.get(record.reference, record.reference)
         segment = liveness.find(old_position)
         if segment is not None:
-            liveness.set_live_references(segment, old_position, 0)
+            segment.set_live_references(old_position, 0)
         if record.references:
             liveness.relocated[record.reference] = record.sequence
         else:
@@ -513,7 +511,6 @@ class Recovery:
             return
         remaining = index.by_row(live, segment.base)
         columns = index.columns
-        large_counts = self.liveness.large_live_counts
         new_row = LiveRow._make
         for (
             kind,
@@ -549,7 +546,7 @@ class Recovery:
             if kind != type or flags & ENTRY:
                 continue
             if references > MAX_INLINE_COUNT:
-                references = large_counts[sequence]
+                references = segment.large_live[sequence]
             yield new_row(
                 (
                     reference or sequence,

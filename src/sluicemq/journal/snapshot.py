@@ -101,16 +101,11 @@ class Capture:
 
 def capture_segments(liveness: Liveness, snapshot: Snapshot) -> Capture:
     """Add the segments to a snapshot, copying what changed since the last one."""
-    large_counts: dict[int, list[tuple[int, int]]] = {}
-    for sequence, count in liveness.large_live_counts.items():
-        segment = liveness.find(sequence)
-        if segment is not None:
-            large_counts.setdefault(segment.first, []).append((sequence, count))
     changed_segments = []
     finished = []
     for segment in liveness.segments:
         state = SegmentState(
-            segment.first, segment.base, segment.packed_live, large_counts.get(segment.first, [])
+            segment.first, segment.base, segment.packed_live, list(segment.large_live.items())
         )
         segment.live_at_previous_snapshot = segment.live_at_snapshot
         if segment.changed:
