@@ -3,7 +3,7 @@
 
 import { post } from "./api.js";
 import { ask } from "./dialogs.js";
-import { count, many } from "./format.js";
+import { count, plural } from "./format.js";
 import { DestinationRef } from "./destination_ref.js";
 import { notify } from "./notifications.js";
 
@@ -41,7 +41,7 @@ export async function carryOut(place, action, which, target = null) {
 
 /** Describe the result of an operation. */
 export function outcome(verb, { processed, failed }) {
-  const summary = `${many(processed, "message")} ${verb}`;
+  const summary = `${plural(processed, "message")} ${verb}`;
   if (!failed.length) return summary;
   const reasons = new Map();
   for (const { reason } of failed) reasons.set(reason, (reasons.get(reason) ?? 0) + 1);

@@ -8,7 +8,7 @@ export const ROOT = new URL("../api/v1/", location.href.split("#")[0]);
 const TIMEOUT_MS = 15_000;
 
 /** Error response of the API; `status` 0: the broker has not responded. */
-export class Refusal extends Error {
+export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
     this.status = status;
@@ -17,7 +17,7 @@ export class Refusal extends Error {
 }
 
 /** Return whether the request was aborted by its caller. */
-export function abandoned(error) {
+export function isAborted(error) {
   return error instanceof DOMException && error.name === "AbortError";
 }
 
@@ -30,7 +30,7 @@ export function address(path, query = {}) {
   return url;
 }
 
-async function refusalOf(response) {
+async function readError(response) {
   let details = {};
   try {
     details = await response.json();
@@ -38,7 +38,7 @@ async function refusalOf(response) {
     // a proxy may have answered; then there is only the status
   }
   const { code = "no-code", detail = `the broker responded with status ${response.status}` } = details ?? {};
-  return new Refusal(response.status, code, detail);
+  return new ApiError(response.status, code, detail);
 }
 
 /**
@@ -64,14 +64,14 @@ export async function call(method, path, { query, body, signal } = {}) {
   } catch (error) {
     if (signal?.aborted) throw new DOMException("request aborted", "AbortError");
     if (error.name === "TimeoutError") {
-      throw new Refusal(0, "request-timeout", `no response within ${TIMEOUT_MS / 1000} s`);
+      throw new ApiError(0, "request-timeout", `no response within ${TIMEOUT_MS / 1000} s`);
     }
-    throw new Refusal(0, "unreachable", "the broker cannot be reached");
+    throw new ApiError(0, "unreachable", "the broker cannot be reached");
   }
   if (!response.ok) {
-    const refusal = await refusalOf(response);
-    if (refusal.status === 401) session.lost(refusal);
-    throw refusal;
+    const apiError = await readError(response);
+    if (apiError.status === 401) session.lost(apiError);
+    throw apiError;
   }
   if (response.status === 204) return null;
   const text = await response.text();

@@ -1,11 +1,11 @@
 // Entry point: loads the session, then shows the page of each address.
 
-import { Refusal, get } from "./api.js";
-import { h, put } from "./dom.js";
+import { ApiError, get } from "./api.js";
+import { h, replaceContent } from "./dom.js";
 import { start, stop, take } from "./live.js";
-import { failure } from "./parts.js";
+import { errorElement } from "./parts.js";
 import { loader } from "./navigation.js";
-import { here } from "./router.js";
+import { currentRoute } from "./router.js";
 import { session } from "./session.js";
 import { Shell } from "./shell.js";
 import { announce } from "./notifications.js";
@@ -18,17 +18,17 @@ let loggedOut = false;
 
 async function begin() {
   // requested together, because the overview, the first page of most users, needs both
-  const first = here().steps.length === 0 ? get("overview").catch(() => null) : null;
+  const first = currentRoute().steps.length === 0 ? get("overview").catch(() => null) : null;
   try {
     session.take(await get("session"));
   } catch (error) {
-    if (error instanceof Refusal && error.status === 401) return; // `lost` opens the login page
-    put(
+    if (error instanceof ApiError && error.status === 401) return; // `lost` opens the login page
+    replaceContent(
       document.body,
       h(
         "main",
         { class: "alone" },
-        failure(error, () => location.reload()),
+        errorElement(error, () => location.reload()),
       ),
     );
     return;
@@ -39,20 +39,20 @@ async function begin() {
 async function enter(overview = null) {
   loggedOut = false;
   shell ??= new Shell(() => session.lost(null));
-  put(document.body, shell.element);
+  replaceContent(document.body, shell.element);
   shell.welcome();
   start();
   if (overview) take(overview);
   await turn(false);
 }
 
-async function login(refusal) {
+async function login(reason) {
   if (loggedOut) return;
   loggedOut = true;
   leaving.abort();
   stop();
   const { show } = await import("./pages/login.js");
-  show(refusal, enter);
+  show(reason, enter);
 }
 
 /** Show the page of the address. `moved`: the user has come from another page. */
@@ -62,7 +62,7 @@ async function turn(moved = true) {
   leaving = new AbortController();
   turns += 1;
   const mine = turns;
-  const place = { ...here(), signal: leaving.signal };
+  const place = { ...currentRoute(), signal: leaving.signal };
   const load = loader(place.steps[0]);
   shell.mark(place.steps[0] ?? "");
   let page;
@@ -71,20 +71,20 @@ async function turn(moved = true) {
   } catch {
     // after an upgrade of the broker, its files have other addresses
     if (mine === turns) {
-      const missing = new Refusal(
+      const missing = new ApiError(
         0,
         "no-page",
         "This page is not available: the broker may have been updated. Reload the console.",
       );
-      put(
+      replaceContent(
         shell.main,
-        failure(missing, () => location.reload()),
+        errorElement(missing, () => location.reload()),
       );
     }
     return;
   }
   if (mine !== turns) return;
-  put(shell.main, page.show(place));
+  replaceContent(shell.main, page.show(place));
   const title = page.title(place);
   document.title = `${title} · SluiceMQ`;
   if (moved) {

@@ -2,7 +2,7 @@
 // values, or byte by byte.
 
 import { h } from "./dom.js";
-import { facts, tag } from "./parts.js";
+import { valueList, badge } from "./parts.js";
 
 const PER_LINE = 16;
 /** Maximum number of bytes in a hex dump. */
@@ -67,11 +67,11 @@ function block(label, kind, content) {
 /** A typed value of a map, a stream or a property. */
 export function value({ type, value: content }) {
   if (type === "map") return typedMap(content);
-  return [h("code", null, content === null ? "null" : String(content)), " ", tag(type)];
+  return [h("code", null, content === null ? "null" : String(content)), " ", badge(type)];
 }
 
 function typedMap(content) {
-  return facts(
+  return valueList(
     Object.entries(content).map(([name, typed]) => [h("code", null, name), value(typed)]),
   );
 }
@@ -100,7 +100,7 @@ export function bodyView({ kind, encoding, value: content, class: named }) {
     case "map":
       return typedMap(content);
     case "stream":
-      return facts(content.map((typed, index) => [`${index + 1}`, value(typed)]));
+      return valueList(content.map((typed, index) => [`${index + 1}`, value(typed)]));
     default:
       return h(
         "div",

@@ -5,8 +5,8 @@
 //
 // A series may go `down` from the middle line: what leaves is then below what comes.
 
-import { h, put, s, say, unique } from "./dom.js";
-import { clock } from "./format.js";
+import { h, replaceContent, s, setText, uniqueId } from "./dom.js";
+import { timeOfDay } from "./format.js";
 import { ceiling, times } from "./scale.js";
 
 const LEFT = 48;
@@ -38,7 +38,7 @@ export class Chart {
 
   build() {
     this.readings = this.series.map(() => h("b"));
-    this.when = h("span", { class: "chart-when" });
+    this.timeElement = h("span", { class: "chart-when" });
     this.legend = h(
       "ul",
       { class: "legend" },
@@ -63,11 +63,11 @@ export class Chart {
     this.table = h("div", { class: "chart-figures" });
     this.details = h("details", null, h("summary", null, "Figures"), this.table);
     this.details.addEventListener("toggle", () => this.tabulate());
-    const name = unique("chart");
+    const name = uniqueId("chart");
     this.element = h(
       "figure",
       { class: "chart", "aria-labelledby": name },
-      h("figcaption", null, h("h2", { id: name }, this.title), this.when, this.legend),
+      h("figcaption", null, h("h2", { id: name }, this.title), this.timeElement, this.legend),
       this.drawing,
       this.details,
     );
@@ -139,7 +139,7 @@ export class Chart {
   drawGrid(top, zero, tall) {
     const marks = this.mirrored ? [1, 0, -1] : [1, 0.5, 0];
     const right = this.width - RIGHT;
-    put(
+    replaceContent(
       this.grid,
       marks.map((share) => {
         const y = zero - share * tall;
@@ -163,7 +163,7 @@ export class Chart {
           s(
             "text",
             { class: "axis", x, y: this.height - 4, "text-anchor": anchor },
-            clock(at, false),
+            timeOfDay(at, false),
           ),
         ];
       }),
@@ -181,9 +181,9 @@ export class Chart {
     const index = this.pointed ?? this.length - 1;
     this.series.forEach((one, number) => {
       const value = index >= 0 ? this.value(one, index) : NaN;
-      say(this.readings[number], this.format(value));
+      setText(this.readings[number], this.format(value));
     });
-    say(this.when, this.pointed === null ? "" : clock(this.at(this.pointed)));
+    setText(this.timeElement, this.pointed === null ? "" : timeOfDay(this.at(this.pointed)));
     if (this.pointed === null) this.drawing.setAttribute("aria-label", this.summary());
   }
 
@@ -195,7 +195,7 @@ export class Chart {
       const range = `between ${this.format(Math.min(...values))} and ${this.format(Math.max(...values))}`;
       return `${one.label}: now ${this.format(values.at(-1))}, ${range}`;
     });
-    return `${this.title}, since ${clock(this.at(0), false)}. ${descriptions.join("; ")}`;
+    return `${this.title}, since ${timeOfDay(this.at(0), false)}. ${descriptions.join("; ")}`;
   }
 
   point(x) {
@@ -226,12 +226,12 @@ export class Chart {
         h(
           "tr",
           null,
-          h("th", { scope: "row" }, clock(this.at(index))),
+          h("th", { scope: "row" }, timeOfDay(this.at(index))),
           this.series.map((one) => h("td", null, this.format(this.value(one, index)))),
         ),
       );
     }
-    put(
+    replaceContent(
       this.table,
       h(
         "table",

@@ -34,14 +34,14 @@ function api(name) {
 }
 
 /** Return a command that sends a message to a queue. */
-export function sending(listeners, name, body = "hello") {
+export function sendCommand(listeners, name, body = "hello") {
   const address = spoken(listeners);
   if (address) return `sluicemq send ${quoted(`${address}/${encoded(name)}`)} ${quoted(body)}`;
   return `curl --json '{"body": "${body}"}' ${quoted(api(name))}`;
 }
 
 /** Return a command that receives a message; null if no listener has a suitable protocol. */
-export function receiving(listeners, name) {
+export function receiveCommand(listeners, name) {
   const address = spoken(listeners);
   return address && `sluicemq receive ${quoted(`${address}/${encoded(name)}`)}`;
 }

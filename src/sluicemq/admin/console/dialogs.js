@@ -1,7 +1,7 @@
 // Modal dialogs: forms, and confirmations that state what will be lost.
 
-import { Refusal } from "./api.js";
-import { h, put, unique } from "./dom.js";
+import { ApiError } from "./api.js";
+import { h, replaceContent, uniqueId } from "./dom.js";
 import { field, values } from "./fields.js";
 
 /**
@@ -11,7 +11,7 @@ import { field, values } from "./fields.js";
  * `fields` as in fields.js. An error of `submit` is displayed in the dialog, which stays open.
  */
 export function ask({ title, text = [], fields = [], action, tone = "", submit }) {
-  const heading = unique("dialog");
+  const heading = uniqueId("dialog");
   const alert = h("p", { class: "error", role: "alert", hidden: true });
   const done = h("button", { type: "submit", class: tone || "primary" }, action);
   const cancel = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
@@ -39,8 +39,8 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
         result = (await submit(values(form, fields))) ?? true;
         dialog.close();
       } catch (error) {
-        if (!(error instanceof Refusal)) throw error;
-        put(alert, error.message);
+        if (!(error instanceof ApiError)) throw error;
+        replaceContent(alert, error.message);
         alert.hidden = false;
       } finally {
         done.disabled = false;
@@ -60,7 +60,7 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
 
 /** Show a dialog without fields. */
 export function show(title, ...content) {
-  const heading = unique("dialog");
+  const heading = uniqueId("dialog");
   const close = h(
     "button",
     { type: "button", class: "primary", onclick: () => dialog.close() },

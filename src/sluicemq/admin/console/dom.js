@@ -33,14 +33,14 @@ export function s(tag, attributes, ...children) {
 }
 
 /** Replace the content of an element. */
-export function put(element, ...children) {
+export function replaceContent(element, ...children) {
   element.replaceChildren();
   append(element, children);
   return element;
 }
 
 /** Set a text if it differs, so that screen readers do not repeat an unchanged one. */
-export function say(element, text) {
+export function setText(element, text) {
   const content = String(text);
   if (element.textContent !== content) element.textContent = content;
   return element;
@@ -49,12 +49,12 @@ export function say(element, text) {
 let numbers = 0;
 
 /** Return a unique id for an element. */
-export function unique(prefix) {
+export function uniqueId(prefix) {
   numbers += 1;
   return `${prefix}-${numbers}`;
 }
 
 /** Return text for screen readers only. */
-export function unseen(text) {
+export function screenReaderText(text) {
   return h("span", { class: "unseen" }, text);
 }

@@ -3,7 +3,7 @@
 // kinds: text, password, number, area, check, choice (with `options` of [value, label]), ms and
 // bytes (quantities with a unit, see quantities.js).
 
-import { h, unique } from "./dom.js";
+import { h, uniqueId } from "./dom.js";
 import { formatQuantity, hasUnit, parseQuantity, quantityProblem } from "./quantities.js";
 
 const EXAMPLES = { ms: "5 min", bytes: "10 MiB" };
@@ -63,8 +63,8 @@ function control(spec, id, hint) {
  * the name if there is none; an empty key is omitted.
  */
 export function field(spec) {
-  const id = unique("field");
-  const hint = spec.hint ? unique("hint") : null;
+  const id = uniqueId("field");
+  const hint = spec.hint ? uniqueId("hint") : null;
   const input = control(spec, id, hint);
   const label = h("label", { for: id }, spec.label);
   const key = spec.key ?? spec.name;

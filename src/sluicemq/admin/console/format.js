@@ -59,16 +59,16 @@ const SPANS = [
 ];
 
 /** A duration in ms: 3 d 4 h, 12 min 5 s. Two units at most. */
-export function span(value) {
+export function duration(value) {
   if (!Number.isFinite(value)) return NONE;
   let seconds = Math.floor(value / 1000);
   if (seconds < 1) return value > 0 ? "<1 s" : "0 s";
   const parts = [];
   for (const [size, unit] of SPANS) {
-    const many = Math.floor(seconds / size);
-    if (many > 0) parts.push(`${many} ${unit}`);
+    const amount = Math.floor(seconds / size);
+    if (amount > 0) parts.push(`${amount} ${unit}`);
     else if (parts.length) break;
-    seconds -= many * size;
+    seconds -= amount * size;
     if (parts.length === 2) break;
   }
   return parts.join(" ");
@@ -79,7 +79,7 @@ function pad(number, width = 2) {
 }
 
 /** 14:03:27 in the browser's time zone. */
-export function clock(value, withSeconds = true) {
+export function timeOfDay(value, withSeconds = true) {
   const at = new Date(value);
   const seconds = withSeconds ? `:${pad(at.getSeconds())}` : "";
   return `${pad(at.getHours())}:${pad(at.getMinutes())}${seconds}`;
@@ -99,10 +99,10 @@ export function moment(value) {
   const at = new Date(value);
   if (Number.isNaN(at.getTime())) return NONE;
   const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
-  return `${day} ${clock(value)} ${zone(at)}`;
+  return `${day} ${timeOfDay(value)} ${zone(at)}`;
 }
 
 /** "1 message", "3 messages". */
-export function many(value, one, more = `${one}s`) {
+export function plural(value, one, more = `${one}s`) {
   return `${count(value)} ${value === 1 ? one : more}`;
 }

@@ -68,7 +68,7 @@ export function gauge(label) {
 }
 
 /** Return a horizontal gauge beside its number, for tables. */
-export function standing(messages) {
+export function levelBar(messages) {
   const water = h("i");
   water.style.inlineSize = `${(level(messages) * 100).toFixed(1)}%`;
   const scale = h("span", { class: "level", "aria-hidden": "true" }, water);

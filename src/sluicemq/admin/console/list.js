@@ -2,10 +2,10 @@
 // few seconds. Filters, order and page are kept in the address of the page.
 
 import { get } from "./api.js";
-import { h, put } from "./dom.js";
+import { h, replaceContent } from "./dom.js";
 import { loading } from "./parts.js";
 import { every } from "./live.js";
-import { here, remember } from "./router.js";
+import { currentRoute, storeQuery } from "./router.js";
 import { Pager, Table } from "./table.js";
 import { announce } from "./notifications.js";
 
@@ -34,14 +34,14 @@ export class List {
   }) {
     Object.assign(this, { path, fixed, filters, size, interval, ...rest });
     this.usual = { sort, order };
-    const query = rest.inUrl === false ? new URLSearchParams() : here().query;
+    const query = rest.inUrl === false ? new URLSearchParams() : currentRoute().query;
     this.page = Math.max(1, Number.parseInt(query.get("page") ?? "1", 10) || 1);
     this.sort = query.get("sort") ?? sort;
     this.order = query.get("order") ?? order;
     this.pager = new Pager(this.table.caption, (page) => this.turn(page));
     this.table = new Table({ ...this.table, onSort: (column) => this.sortBy(column) });
-    this.empty = h("div", { hidden: true });
-    this.content = h("div", null, this.table.element, this.pager.element, this.empty);
+    this.emptyState = h("div", { hidden: true });
+    this.content = h("div", null, this.table.element, this.pager.element, this.emptyState);
     this.rows = h("div", null, this.content);
     for (const filter of filters) filter.bind(query.get(filter.name) ?? "", () => this.filtered());
     this.element = h(
@@ -95,17 +95,17 @@ export class List {
     const state = total > 0 ? "" : `none ${filtered}`;
     if (state !== this.emptied) {
       this.emptied = state;
-      put(this.empty, state && this.none(filtered));
-      this.empty.hidden = !state;
+      replaceContent(this.emptyState, state && this.none(filtered));
+      this.emptyState.hidden = !state;
     }
-    if (this.rows.firstChild !== this.content) put(this.rows, this.content);
+    if (this.rows.firstChild !== this.content) replaceContent(this.rows, this.content);
     this.onUpdate?.(answer);
   }
 
   keep() {
     if (this.inUrl === false) return;
     const usual = this.sort === this.usual.sort && this.order === this.usual.order;
-    remember({
+    storeQuery({
       ...this.chosen,
       page: this.page > 1 ? this.page : "",
       sort: usual ? "" : this.sort,

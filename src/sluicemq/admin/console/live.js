@@ -3,7 +3,7 @@
 // One stream for the page, closed while the page is hidden: browsers limit the connections to one
 // host, and hidden tabs need no statistics.
 
-import { ROOT, Refusal, get } from "./api.js";
+import { ROOT, ApiError, get } from "./api.js";
 
 /** Delay of reconnecting in ms: it doubles from the first value to the second. */
 const FIRST = 500;
@@ -86,7 +86,7 @@ async function lose() {
     take(await get("overview"));
     setState("live");
   } catch (error) {
-    if (error instanceof Refusal && error.status === 401) return; // the login page is open
+    if (error instanceof ApiError && error.status === 401) return; // the login page is open
     setState("gone");
   }
   clearTimeout(retry);

@@ -1,42 +1,42 @@
 // Parts of pages: headings, panels, buttons, lists of values.
 
-import { Refusal, abandoned } from "./api.js";
-import { h, put, say } from "./dom.js";
-import { moment, span } from "./format.js";
+import { ApiError, isAborted } from "./api.js";
+import { h, replaceContent, setText } from "./dom.js";
+import { moment, duration } from "./format.js";
 import { notify } from "./notifications.js";
 
 /** Return the heading of a page: its title, an element beside it, and buttons. */
-export function head(title, { beside = null, actions = [] } = {}) {
+export function head(title, { aside = null, actions = [] } = {}) {
   return h(
     "header",
     { class: "page-head" },
-    h("div", { class: "page-name" }, h("h1", { tabindex: "-1" }, title), beside),
+    h("div", { class: "page-name" }, h("h1", { tabindex: "-1" }, title), aside),
     actions.length > 0 && h("div", { class: "actions" }, actions),
   );
 }
 
 /** Return a section of a page with a heading. */
-export function panel(title, content, { beside = null, kind = "" } = {}) {
+export function panel(title, content, { aside = null, kind = "" } = {}) {
   return h(
     "section",
     { class: `panel ${kind}` },
-    title && h("div", { class: "panel-head" }, h("h2", null, title), beside),
+    title && h("div", { class: "panel-head" }, h("h2", null, title), aside),
     content,
   );
 }
 
-/** Return a button. With a reason in `why` it is disabled, and its accessible name has the reason. */
-export function button(label, onclick, { tone = "", why = "", name = null } = {}) {
-  if (!why) return h("button", { type: "button", class: tone, onclick, "aria-label": name }, label);
+/** Return a button. With a reason in `disabledReason` it is disabled, and its accessible name has the reason. */
+export function button(label, onclick, { tone = "", disabledReason = "", name = null } = {}) {
+  if (!disabledReason) return h("button", { type: "button", class: tone, onclick, "aria-label": name }, label);
   return h(
     "button",
     {
       type: "button",
       class: tone,
       "aria-disabled": "true",
-      "aria-label": name ? `${name}: ${why}` : `${label}: ${why}`,
-      title: why,
-      onclick: () => notify(why, "bad"),
+      "aria-label": name ? `${name}: ${disabledReason}` : `${label}: ${disabledReason}`,
+      title: disabledReason,
+      onclick: () => notify(disabledReason, "bad"),
     },
     label,
   );
@@ -61,13 +61,13 @@ export function command(text) {
 }
 
 /** Return the content of an empty list: the reason, and what the user can do. */
-export function empty(title, ...content) {
+export function emptyState(title, ...content) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), content);
 }
 
 /** Return an error message, shown in place of the requested content. */
-export function failure(error, again = null) {
-  const text = error instanceof Refusal ? error.message : `Console error: ${error}`;
+export function errorElement(error, again = null) {
+  const text = error instanceof ApiError ? error.message : `Console error: ${error}`;
   return h(
     "div",
     { class: "failure", role: "alert", "data-message": error.message },
@@ -77,7 +77,7 @@ export function failure(error, again = null) {
 }
 
 /** Return a list of names and values. */
-export function facts(pairs) {
+export function valueList(pairs) {
   return h(
     "dl",
     { class: "facts" },
@@ -92,23 +92,23 @@ export function reading(name, tone = "") {
   return {
     element: h("div", { class: `reading ${tone}` }, h("span", null, name), figure, below),
     set(text, note = "") {
-      say(figure, text);
-      say(below, note);
+      setText(figure, text);
+      setText(below, note);
     },
   };
 }
 
 /** Return a time; its tooltip says how long ago it was. */
-export function when(value) {
+export function timeElement(value) {
   if (!(value > 0)) return "–";
   const ago = Date.now() - value;
-  const relative = ago >= 0 ? `${span(ago)} ago` : `in ${span(-ago)}`;
+  const relative = ago >= 0 ? `${duration(ago)} ago` : `in ${duration(-ago)}`;
   const iso = new Date(value).toISOString();
   return h("time", { datetime: iso, title: `${relative} (${iso})` }, moment(value));
 }
 
 /** Return a badge. */
-export function tag(text, tone = "") {
+export function badge(text, tone = "") {
   return h("span", { class: `tag ${tone}` }, text);
 }
 
@@ -124,11 +124,11 @@ export function loading(element, load, signal) {
     try {
       await load();
     } catch (error) {
-      if (abandoned(error) || signal.aborted || mine !== turn) return;
-      if (!(error instanceof Refusal)) console.error(error);
+      if (isAborted(error) || signal.aborted || mine !== turn) return;
+      if (!(error instanceof ApiError)) console.error(error);
       // a repeated failure is not announced again
       const there = element.querySelector(".failure")?.dataset.message === error.message;
-      if (error.status !== 401 && !there) put(element, failure(error, again));
+      if (error.status !== 401 && !there) replaceContent(element, errorElement(error, again));
     }
   };
 }
@@ -140,7 +140,7 @@ export async function attempt(action, message) {
     notify(typeof message === "function" ? message(result) : message);
     return true;
   } catch (error) {
-    if (!(error instanceof Refusal)) throw error;
+    if (!(error instanceof ApiError)) throw error;
     notify(error.message, "bad");
     return false;
   }

@@ -4,7 +4,7 @@
 // and fills it as answers come, until `place.signal` says that the page has been left.
 
 /** Return the address of the current page: the decoded steps of its path, and its query. */
-export function here() {
+export function currentRoute() {
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const steps = path.split("/").filter(Boolean).map(decode);
   return { steps, query: new URLSearchParams(search) };
@@ -19,10 +19,10 @@ function decode(step) {
 }
 
 /** Store the state of a list in the address of the page. */
-export function remember(values) {
+export function storeQuery(values) {
   const [path] = location.hash.split("?", 1);
   const query = new URLSearchParams();
-  const kept = here().query.get("name_base64");
+  const kept = currentRoute().query.get("name_base64");
   if (kept) query.set("name_base64", kept);
   for (const [name, value] of Object.entries(values)) {
     if (value !== null && value !== undefined && value !== "") query.set(name, value);

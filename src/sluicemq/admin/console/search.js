@@ -1,8 +1,8 @@
 // Search for pages and destinations by a part of their name. A combobox: the arrow keys select from
 // the list of results while the text field keeps the focus.
 
-import { abandoned, get } from "./api.js";
-import { h, put, unique } from "./dom.js";
+import { isAborted, get } from "./api.js";
+import { h, replaceContent, uniqueId } from "./dom.js";
 import { compact } from "./format.js";
 import { DestinationRef } from "./destination_ref.js";
 import { visiblePages } from "./navigation.js";
@@ -18,7 +18,7 @@ export class Search {
     this.at = -1;
     this.request = null;
     this.timer = 0;
-    const name = unique("found");
+    const name = uniqueId("found");
     this.list = h("ul", {
       id: name,
       role: "listbox",
@@ -85,7 +85,7 @@ export class Search {
         name: true,
       }));
     } catch (error) {
-      if (abandoned(error)) return;
+      if (isAborted(error)) return;
     }
     if (document.activeElement !== this.input) return;
     const all = {
@@ -99,7 +99,7 @@ export class Search {
   open(found) {
     this.found = found;
     this.at = -1;
-    put(
+    replaceContent(
       this.list,
       found.map((one, index) =>
         h(
@@ -129,7 +129,7 @@ export class Search {
     this.found = [];
     this.at = -1;
     this.list.hidden = true;
-    put(this.list);
+    replaceContent(this.list);
     this.input.setAttribute("aria-expanded", "false");
     this.input.removeAttribute("aria-activedescendant");
   }

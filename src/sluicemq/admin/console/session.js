@@ -36,10 +36,10 @@ export const session = {
   },
 
   /** End the session; the listeners open the login page. */
-  lost(refusal) {
+  lost(reason) {
     this.known = false;
     this.csrfToken = "";
-    for (const listener of listeners) listener(refusal);
+    for (const listener of listeners) listener(reason);
   },
 
   /** Call back when a request was rejected because the session has ended. */
@@ -61,7 +61,7 @@ export const session = {
   },
 
   /** Return the reason why the user may not, for a tooltip; "" if the user may. */
-  whyNot(operation, name) {
+  denialReason(operation, name) {
     if (this.may(operation, name)) return "";
     return `${this.user} has no permission to ${operation} here`;
   },

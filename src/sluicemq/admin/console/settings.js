@@ -90,7 +90,7 @@ const GROUPS = [
 ];
 
 function usual(spec) {
-  if ("usual" in spec) return spec.usual;
+  if ("defaultValue" in spec) return spec.usual;
   if (spec.kind === "check") return false;
   return spec.kind ? 0 : "";
 }

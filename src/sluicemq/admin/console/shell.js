@@ -1,7 +1,7 @@
 // Frame around all pages: top bar, navigation, and state of the broker.
 
-import { abandoned, remove } from "./api.js";
-import { h, put, s, say } from "./dom.js";
+import { isAborted, remove } from "./api.js";
+import { h, replaceContent, s, setText } from "./dom.js";
 import { compact } from "./format.js";
 import { help, listen } from "./keys.js";
 import { live, reconnect, watch, watchState } from "./live.js";
@@ -17,7 +17,7 @@ const STATES = {
 };
 
 /** Return the logo. */
-export function sign() {
+export function logo() {
   return s(
     "svg",
     { class: "sign", viewBox: "0 0 24 24", "aria-hidden": "true" },
@@ -78,7 +78,7 @@ export class Shell {
         "header",
         { class: "bar" },
         this.menu,
-        h("a", { class: "brand", href: "#/" }, sign(), h("span", null, "SluiceMQ")),
+        h("a", { class: "brand", href: "#/" }, logo(), h("span", null, "SluiceMQ")),
         this.search.element,
         this.lamp,
       ),
@@ -100,7 +100,7 @@ export class Shell {
       try {
         await remove("session");
       } catch (error) {
-        if (!abandoned(error)) notify(error.message, "bad");
+        if (!isAborted(error)) notify(error.message, "bad");
       }
       leave();
     });
@@ -136,11 +136,11 @@ export class Shell {
       const link = h("a", { href: `#/${place.step}` }, h("span", null, place.label), figure);
       return { place, link, figure };
     });
-    put(
+    replaceContent(
       this.pages,
       this.links.map(({ link }) => h("li", null, link)),
     );
-    say(this.user, session.user);
+    setText(this.user, session.user);
     this.user.hidden = this.leave.hidden = !session.user;
   }
 
@@ -162,17 +162,17 @@ export class Shell {
     const { totals } = overview;
     const figures = { destinations: totals.destinations, connections: totals.connections };
     for (const { place, figure } of this.links ?? []) {
-      if (place.step in figures) say(figure, compact(figures[place.step]));
+      if (place.step in figures) setText(figure, compact(figures[place.step]));
     }
   }
 
   light(state) {
     const [tone, text] = STATES[state];
     this.lamp.className = `lamp ${tone}`;
-    say(this.lamp.lastChild, text);
+    setText(this.lamp.lastChild, text);
     if (state === "gone") {
       const again = h("button", { type: "button", onclick: reconnect }, "Try now");
-      put(
+      replaceContent(
         this.banner,
         h(
           "p",
@@ -182,7 +182,7 @@ export class Shell {
         again,
       );
     } else if (this.banner.firstChild) {
-      put(this.banner);
+      replaceContent(this.banner);
       if (state === "live") notify("Reconnected to the broker");
     }
   }

@@ -1,14 +1,14 @@
 // Tables with live updates. Rows are identified by a key, and only cells with changed content are
 // replaced, so that focus and selections stay and screen readers do not repeat unchanged text.
 
-import { h, put, unseen } from "./dom.js";
+import { h, replaceContent, screenReaderText } from "./dom.js";
 import { count } from "./format.js";
 
 /**
  * columns: {key, label, show(item), same?(item), sort?: true, first?: "asc"|"desc", number?, wide?,
  *           rank?: 2|3, head?: true, hidden?: true}
  *
- * `show` gives a text or a node; `same` a text that changes whenever the content does (by default
+ * `show` gives a text or a node; `fingerprint` a text that changes whenever the content does (by default
  * the content itself). `rank` 2 goes on narrow pages, 3 on middling ones too. `head` names the row.
  * A `hidden` label is for screen readers only. A table that is to `stack` shows each row as a card on
  * narrow pages; roles then state what its elements are, because styles may change that in browsers.
@@ -37,7 +37,7 @@ export class Table {
   header(column) {
     const attributes = { scope: "col", role: "columnheader", class: classes(column) };
     if (!column.sort) {
-      return h("th", attributes, column.hidden ? unseen(column.label) : column.label);
+      return h("th", attributes, column.hidden ? screenReaderText(column.label) : column.label);
     }
     const button = h(
       "button",
@@ -91,10 +91,10 @@ export class Table {
 
   refresh(row, item) {
     this.columns.forEach((column, index) => {
-      const text = column.same ? column.same(item) : String(column.show(item));
+      const text = column.fingerprint ? column.fingerprint(item) : String(column.show(item));
       if (row.texts[index] === text) return;
       row.texts[index] = text;
-      put(row.cells[index], column.same ? column.show(item) : text);
+      replaceContent(row.cells[index], column.fingerprint ? column.show(item) : text);
     });
   }
 }

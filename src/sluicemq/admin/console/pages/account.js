@@ -3,7 +3,7 @@
 import { post } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { button, empty, facts, head, panel, tag } from "../parts.js";
+import { button, emptyState, valueList, head, panel, badge } from "../parts.js";
 import { session } from "../session.js";
 import { notify } from "../notifications.js";
 import { permissionText } from "./users.js";
@@ -18,7 +18,7 @@ export function show() {
       head("Your account"),
       panel(
         null,
-        empty(
+        emptyState(
           "Not logged in",
           h("p", null, "This broker has no users, so no login is required and every operation is allowed."),
         ),
@@ -34,15 +34,15 @@ export function show() {
     }),
     panel(
       "Permissions",
-      superuser ? h("p", null, tag("superuser", "brass"), " All operations are allowed.") : rights(permissions),
+      superuser ? h("p", null, badge("superuser", "brass"), " All operations are allowed.") : rights(permissions),
     ),
   );
 }
 
 function rights(permissions) {
   if (!permissions.length)
-    return empty("No permissions", h("p", null, "A superuser can grant permissions."));
-  return facts(
+    return emptyState("No permissions", h("p", null, "A superuser can grant permissions."));
+  return valueList(
     permissions.map((one) => [
       h("code", null, one.pattern),
       permissionText(one).slice(one.pattern.length + 2),

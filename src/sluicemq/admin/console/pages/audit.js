@@ -1,9 +1,9 @@
 // Latest entries of the audit log.
 
 import { get } from "../api.js";
-import { h, put } from "../dom.js";
+import { h, replaceContent } from "../dom.js";
 import { every } from "../live.js";
-import { empty, head, loading, panel, tag, when } from "../parts.js";
+import { emptyState, head, loading, panel, badge, timeElement } from "../parts.js";
 import { Table } from "../table.js";
 
 export const title = () => "Audit";
@@ -22,20 +22,20 @@ export function show({ signal }) {
       const { items } = await get("audit", { limit: MAX_ENTRIES }, signal);
       table.update(items);
       if (!items.length)
-        put(
+        replaceContent(
           content,
-          empty(
+          emptyState(
             "The audit log is empty",
             h("p", null, "Logins, rejected requests and all changes are recorded here."),
           ),
         );
-      else if (content.firstChild !== table.element) put(content, table.element);
+      else if (content.firstChild !== table.element) replaceContent(content, table.element);
     },
     signal,
   );
   every(REFRESH_MS, look, signal);
-  const beside = h("p", { class: "about" }, `The last ${MAX_ENTRIES} entries; the log file has all of them.`);
-  return h("div", { class: "page" }, head("Audit", { beside }), panel(null, content));
+  const aside = h("p", { class: "about" }, `The last ${MAX_ENTRIES} entries; the log file has all of them.`);
+  return h("div", { class: "page" }, head("Audit", { aside }), panel(null, content));
 }
 
 function keyOf(line) {
@@ -48,20 +48,20 @@ function rest(line) {
 }
 
 const COLUMNS = [
-  { key: "time", label: "Time", same: ({ time }) => String(time), show: ({ time }) => when(time) },
+  { key: "time", label: "Time", fingerprint: ({ time }) => String(time), show: ({ time }) => timeElement(time) },
   { key: "event", label: "Event", show: ({ event }) => event ?? "" },
   { key: "user", label: "User", head: true, show: ({ user }) => user || "–" },
   { key: "peer", label: "From", rank: 2, show: ({ peer }) => peer ?? "" },
   {
     key: "operation",
     label: "Operation",
-    same: keyOf,
+    fingerprint: keyOf,
     show: (line) => h("code", null, [line.operation, rest(line)].filter(Boolean).join(" ")),
   },
   {
     key: "result",
     label: "Result",
-    same: ({ result }) => result ?? "",
-    show: ({ result }) => result && tag(result, result === "done" ? "good" : "bad"),
+    fingerprint: ({ result }) => result ?? "",
+    show: ({ result }) => result && badge(result, result === "done" ? "good" : "bad"),
   },
 ];

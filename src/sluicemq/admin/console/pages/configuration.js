@@ -1,9 +1,9 @@
 // The effective settings and their sources.
 
 import { get } from "../api.js";
-import { h, put } from "../dom.js";
-import { bytes, millis, span } from "../format.js";
-import { head, loading, panel, tag } from "../parts.js";
+import { h, replaceContent } from "../dom.js";
+import { bytes, millis, duration } from "../format.js";
+import { head, loading, panel, badge } from "../parts.js";
 import { Table } from "../table.js";
 import { announce } from "../notifications.js";
 
@@ -38,7 +38,7 @@ export function show({ signal }) {
     async () => {
       settings = (await get("configuration", { limit: 500 }, signal)).items;
       update();
-      if (content.firstChild !== table.element) put(content, table.element);
+      if (content.firstChild !== table.element) replaceContent(content, table.element);
     },
     signal,
   )();
@@ -53,7 +53,7 @@ export function show({ signal }) {
       h("label", { for: other.id }, "show only non-default values"),
     ),
   );
-  const beside = h(
+  const aside = h(
     "p",
     { class: "about" },
     "Changed in the configuration file, by the environment or on the command line.",
@@ -61,7 +61,7 @@ export function show({ signal }) {
   return h(
     "div",
     { class: "page" },
-    head("Configuration", { beside }),
+    head("Configuration", { aside }),
     panel(null, [filters, content]),
   );
 }
@@ -69,8 +69,8 @@ export function show({ signal }) {
 function text(value, unit = "") {
   if (value === null || value === undefined) return "–";
   if (value && unit === "bytes") return bytes(value);
-  if (value && unit === "ms") return value < 1000 ? millis(value) : span(value);
-  if (value && unit === "s") return span(value * 1000);
+  if (value && unit === "ms") return value < 1000 ? millis(value) : duration(value);
+  if (value && unit === "s") return duration(value * 1000);
   return typeof value === "string" ? value || "“”" : JSON.stringify(value);
 }
 
@@ -79,7 +79,7 @@ const COLUMNS = [
     key: "name",
     label: "Setting",
     head: true,
-    same: ({ name, description }) => `${name} ${description}`,
+    fingerprint: ({ name, description }) => `${name} ${description}`,
     show: ({ name, description }) => [
       h("span", { class: "name" }, name),
       description && h("div", { class: "hint" }, description),
@@ -88,21 +88,21 @@ const COLUMNS = [
   {
     key: "value",
     label: "Value",
-    same: ({ value, unit }) => text(value, unit),
+    fingerprint: ({ value, unit }) => text(value, unit),
     show: ({ value, unit }) => h("code", null, text(value, unit)),
   },
   {
     key: "default",
     label: "Default",
     rank: 3,
-    same: (one) => text(one.default, one.unit),
+    fingerprint: (one) => text(one.default, one.unit),
     show: (one) => h("code", null, text(one.default, one.unit)),
   },
   {
     key: "source",
     label: "From",
     rank: 2,
-    same: ({ source }) => source,
-    show: ({ source }) => (source === "default" ? source : tag(source, "brass")),
+    fingerprint: ({ source }) => source,
+    show: ({ source }) => (source === "default" ? source : badge(source, "brass")),
   },
 ];

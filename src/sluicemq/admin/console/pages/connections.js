@@ -1,13 +1,13 @@
 // Connections of clients, which the user can close.
 
 import { remove } from "../api.js";
-import { sending } from "../commands.js";
+import { sendCommand } from "../commands.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { bytes, count, many } from "../format.js";
+import { bytes, count, plural } from "../format.js";
 import { List, choiceFilter, textFilter } from "../list.js";
 import { live } from "../live.js";
-import { button, command, empty, head, panel, tag, when } from "../parts.js";
+import { button, command, emptyState, head, panel, badge, timeElement } from "../parts.js";
 import { session } from "../session.js";
 import { notify } from "../notifications.js";
 
@@ -33,8 +33,8 @@ export function show({ signal }) {
     none,
     signal,
   });
-  const beside = session.superuser ? null : h("p", { class: "about" }, "Only connections of your own user are listed.");
-  return h("div", { class: "page" }, head("Connections", { beside }), panel(null, list.element));
+  const aside = session.superuser ? null : h("p", { class: "about" }, "Only connections of your own user are listed.");
+  return h("div", { class: "page" }, head("Connections", { aside }), panel(null, list.element));
 }
 
 function columns(onclose) {
@@ -44,8 +44,8 @@ function columns(onclose) {
       label: "Peer",
       sort: true,
       head: true,
-      same: ({ peer, tls }) => `${peer} ${tls}`,
-      show: ({ peer, tls }) => [h("span", { class: "name" }, peer), tls && tag("TLS", "good")],
+      fingerprint: ({ peer, tls }) => `${peer} ${tls}`,
+      show: ({ peer, tls }) => [h("span", { class: "name" }, peer), tls && badge("TLS", "good")],
     },
     { key: "protocol", label: "Protocol", sort: true, show: ({ protocol }) => protocol },
     { key: "user", label: "User", sort: true, rank: 2, show: ({ user }) => user || "–" },
@@ -63,8 +63,8 @@ function columns(onclose) {
       sort: true,
       first: "desc",
       rank: 3,
-      same: ({ started }) => String(started),
-      show: ({ started }) => when(started),
+      fingerprint: ({ started }) => String(started),
+      show: ({ started }) => timeElement(started),
     },
     {
       key: "consumers",
@@ -98,12 +98,12 @@ function columns(onclose) {
       label: "Actions",
       hidden: true,
       number: true,
-      same: ({ id }) => String(id),
+      fingerprint: ({ id }) => String(id),
       show: (item) =>
         button("Close…", () => onclose(item), {
           tone: "quiet small",
           name: `Close ${item.peer}…`,
-          why: session.superuser ? "" : "only a superuser can close a connection",
+          disabledReason: session.superuser ? "" : "only a superuser can close a connection",
         }),
     },
   ];
@@ -112,7 +112,7 @@ function columns(onclose) {
 async function close(item, list) {
   const losing =
     item.consumers > 0
-      ? `It has ${many(item.consumers, "consumer")}; their unacked messages are requeued.`
+      ? `It has ${plural(item.consumers, "consumer")}; their unacked messages are requeued.`
       : "It has no consumers.";
   const done = await ask({
     title: `Close the connection from ${item.peer}?`,
@@ -135,14 +135,14 @@ async function close(item, list) {
 }
 
 function none(filtered) {
-  if (filtered) return empty("No matching connections");
-  return empty(
+  if (filtered) return emptyState("No matching connections");
+  return emptyState(
     "No connections",
     h(
       "p",
       null,
       "This command connects, sends a message and disconnects:",
     ),
-    command(sending(live.overview?.listeners, "orders")),
+    command(sendCommand(live.overview?.listeners, "orders")),
   );
 }

@@ -1,11 +1,11 @@
 // Consumers of a destination.
 
-import { receiving } from "../commands.js";
+import { receiveCommand } from "../commands.js";
 import { h } from "../dom.js";
 import { compact, count } from "../format.js";
 import { List } from "../list.js";
 import { live } from "../live.js";
-import { command, empty, panel, tag } from "../parts.js";
+import { command, emptyState, panel, badge } from "../parts.js";
 
 export function show(place, signal) {
   const list = new List({
@@ -23,10 +23,10 @@ const COLUMNS = [
     key: "connection",
     label: "Connection",
     head: true,
-    same: (item) => `${item.connection} ${item.active}`,
+    fingerprint: (item) => `${item.connection} ${item.active}`,
     show: (item) => [
       h("a", { href: "#/connections" }, `number ${item.connection}`),
-      !item.active && [" ", tag("standby")],
+      !item.active && [" ", badge("standby")],
     ],
   },
   { key: "protocol", label: "Protocol", show: ({ protocol }) => protocol },
@@ -40,7 +40,7 @@ const COLUMNS = [
     key: "selector",
     label: "Selector",
     rank: 2,
-    same: ({ selector }) => selector ?? "",
+    fingerprint: ({ selector }) => selector ?? "",
     show: ({ selector }) => (selector ? h("code", null, selector) : "–"),
   },
   {
@@ -54,8 +54,8 @@ const COLUMNS = [
 ];
 
 function none(place) {
-  const back = receiving(live.overview?.listeners, place.name);
-  return empty(
+  const back = receiveCommand(live.overview?.listeners, place.name);
+  return emptyState(
     "No consumers",
     h("p", null, "Messages stay ready until a consumer is attached."),
     place.kind === "queue" && back && command(back),

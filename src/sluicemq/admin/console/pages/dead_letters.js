@@ -2,10 +2,10 @@
 
 import { deleteMessages, returnMessages } from "../actions.js";
 import { h } from "../dom.js";
-import { compact, count, span } from "../format.js";
+import { compact, count, duration } from "../format.js";
 import { List } from "../list.js";
 import { DestinationRef } from "../destination_ref.js";
-import { button, command, empty, head, panel, tag } from "../parts.js";
+import { button, command, emptyState, head, panel, badge } from "../parts.js";
 import { session } from "../session.js";
 
 export const title = () => "Dead letters";
@@ -27,7 +27,7 @@ export function show({ signal }) {
     "div",
     { class: "page" },
     head("Dead letters", {
-      beside: h("p", { class: "about" }, "Messages that could not be delivered."),
+      aside: h("p", { class: "about" }, "Messages that could not be delivered."),
     }),
     panel(null, list.element),
   );
@@ -39,7 +39,7 @@ function columns(onact) {
       key: "name",
       label: "Queue",
       head: true,
-      same: (item) => JSON.stringify([item.name, item.sources]),
+      fingerprint: (item) => JSON.stringify([item.name, item.sources]),
       show: (item) => [
         h("a", { class: "name", href: DestinationRef.of(item).href() }, item.name),
         item.sources?.length > 0 && h("div", { class: "hint" }, `of ${item.sources.join(", ")}`),
@@ -49,10 +49,10 @@ function columns(onact) {
     {
       key: "reasons",
       label: "Reasons",
-      same: ({ reasons }) => JSON.stringify(reasons),
+      fingerprint: ({ reasons }) => JSON.stringify(reasons),
       show: ({ reasons }) =>
         Object.entries(reasons ?? {}).map(([reason, times]) => [
-          tag(`${reason} ${count(times)}`),
+          badge(`${reason} ${count(times)}`),
           " ",
         ]),
     },
@@ -61,26 +61,26 @@ function columns(onact) {
       label: "Oldest",
       number: true,
       rank: 2,
-      show: ({ oldest_ms: age }) => (age ? span(age) : "–"),
+      show: ({ oldest_ms: age }) => (age ? duration(age) : "–"),
     },
     {
       key: "actions",
       label: "Actions",
       hidden: true,
       number: true,
-      same: ({ ready }) => String(ready > 0),
+      fingerprint: ({ ready }) => String(ready > 0),
       show: (item) => {
-        const why = (operation) =>
-          item.ready ? session.whyNot(operation, item.name) : "the queue is empty";
+        const disabledReason = (operation) =>
+          item.ready ? session.denialReason(operation, item.name) : "the queue is empty";
         return [
           button("Redrive all…", () => onact(item, returnMessages), {
             tone: "quiet small",
-            why: why("consume"),
+            disabledReason: disabledReason("consume"),
             name: `Redrive all of ${item.name}…`,
           }),
           button("Purge…", () => onact(item, purgeMessages), {
             tone: "quiet small",
-            why: why("manage"),
+            disabledReason: disabledReason("manage"),
             name: `Purge ${item.name}…`,
           }),
         ];
@@ -98,7 +98,7 @@ async function act(list, item, action) {
 }
 
 function none() {
-  return empty(
+  return emptyState(
     "There are no dead letters",
     h(
       "p",

@@ -2,11 +2,11 @@
 
 import { get, post, remove } from "../api.js";
 import { ask } from "../dialogs.js";
-import { h, put } from "../dom.js";
-import { bytes, compact, count, many, perSecond, span } from "../format.js";
+import { h, replaceContent } from "../dom.js";
+import { bytes, compact, count, plural, perSecond, duration } from "../format.js";
 import { every } from "../live.js";
 import { DestinationRef } from "../destination_ref.js";
-import { attempt, button, failure, head, loading, reading } from "../parts.js";
+import { attempt, button, errorElement, head, loading, reading } from "../parts.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
 import { notify } from "../notifications.js";
@@ -65,7 +65,7 @@ class Destination {
       Object.values(this.readings).map((one) => one.element),
     );
     this.tab = h("div", { class: "tab" });
-    const top = head(h("span", { class: "name" }, place.name), { beside: this.tags });
+    const top = head(h("span", { class: "name" }, place.name), { aside: this.tags });
     top.append(this.actions);
     this.element = h("div", { class: "page" }, top, this.figures, this.tabs(tab), this.tab);
     this.look = loading(this.figures, () => this.ask(), where.signal);
@@ -92,9 +92,9 @@ class Destination {
     const [, , load] = TABS.find(([step]) => step === tab) ?? TABS[0];
     try {
       const page = await load();
-      if (!this.where.signal.aborted) put(this.tab, page.show(this.place, this.where.signal, this));
+      if (!this.where.signal.aborted) replaceContent(this.tab, page.show(this.place, this.where.signal, this));
     } catch (error) {
-      put(this.tab, failure(error));
+      replaceContent(this.tab, errorElement(error));
     }
   }
 
@@ -106,35 +106,35 @@ class Destination {
     const { ready, unacked, consumers } = this.readings;
     ready.set(
       compact(item.ready),
-      item.oldest_ms ? `${bytes(item.bytes)}, oldest ${span(item.oldest_ms)}` : bytes(item.bytes),
+      item.oldest_ms ? `${bytes(item.bytes)}, oldest ${duration(item.oldest_ms)}` : bytes(item.bytes),
     );
     unacked.set(compact(item.unacked), item.scheduled ? `${compact(item.scheduled)} scheduled` : "");
     this.readings.in.set(perSecond(item.publish_rate), `${compact(item.published)} in total`);
     this.readings.out.set(perSecond(item.deliver_rate), `${compact(item.delivered)} in total`);
     consumers.set(
       count(item.consumers),
-      item.kind === "topic" ? many(item.subscriptions, "subscription") : "",
+      item.kind === "topic" ? plural(item.subscriptions, "subscription") : "",
     );
     this.readings.dead.set(
       compact(item.dead_lettered),
       item.expired ? `${compact(item.expired)} expired` : "",
     );
     if (!this.item || this.item.paused !== item.paused) {
-      put(this.tags, tags({ ...item, temporary: item.temporary }));
-      put(this.actions, this.buttons(item));
+      replaceContent(this.tags, tags({ ...item, temporary: item.temporary }));
+      replaceContent(this.actions, this.buttons(item));
     }
     this.item = item;
   }
 
   buttons(item) {
-    const manage = session.whyNot("manage", item.name);
-    const destroy = session.whyNot("delete", item.name);
+    const manage = session.denialReason("manage", item.name);
+    const destroy = session.denialReason("delete", item.name);
     return [
       item.paused
-        ? button("Resume", () => this.pause(false), { why: manage })
-        : button("Pause", () => this.pause(true), { why: manage }),
-      button("Purge…", () => this.purge(), { why: manage }),
-      button("Delete…", () => this.destroy(), { why: destroy, tone: "danger" }),
+        ? button("Resume", () => this.pause(false), { disabledReason: manage })
+        : button("Pause", () => this.pause(true), { disabledReason: manage }),
+      button("Purge…", () => this.purge(), { disabledReason: manage }),
+      button("Delete…", () => this.destroy(), { disabledReason: destroy, tone: "danger" }),
     ];
   }
 
@@ -153,26 +153,26 @@ class Destination {
       title: `Purge ${this.place}?`,
       text: [
         ready
-          ? `${many(ready, "ready message")} (${bytes(size)}) will be deleted permanently.`
+          ? `${plural(ready, "ready message")} (${bytes(size)}) will be deleted permanently.`
           : "No messages are ready now; messages published before you confirm will be deleted permanently.",
         unacked > 0 &&
-          `${many(unacked, "unacked message")} will be kept.`,
+          `${plural(unacked, "unacked message")} will be kept.`,
       ].filter(Boolean),
       fields: unacked > 0 ? [{ name: "unacked", label: "Purge unacked messages too", kind: "check" }] : [],
-      action: ready ? `Purge ${many(ready, "message")}` : "Purge",
+      action: ready ? `Purge ${plural(ready, "message")}` : "Purge",
       tone: "danger",
       submit: ({ unacked: too = false }) => post(this.place.full("/purge"), { unacked: too }),
     });
     if (!answer) return;
-    notify(`${many(answer.purged, "message")} purged`);
+    notify(`${plural(answer.purged, "message")} purged`);
     this.look();
   }
 
   async destroy() {
     const { ready, unacked, consumers, bytes: size } = this.item;
     const losses = [
-      ready + unacked > 0 && `${many(ready + unacked, "message")} (${bytes(size)})`,
-      consumers > 0 && many(consumers, "consumer"),
+      ready + unacked > 0 && `${plural(ready + unacked, "message")} (${bytes(size)})`,
+      consumers > 0 && plural(consumers, "consumer"),
     ].filter(Boolean);
     const done = await ask({
       title: `Delete ${this.place}?`,

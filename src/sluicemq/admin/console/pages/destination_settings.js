@@ -1,7 +1,7 @@
 // Settings of a destination, as a form.
 
-import { Refusal, get, put as send } from "../api.js";
-import { h, put } from "../dom.js";
+import { ApiError, get, put as send } from "../api.js";
+import { h, replaceContent } from "../dom.js";
 import { loading, panel } from "../parts.js";
 import { session } from "../session.js";
 import { changedSettings, settingFields } from "../settings.js";
@@ -12,7 +12,7 @@ export function show(place, signal, destination) {
   const look = loading(
     content,
     async () =>
-      put(content, form(await get(place.path(), place.query(), signal), place, destination, look)),
+      replaceContent(content, form(await get(place.path(), place.query(), signal), place, destination, look)),
     signal,
   );
   look();
@@ -25,12 +25,12 @@ function form(
   destination,
   again,
 ) {
-  const why = temporary
+  const disabledReason = temporary
     ? "temporary destinations cannot be changed"
-    : session.whyNot("manage", name);
+    : session.denialReason("manage", name);
   const alert = h("p", { class: "error", role: "alert" });
-  const done = h("button", { type: "submit", class: "primary", disabled: Boolean(why) }, "Save");
-  const fields = h("fieldset", { disabled: Boolean(why) }, settingFields(place.kind, settings));
+  const done = h("button", { type: "submit", class: "primary", disabled: Boolean(disabledReason) }, "Save");
+  const fields = h("fieldset", { disabled: Boolean(disabledReason) }, settingFields(place.kind, settings));
   const element = h(
     "form",
     null,
@@ -45,7 +45,7 @@ function form(
         { class: "hint" },
         "The configuration file declares this destination; its settings are applied again at the next start.",
       ),
-    why && h("p", null, `The settings are read-only: ${why}.`),
+    disabledReason && h("p", null, `The settings are read-only: ${disabledReason}.`),
     fields,
     effective.dead_letter_queue &&
       h("p", { class: "hint" }, `Dead letters go to ${effective.dead_letter_queue}.`),
@@ -68,8 +68,8 @@ function form(
       await again();
       document.querySelector(".tab form button[type=submit]")?.focus();
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error;
-      put(alert, error.message);
+      if (!(error instanceof ApiError)) throw error;
+      replaceContent(alert, error.message);
       done.disabled = false;
     }
   });

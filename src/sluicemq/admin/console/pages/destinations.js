@@ -1,15 +1,15 @@
 // List of all queues and topics.
 
 import { put as send } from "../api.js";
-import { sending } from "../commands.js";
+import { sendCommand } from "../commands.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { bytes, compact, count, perSecond, span } from "../format.js";
-import { standing } from "../gauge.js";
+import { bytes, compact, count, perSecond, duration } from "../format.js";
+import { levelBar } from "../gauge.js";
 import { List, choiceFilter, textFilter } from "../list.js";
 import { live } from "../live.js";
 import { DestinationRef } from "../destination_ref.js";
-import { button, command, empty, head, panel, tag } from "../parts.js";
+import { button, command, emptyState, head, panel, badge } from "../parts.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
 
@@ -39,10 +39,10 @@ export function show({ signal }) {
     none,
     signal,
   });
-  const why = session.mayAnywhere("create")
+  const disabledReason = session.mayAnywhere("create")
     ? ""
     : `${session.user} has no permission to create destinations`;
-  const create = button("Create…", make, { tone: "primary", why });
+  const create = button("Create…", make, { tone: "primary", disabledReason });
   return h(
     "div",
     { class: "page" },
@@ -58,9 +58,9 @@ function keyOf(item) {
 /** Return badges for the non-default properties of a destination. */
 export function tags(item) {
   return [
-    item.kind === "topic" && tag("topic"),
-    item.temporary && tag("temporary"),
-    item.paused && tag("paused", "brass"),
+    item.kind === "topic" && badge("topic"),
+    item.temporary && badge("temporary"),
+    item.paused && badge("paused", "brass"),
   ];
 }
 
@@ -76,19 +76,19 @@ const COLUMNS = [
     sort: true,
     head: true,
     wide: true,
-    same: (item) => `${keyOf(item)} ${item.temporary} ${item.paused}`,
+    fingerprint: (item) => `${keyOf(item)} ${item.temporary} ${item.paused}`,
     show: (item) => [h("a", { class: "name", href: DestinationRef.of(item).href() }, item.name), tags(item)],
   },
   number("ready", "Ready", compact, {
-    same: (item) => String(item.ready),
-    show: (item) => standing(item.ready),
+    fingerprint: (item) => String(item.ready),
+    show: (item) => levelBar(item.ready),
   }),
   number("unacked", "Unacked", compact, { rank: 2 }),
   number("bytes", "Size", bytes, { rank: 3 }),
   number("publish_rate", "Publish rate", perSecond),
   number("deliver_rate", "Deliver rate", perSecond),
   number("consumers", "Consumers", count, { rank: 2 }),
-  number("oldest_ms", "Oldest", (value) => (value === null ? "–" : span(value)), {
+  number("oldest_ms", "Oldest", (value) => (value === null ? "–" : duration(value)), {
     rank: 3,
     sort: false,
   }),
@@ -96,15 +96,15 @@ const COLUMNS = [
 
 function none(filtered) {
   if (filtered) {
-    return empty(
+    return emptyState(
       "No matching destinations",
       h("p", null, "The filter matches any part of a name; * matches any characters."),
     );
   }
-  return empty(
+  return emptyState(
     "There are no destinations yet",
     h("p", null, "A queue is created when it is first used:"),
-    command(sending(live.overview?.listeners, "orders")),
+    command(sendCommand(live.overview?.listeners, "orders")),
     h("p", null, "Or select Create… above to choose its settings."),
   );
 }

@@ -2,11 +2,11 @@
 
 import { get, remove } from "../api.js";
 import { ask } from "../dialogs.js";
-import { h, put } from "../dom.js";
-import { bytes, count, many } from "../format.js";
+import { h, replaceContent } from "../dom.js";
+import { bytes, count, plural } from "../format.js";
 import { List } from "../list.js";
 import { every } from "../live.js";
-import { button, command, empty, facts, head, loading, panel, tag, when } from "../parts.js";
+import { button, command, emptyState, valueList, head, loading, panel, badge, timeElement } from "../parts.js";
 import { Pager, Table } from "../table.js";
 import { notify } from "../notifications.js";
 
@@ -23,7 +23,7 @@ class JournalPage {
   constructor(signal) {
     this.signal = signal;
     this.page = 1;
-    this.facts = h("div");
+    this.summary = h("div");
     this.slots = new Table({
       caption: "Slots",
       stack: true,
@@ -56,7 +56,7 @@ class JournalPage {
     this.rows = h("div", { class: "page" });
     this.content = [
       panel("Retention slots", [this.slots.element, this.slotsNone], {
-        beside: h("span", { class: "hint" }, "A slot retains the segments that its reader still needs."),
+        aside: h("span", { class: "hint" }, "A slot retains the segments that its reader still needs."),
       }),
       panel("Batch writers", this.writers.element),
       panel("Segments", [this.segments.element, this.pager.element]),
@@ -66,7 +66,7 @@ class JournalPage {
       "div",
       { class: "page" },
       head("Journal & pipeline"),
-      panel(null, this.facts),
+      panel(null, this.summary),
       this.rows,
     );
     every(REFRESH_MS, () => this.look(), signal);
@@ -79,20 +79,20 @@ class JournalPage {
     ]);
     const { durable, segments } = journal;
     const size = segments.reduce((sum, segment) => sum + segment.size, 0);
-    const list = facts([
+    const list = valueList([
       ["Format", String(journal.format_version)],
       ["Earliest sequence", count(journal.earliest_sequence)],
       ["Durable sequence", count(durable.sequence)],
-      ["Size", `${bytes(size)} in ${many(segments.length, "segment")}`],
+      ["Size", `${bytes(size)} in ${plural(segments.length, "segment")}`],
     ]);
     list.classList.add("many");
-    put(this.facts, list);
+    replaceContent(this.summary, list);
     this.slots.update(slots.map((slot) => ({ ...slot, ...lag(slot, journal) })));
     this.slots.element.hidden = slots.length === 0;
     this.slotsNone.hidden = slots.length > 0;
     this.all = [...segments].reverse();
     this.showSegments();
-    if (!this.rows.contains(this.segments.element)) put(this.rows, this.content);
+    if (!this.rows.contains(this.segments.element)) replaceContent(this.rows, this.content);
   }
 
   showSegments() {
@@ -134,10 +134,10 @@ function slotColumns(ondelete) {
       key: "name",
       label: "Slot",
       head: true,
-      same: ({ name, lost, idle_expired: idle }) => `${name} ${lost} ${idle}`,
+      fingerprint: ({ name, lost, idle_expired: idle }) => `${name} ${lost} ${idle}`,
       show: ({ name, lost, idle_expired: idle }) => [
         h("span", { class: "name" }, name),
-        lost && tag(idle ? "lost (idle)" : "lost", "bad"),
+        lost && badge(idle ? "lost (idle)" : "lost", "bad"),
       ],
     },
     {
@@ -166,7 +166,7 @@ function slotColumns(ondelete) {
       label: "Actions",
       hidden: true,
       number: true,
-      same: ({ name }) => name,
+      fingerprint: ({ name }) => name,
       show: (slot) =>
         button("Delete…", () => ondelete(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
     },
@@ -185,14 +185,14 @@ const SEGMENTS = [
     key: "created",
     label: "Created",
     rank: 2,
-    same: ({ created }) => String(created),
-    show: ({ created }) => when(created / 1000), // µs
+    fingerprint: ({ created }) => String(created),
+    show: ({ created }) => timeElement(created / 1000), // µs
   },
   {
     key: "sealed",
     label: "State",
-    same: ({ sealed }) => String(sealed),
-    show: ({ sealed }) => (sealed ? "sealed" : tag("open", "good")),
+    fingerprint: ({ sealed }) => String(sealed),
+    show: ({ sealed }) => (sealed ? "sealed" : badge("open", "good")),
   },
 ];
 
@@ -201,14 +201,14 @@ const WRITERS = [
     key: "writer",
     label: "Writer",
     head: true,
-    same: ({ writer }) => writer,
+    fingerprint: ({ writer }) => writer,
     show: ({ writer }) => h("span", { class: "name" }, writer),
   },
   {
     key: "owner",
     label: "Owner",
     rank: 2,
-    same: ({ owner }) => owner,
+    fingerprint: ({ owner }) => owner,
     show: ({ owner }) => owner,
   },
   { key: "batch", label: "Latest batch", number: true, show: ({ batch }) => count(batch) },
@@ -230,13 +230,13 @@ const WRITERS = [
   {
     key: "last_seen",
     label: "Last seen",
-    same: ({ last_seen: seen }) => String(seen),
-    show: ({ last_seen: seen }) => when(seen),
+    fingerprint: ({ last_seen: seen }) => String(seen),
+    show: ({ last_seen: seen }) => timeElement(seen),
   },
 ];
 
 function noSlots() {
-  return empty(
+  return emptyState(
     "No retention slots",
     h("p", null, "A pipeline creates its slot when it starts:"),
     command(`sluicemq pipeline run --lake ./lake --url ${location.origin}`),
@@ -244,7 +244,7 @@ function noSlots() {
 }
 
 function noWriters() {
-  return empty(
+  return emptyState(
     "No batch writers",
     h("p", null, "Pipelines that write batches into queues exactly once are listed here."),
   );

@@ -1,11 +1,11 @@
 // Login form: name and password, or a token.
 
-import { Refusal, post } from "../api.js";
-import { h, put } from "../dom.js";
+import { ApiError, post } from "../api.js";
+import { h, replaceContent } from "../dom.js";
 import { field, values } from "../fields.js";
 import { command } from "../parts.js";
 import { session } from "../session.js";
-import { sign } from "../shell.js";
+import { logo } from "../shell.js";
 
 const PASSWORD = [
   { name: "user", label: "User", autocomplete: "username", required: true, maxlength: 64 },
@@ -20,7 +20,7 @@ const PASSWORD = [
 const TOKEN = [{ name: "token", label: "Token", kind: "password", required: true }];
 
 /** Replace the page by the login form; `enter` is called after the login. */
-export function show(refusal, enter) {
+export function show(reason, enter) {
   document.title = "Log in · SluiceMQ";
   let specs = PASSWORD;
   const fields = h("div");
@@ -35,7 +35,7 @@ export function show(refusal, enter) {
     h("div", { class: "buttons" }, other, done),
   );
   const arrange = () => {
-    put(fields, specs.map(field));
+    replaceContent(fields, specs.map(field));
     other.textContent = specs === PASSWORD ? "Use a token" : "Use a password";
     fields.querySelector("input").focus();
   };
@@ -51,19 +51,19 @@ export function show(refusal, enter) {
       session.take(await post("session", values(form, specs)));
       await enter();
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error;
+      if (!(error instanceof ApiError)) throw error;
       alert.textContent = error.message;
       [...fields.querySelectorAll("input")].at(-1).select();
     } finally {
       done.disabled = false;
     }
   });
-  put(
+  replaceContent(
     document.body,
     h(
       "main",
       { class: "alone" },
-      h("div", { class: "brand" }, sign(), h("h1", null, "SluiceMQ")),
+      h("div", { class: "brand" }, logo(), h("h1", null, "SluiceMQ")),
       form,
       h(
         "details",
@@ -75,5 +75,5 @@ export function show(refusal, enter) {
     ),
   );
   arrange();
-  if (refusal?.code === "authentication-failed") alert.textContent = refusal.message;
+  if (reason?.code === "authentication-failed") alert.textContent = reason.message;
 }

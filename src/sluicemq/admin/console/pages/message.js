@@ -3,34 +3,34 @@
 import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
 import { address, get } from "../api.js";
 import { bodyView, value } from "../body.js";
-import { h, put } from "../dom.js";
+import { h, replaceContent } from "../dom.js";
 import { bytes, count } from "../format.js";
 import { DestinationRef } from "../destination_ref.js";
-import { button, empty, facts, head, loading, panel, tag, when } from "../parts.js";
-import { go, here } from "../router.js";
+import { button, emptyState, valueList, head, loading, panel, badge, timeElement } from "../parts.js";
+import { go, currentRoute } from "../router.js";
 import { session } from "../session.js";
 
 const MAX_BODY = 262_144;
 
 /** Show a message in the element of a page. */
 export function fill(element, place, id, signal) {
-  const subscription = here().query.get("subscription") ?? "";
+  const subscription = currentRoute().query.get("subscription") ?? "";
   const back = h("a", { href: place.href("/messages") }, place.name);
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
   const top = head(`Message ${id}`, {
-    beside: h("p", { class: "about" }, "In ", h("span", { class: "name" }, back)),
+    aside: h("p", { class: "about" }, "In ", h("span", { class: "name" }, back)),
   });
   top.append(actions);
-  put(element, top, content);
+  replaceContent(element, top, content);
   const path = `/messages/${encodeURIComponent(id)}`;
   loading(
     content,
     async () => {
       const query = place.query({ max_body_bytes: MAX_BODY, subscription });
       const message = await get(place.path(path), query, signal);
-      put(actions, tools(place, message));
-      put(content, view(place, path, message));
+      replaceContent(actions, tools(place, message));
+      replaceContent(content, view(place, path, message));
     },
     signal,
   )();
@@ -42,7 +42,7 @@ function tools(place, message) {
     ...(message.subscription && { subscription: message.subscription }),
   };
   const what = `message ${message.id}`;
-  const consume = session.whyNot("consume", place.name);
+  const consume = session.denialReason("consume", place.name);
   const leaving = (action) => async () => {
     if (await action(place, what, which)) go(place.href("/messages"));
   };
@@ -50,14 +50,14 @@ function tools(place, message) {
   const held = message.state === "unacked" ? "a consumer has it unacked" : "";
   return [
     message.dead_letter &&
-      button("Redrive…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
-    button("Move…", leaving(move), { why: consume || held }),
+      button("Redrive…", leaving(returnMessages), { disabledReason: consume || held, tone: "primary" }),
+    button("Move…", leaving(move), { disabledReason: consume || held }),
     button("Copy…", () => transferMessages(place, "copy", what, which), {
-      why: session.whyNot("browse", place.name),
+      disabledReason: session.denialReason("browse", place.name),
     }),
     message.state !== "ready" &&
-      button("Redeliver…", leaving(redeliverMessages), { why: consume }),
-    button("Delete…", leaving(deleteMessages), { why: consume, tone: "danger" }),
+      button("Redeliver…", leaving(redeliverMessages), { disabledReason: consume }),
+    button("Delete…", leaving(deleteMessages), { disabledReason: consume, tone: "danger" }),
   ];
 }
 
@@ -86,30 +86,30 @@ function view(place, path, message) {
           ),
         bodyView(body),
       ],
-      { beside: h("span", null, tag(body.kind), " ", download) },
+      { aside: h("span", null, badge(body.kind), " ", download) },
     ),
     h(
       "div",
       { class: "duo" },
-      panel("Headers", facts(headers(message))),
+      panel("Headers", valueList(headers(message))),
       panel(
         "Properties",
         named.length
-          ? facts(named.map(([name, typed]) => [h("code", null, name), value(typed)]))
-          : empty("No properties"),
+          ? valueList(named.map(([name, typed]) => [h("code", null, name), value(typed)]))
+          : emptyState("No properties"),
       ),
     ),
   ];
 }
 
 function deadLetterPanel({ reason, original_destination: origin, attempts, time }) {
-  const pairs = [["Reason", tag(reason, "bad")]];
+  const pairs = [["Reason", badge(reason, "bad")]];
   if (origin) {
     const from = DestinationRef.of(origin);
     pairs.push(["Original destination", h("a", { class: "name", href: from.href() }, String(from))]);
   }
-  pairs.push(["Deliveries", count(attempts)], ["Time", when(Date.parse(time))]);
-  return panel("Dead letter", facts(pairs));
+  pairs.push(["Deliveries", count(attempts)], ["Time", timeElement(Date.parse(time))]);
+  return panel("Dead letter", valueList(pairs));
 }
 
 function headers(message) {
@@ -120,10 +120,10 @@ function headers(message) {
     ["Protocol", message.protocol],
     ["Durability", message.durability],
     ["Priority", String(message.priority)],
-    ["Published", when(message.published)],
-    ["Client timestamp", message.timestamp !== message.published ? when(message.timestamp) : ""],
-    ["Expires", message.expiration ? when(message.expiration) : "never"],
-    ["Scheduled for", message.deliver_at ? when(message.deliver_at) : ""],
+    ["Published", timeElement(message.published)],
+    ["Client timestamp", message.timestamp !== message.published ? timeElement(message.timestamp) : ""],
+    ["Expires", message.expiration ? timeElement(message.expiration) : "never"],
+    ["Scheduled for", message.deliver_at ? timeElement(message.deliver_at) : ""],
     ["Attempts", count(message.attempts)],
     ["Message ID", message.message_id && h("code", null, message.message_id)],
     ["Correlation ID", message.correlation_id && h("code", null, message.correlation_id)],

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { bytes } from "../format.js";
-import { tag, when } from "../parts.js";
+import { badge, timeElement } from "../parts.js";
 import { Table } from "../table.js";
 
 /** Return the table of a list with `place`, `subscription`, `chosen` (ids), `previews` (by id) and
@@ -16,23 +16,23 @@ export function messageTable(list) {
         key: "chosen",
         label: "Choose",
         hidden: true,
-        same: ({ id }) => `${id} ${list.chosen.has(id)}`,
+        fingerprint: ({ id }) => `${id} ${list.chosen.has(id)}`,
         show: ({ id }) => box(list, id),
       },
       {
         key: "id",
         label: "Message",
         head: true,
-        same: ({ id, subscription }) => `${id} ${subscription}`,
+        fingerprint: ({ id, subscription }) => `${id} ${subscription}`,
         show: (item) => h("a", { class: "name", href: hrefOf(list.place, item) }, item.id),
       },
       {
         key: "body",
         label: "Body",
         wide: true,
-        same: ({ id, body_kind: kind, damaged }) => `${kind} ${damaged} ${list.previews.get(id)}`,
+        fingerprint: ({ id, body_kind: kind, damaged }) => `${kind} ${damaged} ${list.previews.get(id)}`,
         show: ({ id, body_kind: kind, damaged }) => [
-          tag(damaged ? "damaged" : kind, damaged ? "bad" : ""),
+          badge(damaged ? "damaged" : kind, damaged ? "bad" : ""),
           h("span", { class: "preview" }, list.previews.get(id)),
         ],
       },
@@ -45,8 +45,8 @@ export function messageTable(list) {
         key: "published",
         label: "Published",
         rank: 2,
-        same: ({ published }) => String(published),
-        show: ({ published }) => when(published),
+        fingerprint: ({ published }) => String(published),
+        show: ({ published }) => timeElement(published),
       },
     ],
   });

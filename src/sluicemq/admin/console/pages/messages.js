@@ -3,13 +3,13 @@
 import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
 import { get } from "../api.js";
 import { preview } from "../body.js";
-import { receiving, sending } from "../commands.js";
-import { h, put, say } from "../dom.js";
-import { count, many } from "../format.js";
+import { receiveCommand, sendCommand } from "../commands.js";
+import { h, replaceContent, setText } from "../dom.js";
+import { count, plural } from "../format.js";
 import { field } from "../fields.js";
 import { every, live } from "../live.js";
-import { button, command, empty, loading, panel } from "../parts.js";
-import { here, remember } from "../router.js";
+import { button, command, emptyState, loading, panel } from "../parts.js";
+import { currentRoute, storeQuery } from "../router.js";
 import { session } from "../session.js";
 import { announce } from "../notifications.js";
 import { messageTable } from "./message_table.js";
@@ -31,7 +31,7 @@ class Messages {
   constructor(place, signal) {
     this.place = place;
     this.signal = signal;
-    const { query } = here();
+    const { query } = currentRoute();
     this.state = query.get("state") ?? "ready";
     this.selector = query.get("selector") ?? "";
     this.subscription = query.get("subscription") ?? "";
@@ -47,8 +47,8 @@ class Messages {
     this.table = messageTable(this);
     this.bar = h("div", { class: "actions" });
     this.foot = h("div", { class: "pager" });
-    this.empty = h("div", { hidden: true });
-    this.content = h("div", null, this.table.element, this.foot, this.empty);
+    this.emptyState = h("div", { hidden: true });
+    this.content = h("div", null, this.table.element, this.foot, this.emptyState);
     this.rows = h("div", null, this.content);
     this.look = loading(this.rows, () => this.ask(), signal);
     this.element = panel(null, [this.filters(), this.bar, this.rows]);
@@ -103,7 +103,7 @@ class Messages {
     // a topic without subscriptions may retain messages for the first one
     if (!options.length) options.push(["", "none yet"]);
     else if (!this.subscription) [[this.subscription]] = options;
-    put(
+    replaceContent(
       this.chooser,
       field({
         name: "subscription",
@@ -130,7 +130,7 @@ class Messages {
   }
 
   keep() {
-    remember({
+    storeQuery({
       state: this.state === "ready" ? "" : this.state,
       selector: this.selector,
       subscription: this.subscription,
@@ -166,25 +166,25 @@ class Messages {
     for (const id of this.chosen) if (!there.has(id)) this.chosen.delete(id);
     this.table.update(answer.items);
     this.table.element.hidden = answer.items.length === 0;
-    put(this.empty, answer.items.length === 0 && this.none());
-    this.empty.hidden = answer.items.length > 0;
+    replaceContent(this.emptyState, answer.items.length === 0 && this.none());
+    this.emptyState.hidden = answer.items.length > 0;
     this.pages(answer);
     this.tools();
-    if (this.rows.firstChild !== this.content) put(this.rows, this.content);
+    if (this.rows.firstChild !== this.content) replaceContent(this.rows, this.content);
   }
 
   pages({ items, total, next_cursor: next }) {
     const from = this.selector
       ? ""
       : `${count(this.offset + 1)} to ${count(this.offset + items.length)} of ${count(total)}`;
-    const looked = this.selector ? `${many(items.length, "message")} found on this page` : from;
+    const looked = this.selector ? `${plural(items.length, "message")} found on this page` : from;
     const back = this.selector ? this.cursors.length > 1 : this.offset > 0;
     const on = this.selector ? Boolean(next) : this.offset + items.length < total;
     const state = JSON.stringify([looked, back, on, next]);
     if (state === this.paged) return;
     this.paged = state;
     const focused = document.activeElement?.textContent;
-    put(
+    replaceContent(
       this.foot,
       h("span", { class: "pager-text" }, items.length || this.selector ? looked : ""),
       !this.selector && total > SIZE && this.jump(total),
@@ -235,7 +235,7 @@ class Messages {
   scope() {
     const more = { ...(this.subscription && { subscription: this.subscription }) };
     if (this.chosen.size)
-      return [many(this.chosen.size, "message"), { ids: [...this.chosen], ...more }];
+      return [plural(this.chosen.size, "message"), { ids: [...this.chosen], ...more }];
     const state = this.state === "unacked" ? {} : { state: this.state };
     if (this.selector)
       return ["all matching messages", { selector: this.selector, ...state, ...more }];
@@ -246,10 +246,10 @@ class Messages {
     const some = this.chosen.size ? `${count(this.chosen.size)}` : "all";
     const nothing = !this.items.length && "the list is empty";
     const inFlight = this.state === "unacked" && !this.chosen.size && "choose messages first";
-    const consume = session.whyNot("consume", this.place.name);
-    const browse = session.whyNot("browse", this.place.name);
+    const consume = session.denialReason("consume", this.place.name);
+    const browse = session.denialReason("browse", this.place.name);
     const destroy =
-      this.chosen.size || this.selector ? consume : session.whyNot("manage", this.place.name);
+      this.chosen.size || this.selector ? consume : session.denialReason("manage", this.place.name);
     const dead = this.place.name.endsWith(".dlq");
     const state = JSON.stringify([some, nothing, inFlight, destroy]);
     if (state === this.tooled) return;
@@ -261,9 +261,9 @@ class Messages {
         await this.look();
       }
     };
-    const tool = (label, action, why, tone = "") =>
-      button(`${label} ${some}…`, doing(action), { why: why || nothing || inFlight, tone });
-    put(this.bar, [
+    const tool = (label, action, disabledReason, tone = "") =>
+      button(`${label} ${some}…`, doing(action), { disabledReason: disabledReason || nothing || inFlight, tone });
+    replaceContent(this.bar, [
       dead && tool("Redrive", returnMessages, consume),
       tool("Move", (place, ...rest) => transferMessages(place, "move", ...rest), consume),
       tool("Copy", (place, ...rest) => transferMessages(place, "copy", ...rest), browse),
@@ -274,7 +274,7 @@ class Messages {
 
   none() {
     if (this.selector) {
-      return empty(
+      return emptyState(
         this.answer.next_cursor ? "No matches so far" : "No matching messages",
         h(
           "p",
@@ -285,11 +285,11 @@ class Messages {
         ),
       );
     }
-    if (this.state !== "ready") return empty(`No ${STATES.find(([state]) => state === this.state)?.[1] ?? ""} messages`);
+    if (this.state !== "ready") return emptyState(`No ${STATES.find(([state]) => state === this.state)?.[1] ?? ""} messages`);
     const listeners = live.overview?.listeners;
-    const back = receiving(listeners, this.place.name);
+    const back = receiveCommand(listeners, this.place.name);
     if (this.place.kind === "topic") {
-      return empty(
+      return emptyState(
         "No ready messages",
         h(
           "p",
@@ -298,10 +298,10 @@ class Messages {
         ),
       );
     }
-    return empty(
+    return emptyState(
       "No ready messages",
       h("p", null, "Publish a message on the Publish tab or in a terminal:"),
-      command(sending(listeners, this.place.name)),
+      command(sendCommand(listeners, this.place.name)),
       back && command(back),
     );
   }

@@ -2,13 +2,13 @@
 
 import { get } from "../api.js";
 import { Chart } from "../chart.js";
-import { receiving, sending } from "../commands.js";
-import { h, put, say } from "../dom.js";
-import { bytes, compact, count, many, millis, perSecond, rate, span } from "../format.js";
-import { gauge, standing } from "../gauge.js";
+import { receiveCommand, sendCommand } from "../commands.js";
+import { h, replaceContent, setText } from "../dom.js";
+import { bytes, compact, count, plural, millis, perSecond, rate, duration } from "../format.js";
+import { gauge, levelBar } from "../gauge.js";
 import { every, live, take, watch } from "../live.js";
 import { DestinationRef } from "../destination_ref.js";
-import { command, empty, facts, head, loading, panel, reading, tag } from "../parts.js";
+import { command, emptyState, valueList, head, loading, panel, reading, badge } from "../parts.js";
 import { Table } from "../table.js";
 
 export const title = () => "Overview";
@@ -56,7 +56,7 @@ class Overview {
     return h(
       "div",
       { class: "page" },
-      head("Overview", { beside: this.about, actions: [this.choice()] }),
+      head("Overview", { aside: this.about, actions: [this.choice()] }),
       this.alarms,
       this.welcome,
       panel(
@@ -85,7 +85,7 @@ class Overview {
         "div",
         { class: "duo" },
         panel("Largest backlogs", this.ranks, {
-          beside: h("a", { href: "#/destinations" }, "All destinations"),
+          aside: h("a", { href: "#/destinations" }, "All destinations"),
         }),
         h(
           "div",
@@ -119,7 +119,7 @@ class Overview {
     ]);
     this.draw(history);
     this.busiest.update(items);
-    if (this.ranks.firstChild !== this.content) put(this.ranks, this.content);
+    if (this.ranks.firstChild !== this.content) replaceContent(this.ranks, this.content);
     this.busiest.element.hidden = items.length === 0;
     this.idle.hidden = items.length > 0;
     if (!live.overview) take(await get("overview", {}, this.signal));
@@ -131,15 +131,15 @@ class Overview {
 
   update(overview) {
     const { totals } = overview;
-    const up = span(overview.uptime_ms);
+    const up = duration(overview.uptime_ms);
     const made = overview.compiled ? ", compiled" : "";
-    say(
+    setText(
       this.about,
       `Version ${overview.version}${made}, up ${up}, ${bytes(overview.resident_memory_bytes)} of memory`,
     );
     this.readings.in.set(perSecond(totals.publish_rate), bytes(totals.published_bytes));
-    this.readings.ready.set(compact(totals.ready), many(totals.destinations, "destination"));
-    this.readings.unacked.set(compact(totals.unacked), many(totals.consumers, "consumer"));
+    this.readings.ready.set(compact(totals.ready), plural(totals.destinations, "destination"));
+    this.readings.unacked.set(compact(totals.unacked), plural(totals.consumers, "consumer"));
     this.readings.out.set(perSecond(totals.deliver_rate), bytes(totals.delivered_bytes));
     this.level.update(totals.ready);
     this.warn(overview.alarms ?? []);
@@ -154,10 +154,10 @@ class Overview {
     const state = JSON.stringify(alarms);
     if (state === this.warned) return;
     this.warned = state;
-    put(
+    replaceContent(
       this.alarms,
       alarms.map(({ code, message }) =>
-        h("p", { class: "alarm", role: "alert" }, tag(code, "bad"), message),
+        h("p", { class: "alarm", role: "alert" }, badge(code, "bad"), message),
       ),
     );
   }
@@ -167,16 +167,16 @@ class Overview {
     const fresh = totals.destinations === 0;
     if (fresh === this.greeted) return;
     this.greeted = fresh;
-    const back = receiving(open, "orders");
-    put(
+    const back = receiveCommand(open, "orders");
+    replaceContent(
       this.welcome,
       fresh &&
         panel(
           null,
-          empty(
+          emptyState(
             "No messages yet",
             h("p", null, "A queue is created when it is first used. In a terminal:"),
-            command(sending(open, "orders")),
+            command(sendCommand(open, "orders")),
             back && command(back),
             h(
               "p",
@@ -204,7 +204,7 @@ class Overview {
         ["fdatasync (p50 / p99)", `${millis(sync?.p50)} / ${millis(sync?.p99)}`],
       );
     } else pairs.push(["Journal", "none; messages are kept in memory only"]);
-    put(this.journal, facts(pairs));
+    replaceContent(this.journal, valueList(pairs));
   }
 }
 
@@ -251,18 +251,18 @@ function busiest() {
         label: "Name",
         head: true,
         wide: true,
-        same: (item) => `${item.kind} ${item.name}`,
+        fingerprint: (item) => `${item.kind} ${item.name}`,
         show: (item) => [
           h("a", { class: "name", href: DestinationRef.of(item).href() }, item.name),
-          item.kind === "topic" && tag("topic"),
+          item.kind === "topic" && badge("topic"),
         ],
       },
       {
         key: "ready",
         label: "Ready",
         number: true,
-        same: (item) => String(item.ready),
-        show: (item) => standing(item.ready),
+        fingerprint: (item) => String(item.ready),
+        show: (item) => levelBar(item.ready),
       },
       { key: "publish_rate", label: "Publish rate", number: true, show: (item) => perSecond(item.publish_rate) },
       { key: "deliver_rate", label: "Deliver rate", number: true, show: (item) => perSecond(item.deliver_rate) },
@@ -304,8 +304,8 @@ function listeners() {
         key: "url",
         label: "Address",
         head: true,
-        same: ({ url }) => url,
-        show: ({ url, tls }) => [h("span", { class: "name" }, url), tls && tag("TLS", "good")],
+        fingerprint: ({ url }) => url,
+        show: ({ url, tls }) => [h("span", { class: "name" }, url), tls && badge("TLS", "good")],
       },
       {
         key: "connections",

@@ -1,7 +1,7 @@
 // Form that publishes a message.
 
-import { Refusal, post } from "../api.js";
-import { h, put } from "../dom.js";
+import { ApiError, post } from "../api.js";
+import { h, replaceContent } from "../dom.js";
 import { field, values } from "../fields.js";
 import { DestinationRef } from "../destination_ref.js";
 import { panel } from "../parts.js";
@@ -46,8 +46,8 @@ const MORE = [
 ];
 
 export function show(place, signal, destination) {
-  const why = session.whyNot("produce", place.name);
-  if (why) return panel(null, h("p", null, `Publishing is not allowed: ${why}.`));
+  const disabledReason = session.denialReason("produce", place.name);
+  if (disabledReason) return panel(null, h("p", null, `Publishing is not allowed: ${disabledReason}.`));
   const rows = h("div", { class: "properties" });
   const alert = h("p", { class: "error", role: "alert" });
   const done = h("button", { type: "submit", class: "primary" }, "Publish");
@@ -81,8 +81,8 @@ export function show(place, signal, destination) {
       destination.look();
       form.elements.body.select();
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error;
-      put(alert, error.message);
+      if (!(error instanceof ApiError)) throw error;
+      replaceContent(alert, error.message);
     } finally {
       done.disabled = false;
     }

@@ -3,10 +3,10 @@
 import { remove } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { count, many } from "../format.js";
-import { standing } from "../gauge.js";
+import { count, plural } from "../format.js";
+import { levelBar } from "../gauge.js";
 import { List } from "../list.js";
-import { button, empty, panel, tag } from "../parts.js";
+import { button, emptyState, panel, badge } from "../parts.js";
 import { session } from "../session.js";
 import { notify } from "../notifications.js";
 
@@ -32,34 +32,34 @@ function columns(place, ondelete) {
       key: "name",
       label: "Name",
       head: true,
-      same: ({ name, durable, shared }) => `${name} ${durable} ${shared}`,
+      fingerprint: ({ name, durable, shared }) => `${name} ${durable} ${shared}`,
       show: ({ name, display_name: label, client_id: client, durable, shared }) => [
         h("span", { class: "name" }, label || name),
-        client && tag(`client ${client}`),
-        durable && tag("durable"),
-        shared && tag("shared"),
+        client && badge(`client ${client}`),
+        durable && badge("durable"),
+        shared && badge("shared"),
       ],
     },
     {
       key: "owner",
       label: "Owner",
       rank: 2,
-      same: ({ owner }) => owner ?? "",
+      fingerprint: ({ owner }) => owner ?? "",
       show: ({ owner }) => owner ?? "–",
     },
     {
       key: "selector",
       label: "Selector",
       rank: 2,
-      same: ({ selector }) => selector ?? "",
+      fingerprint: ({ selector }) => selector ?? "",
       show: ({ selector }) => (selector ? h("code", null, selector) : "–"),
     },
     {
       key: "ready",
       label: "Ready",
       number: true,
-      same: (item) => String(item.ready),
-      show: (item) => standing(item.ready),
+      fingerprint: (item) => String(item.ready),
+      show: (item) => levelBar(item.ready),
     },
     { key: "unacked", label: "Unacked", number: true, show: (item) => count(item.unacked) },
     { key: "consumers", label: "Consumers", number: true, show: (item) => count(item.consumers) },
@@ -68,16 +68,16 @@ function columns(place, ondelete) {
       label: "Actions",
       hidden: true,
       number: true,
-      same: ({ name, durable }) => `${name} ${durable}`,
+      fingerprint: ({ name, durable }) => `${name} ${durable}`,
       show: (item) =>
         item.durable &&
         button("Delete…", () => ondelete(item), {
           tone: "quiet small",
           name: `Delete ${item.display_name || item.name}…`,
-          why:
+          disabledReason:
             item.owner && item.owner === session.user
               ? ""
-              : session.whyNot("manage", place.name),
+              : session.denialReason("manage", place.name),
         }),
     },
   ];
@@ -88,7 +88,7 @@ async function deleteSubscription(place, item, list) {
     title: `Delete the subscription ${item.display_name || item.name}?`,
     text: [
       item.ready + item.unacked > 0
-        ? `${many(item.ready + item.unacked, "message")} will be deleted permanently.`
+        ? `${plural(item.ready + item.unacked, "message")} will be deleted permanently.`
         : "It has no messages.",
       "Its subscriber misses messages published before it subscribes again.",
     ],
@@ -107,7 +107,7 @@ async function deleteSubscription(place, item, list) {
 }
 
 function none() {
-  return empty(
+  return emptyState(
     "No subscriptions",
     h(
       "p",

@@ -3,9 +3,9 @@
 import { post } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
-import { count, many } from "../format.js";
+import { count, plural } from "../format.js";
 import { List } from "../list.js";
-import { button, empty, head, panel, tag, when } from "../parts.js";
+import { button, emptyState, head, panel, badge, timeElement } from "../parts.js";
 import { notify } from "../notifications.js";
 
 export const title = () => "Transactions";
@@ -21,7 +21,7 @@ export function show({ signal }) {
       columns: columns((...all) => settle(list, ...all)),
     },
     none: () =>
-      empty(
+      emptyState(
         "There are no transactions",
         h(
           "p",
@@ -48,14 +48,14 @@ function columns(onsettle) {
     {
       key: "state",
       label: "State",
-      same: ({ state }) => state,
-      show: ({ state }) => tag(state, state === "prepared" ? "brass" : ""),
+      fingerprint: ({ state }) => state,
+      show: ({ state }) => badge(state, state === "prepared" ? "brass" : ""),
     },
     {
       key: "xid",
       label: "Global transaction ID",
       rank: 2,
-      same: ({ xid }) => xidText(xid),
+      fingerprint: ({ xid }) => xidText(xid),
       show: ({ xid }) => h("code", null, xidText(xid)),
     },
     { key: "protocol", label: "Protocol", rank: 2, show: ({ protocol }) => protocol },
@@ -71,15 +71,15 @@ function columns(onsettle) {
       key: "started",
       label: "Started",
       rank: 2,
-      same: ({ started }) => String(started),
-      show: ({ started }) => when(started),
+      fingerprint: ({ started }) => String(started),
+      show: ({ started }) => timeElement(started),
     },
     {
       key: "actions",
       label: "Actions",
       hidden: true,
       number: true,
-      same: ({ state }) => state,
+      fingerprint: ({ state }) => state,
       show: (item) => [
         item.state === "prepared" &&
           button("Commit…", () => onsettle(item, "commit"), {
@@ -98,8 +98,8 @@ function columns(onsettle) {
 async function settle(list, { id, state, publishes, acks }, how) {
   const commit = how === "commit";
   const text = commit
-    ? `${many(publishes, "published message")} will become ready, and ${many(acks, "message")} will be acknowledged.`
-    : `${many(publishes, "published message")} will be discarded, and ${many(acks, "message")} will be requeued.`;
+    ? `${plural(publishes, "published message")} will become ready, and ${plural(acks, "message")} will be acknowledged.`
+    : `${plural(publishes, "published message")} will be discarded, and ${plural(acks, "message")} will be requeued.`;
   const done = await ask({
     title: commit ? `Commit transaction ${id}?` : `Roll transaction ${id} back?`,
     text: [text, state === "prepared" ? MANAGED : "The client gets an error when it commits."],

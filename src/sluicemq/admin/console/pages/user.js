@@ -2,9 +2,9 @@
 
 import { get, post, put as send, remove } from "../api.js";
 import { quoted } from "../commands.js";
-import { ask, show as showDialog } from "../dialogs.js";
-import { h, put } from "../dom.js";
-import { button, command, empty, facts, head, loading, panel, tag, when } from "../parts.js";
+import { ask, showDialog } from "../dialogs.js";
+import { h, replaceContent } from "../dom.js";
+import { button, command, emptyState, valueList, head, loading, panel, badge, timeElement } from "../parts.js";
 import { go } from "../router.js";
 import { notify } from "../notifications.js";
 import { permissionText } from "./users.js";
@@ -24,7 +24,7 @@ export function show({ steps, signal }) {
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
   const top = head(h("span", { class: "name" }, name), {
-    beside: h("p", { class: "about" }, h("a", { href: "#/users" }, "All users")),
+    aside: h("p", { class: "about" }, h("a", { href: "#/users" }, "All users")),
   });
   top.append(actions);
   const path = `users/${encodeURIComponent(name)}`;
@@ -32,8 +32,8 @@ export function show({ steps, signal }) {
     content,
     async () => {
       const user = await get(path, {}, signal);
-      put(actions, tools(user, path, look));
-      put(content, view(user, path, look));
+      replaceContent(actions, tools(user, path, look));
+      replaceContent(content, view(user, path, look));
     },
     signal,
   );
@@ -56,21 +56,21 @@ function view(user, path, again) {
   return [
     panel(
       null,
-      facts([
+      valueList([
         [
           "Permissions",
-          user.superuser ? tag("superuser: all operations", "brass") : "see below",
+          user.superuser ? badge("superuser: all operations", "brass") : "see below",
         ],
         ["Password", user.has_password ? "yes" : "none; only tokens can be used to log in"],
         ["Roles", roles.join(", ") || "none"],
-        ["Created", when(user.created * 1000)],
+        ["Created", timeElement(user.created * 1000)],
       ]),
     ),
     panel("Permissions", permissionList(user, permissions, path, again), {
-      beside: button("Grant…", () => grantPermission(user.name, path, again), { tone: "small" }),
+      aside: button("Grant…", () => grantPermission(user.name, path, again), { tone: "small" }),
     }),
     panel("Tokens", tokenList(user, tokens, path, again), {
-      beside: button("New token…", () => createToken(user.name, path, again), { tone: "small" }),
+      aside: button("New token…", () => createToken(user.name, path, again), { tone: "small" }),
     }),
   ];
 }
@@ -81,7 +81,7 @@ function row(content, ...tools) {
 
 function permissionList(user, permissions, path, again) {
   if (!permissions.length) {
-    return empty(
+    return emptyState(
       "No permissions",
       h(
         "p",
@@ -109,7 +109,7 @@ function permissionList(user, permissions, path, again) {
 
 function tokenList(user, tokens, path, again) {
   if (!tokens.length) {
-    return empty(
+    return emptyState(
       "No tokens",
       h("p", null, "Programs log in with a token instead of a password:"),
       command(`sluicemq users token add ${quoted(user.name)} --label ci`),
@@ -123,7 +123,7 @@ function tokenList(user, tokens, path, again) {
         [
           token.label || token.id,
           " ",
-          h("small", null, token.expires ? ["expires ", when(token.expires * 1000)] : "does not expire"),
+          h("small", null, token.expires ? ["expires ", timeElement(token.expires * 1000)] : "does not expire"),
         ],
         button("Revoke…", () => revokeToken(token, path, again), {
           tone: "quiet small",

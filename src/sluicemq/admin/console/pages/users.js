@@ -4,7 +4,7 @@ import { put as send } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
 import { List } from "../list.js";
-import { button, command, empty, head, panel, tag } from "../parts.js";
+import { button, command, emptyState, head, panel, badge } from "../parts.js";
 import { go } from "../router.js";
 import { session } from "../session.js";
 import { show as showUser } from "./user.js";
@@ -23,13 +23,13 @@ export function show(where) {
   return h(
     "div",
     { class: "page" },
-    head("Users", { actions: [button("Add a user…", add, { tone: "primary", why: whyNot() })] }),
+    head("Users", { actions: [button("Add a user…", add, { tone: "primary", disabledReason: denialReason() })] }),
     panel(null, list.element),
   );
 }
 
 /** Return why no user can be added, "" if one can: without a login, only the command line can. */
-export function whyNot() {
+export function denialReason() {
   return session.user ? "" : "the first user is added with sluicemq users add";
 }
 
@@ -48,10 +48,10 @@ const COLUMNS = [
     key: "name",
     label: "Name",
     head: true,
-    same: ({ name, superuser }) => `${name} ${superuser}`,
+    fingerprint: ({ name, superuser }) => `${name} ${superuser}`,
     show: ({ name, superuser }) => [
       h("a", { class: "name", href: userHref(name) }, name),
-      superuser && tag("superuser", "brass"),
+      superuser && badge("superuser", "brass"),
     ],
   },
   {
@@ -71,7 +71,7 @@ const COLUMNS = [
   {
     key: "permissions",
     label: "Permissions",
-    same: (item) => JSON.stringify([item.permissions, item.superuser]),
+    fingerprint: (item) => JSON.stringify([item.permissions, item.superuser]),
     show: ({ permissions = [], superuser }) => {
       if (superuser) return "all operations";
       if (!permissions.length) return "–";
@@ -81,7 +81,7 @@ const COLUMNS = [
 ];
 
 function none() {
-  return empty(
+  return emptyState(
     "No users",
     h(
       "p",
