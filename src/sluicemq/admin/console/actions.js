@@ -2,7 +2,7 @@
 // requests are repeated until all messages are processed.
 
 import { post } from "./api.js";
-import { ask } from "./dialogs.js";
+import { openForm } from "./dialogs.js";
 import { count, plural } from "./format.js";
 import { DestinationRef } from "./destination_ref.js";
 import { notify } from "./notifications.js";
@@ -23,15 +23,15 @@ const REASONS = {
 };
 
 /**
- * Do it with all that `which` names: {ids: […]}, {selector: "…"} or {all: true}, and subscription and
+ * Do it with all that `selection` names: {ids: […]}, {selector: "…"} or {all: true}, and subscription and
  * state. Gives {processed, failed: [{id, reason}]}.
  */
-export async function carryOut(place, action, which, target = null) {
+export async function applyAction(destination, action, selection, target = null) {
   const total = { processed: 0, failed: [] };
   let cursor = null;
   do {
-    const body = { action, ...which, ...(target && { target }), ...(cursor && { cursor }) };
-    const answer = await post(place.full("/messages/actions"), body);
+    const body = { action, ...selection, ...(target && { target }), ...(cursor && { cursor }) };
+    const answer = await post(destination.full("/messages/actions"), body);
     total.processed += answer.processed;
     total.failed.push(...(answer.failed ?? []));
     cursor = answer.next_cursor;
@@ -40,7 +40,7 @@ export async function carryOut(place, action, which, target = null) {
 }
 
 /** Describe the result of an operation. */
-export function outcome(verb, { processed, failed }) {
+export function resultText(verb, { processed, failed }) {
   const summary = `${plural(processed, "message")} ${verb}`;
   if (!failed.length) return summary;
   const reasons = new Map();
@@ -51,31 +51,31 @@ export function outcome(verb, { processed, failed }) {
   return `${summary}; skipped: ${skipped.join(", ")}`;
 }
 
-function notifyOutcome(verb, result) {
-  notify(outcome(verb, result), result.failed.length ? "bad" : "good");
+function notifyResult(verb, result) {
+  notify(resultText(verb, result), result.failed.length ? "bad" : "good");
 }
 
-/** `what` names the messages ("3 messages", "all messages"), `which` as above. All give whether it
+/** `messages` names the messages ("3 messages", "all messages"), `selection` as above. All give whether it
     was done. */
-export async function deleteMessages(place, what, which, verb = "Delete") {
-  const result = await ask({
-    title: `${verb} ${what} of ${place}?`,
+export async function deleteMessages(destination, messages, selection, verb = "Delete") {
+  const result = await openForm({
+    title: `${verb} ${messages} of ${destination}?`,
     text: ["They are deleted permanently and not delivered to any consumer."],
-    action: `${verb} ${what}`,
+    action: `${verb} ${messages}`,
     tone: "danger",
-    submit: () => carryOut(place, "delete", which),
+    submit: () => applyAction(destination, "delete", selection),
   });
-  if (result) notifyOutcome(verb === "Purge" ? "purged" : "deleted", result);
+  if (result) notifyResult(verb === "Purge" ? "purged" : "deleted", result);
   return result !== null;
 }
 
-export async function transferMessages(place, action, what, which) {
+export async function transferMessages(destination, action, messages, selection) {
   const verb = action === "move" ? "Move" : "Copy";
-  const lost =
-    action === "move" ? `They are removed from ${place}.` : `They also stay in ${place}.`;
-  const result = await ask({
-    title: `${verb} ${what} of ${place}`,
-    text: [lost],
+  const consequence =
+    action === "move" ? `They are removed from ${destination}.` : `They also stay in ${destination}.`;
+  const result = await openForm({
+    title: `${verb} ${messages} of ${destination}`,
+    text: [consequence],
     fields: [
       { name: "name", label: "Target", required: true },
       {
@@ -88,33 +88,33 @@ export async function transferMessages(place, action, what, which) {
         ],
       },
     ],
-    action: `${verb} ${what}`,
-    submit: ({ name, kind }) => carryOut(place, action, which, new DestinationRef(kind, name).toBody()),
+    action: `${verb} ${messages}`,
+    submit: ({ name, kind }) => applyAction(destination, action, selection, new DestinationRef(kind, name).toBody()),
   });
-  if (result) notifyOutcome(action === "move" ? "moved" : "copied", result);
+  if (result) notifyResult(action === "move" ? "moved" : "copied", result);
   return result !== null;
 }
 
-export async function redeliverMessages(place, what, which) {
-  const result = await ask({
-    title: `Redeliver ${what} of ${place}?`,
+export async function redeliverMessages(destination, messages, selection) {
+  const result = await openForm({
+    title: `Redeliver ${messages} of ${destination}?`,
     text: [
       "Unacked messages are requeued and delivered again; scheduled messages become ready now.",
     ],
-    action: `Redeliver ${what}`,
-    submit: () => carryOut(place, "redeliver", which),
+    action: `Redeliver ${messages}`,
+    submit: () => applyAction(destination, "redeliver", selection),
   });
-  if (result) notifyOutcome("made ready", result);
+  if (result) notifyResult("made ready", result);
   return result !== null;
 }
 
-export async function returnMessages(place, what, which) {
-  const result = await ask({
-    title: `Redrive ${what} of ${place}?`,
+export async function redriveMessages(destination, messages, selection) {
+  const result = await openForm({
+    title: `Redrive ${messages} of ${destination}?`,
     text: ["Each message is moved to its original destination with its delivery attempts reset."],
-    action: `Redrive ${what}`,
-    submit: () => carryOut(place, "redrive", which),
+    action: `Redrive ${messages}`,
+    submit: () => applyAction(destination, "redrive", selection),
   });
-  if (result) notifyOutcome("redriven", result);
+  if (result) notifyResult("redriven", result);
   return result !== null;
 }

@@ -22,7 +22,7 @@ export function isAborted(error) {
 }
 
 /** Return the URL of a resource of the API. Values of `query` that are null or "" are omitted. */
-export function address(path, query = {}) {
+export function apiUrl(path, query = {}) {
   const url = new URL(path, ROOT);
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
@@ -53,7 +53,7 @@ export async function call(method, path, { query, body, signal } = {}) {
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   let response;
   try {
-    response = await fetch(address(path, query), {
+    response = await fetch(apiUrl(path, query), {
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -70,7 +70,7 @@ export async function call(method, path, { query, body, signal } = {}) {
   }
   if (!response.ok) {
     const apiError = await readError(response);
-    if (apiError.status === 401) session.lost(apiError);
+    if (apiError.status === 401) session.end(apiError);
     throw apiError;
   }
   if (response.status === 204) return null;

@@ -2,7 +2,7 @@
 
 import { ApiError, get } from "./api.js";
 import { h, replaceContent } from "./dom.js";
-import { start, stop, take } from "./live.js";
+import { start, stop, setOverview } from "./live.js";
 import { errorElement } from "./parts.js";
 import { loader } from "./navigation.js";
 import { currentRoute } from "./router.js";
@@ -11,18 +11,18 @@ import { Shell } from "./shell.js";
 import { announce } from "./notifications.js";
 
 let shell = null;
-let leaving = new AbortController();
-let turns = 0;
+let pageLifetime = new AbortController();
+let navigations = 0;
 /** Whether the login page is open. */
-let loggedOut = false;
+let isLoginOpen = false;
 
-async function begin() {
+async function loadSession() {
   // requested together, because the overview, the first page of most users, needs both
   const first = currentRoute().steps.length === 0 ? get("overview").catch(() => null) : null;
   try {
-    session.take(await get("session"));
+    session.set(await get("session"));
   } catch (error) {
-    if (error instanceof ApiError && error.status === 401) return; // `lost` opens the login page
+    if (error instanceof ApiError && error.status === 401) return; // `end` opens the login page
     replaceContent(
       document.body,
       h(
@@ -33,44 +33,44 @@ async function begin() {
     );
     return;
   }
-  await enter(await first);
+  await openConsole(await first);
 }
 
-async function enter(overview = null) {
-  loggedOut = false;
-  shell ??= new Shell(() => session.lost(null));
+async function openConsole(overview = null) {
+  isLoginOpen = false;
+  shell ??= new Shell(() => session.end(null));
   replaceContent(document.body, shell.element);
-  shell.welcome();
+  shell.showUser();
   start();
-  if (overview) take(overview);
-  await turn(false);
+  if (overview) setOverview(overview);
+  await showPage(false);
 }
 
-async function login(reason) {
-  if (loggedOut) return;
-  loggedOut = true;
-  leaving.abort();
+async function openLogin(reason) {
+  if (isLoginOpen) return;
+  isLoginOpen = true;
+  pageLifetime.abort();
   stop();
   const { show } = await import("./pages/login.js");
-  show(reason, enter);
+  show(reason, openConsole);
 }
 
-/** Show the page of the address. `moved`: the user has come from another page. */
-async function turn(moved = true) {
+/** Show the page of the address. `isNavigation`: the user has come from another page. */
+async function showPage(isNavigation = true) {
   if (!session.known) return;
-  leaving.abort();
-  leaving = new AbortController();
-  turns += 1;
-  const mine = turns;
-  const place = { ...currentRoute(), signal: leaving.signal };
-  const load = loader(place.steps[0]);
-  shell.mark(place.steps[0] ?? "");
+  pageLifetime.abort();
+  pageLifetime = new AbortController();
+  navigations += 1;
+  const navigation = navigations;
+  const route = { ...currentRoute(), signal: pageLifetime.signal };
+  const loadPage = loader(route.steps[0]);
+  shell.markPage(route.steps[0] ?? "");
   let page;
   try {
-    page = load ? await load() : await import("./pages/not_found.js");
+    page = loadPage ? await loadPage() : await import("./pages/not_found.js");
   } catch {
     // after an upgrade of the broker, its files have other addresses
-    if (mine === turns) {
+    if (navigation === navigations) {
       const missing = new ApiError(
         0,
         "no-page",
@@ -83,11 +83,11 @@ async function turn(moved = true) {
     }
     return;
   }
-  if (mine !== turns) return;
-  replaceContent(shell.main, page.show(place));
-  const title = page.title(place);
+  if (navigation !== navigations) return;
+  replaceContent(shell.main, page.show(route));
+  const title = page.title(route);
   document.title = `${title} · SluiceMQ`;
-  if (moved) {
+  if (isNavigation) {
     window.scrollTo(0, 0);
     const heading = shell.main.querySelector("h1");
     (heading ?? shell.main).focus({ preventScroll: true });
@@ -95,6 +95,6 @@ async function turn(moved = true) {
   }
 }
 
-session.onLost(login);
-addEventListener("hashchange", () => turn());
-begin();
+session.onEnd(openLogin);
+addEventListener("hashchange", () => showPage());
+loadSession();

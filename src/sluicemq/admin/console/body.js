@@ -14,28 +14,28 @@ const PREVIEW = 160;
 
 /** JSON laid out in lines, with syntax highlighting. The original tokens are used, because numbers
     with many digits would lose precision if they were parsed. */
-function laidOut(text) {
+function formatJson(text) {
   const nodes = [];
   let depth = 0;
   const line = () => `\n${"  ".repeat(depth)}`;
-  let before = "";
+  let previous = "";
   for (const [, string, colon, sign, other] of text.matchAll(TOKEN)) {
     const closes = sign === "}" || sign === "]";
     if (closes) depth -= 1;
-    const opened = before === "{" || before === "[";
-    if (before && (closes ? !opened : opened || before === ",")) nodes.push(line());
+    const opened = previous === "{" || previous === "[";
+    if (previous && (closes ? !opened : opened || previous === ",")) nodes.push(line());
     if (sign === "{" || sign === "[") depth += 1;
     if (sign) nodes.push(sign);
     else if (colon) nodes.push(h("span", { class: "key" }, string), ": ");
     else if (string) nodes.push(h("span", { class: "string" }, string));
     else nodes.push(h("span", { class: "other" }, other));
-    before = sign ?? (colon ? ":" : "value");
+    previous = sign ?? (colon ? ":" : "value");
   }
   return nodes;
 }
 
 /** Return a hex dump with 16 bytes per line: offset, hexadecimal digits, text. */
-function dump(bytes) {
+function hexDump(bytes) {
   const lines = [];
   const dumped = bytes.slice(0, MAX_BYTES);
   for (let at = 0; at < dumped.length; at += PER_LINE) {
@@ -77,12 +77,12 @@ function typedMap(content) {
 }
 
 /** Return valid JSON with line breaks and indentation, and all other text unchanged. */
-function asText(text) {
+function textBody(text) {
   const trimmed = text.trimStart();
   if (trimmed.startsWith("{") || trimmed.startsWith("[")) {
     try {
       JSON.parse(text);
-      return block("Body, JSON", "", laidOut(text));
+      return block("Body, JSON", "", formatJson(text));
     } catch {
       // it only looks like JSON
     }
@@ -96,7 +96,7 @@ export function bodyView({ kind, encoding, value: content, class: named }) {
   switch (encoding) {
     case "text":
     case "json":
-      return content === "" ? h("p", { class: "hint" }, "The body is empty.") : asText(content);
+      return content === "" ? h("p", { class: "hint" }, "The body is empty.") : textBody(content);
     case "map":
       return typedMap(content);
     case "stream":
@@ -106,14 +106,14 @@ export function bodyView({ kind, encoding, value: content, class: named }) {
         "div",
         null,
         named && h("p", null, "Java object of the class ", h("code", null, named)),
-        block("Body, bytes", "hex", dump(decoded(content))),
+        block("Body, bytes", "hex", hexDump(decoded(content))),
       );
   }
 }
 
-function plain(typed) {
+function plainValue(typed) {
   return typed !== null && typeof typed === "object" && "value" in typed
-    ? plain(typed.value)
+    ? plainValue(typed.value)
     : typed;
 }
 
@@ -123,9 +123,9 @@ export function preview({ kind, encoding, value: content }) {
   let text = content;
   if (encoding === "map") {
     text = Object.entries(content)
-      .map(([name, typed]) => `${name} = ${plain(typed)}`)
+      .map(([name, typed]) => `${name} = ${plainValue(typed)}`)
       .join(", ");
-  } else if (encoding === "stream") text = content.map((typed) => String(plain(typed))).join(", ");
+  } else if (encoding === "stream") text = content.map((typed) => String(plainValue(typed))).join(", ");
   else if (encoding === "object" || encoding === "base64") {
     const bytes = decoded(content.slice(0, 64));
     text = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");

@@ -30,9 +30,9 @@ export class Chart {
     this.least = least;
     this.height = height;
     this.history = null;
-    this.pointed = null;
+    this.pointedIndex = null;
     this.width = 0;
-    this.mirrored = series.some((one) => one.down);
+    this.mirrored = series.some((item) => item.down);
     this.build();
   }
 
@@ -42,14 +42,14 @@ export class Chart {
     this.legend = h(
       "ul",
       { class: "legend" },
-      this.series.map((one, index) =>
-        h("li", null, sample(one), `${one.label} `, this.readings[index]),
+      this.series.map((item, index) =>
+        h("li", null, sample(item), `${item.label} `, this.readings[index]),
       ),
     );
     this.grid = s("g");
-    this.paths = this.series.map((one) => ({
-      area: one.area ? s("path", { class: `area ${one.tone}` }) : null,
-      line: s("path", { class: `line ${one.tone}${one.dash ? " dash" : ""}` }),
+    this.paths = this.series.map((item) => ({
+      area: item.area ? s("path", { class: `area ${item.tone}` }) : null,
+      line: s("path", { class: `line ${item.tone}${item.dash ? " dash" : ""}` }),
     }));
     this.cross = s("line", { class: "cross", y1: TOP, y2: this.height - BOTTOM });
     this.cross.setAttribute("visibility", "hidden");
@@ -71,8 +71,8 @@ export class Chart {
       this.drawing,
       this.details,
     );
-    this.drawing.addEventListener("pointermove", (event) => this.point(event.offsetX));
-    this.drawing.addEventListener("pointerleave", () => this.point(null));
+    this.drawing.addEventListener("pointermove", (event) => this.showPoint(event.offsetX));
+    this.drawing.addEventListener("pointerleave", () => this.showPoint(null));
     new ResizeObserver(([entry]) => {
       const width = Math.max(NARROWEST, Math.floor(entry.contentRect.width));
       if (width === this.width) return;
@@ -85,14 +85,14 @@ export class Chart {
   update(history, minutes) {
     this.history = history;
     this.start = history.end - minutes * MINUTE;
-    this.length = Math.max(0, ...this.series.map((one) => history[one.key]?.length ?? 0));
-    this.read();
+    this.length = Math.max(0, ...this.series.map((item) => history[item.key]?.length ?? 0));
+    this.showValues();
     this.draw();
     this.tabulate();
   }
 
-  value(one, index) {
-    return this.history[one.key]?.[index] ?? NaN;
+  value(item, index) {
+    return this.history[item.key]?.[index] ?? NaN;
   }
 
   /** Return the time of the sample with that index, in ms. */
@@ -110,21 +110,21 @@ export class Chart {
     const plotHeight = this.height - TOP - BOTTOM;
     const zero = this.mirrored ? TOP + plotHeight / 2 : TOP + plotHeight;
     const tall = this.mirrored ? plotHeight / 2 : plotHeight;
-    const highest = Math.max(0, ...this.series.flatMap((one) => known(this.history[one.key])));
+    const highest = Math.max(0, ...this.series.flatMap((item) => known(this.history[item.key])));
     const top = ceiling(highest, this.least);
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.drawGrid(top, zero, tall);
-    this.series.forEach((one, number) => {
-      const sign = one.down ? 1 : -1;
+    this.series.forEach((item, seriesIndex) => {
+      const sign = item.down ? 1 : -1;
       const points = [];
       for (let index = 0; index < this.length; index += 1) {
-        const value = this.value(one, index);
+        const value = this.value(item, index);
         if (Number.isFinite(value)) {
           points.push([this.x(this.at(index)), zero + (sign * tall * Math.min(value, top)) / top]);
         }
       }
       const line = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
-      const { area, line: stroke } = this.paths[number];
+      const { area, line: stroke } = this.paths[seriesIndex];
       // with nothing behind it one point alone is a dot
       stroke.setAttribute("d", line ? `M${line}h0` : "");
       if (area && line) {
@@ -153,7 +153,7 @@ export class Chart {
           ),
         ];
       }),
-      this.mirrored && this.series.map((one) => this.half(one)),
+      this.mirrored && this.series.map((item) => this.labelHalf(item)),
       times(this.start, this.history.end, Math.max(2, this.width / 90)).map((at) => {
         const x = this.x(at);
         const low = this.height - BOTTOM;
@@ -171,49 +171,49 @@ export class Chart {
   }
 
   /** Label the halves of a mirrored chart. */
-  half({ label, tone, down }) {
+  labelHalf({ label, tone, down }) {
     const y = down ? this.height - BOTTOM - 7 : TOP + 14;
     return s("text", { class: `axis ${tone}`, x: LEFT + 7, y }, label);
   }
 
   /** The values at the pointer, or the latest. */
-  read() {
-    const index = this.pointed ?? this.length - 1;
-    this.series.forEach((one, number) => {
-      const value = index >= 0 ? this.value(one, index) : NaN;
-      setText(this.readings[number], this.format(value));
+  showValues() {
+    const index = this.pointedIndex ?? this.length - 1;
+    this.series.forEach((item, seriesIndex) => {
+      const value = index >= 0 ? this.value(item, index) : NaN;
+      setText(this.readings[seriesIndex], this.format(value));
     });
-    setText(this.timeElement, this.pointed === null ? "" : timeOfDay(this.at(this.pointed)));
-    if (this.pointed === null) this.drawing.setAttribute("aria-label", this.summary());
+    setText(this.timeElement, this.pointedIndex === null ? "" : timeOfDay(this.at(this.pointedIndex)));
+    if (this.pointedIndex === null) this.drawing.setAttribute("aria-label", this.summary());
   }
 
   /** Return a description of the chart for screen readers. */
   summary() {
-    const descriptions = this.series.map((one) => {
-      const values = known(this.history[one.key]);
-      if (!values.length) return `${one.label}: nothing yet`;
+    const descriptions = this.series.map((item) => {
+      const values = known(this.history[item.key]);
+      if (!values.length) return `${item.label}: nothing yet`;
       const range = `between ${this.format(Math.min(...values))} and ${this.format(Math.max(...values))}`;
-      return `${one.label}: now ${this.format(values.at(-1))}, ${range}`;
+      return `${item.label}: now ${this.format(values.at(-1))}, ${range}`;
     });
     return `${this.title}, since ${timeOfDay(this.at(0), false)}. ${descriptions.join("; ")}`;
   }
 
-  point(x) {
+  showPoint(x) {
     if (!this.history || this.length < 2) return;
     if (x === null) {
-      this.pointed = null;
+      this.pointedIndex = null;
       this.cross.setAttribute("visibility", "hidden");
     } else {
       const { end, step_ms: step } = this.history;
       const share = (x - LEFT) / (this.width - LEFT - RIGHT);
       const ago = Math.round(((1 - share) * (end - this.start)) / step);
-      this.pointed = Math.min(this.length - 1, Math.max(0, this.length - 1 - ago));
-      const there = this.x(this.at(this.pointed));
+      this.pointedIndex = Math.min(this.length - 1, Math.max(0, this.length - 1 - ago));
+      const there = this.x(this.at(this.pointedIndex));
       this.cross.setAttribute("x1", there);
       this.cross.setAttribute("x2", there);
       this.cross.setAttribute("visibility", "visible");
     }
-    this.read();
+    this.showValues();
   }
 
   /** Return the values as a table, which is created when the user opens it. */
@@ -227,7 +227,7 @@ export class Chart {
           "tr",
           null,
           h("th", { scope: "row" }, timeOfDay(this.at(index))),
-          this.series.map((one) => h("td", null, this.format(this.value(one, index)))),
+          this.series.map((item) => h("td", null, this.format(this.value(item, index)))),
         ),
       );
     }
@@ -244,7 +244,7 @@ export class Chart {
             "tr",
             null,
             h("th", { scope: "col" }, "time"),
-            this.series.map((one) => h("th", { scope: "col" }, one.label)),
+            this.series.map((item) => h("th", { scope: "col" }, item.label)),
           ),
         ),
         h("tbody", null, rows),
@@ -257,10 +257,10 @@ function known(values) {
   return (values ?? []).filter(Number.isFinite);
 }
 
-function sample(one) {
+function sample(item) {
   return s(
     "svg",
     { class: "sample", viewBox: "0 0 16 8", "aria-hidden": "true" },
-    s("path", { class: `line ${one.tone}${one.dash ? " dash" : ""}`, d: "M0,4L16,4" }),
+    s("path", { class: `line ${item.tone}${item.dash ? " dash" : ""}`, d: "M0,4L16,4" }),
   );
 }

@@ -1,8 +1,8 @@
 // Commands to copy into a terminal, with the addresses that this broker listens on.
 
 /** Protocols that `sluicemq send` speaks, the simplest first. */
-const SPOKEN = ["phpmq", "msglite", "vibemq", "jmq"];
-const ANYWHERE = new Set(["0.0.0.0", "[::]", "*", ""]);
+const CLIENT_PROTOCOLS = ["phpmq", "msglite", "vibemq", "jmq"];
+const WILDCARD_HOSTS = new Set(["0.0.0.0", "[::]", "*", ""]);
 
 /** Return the text quoted for a shell. */
 export function quoted(word) {
@@ -16,14 +16,14 @@ function reachable(url) {
   const rest = base.slice(base.indexOf("://") + 3).replace(/\/$/, "");
   const host = rest.slice(0, rest.lastIndexOf(":"));
   const port = rest.slice(rest.lastIndexOf(":"));
-  return { scheme, address: `${scheme}://${ANYWHERE.has(host) ? location.hostname : host}${port}` };
+  return { scheme, address: `${scheme}://${WILDCARD_HOSTS.has(host) ? location.hostname : host}${port}` };
 }
 
-function spoken(listeners) {
+function clientAddress(listeners) {
   const open = (listeners ?? []).map(({ url }) => reachable(url));
-  for (const protocol of SPOKEN) {
-    const found = open.find(({ scheme }) => scheme === protocol);
-    if (found) return found.address;
+  for (const protocol of CLIENT_PROTOCOLS) {
+    const match = open.find(({ scheme }) => scheme === protocol);
+    if (match) return match.address;
   }
   return null;
 }
@@ -35,14 +35,14 @@ function api(name) {
 
 /** Return a command that sends a message to a queue. */
 export function sendCommand(listeners, name, body = "hello") {
-  const address = spoken(listeners);
+  const address = clientAddress(listeners);
   if (address) return `sluicemq send ${quoted(`${address}/${encoded(name)}`)} ${quoted(body)}`;
   return `curl --json '{"body": "${body}"}' ${quoted(api(name))}`;
 }
 
 /** Return a command that receives a message; null if no listener has a suitable protocol. */
 export function receiveCommand(listeners, name) {
-  const address = spoken(listeners);
+  const address = clientAddress(listeners);
   return address && `sluicemq receive ${quoted(`${address}/${encoded(name)}`)}`;
 }
 

@@ -10,10 +10,10 @@ import { field, values } from "./fields.js";
  * {title, text: […], fields: […], action, tone: "danger", submit(values)}; `text` are paragraphs,
  * `fields` as in fields.js. An error of `submit` is displayed in the dialog, which stays open.
  */
-export function ask({ title, text = [], fields = [], action, tone = "", submit }) {
+export function openForm({ title, text = [], fields = [], action, tone = "", submit }) {
   const heading = uniqueId("dialog");
   const alert = h("p", { class: "error", role: "alert", hidden: true });
-  const done = h("button", { type: "submit", class: tone || "primary" }, action);
+  const submitButton = h("button", { type: "submit", class: tone || "primary" }, action);
   const cancel = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
   const form = h(
     "form",
@@ -22,7 +22,7 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
     text.map((paragraph) => (paragraph instanceof Node ? paragraph : h("p", null, paragraph))),
     fields.map(field),
     alert,
-    h("div", { class: "buttons" }, cancel, done),
+    h("div", { class: "buttons" }, cancel, submitButton),
   );
   const dialog = h(
     "dialog",
@@ -34,7 +34,7 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       alert.hidden = true;
-      done.disabled = true;
+      submitButton.disabled = true;
       try {
         result = (await submit(values(form, fields))) ?? true;
         dialog.close();
@@ -43,7 +43,7 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
         replaceContent(alert, error.message);
         alert.hidden = false;
       } finally {
-        done.disabled = false;
+        submitButton.disabled = false;
       }
     });
     dialog.addEventListener("close", () => {
@@ -59,7 +59,7 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
 }
 
 /** Show a dialog without fields. */
-export function show(title, ...content) {
+export function showDialog(title, ...content) {
   const heading = uniqueId("dialog");
   const close = h(
     "button",

@@ -68,22 +68,22 @@ export function field(spec) {
   const input = control(spec, id, hint);
   const label = h("label", { for: id }, spec.label);
   const key = spec.key ?? spec.name;
-  const named = [label, key && h("code", { class: "field-key" }, key)];
-  const below = hint && h("p", { class: "hint", id: hint }, spec.hint);
+  const labels = [label, key && h("code", { class: "field-key" }, key)];
+  const hintElement = hint && h("p", { class: "hint", id: hint }, spec.hint);
   if (spec.kind === "check") {
     return h(
       "div",
       { class: "field field-check" },
-      h("div", { class: "pair" }, input, named),
-      below,
+      h("div", { class: "pair" }, input, labels),
+      hintElement,
     );
   }
   return h(
     "div",
     { class: `field field-${spec.kind ?? "text"}` },
-    h("div", { class: "field-label" }, named),
+    h("div", { class: "field-label" }, labels),
     input,
-    below,
+    hintElement,
   );
 }
 

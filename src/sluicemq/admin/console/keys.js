@@ -3,7 +3,7 @@
 // They can be disabled, because dictation software may trigger them unintentionally (WCAG 2.1.4),
 // and are ignored while an input has the focus.
 
-import { show } from "./dialogs.js";
+import { showDialog } from "./dialogs.js";
 import { h } from "./dom.js";
 import { visiblePages } from "./navigation.js";
 import { go } from "./router.js";
@@ -12,9 +12,9 @@ const STORED = "sluicemq.keys";
 /** Time in ms for the key after `g`. */
 const SEQUENCE_MS = 1_500;
 
-let leading = 0;
+let prefixPressedAt = 0;
 
-function enabled() {
+function isEnabled() {
   try {
     return localStorage.getItem(STORED) !== "off";
   } catch {
@@ -22,7 +22,7 @@ function enabled() {
   }
 }
 
-function enable(on) {
+function setEnabled(on) {
   try {
     localStorage.setItem(STORED, on ? "on" : "off");
   } catch {
@@ -30,20 +30,20 @@ function enable(on) {
   }
 }
 
-function typing(target) {
+function isTyping(target) {
   return (
     target instanceof HTMLElement && target.closest("input, textarea, select, dialog") !== null
   );
 }
 
 /** Enable the shortcuts; `actions` are {search(), theme()}. */
-export function listen(actions) {
+export function enableShortcuts(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-    if (typing(event.target) || !enabled()) return;
-    const led = Date.now() - leading < SEQUENCE_MS;
-    leading = 0;
-    if (led) {
+    if (isTyping(event.target) || !isEnabled()) return;
+    const hasPrefix = Date.now() - prefixPressedAt < SEQUENCE_MS;
+    prefixPressedAt = 0;
+    if (hasPrefix) {
       const page = visiblePages().find(({ keys }) => keys === event.key);
       if (page) {
         event.preventDefault();
@@ -51,16 +51,16 @@ export function listen(actions) {
       }
       return;
     }
-    if (event.key === "g") leading = Date.now();
+    if (event.key === "g") prefixPressedAt = Date.now();
     else if (event.key === "/") {
       event.preventDefault();
       actions.search();
-    } else if (event.key === "?") help();
+    } else if (event.key === "?") showShortcuts();
     else if (event.key === "d") actions.theme();
   });
 }
 
-function keyed(keys, what) {
+function shortcutRow(keys, description) {
   return h(
     "tr",
     null,
@@ -69,16 +69,16 @@ function keyed(keys, what) {
       { scope: "row" },
       keys.map((key, index) => [index > 0 && " then ", h("kbd", null, key)]),
     ),
-    h("td", null, what),
+    h("td", null, description),
   );
 }
 
 /** Show the list of shortcuts. */
-export function help() {
-  const box = h("input", { type: "checkbox", id: "keys-on" });
-  box.checked = enabled();
-  box.addEventListener("change", () => enable(box.checked));
-  show(
+export function showShortcuts() {
+  const checkbox = h("input", { type: "checkbox", id: "keys-on" });
+  checkbox.checked = isEnabled();
+  checkbox.addEventListener("change", () => setEnabled(checkbox.checked));
+  showDialog(
     "Keys",
     h(
       "table",
@@ -87,13 +87,13 @@ export function help() {
       h(
         "tbody",
         null,
-        keyed(["/"], "search"),
-        keyed(["?"], "this list"),
-        keyed(["d"], "dark mode"),
-        visiblePages().map((page) => keyed(["g", page.keys], page.label)),
-        keyed(["Esc"], "close, or leave the search"),
+        shortcutRow(["/"], "search"),
+        shortcutRow(["?"], "this list"),
+        shortcutRow(["d"], "dark mode"),
+        visiblePages().map((page) => shortcutRow(["g", page.keys], page.label)),
+        shortcutRow(["Esc"], "close, or leave the search"),
       ),
     ),
-    h("p", { class: "pair" }, box, h("label", { for: "keys-on" }, "Enable single-key shortcuts")),
+    h("p", { class: "pair" }, checkbox, h("label", { for: "keys-on" }, "Enable single-key shortcuts")),
   );
 }

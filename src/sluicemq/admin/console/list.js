@@ -10,8 +10,8 @@ import { Pager, Table } from "./table.js";
 import { announce } from "./notifications.js";
 
 /** ms after the last key in a filter until the list is requested. */
-const PAUSE = 200;
-const SIZE = 50;
+const INPUT_DELAY_MS = 200;
+const PAGE_SIZE = 50;
 
 export class List {
   /**
@@ -19,7 +19,7 @@ export class List {
    *  inUrl: false}
    *
    * `path` in the API, `fixed` parameters that the user does not choose; `filters` as made by the
-   * functions below; `none` returns the content of an empty list; with `inUrl: false` nothing is kept in
+   * functions below; `emptyContent` returns the content of an empty list; with `inUrl: false` nothing is kept in
    * the address of the page, which belongs to another list.
    */
   constructor({
@@ -28,22 +28,22 @@ export class List {
     filters = [],
     sort = "",
     order = "asc",
-    size = SIZE,
+    size = PAGE_SIZE,
     interval = 3_000,
     ...rest
   }) {
     Object.assign(this, { path, fixed, filters, size, interval, ...rest });
-    this.usual = { sort, order };
+    this.defaults = { sort, order };
     const query = rest.inUrl === false ? new URLSearchParams() : currentRoute().query;
     this.page = Math.max(1, Number.parseInt(query.get("page") ?? "1", 10) || 1);
     this.sort = query.get("sort") ?? sort;
     this.order = query.get("order") ?? order;
-    this.pager = new Pager(this.table.caption, (page) => this.turn(page));
+    this.pager = new Pager(this.table.caption, (page) => this.openPage(page));
     this.table = new Table({ ...this.table, onSort: (column) => this.sortBy(column) });
     this.emptyState = h("div", { hidden: true });
     this.content = h("div", null, this.table.element, this.pager.element, this.emptyState);
     this.rows = h("div", null, this.content);
-    for (const filter of filters) filter.bind(query.get(filter.name) ?? "", () => this.filtered());
+    for (const filter of filters) filter.bind(query.get(filter.name) ?? "", () => this.applyFilters());
     this.element = h(
       "div",
       { class: "list" },
@@ -51,27 +51,27 @@ export class List {
         h(
           "div",
           { class: "filters" },
-          filters.map((one) => one.element),
+          filters.map((filter) => filter.element),
         ),
       this.rows,
     );
     this.table.element.hidden = this.pager.element.hidden = true;
     this.table.sorted(this.sort, this.order);
-    this.look = loading(this.rows, () => this.ask(), this.signal);
-    this.ended = every(this.interval, () => this.look(), this.signal);
+    this.refresh = loading(this.rows, () => this.load(), this.signal);
+    this.polling = every(this.interval, () => this.refresh(), this.signal);
   }
 
-  get chosen() {
+  get filterValues() {
     return Object.fromEntries(this.filters.map((filter) => [filter.name, filter.value]));
   }
 
-  async ask() {
+  async load() {
     this.request?.abort();
     const request = new AbortController();
     this.request = request;
     const query = {
       ...this.fixed,
-      ...this.chosen,
+      ...this.filterValues,
       offset: (this.page - 1) * this.size,
       limit: this.size,
       ...(this.sort && { sort: this.sort, order: this.order }),
@@ -85,45 +85,45 @@ export class List {
     this.total = total;
     if (!items.length && total > 0 && this.page > 1) {
       // the items of the last page have been removed
-      this.turn(Math.ceil(total / this.size));
+      this.openPage(Math.ceil(total / this.size));
       return;
     }
     this.table.update(items);
     this.pager.update({ page: this.page, size: this.size, total });
     this.table.element.hidden = total === 0;
-    const filtered = Object.values(this.chosen).some(Boolean);
+    const filtered = Object.values(this.filterValues).some(Boolean);
     const state = total > 0 ? "" : `none ${filtered}`;
-    if (state !== this.emptied) {
-      this.emptied = state;
-      replaceContent(this.emptyState, state && this.none(filtered));
+    if (state !== this.emptyReason) {
+      this.emptyReason = state;
+      replaceContent(this.emptyState, state && this.emptyContent(filtered));
       this.emptyState.hidden = !state;
     }
     if (this.rows.firstChild !== this.content) replaceContent(this.rows, this.content);
     this.onUpdate?.(answer);
   }
 
-  keep() {
+  storeState() {
     if (this.inUrl === false) return;
-    const usual = this.sort === this.usual.sort && this.order === this.usual.order;
+    const isDefaultOrder = this.sort === this.defaults.sort && this.order === this.defaults.order;
     storeQuery({
-      ...this.chosen,
+      ...this.filterValues,
       page: this.page > 1 ? this.page : "",
-      sort: usual ? "" : this.sort,
-      order: usual ? "" : this.order,
+      sort: isDefaultOrder ? "" : this.sort,
+      order: isDefaultOrder ? "" : this.order,
     });
   }
 
-  async filtered() {
+  async applyFilters() {
     this.page = 1;
-    this.keep();
-    await this.look();
+    this.storeState();
+    await this.refresh();
     announce(this.total === 1 ? "1 found" : `${this.total} found`);
   }
 
-  async turn(page) {
+  async openPage(page) {
     this.page = page;
-    this.keep();
-    await this.look();
+    this.storeState();
+    await this.refresh();
     announce(`Page ${page}`);
   }
 
@@ -132,8 +132,8 @@ export class List {
     else [this.sort, this.order] = [key, first];
     this.page = 1;
     this.table.sorted(this.sort, this.order);
-    this.keep();
-    await this.look();
+    this.storeState();
+    await this.refresh();
     announce(`Sorted by ${label}, ${this.order === "asc" ? "ascending" : "descending"}`);
   }
 }
@@ -155,12 +155,12 @@ class Filter {
     return this.control.value.trim();
   }
 
-  bind(value, changed) {
+  bind(value, onChange) {
     this.control.value = value;
     let timer = 0;
     this.control.addEventListener("input", () => {
       clearTimeout(timer);
-      timer = setTimeout(changed, this.control.tagName === "SELECT" ? 0 : PAUSE);
+      timer = setTimeout(onChange, this.control.tagName === "SELECT" ? 0 : INPUT_DELAY_MS);
     });
   }
 }

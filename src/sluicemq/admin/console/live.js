@@ -6,17 +6,17 @@
 import { ROOT, ApiError, get } from "./api.js";
 
 /** Delay of reconnecting in ms: it doubles from the first value to the second. */
-const FIRST = 500;
-const LAST = 8_000;
+const MIN_RETRY_MS = 500;
+const MAX_RETRY_MS = 8_000;
 /** ms without an event after which the stream is closed. */
-const SILENCE = 12_000;
+const SILENCE_TIMEOUT_MS = 12_000;
 
 const watchers = new Set();
 const stateWatchers = new Set();
 let source = null;
-let delay = FIRST;
-let retry = 0;
-let silence = 0;
+let retryDelay = MIN_RETRY_MS;
+let retryTimer = 0;
+let silenceTimer = 0;
 let enabled = false;
 
 export const live = {
@@ -39,7 +39,7 @@ export function watchState(callback) {
 }
 
 /** Take over statistics that were requested, not received from the stream. */
-export function take(overview) {
+export function setOverview(overview) {
   live.overview = overview;
   for (const callback of watchers) callback(overview);
 }
@@ -50,14 +50,14 @@ function setState(state) {
   for (const callback of stateWatchers) callback(state);
 }
 
-function resetSilence() {
-  clearTimeout(silence);
-  silence = setTimeout(lose, SILENCE);
+function restartSilenceTimer() {
+  clearTimeout(silenceTimer);
+  silenceTimer = setTimeout(onStreamLost, SILENCE_TIMEOUT_MS);
 }
 
 function close() {
-  clearTimeout(silence);
-  clearTimeout(retry);
+  clearTimeout(silenceTimer);
+  clearTimeout(retryTimer);
   source?.close();
   source = null;
 }
@@ -67,36 +67,36 @@ function open() {
   if (!enabled || document.hidden) return;
   source = new EventSource(new URL("events", ROOT), { withCredentials: true });
   source.addEventListener("overview", (event) => {
-    delay = FIRST;
-    resetSilence();
+    retryDelay = MIN_RETRY_MS;
+    restartSilenceTimer();
     setState("live");
-    take(JSON.parse(event.data));
+    setOverview(JSON.parse(event.data));
   });
-  source.addEventListener("logout", lose);
-  source.onopen = resetSilence;
-  source.onerror = lose;
-  resetSilence();
+  source.addEventListener("logout", onStreamLost);
+  source.onopen = restartSilenceTimer;
+  source.onerror = onStreamLost;
+  restartSilenceTimer();
 }
 
 /** The stream has ended: find out whether the broker or only the session has. A broker at
     its limit of streams still answers requests for statistics. */
-async function lose() {
+async function onStreamLost() {
   close();
   try {
-    take(await get("overview"));
+    setOverview(await get("overview"));
     setState("live");
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) return; // the login page is open
     setState("gone");
   }
-  clearTimeout(retry);
-  retry = setTimeout(open, delay);
-  delay = Math.min(delay * 2, LAST);
+  clearTimeout(retryTimer);
+  retryTimer = setTimeout(open, retryDelay);
+  retryDelay = Math.min(retryDelay * 2, MAX_RETRY_MS);
 }
 
 /** Reconnect without delay. */
 export function reconnect() {
-  delay = FIRST;
+  retryDelay = MIN_RETRY_MS;
   open();
 }
 

@@ -44,12 +44,12 @@ export function button(label, onclick, { tone = "", disabledReason = "", name = 
 
 /** Return a terminal command with a button that copies it. */
 export function command(text) {
-  const copy = h(
+  const copyButton = h(
     "button",
     { type: "button", class: "copy", "aria-label": `Copy: ${text}` },
     "Copy",
   );
-  copy.addEventListener("click", async () => {
+  copyButton.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text);
       notify("Copied");
@@ -57,7 +57,7 @@ export function command(text) {
       notify("The browser does not allow access to the clipboard", "bad");
     }
   });
-  return h("div", { class: "command" }, h("code", null, text), copy);
+  return h("div", { class: "command" }, h("code", null, text), copyButton);
 }
 
 /** Return the content of an empty list: the reason, and what the user can do. */
@@ -66,13 +66,13 @@ export function emptyState(title, ...content) {
 }
 
 /** Return an error message, shown in place of the requested content. */
-export function errorElement(error, again = null) {
+export function errorElement(error, retry = null) {
   const text = error instanceof ApiError ? error.message : `Console error: ${error}`;
   return h(
     "div",
     { class: "failure", role: "alert", "data-message": error.message },
     h("p", null, text),
-    again && h("button", { type: "button", onclick: again }, "Try again"),
+    retry && h("button", { type: "button", onclick: retry }, "Try again"),
   );
 }
 
@@ -88,12 +88,12 @@ export function valueList(pairs) {
 /** Return a large number with a label; `set(text)` changes it. */
 export function reading(name, tone = "") {
   const figure = h("b", { class: "figure" });
-  const below = h("small");
+  const noteElement = h("small");
   return {
-    element: h("div", { class: `reading ${tone}` }, h("span", null, name), figure, below),
+    element: h("div", { class: `reading ${tone}` }, h("span", null, name), figure, noteElement),
     set(text, note = "") {
       setText(figure, text);
-      setText(below, note);
+      setText(noteElement, note);
     },
   };
 }
@@ -117,18 +117,18 @@ export function badge(text, tone = "") {
  * displayed in its place. Late responses are ignored.
  */
 export function loading(element, load, signal) {
-  let turn = 0;
-  return async function again() {
-    turn += 1;
-    const mine = turn;
+  let calls = 0;
+  return async function retry() {
+    calls += 1;
+    const call = calls;
     try {
       await load();
     } catch (error) {
-      if (isAborted(error) || signal.aborted || mine !== turn) return;
+      if (isAborted(error) || signal.aborted || call !== calls) return;
       if (!(error instanceof ApiError)) console.error(error);
       // a repeated failure is not announced again
-      const there = element.querySelector(".failure")?.dataset.message === error.message;
-      if (error.status !== 401 && !there) replaceContent(element, errorElement(error, again));
+      const isShown = element.querySelector(".failure")?.dataset.message === error.message;
+      if (error.status !== 401 && !isShown) replaceContent(element, errorElement(error, retry));
     }
   };
 }

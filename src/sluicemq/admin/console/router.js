@@ -22,8 +22,8 @@ function decode(step) {
 export function storeQuery(values) {
   const [path] = location.hash.split("?", 1);
   const query = new URLSearchParams();
-  const kept = currentRoute().query.get("name_base64");
-  if (kept) query.set("name_base64", kept);
+  const encodedName = currentRoute().query.get("name_base64");
+  if (encodedName) query.set("name_base64", encodedName);
   for (const [name, value] of Object.entries(values)) {
     if (value !== null && value !== undefined && value !== "") query.set(name, value);
   }

@@ -9,13 +9,13 @@ import { visiblePages } from "./navigation.js";
 import { go } from "./router.js";
 
 /** ms after the last key until the results are requested. */
-const PAUSE = 120;
+const INPUT_DELAY_MS = 120;
 const MAX_RESULTS = 8;
 
 export class Search {
   constructor() {
-    this.found = [];
-    this.at = -1;
+    this.results = [];
+    this.activeIndex = -1;
     this.request = null;
     this.timer = 0;
     const name = uniqueId("found");
@@ -45,9 +45,9 @@ export class Search {
       h("kbd", { "aria-hidden": "true" }, "/"),
       this.list,
     );
-    this.input.addEventListener("input", () => this.later());
-    this.input.addEventListener("focus", () => this.later());
-    this.input.addEventListener("keydown", (event) => this.press(event));
+    this.input.addEventListener("input", () => this.scheduleLoad());
+    this.input.addEventListener("focus", () => this.scheduleLoad());
+    this.input.addEventListener("keydown", (event) => this.handleKey(event));
     this.input.addEventListener("blur", () => this.close());
   }
 
@@ -56,12 +56,12 @@ export class Search {
     this.input.select();
   }
 
-  later() {
+  scheduleLoad() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.ask(), PAUSE);
+    this.timer = setTimeout(() => this.load(), INPUT_DELAY_MS);
   }
 
-  async ask() {
+  async load() {
     this.request?.abort();
     const text = this.input.value.trim();
     if (!text) {
@@ -70,15 +70,15 @@ export class Search {
     }
     const request = new AbortController();
     this.request = request;
-    const needle = text.toLowerCase();
+    const term = text.toLowerCase();
     const pages = visiblePages()
-      .filter(({ label }) => label.toLowerCase().includes(needle))
+      .filter(({ label }) => label.toLowerCase().includes(term))
       .map(({ label, step }) => ({ label, note: "page", hash: `#/${step}` }));
-    let named = [];
+    let destinations = [];
     try {
       const query = { filter: text, limit: MAX_RESULTS, sort: "name" };
       const { items } = await get("destinations", query, request.signal);
-      named = items.map((item) => ({
+      destinations = items.map((item) => ({
         label: item.name,
         note: `${item.kind}, ${compact(item.ready)} ready`,
         hash: DestinationRef.of(item).href(),
@@ -93,15 +93,15 @@ export class Search {
       note: "list",
       hash: `#/destinations?${new URLSearchParams({ filter: text })}`,
     };
-    this.open([...named, ...pages, all]);
+    this.open([...destinations, ...pages, all]);
   }
 
-  open(found) {
-    this.found = found;
-    this.at = -1;
+  open(results) {
+    this.results = results;
+    this.activeIndex = -1;
     replaceContent(
       this.list,
-      found.map((one, index) =>
+      results.map((result, index) =>
         h(
           "li",
           {
@@ -111,11 +111,11 @@ export class Search {
             // before the input loses the focus
             onpointerdown: (event) => {
               event.preventDefault();
-              this.take(index);
+              this.select(index);
             },
           },
-          h("span", { class: one.name ? "name" : "" }, one.label),
-          h("small", null, one.note),
+          h("span", { class: result.name ? "name" : "" }, result.label),
+          h("small", null, result.note),
         ),
       ),
     );
@@ -126,46 +126,46 @@ export class Search {
   close() {
     clearTimeout(this.timer);
     this.request?.abort();
-    this.found = [];
-    this.at = -1;
+    this.results = [];
+    this.activeIndex = -1;
     this.list.hidden = true;
     replaceContent(this.list);
     this.input.setAttribute("aria-expanded", "false");
     this.input.removeAttribute("aria-activedescendant");
   }
 
-  mark(index) {
+  activate(index) {
     const options = [...this.list.children];
-    options[this.at]?.setAttribute("aria-selected", "false");
-    this.at = (index + options.length) % options.length;
-    options[this.at].setAttribute("aria-selected", "true");
-    options[this.at].scrollIntoView({ block: "nearest" });
-    this.input.setAttribute("aria-activedescendant", options[this.at].id);
+    options[this.activeIndex]?.setAttribute("aria-selected", "false");
+    this.activeIndex = (index + options.length) % options.length;
+    options[this.activeIndex].setAttribute("aria-selected", "true");
+    options[this.activeIndex].scrollIntoView({ block: "nearest" });
+    this.input.setAttribute("aria-activedescendant", options[this.activeIndex].id);
   }
 
-  take(index) {
-    const { hash } = this.found[index];
+  select(index) {
+    const { hash } = this.results[index];
     this.input.value = "";
     this.input.blur();
     go(hash);
   }
 
-  press(event) {
+  handleKey(event) {
     if (event.key === "Escape") {
       this.input.value = "";
       this.input.blur();
     } else if (event.key === "Enter") {
       const text = this.input.value.trim();
-      if (this.at >= 0) this.take(this.at);
+      if (this.activeIndex >= 0) this.select(this.activeIndex);
       else if (text) {
         this.input.value = "";
         this.input.blur();
         go(`#/destinations?${new URLSearchParams({ filter: text })}`);
       }
-    } else if (this.found.length && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+    } else if (this.results.length && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
       event.preventDefault();
       const down = event.key === "ArrowDown";
-      this.mark(this.at < 0 && !down ? this.found.length - 1 : this.at + (down ? 1 : -1));
+      this.activate(this.activeIndex < 0 && !down ? this.results.length - 1 : this.activeIndex + (down ? 1 : -1));
     }
   }
 }

@@ -14,13 +14,13 @@ function matches(permission, destination) {
   const first = parts.shift();
   const last = parts.pop();
   if (!name.startsWith(first)) return false;
-  let at = first.length;
+  let start = first.length;
   for (const part of parts) {
-    const found = name.indexOf(part, at);
-    if (found < 0) return false;
-    at = found + part.length;
+    const position = name.indexOf(part, start);
+    if (position < 0) return false;
+    start = position + part.length;
   }
-  return name.length - last.length >= at && name.endsWith(last);
+  return name.length - last.length >= start && name.endsWith(last);
 }
 
 export const session = {
@@ -31,19 +31,19 @@ export const session = {
   known: false,
 
   /** Store the session that the API has returned. */
-  take({ user = "", superuser = false, csrf_token: csrfToken = "", permissions = [] }) {
+  set({ user = "", superuser = false, csrf_token: csrfToken = "", permissions = [] }) {
     Object.assign(this, { user, superuser, csrfToken, permissions, known: true });
   },
 
   /** End the session; the listeners open the login page. */
-  lost(reason) {
+  end(reason) {
     this.known = false;
     this.csrfToken = "";
     for (const listener of listeners) listener(reason);
   },
 
   /** Call back when a request was rejected because the session has ended. */
-  onLost(listener) {
+  onEnd(listener) {
     listeners.add(listener);
   },
 

@@ -24,7 +24,7 @@ const GROUPS = [
         label: "Overflow policy",
         kind: "choice",
         options: OVERFLOW,
-        usual: "reject-new",
+        defaultValue: "reject-new",
       },
     ],
   ],
@@ -45,8 +45,8 @@ const GROUPS = [
         kind: "ms",
         hint: "Doubles each time.",
       },
-      { name: "retry_delay_max", label: "Maximum retry delay", kind: "ms", usual: 120_000 },
-      { name: "priority_ordering", label: "Order by priority", kind: "check", usual: true },
+      { name: "retry_delay_max", label: "Maximum retry delay", kind: "ms", defaultValue: 120_000 },
+      { name: "priority_ordering", label: "Order by priority", kind: "check", defaultValue: true },
       { name: "auto_ack", label: "Automatic acknowledgement, VibeMQ", kind: "check" },
     ],
   ],
@@ -82,15 +82,15 @@ const GROUPS = [
         name: "idle_timeout",
         label: "Delete when unused for",
         kind: "ms",
-        usual: null,
+        defaultValue: null,
         hint: "If empty, the broker's default applies; 0 means never.",
       },
     ],
   ],
 ];
 
-function usual(spec) {
-  if ("defaultValue" in spec) return spec.usual;
+function defaultValue(spec) {
+  if ("defaultValue" in spec) return spec.defaultValue;
   if (spec.kind === "check") return false;
   return spec.kind ? 0 : "";
 }
@@ -100,7 +100,7 @@ function specsFor(kind, settings) {
     name,
     specs
       .filter((spec) => !spec.only || spec.only === kind)
-      .map((spec) => ({ ...spec, min: 0, value: settings[spec.name] ?? usual(spec) })),
+      .map((spec) => ({ ...spec, min: 0, value: settings[spec.name] ?? defaultValue(spec) })),
   ]);
 }
 
@@ -114,9 +114,9 @@ export function settingFields(kind, settings = {}) {
 /** Return the settings that differ from `before`; an emptied field is null, which restores the default. */
 export function changedSettings(form, kind, before) {
   const specs = specsFor(kind, before).flatMap(([, all]) => all);
-  const typed = values(form, specs);
+  const entered = values(form, specs);
   const changed = specs.filter(
-    ({ name, value }) => String(typed[name] ?? "") !== String(value ?? ""),
+    ({ name, value }) => String(entered[name] ?? "") !== String(value ?? ""),
   );
-  return Object.fromEntries(changed.map(({ name }) => [name, typed[name]]));
+  return Object.fromEntries(changed.map(({ name }) => [name, entered[name]]));
 }

@@ -3,7 +3,7 @@
 import { isAborted, remove } from "./api.js";
 import { h, replaceContent, s, setText } from "./dom.js";
 import { compact } from "./format.js";
-import { help, listen } from "./keys.js";
+import { showShortcuts, enableShortcuts } from "./keys.js";
 import { live, reconnect, watch, watchState } from "./live.js";
 import { entry, visiblePages } from "./navigation.js";
 import { Search } from "./search.js";
@@ -47,16 +47,16 @@ function toggleTheme() {
 }
 
 export class Shell {
-  constructor(leave) {
+  constructor(onLogout) {
     this.search = new Search();
-    this.lamp = h("span", { class: "lamp" }, h("i", { "aria-hidden": "true" }), h("span"));
+    this.status = h("span", { class: "lamp" }, h("i", { "aria-hidden": "true" }), h("span"));
     this.main = h("main", { id: "main", tabindex: "-1" });
     this.pages = h("ul");
     this.nav = h(
       "nav",
       { class: "rail", id: "pages", "aria-label": "Pages" },
       this.pages,
-      this.foot(leave),
+      this.footer(onLogout),
     );
     this.banner = h("div", { class: "banner", role: "alert" });
     this.menu = h(
@@ -64,7 +64,7 @@ export class Shell {
       { type: "button", class: "menu", "aria-expanded": "false", "aria-controls": "pages" },
       "Menu",
     );
-    this.menu.addEventListener("click", () => this.fold(this.menu.ariaExpanded !== "true"));
+    this.menu.addEventListener("click", () => this.setMenuOpen(this.menu.ariaExpanded !== "true"));
     const skip = h("a", { class: "skip", href: "#main" }, "Skip to the page");
     skip.addEventListener("click", (event) => {
       event.preventDefault();
@@ -80,29 +80,29 @@ export class Shell {
         this.menu,
         h("a", { class: "brand", href: "#/" }, logo(), h("span", null, "SluiceMQ")),
         this.search.element,
-        this.lamp,
+        this.status,
       ),
       this.nav,
       h("div", { class: "stage" }, this.banner, this.main),
       notificationAreas(),
     );
-    listen({ search: () => this.search.focus(), theme: () => this.toggleTheme() });
+    enableShortcuts({ search: () => this.search.focus(), theme: () => this.toggleTheme() });
     systemTheme.addEventListener("change", () => this.showTheme());
-    watchState((state) => this.light(state));
-    watch((overview) => this.counts(overview));
-    this.light(live.state);
+    watchState((state) => this.showState(state));
+    watch((overview) => this.showCounts(overview));
+    this.showState(live.state);
   }
 
-  foot(leave) {
+  footer(onLogout) {
     this.user = h("a", { class: "user", href: "#/account" });
-    this.leave = h("button", { type: "button", class: "quiet" }, "Log out");
-    this.leave.addEventListener("click", async () => {
+    this.logoutButton = h("button", { type: "button", class: "quiet" }, "Log out");
+    this.logoutButton.addEventListener("click", async () => {
       try {
         await remove("session");
       } catch (error) {
         if (!isAborted(error)) notify(error.message, "bad");
       }
-      leave();
+      onLogout();
     });
     this.theme = h(
       "button",
@@ -114,9 +114,9 @@ export class Shell {
       "div",
       { class: "rail-foot" },
       this.theme,
-      h("button", { type: "button", class: "quiet", onclick: help }, "Keys ", h("kbd", null, "?")),
+      h("button", { type: "button", class: "quiet", onclick: showShortcuts }, "Keys ", h("kbd", null, "?")),
       this.user,
-      this.leave,
+      this.logoutButton,
     );
   }
 
@@ -130,48 +130,48 @@ export class Shell {
   }
 
   /** Show the pages that the user may see. */
-  welcome() {
-    this.links = visiblePages().map((place) => {
-      const figure = h("span", { class: "rail-figure" });
-      const link = h("a", { href: `#/${place.step}` }, h("span", null, place.label), figure);
-      return { place, link, figure };
+  showUser() {
+    this.links = visiblePages().map((page) => {
+      const countElement = h("span", { class: "rail-figure" });
+      const link = h("a", { href: `#/${page.step}` }, h("span", null, page.label), countElement);
+      return { page, link, countElement };
     });
     replaceContent(
       this.pages,
       this.links.map(({ link }) => h("li", null, link)),
     );
     setText(this.user, session.user);
-    this.user.hidden = this.leave.hidden = !session.user;
+    this.user.hidden = this.logoutButton.hidden = !session.user;
   }
 
   /** Mark the current page in the navigation. */
-  mark(step) {
-    for (const { place, link } of this.links) {
-      if (place.step === entry(step)) link.setAttribute("aria-current", "page");
+  markPage(step) {
+    for (const { page, link } of this.links) {
+      if (page.step === entry(step)) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    this.fold(false);
+    this.setMenuOpen(false);
   }
 
-  fold(open) {
+  setMenuOpen(open) {
     this.menu.setAttribute("aria-expanded", String(open));
     this.nav.classList.toggle("open", open);
   }
 
-  counts(overview) {
+  showCounts(overview) {
     const { totals } = overview;
     const figures = { destinations: totals.destinations, connections: totals.connections };
-    for (const { place, figure } of this.links ?? []) {
-      if (place.step in figures) setText(figure, compact(figures[place.step]));
+    for (const { page, countElement } of this.links ?? []) {
+      if (page.step in figures) setText(countElement, compact(figures[page.step]));
     }
   }
 
-  light(state) {
+  showState(state) {
     const [tone, text] = STATES[state];
-    this.lamp.className = `lamp ${tone}`;
-    setText(this.lamp.lastChild, text);
+    this.status.className = `lamp ${tone}`;
+    setText(this.status.lastChild, text);
     if (state === "gone") {
-      const again = h("button", { type: "button", onclick: reconnect }, "Try now");
+      const retryButton = h("button", { type: "button", onclick: reconnect }, "Try now");
       replaceContent(
         this.banner,
         h(
@@ -179,7 +179,7 @@ export class Shell {
           null,
           "The broker does not respond. The last known values are displayed; the console reconnects every few seconds.",
         ),
-        again,
+        retryButton,
       );
     } else if (this.banner.firstChild) {
       replaceContent(this.banner);

@@ -20,7 +20,7 @@ export class Table {
     this.rows = new Map();
     this.onSort = onSort;
     this.body = h("tbody", { role: "rowgroup" });
-    this.heads = columns.map((column) => this.header(column));
+    this.headers = columns.map((column) => this.header(column));
     this.element = h(
       "div",
       { class: stack ? "table stack" : "table" },
@@ -28,7 +28,7 @@ export class Table {
         "table",
         { role: "table" },
         h("caption", { class: "unseen" }, caption),
-        h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.heads)),
+        h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.headers)),
         this.body,
       ),
     );
@@ -51,28 +51,28 @@ export class Table {
   sorted(key, order) {
     this.columns.forEach((column, index) => {
       if (column.key === key) {
-        this.heads[index].setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
-      } else this.heads[index].removeAttribute("aria-sort");
+        this.headers[index].setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
+      } else this.headers[index].removeAttribute("aria-sort");
     });
   }
 
   /** Show these items, in that order. */
   update(items) {
-    const before = this.rows;
+    const previous = this.rows;
     this.rows = new Map();
     const elements = items.map((item) => {
       const key = this.key(item);
-      const row = before.get(key) ?? this.row();
+      const row = previous.get(key) ?? this.row();
       this.rows.set(key, row);
       this.refresh(row, item);
       return row.element;
     });
     const focused = document.activeElement;
-    const now = this.body.children;
+    const shown = this.body.children;
     elements.forEach((element, index) => {
-      if (now[index] !== element) this.body.insertBefore(element, now[index] ?? null);
+      if (shown[index] !== element) this.body.insertBefore(element, shown[index] ?? null);
     });
-    while (now.length > elements.length) now[now.length - 1].remove();
+    while (shown.length > elements.length) shown[shown.length - 1].remove();
     // moving a row removes its focus
     if (focused !== document.activeElement && this.body.contains(focused)) {
       focused.focus({ preventScroll: true });
@@ -100,22 +100,22 @@ export class Table {
 }
 
 function classes({ number, rank, wide, head }) {
-  const named = [number && "number", rank && `rank-${rank}`, wide && "wide", head && "row-name"];
-  return named.filter(Boolean).join(" ") || null;
+  const names = [number && "number", rank && `rank-${rank}`, wide && "wide", head && "row-name"];
+  return names.filter(Boolean).join(" ") || null;
 }
 
 /** Buttons for the pages of a list of that name; `go(page)` is called with the selected page. */
 export class Pager {
   constructor(name, go) {
     this.text = h("span", { class: "pager-text" });
-    this.before = h("button", { type: "button", onclick: () => go(this.page - 1) }, "Previous");
-    this.after = h("button", { type: "button", onclick: () => go(this.page + 1) }, "Next");
+    this.previous = h("button", { type: "button", onclick: () => go(this.page - 1) }, "Previous");
+    this.next = h("button", { type: "button", onclick: () => go(this.page + 1) }, "Next");
     this.element = h(
       "nav",
       { class: "pager", "aria-label": `Pages: ${name}` },
       this.text,
-      this.before,
-      this.after,
+      this.previous,
+      this.next,
     );
   }
 
@@ -128,8 +128,8 @@ export class Pager {
       ? `${count(first)} to ${count(Math.min(total, page * size))} of ${count(total)}`
       : "";
     this.element.hidden = total === 0;
-    this.before.hidden = this.after.hidden = last === 1;
-    this.before.disabled = page <= 1;
-    this.after.disabled = page >= last;
+    this.previous.hidden = this.next.hidden = last === 1;
+    this.previous.disabled = page <= 1;
+    this.next.disabled = page >= last;
   }
 }

@@ -2,8 +2,8 @@
 // user has not chosen one, the setting of the system applies (tokens.css).
 "use strict";
 try {
-  const chosen = localStorage.getItem("sluicemq.theme");
-  if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
+  const stored = localStorage.getItem("sluicemq.theme");
+  if (stored === "dark" || stored === "light") document.documentElement.dataset.theme = stored;
 } catch {
   // storage may be forbidden; then there is no choice to remember
 }

@@ -1,7 +1,7 @@
 // The account of the current user: permissions and password.
 
 import { post } from "../api.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h } from "../dom.js";
 import { button, emptyState, valueList, head, panel, badge } from "../parts.js";
 import { session } from "../session.js";
@@ -43,15 +43,15 @@ function rights(permissions) {
   if (!permissions.length)
     return emptyState("No permissions", h("p", null, "A superuser can grant permissions."));
   return valueList(
-    permissions.map((one) => [
-      h("code", null, one.pattern),
-      permissionText(one).slice(one.pattern.length + 2),
+    permissions.map((permission) => [
+      h("code", null, permission.pattern),
+      permissionText(permission).slice(permission.pattern.length + 2),
     ]),
   );
 }
 
 async function changePassword() {
-  const done = await ask({
+  const done = await openForm({
     title: "Change your password",
     text: ["All other sessions of this user end."],
     fields: [
@@ -72,7 +72,7 @@ async function changePassword() {
     ],
     action: "Change",
     // the broker has started a new session with another secret
-    submit: async (typed) => session.take(await post("session/password", typed)),
+    submit: async (typed) => session.set(await post("session/password", typed)),
   });
   if (done) notify("Password changed");
 }

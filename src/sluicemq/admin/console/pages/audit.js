@@ -11,12 +11,12 @@ export const title = () => "Audit";
 const REFRESH_MS = 5_000;
 const MAX_ENTRIES = 200;
 /** Fields with columns of their own; the others are details. */
-const KNOWN = new Set(["time", "event", "user", "peer", "operation", "action", "result"]);
+const COLUMN_FIELDS = new Set(["time", "event", "user", "peer", "operation", "action", "result"]);
 
 export function show({ signal }) {
   const table = new Table({ caption: "Audit log", stack: true, key: keyOf, columns: COLUMNS });
   const content = h("div", null, table.element);
-  const look = loading(
+  const refresh = loading(
     content,
     async () => {
       const { items } = await get("audit", { limit: MAX_ENTRIES }, signal);
@@ -33,7 +33,7 @@ export function show({ signal }) {
     },
     signal,
   );
-  every(REFRESH_MS, look, signal);
+  every(REFRESH_MS, refresh, signal);
   const aside = h("p", { class: "about" }, `The last ${MAX_ENTRIES} entries; the log file has all of them.`);
   return h("div", { class: "page" }, head("Audit", { aside }), panel(null, content));
 }
@@ -42,8 +42,8 @@ function keyOf(line) {
   return JSON.stringify(line);
 }
 
-function rest(line) {
-  const more = Object.entries(line).filter(([name]) => !KNOWN.has(name));
+function details(line) {
+  const more = Object.entries(line).filter(([name]) => !COLUMN_FIELDS.has(name));
   return more.map(([name, value]) => `${name}=${value}`).join(" ");
 }
 
@@ -56,7 +56,7 @@ const COLUMNS = [
     key: "operation",
     label: "Operation",
     fingerprint: keyOf,
-    show: (line) => h("code", null, [line.operation, rest(line)].filter(Boolean).join(" ")),
+    show: (line) => h("code", null, [line.operation, details(line)].filter(Boolean).join(" ")),
   },
   {
     key: "result",

@@ -17,22 +17,22 @@ export function show({ signal }) {
     columns: COLUMNS,
   });
   const filter = h("input", { type: "search", id: "filter-settings", autocomplete: "off" });
-  const other = h("input", { type: "checkbox", id: "filter-other" });
+  const nonDefaultOnly = h("input", { type: "checkbox", id: "filter-other" });
   const content = h("div", null, table.element);
   let settings = [];
   const update = () => {
-    const needle = filter.value.trim().toLowerCase();
-    const found = settings.filter(
+    const term = filter.value.trim().toLowerCase();
+    const matches = settings.filter(
       ({ name, description = "", source }) =>
-        `${name} ${description}`.toLowerCase().includes(needle) &&
-        (!other.checked || source !== "default"),
+        `${name} ${description}`.toLowerCase().includes(term) &&
+        (!nonDefaultOnly.checked || source !== "default"),
     );
-    table.update(found);
-    return found.length;
+    table.update(matches);
+    return matches.length;
   };
   const applyFilter = () => announce(`${update()} found`);
   filter.addEventListener("input", applyFilter);
-  other.addEventListener("change", applyFilter);
+  nonDefaultOnly.addEventListener("change", applyFilter);
   loading(
     content,
     async () => {
@@ -49,8 +49,8 @@ export function show({ signal }) {
     h(
       "div",
       { class: "pair check" },
-      other,
-      h("label", { for: other.id }, "show only non-default values"),
+      nonDefaultOnly,
+      h("label", { for: nonDefaultOnly.id }, "show only non-default values"),
     ),
   );
   const aside = h(
@@ -95,8 +95,8 @@ const COLUMNS = [
     key: "default",
     label: "Default",
     rank: 3,
-    fingerprint: (one) => text(one.default, one.unit),
-    show: (one) => h("code", null, text(one.default, one.unit)),
+    fingerprint: (item) => text(item.default, item.unit),
+    show: (item) => h("code", null, text(item.default, item.unit)),
   },
   {
     key: "source",

@@ -2,7 +2,7 @@
 
 import { remove } from "../api.js";
 import { sendCommand } from "../commands.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h } from "../dom.js";
 import { bytes, count, plural } from "../format.js";
 import { List, choiceFilter, textFilter } from "../list.js";
@@ -30,7 +30,7 @@ export function show({ signal }) {
       key: ({ id }) => id,
       columns: columns((item) => close(item, list)),
     },
-    none,
+    emptyContent,
     signal,
   });
   const aside = session.superuser ? null : h("p", { class: "about" }, "Only connections of your own user are listed.");
@@ -73,7 +73,7 @@ function columns(onclose) {
       first: "desc",
       number: true,
       rank: 2,
-      show: (one) => count(one.consumers),
+      show: (item) => count(item.consumers),
     },
     {
       key: "received_bytes",
@@ -82,7 +82,7 @@ function columns(onclose) {
       first: "desc",
       number: true,
       rank: 3,
-      show: (one) => bytes(one.received_bytes),
+      show: (item) => bytes(item.received_bytes),
     },
     {
       key: "sent_bytes",
@@ -91,7 +91,7 @@ function columns(onclose) {
       first: "desc",
       number: true,
       rank: 3,
-      show: (one) => bytes(one.sent_bytes),
+      show: (item) => bytes(item.sent_bytes),
     },
     {
       key: "close",
@@ -110,13 +110,13 @@ function columns(onclose) {
 }
 
 async function close(item, list) {
-  const losing =
+  const consequence =
     item.consumers > 0
       ? `It has ${plural(item.consumers, "consumer")}; their unacked messages are requeued.`
       : "It has no consumers.";
-  const done = await ask({
+  const done = await openForm({
     title: `Close the connection from ${item.peer}?`,
-    text: [losing, "Most clients reconnect automatically."],
+    text: [consequence, "Most clients reconnect automatically."],
     fields: [
       {
         name: "reason",
@@ -131,10 +131,10 @@ async function close(item, list) {
   });
   if (!done) return;
   notify(`Connection from ${item.peer} closed`);
-  list.look();
+  list.refresh();
 }
 
-function none(filtered) {
+function emptyContent(filtered) {
   if (filtered) return emptyState("No matching connections");
   return emptyState(
     "No connections",

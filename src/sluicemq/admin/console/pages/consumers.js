@@ -7,12 +7,12 @@ import { List } from "../list.js";
 import { live } from "../live.js";
 import { command, emptyState, panel, badge } from "../parts.js";
 
-export function show(place, signal) {
+export function show(destination, signal) {
   const list = new List({
     path: "consumers",
-    fixed: { ...place.filterQuery(), kind: place.kind },
+    fixed: { ...destination.filterQuery(), kind: destination.kind },
     table: { caption: "Consumers", stack: true, key: ({ id }) => id, columns: COLUMNS },
-    none: () => none(place),
+    emptyContent: () => emptyContent(destination),
     signal,
   });
   return panel(null, list.element);
@@ -53,11 +53,11 @@ const COLUMNS = [
   { key: "delivered", label: "Delivered", number: true, show: (item) => count(item.delivered) },
 ];
 
-function none(place) {
-  const back = receiveCommand(live.overview?.listeners, place.name);
+function emptyContent(destination) {
+  const receive = receiveCommand(live.overview?.listeners, destination.name);
   return emptyState(
     "No consumers",
     h("p", null, "Messages stay ready until a consumer is attached."),
-    place.kind === "queue" && back && command(back),
+    destination.kind === "queue" && receive && command(receive),
   );
 }

@@ -1,6 +1,6 @@
 // Dead-letter queues, with the reasons of their messages.
 
-import { deleteMessages, returnMessages } from "../actions.js";
+import { deleteMessages, redriveMessages } from "../actions.js";
 import { h } from "../dom.js";
 import { compact, count, duration } from "../format.js";
 import { List } from "../list.js";
@@ -18,9 +18,9 @@ export function show({ signal }) {
       caption: "Dead-letter queues",
       stack: true,
       key: (item) => item.name_base64 ?? item.name,
-      columns: columns((...all) => act(list, ...all)),
+      columns: columns((...all) => runAction(list, ...all)),
     },
-    none,
+    emptyContent,
     signal,
   });
   return h(
@@ -33,7 +33,7 @@ export function show({ signal }) {
   );
 }
 
-function columns(onact) {
+function columns(onaction) {
   return [
     {
       key: "name",
@@ -73,12 +73,12 @@ function columns(onact) {
         const disabledReason = (operation) =>
           item.ready ? session.denialReason(operation, item.name) : "the queue is empty";
         return [
-          button("Redrive all…", () => onact(item, returnMessages), {
+          button("Redrive all…", () => onaction(item, redriveMessages), {
             tone: "quiet small",
             disabledReason: disabledReason("consume"),
             name: `Redrive all of ${item.name}…`,
           }),
-          button("Purge…", () => onact(item, purgeMessages), {
+          button("Purge…", () => onaction(item, purgeMessages), {
             tone: "quiet small",
             disabledReason: disabledReason("manage"),
             name: `Purge ${item.name}…`,
@@ -93,11 +93,11 @@ function purgeMessages(...messages) {
   return deleteMessages(...messages, "Purge");
 }
 
-async function act(list, item, action) {
-  if (await action(DestinationRef.of(item), "all dead letters", { all: true })) list.look();
+async function runAction(list, item, action) {
+  if (await action(DestinationRef.of(item), "all dead letters", { all: true })) list.refresh();
 }
 
-function none() {
+function emptyContent() {
   return emptyState(
     "There are no dead letters",
     h(

@@ -1,7 +1,7 @@
 // One queue or topic: its statistics, its operations, and tabs for messages, settings and others.
 
 import { get, post, remove } from "../api.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h, replaceContent } from "../dom.js";
 import { bytes, compact, count, plural, perSecond, duration } from "../format.js";
 import { every } from "../live.js";
@@ -33,21 +33,21 @@ export function title({ steps, query }) {
   return id ? `Message ${id} in ${name}` : `${name}: ${tab}`;
 }
 
-export function show(where) {
-  const place = destinationOf(where);
-  const [, , tab = "messages", id] = where.steps;
+export function show(route) {
+  const destination = destinationOf(route);
+  const [, , tab = "messages", id] = route.steps;
   if (tab === "messages" && id) {
     const element = h("div", { class: "page" });
-    import("./message.js").then((page) => page.fill(element, place, id, where.signal));
+    import("./message.js").then((page) => page.fillPage(element, destination, id, route.signal));
     return element;
   }
-  return new Destination(place, tab, where).element;
+  return new Destination(destination, tab, route).element;
 }
 
 class Destination {
-  constructor(place, tab, where) {
-    this.place = place;
-    this.where = where;
+  constructor(destination, tab, route) {
+    this.destination = destination;
+    this.route = route;
     this.item = null;
     this.tags = h("span", { class: "tags" });
     this.actions = h("div", { class: "actions" });
@@ -62,14 +62,14 @@ class Destination {
     this.figures = h(
       "div",
       { class: "readings across" },
-      Object.values(this.readings).map((one) => one.element),
+      Object.values(this.readings).map((entry) => entry.element),
     );
     this.tab = h("div", { class: "tab" });
-    const top = head(h("span", { class: "name" }, place.name), { aside: this.tags });
+    const top = head(h("span", { class: "name" }, destination.name), { aside: this.tags });
     top.append(this.actions);
     this.element = h("div", { class: "page" }, top, this.figures, this.tabs(tab), this.tab);
-    this.look = loading(this.figures, () => this.ask(), where.signal);
-    every(REFRESH_MS, () => this.look(), where.signal);
+    this.refresh = loading(this.figures, () => this.load(), route.signal);
+    every(REFRESH_MS, () => this.refresh(), route.signal);
     this.open(tab);
   }
 
@@ -77,11 +77,11 @@ class Destination {
     return h(
       "nav",
       { class: "tabs", "aria-label": "Views of the destination" },
-      TABS.filter(([step]) => step !== "subscriptions" || this.place.kind === "topic").map(
+      TABS.filter(([step]) => step !== "subscriptions" || this.destination.kind === "topic").map(
         ([step, label]) =>
           h(
             "a",
-            { href: this.place.href(`/${step}`), "aria-current": step === current ? "page" : null },
+            { href: this.destination.href(`/${step}`), "aria-current": step === current ? "page" : null },
             label,
           ),
       ),
@@ -92,14 +92,14 @@ class Destination {
     const [, , load] = TABS.find(([step]) => step === tab) ?? TABS[0];
     try {
       const page = await load();
-      if (!this.where.signal.aborted) replaceContent(this.tab, page.show(this.place, this.where.signal, this));
+      if (!this.route.signal.aborted) replaceContent(this.tab, page.show(this.destination, this.route.signal, this));
     } catch (error) {
       replaceContent(this.tab, errorElement(error));
     }
   }
 
-  async ask() {
-    this.update(await get(this.place.path(), this.place.query(), this.where.signal));
+  async load() {
+    this.update(await get(this.destination.path(), this.destination.query(), this.route.signal));
   }
 
   update(item) {
@@ -127,30 +127,30 @@ class Destination {
   }
 
   buttons(item) {
-    const manage = session.denialReason("manage", item.name);
-    const destroy = session.denialReason("delete", item.name);
+    const manageReason = session.denialReason("manage", item.name);
+    const deleteReason = session.denialReason("delete", item.name);
     return [
       item.paused
-        ? button("Resume", () => this.pause(false), { disabledReason: manage })
-        : button("Pause", () => this.pause(true), { disabledReason: manage }),
-      button("Purge…", () => this.purge(), { disabledReason: manage }),
-      button("Delete…", () => this.destroy(), { disabledReason: destroy, tone: "danger" }),
+        ? button("Resume", () => this.pause(false), { disabledReason: manageReason })
+        : button("Pause", () => this.pause(true), { disabledReason: manageReason }),
+      button("Purge…", () => this.purge(), { disabledReason: manageReason }),
+      button("Delete…", () => this.deleteDestination(), { disabledReason: deleteReason, tone: "danger" }),
     ];
   }
 
   async pause(paused) {
     const message = paused
-      ? `Delivery of ${this.place} paused; publishing still works`
-      : `Delivery of ${this.place} resumed`;
-    await attempt(() => post(this.place.full(paused ? "/pause" : "/resume")), message);
-    await this.look();
+      ? `Delivery of ${this.destination} paused; publishing still works`
+      : `Delivery of ${this.destination} resumed`;
+    await attempt(() => post(this.destination.full(paused ? "/pause" : "/resume")), message);
+    await this.refresh();
     this.actions.querySelector("button")?.focus();
   }
 
   async purge() {
     const { ready, unacked, bytes: size } = this.item;
-    const answer = await ask({
-      title: `Purge ${this.place}?`,
+    const result = await openForm({
+      title: `Purge ${this.destination}?`,
       text: [
         ready
           ? `${plural(ready, "ready message")} (${bytes(size)}) will be deleted permanently.`
@@ -161,21 +161,21 @@ class Destination {
       fields: unacked > 0 ? [{ name: "unacked", label: "Purge unacked messages too", kind: "check" }] : [],
       action: ready ? `Purge ${plural(ready, "message")}` : "Purge",
       tone: "danger",
-      submit: ({ unacked: too = false }) => post(this.place.full("/purge"), { unacked: too }),
+      submit: ({ unacked: withUnacked = false }) => post(this.destination.full("/purge"), { unacked: withUnacked }),
     });
-    if (!answer) return;
-    notify(`${plural(answer.purged, "message")} purged`);
-    this.look();
+    if (!result) return;
+    notify(`${plural(result.purged, "message")} purged`);
+    this.refresh();
   }
 
-  async destroy() {
+  async deleteDestination() {
     const { ready, unacked, consumers, bytes: size } = this.item;
     const losses = [
       ready + unacked > 0 && `${plural(ready + unacked, "message")} (${bytes(size)})`,
       consumers > 0 && plural(consumers, "consumer"),
     ].filter(Boolean);
-    const done = await ask({
-      title: `Delete ${this.place}?`,
+    const done = await openForm({
+      title: `Delete ${this.destination}?`,
       text: [
         losses.length
           ? `This permanently removes ${losses.join(" and ")}.`
@@ -184,10 +184,10 @@ class Destination {
       ],
       action: "Delete",
       tone: "danger",
-      submit: () => remove(this.place.path(), this.place.query({ force: consumers ? "true" : "" })),
+      submit: () => remove(this.destination.path(), this.destination.query({ force: consumers ? "true" : "" })),
     });
     if (!done) return;
-    notify(`${this.place} deleted`);
+    notify(`${this.destination} deleted`);
     go("#/destinations");
   }
 }

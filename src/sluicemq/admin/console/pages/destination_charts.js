@@ -11,7 +11,7 @@ const REFRESH_MS = 5_000;
 /** Minutes that the broker keeps for each destination. */
 const MINUTES = 10;
 
-export function show(place, signal) {
+export function show(destination, signal) {
   const flow = new Chart({
     title: "Messages per second",
     series: [
@@ -31,28 +31,28 @@ export function show(place, signal) {
     least: 10,
     height: 220,
   });
-  const { kind, name, base64 } = place;
-  const asked = {
+  const { kind, name, base64 } = destination;
+  const query = {
     kind,
     minutes: MINUTES,
     ...(base64 ? { name_base64: base64 } : { destination: name }),
   };
-  const problem = h("div");
-  const look = loading(
-    problem,
+  const errorArea = h("div");
+  const refresh = loading(
+    errorArea,
     async () => {
-      const history = await get("history", asked, signal);
-      problem.replaceChildren();
+      const history = await get("history", query, signal);
+      errorArea.replaceChildren();
       flow.update(history, MINUTES);
       depth.update(history, MINUTES);
     },
     signal,
   );
-  every(REFRESH_MS, look, signal);
+  every(REFRESH_MS, refresh, signal);
   return h(
     "div",
     { class: "page" },
-    problem,
+    errorArea,
     panel(null, flow.element),
     panel(null, depth.element),
   );

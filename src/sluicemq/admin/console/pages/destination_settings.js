@@ -7,30 +7,30 @@ import { session } from "../session.js";
 import { changedSettings, settingFields } from "../settings.js";
 import { notify } from "../notifications.js";
 
-export function show(place, signal, destination) {
+export function show(destination, signal, destinationPage) {
   const content = h("div");
-  const look = loading(
+  const refresh = loading(
     content,
     async () =>
-      replaceContent(content, form(await get(place.path(), place.query(), signal), place, destination, look)),
+      replaceContent(content, form(await get(destination.path(), destination.query(), signal), destination, destinationPage, refresh)),
     signal,
   );
-  look();
+  refresh();
   return panel(null, content);
 }
 
 function form(
   { settings = {}, effective = {}, configured, temporary, name },
-  place,
   destination,
-  again,
+  destinationPage,
+  refresh,
 ) {
   const disabledReason = temporary
     ? "temporary destinations cannot be changed"
     : session.denialReason("manage", name);
   const alert = h("p", { class: "error", role: "alert" });
-  const done = h("button", { type: "submit", class: "primary", disabled: Boolean(disabledReason) }, "Save");
-  const fields = h("fieldset", { disabled: Boolean(disabledReason) }, settingFields(place.kind, settings));
+  const saveButton = h("button", { type: "submit", class: "primary", disabled: Boolean(disabledReason) }, "Save");
+  const fields = h("fieldset", { disabled: Boolean(disabledReason) }, settingFields(destination.kind, settings));
   const element = h(
     "form",
     null,
@@ -50,27 +50,27 @@ function form(
     effective.dead_letter_queue &&
       h("p", { class: "hint" }, `Dead letters go to ${effective.dead_letter_queue}.`),
     alert,
-    h("div", { class: "buttons" }, done),
+    h("div", { class: "buttons" }, saveButton),
   );
   element.addEventListener("submit", async (event) => {
     event.preventDefault();
     alert.textContent = "";
-    const changed = changedSettings(element, place.kind, settings);
+    const changed = changedSettings(element, destination.kind, settings);
     if (!Object.keys(changed).length) {
       notify("No changes");
       return;
     }
-    done.disabled = true;
+    saveButton.disabled = true;
     try {
-      await send(place.path(), changed, { query: place.query({ expect: "existing" }) });
+      await send(destination.path(), changed, { query: destination.query({ expect: "existing" }) });
       notify("Settings saved");
-      destination.look();
-      await again();
+      destinationPage.refresh();
+      await refresh();
       document.querySelector(".tab form button[type=submit]")?.focus();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       replaceContent(alert, error.message);
-      done.disabled = false;
+      saveButton.disabled = false;
     }
   });
   return element;

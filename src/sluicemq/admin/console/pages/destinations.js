@@ -2,7 +2,7 @@
 
 import { put as send } from "../api.js";
 import { sendCommand } from "../commands.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h } from "../dom.js";
 import { bytes, compact, count, perSecond, duration } from "../format.js";
 import { levelBar } from "../gauge.js";
@@ -20,7 +20,7 @@ const KINDS = [
   ["queue", "queues"],
   ["topic", "topics"],
 ];
-const LIVES = [
+const LIFETIMES = [
   ["", "all"],
   ["false", "permanent"],
   ["true", "temporary"],
@@ -33,16 +33,16 @@ export function show({ signal }) {
     filters: [
       textFilter("filter", "Name", "part of a name, or orders.*"),
       choiceFilter("kind", "Kind", KINDS),
-      choiceFilter("temporary", "Lifetime", LIVES),
+      choiceFilter("temporary", "Lifetime", LIFETIMES),
     ],
     table: { caption: "Destinations", key: keyOf, columns: COLUMNS },
-    none,
+    emptyContent,
     signal,
   });
   const disabledReason = session.mayAnywhere("create")
     ? ""
     : `${session.user} has no permission to create destinations`;
-  const create = button("Create…", make, { tone: "primary", disabledReason });
+  const create = button("Create…", createDestination, { tone: "primary", disabledReason });
   return h(
     "div",
     { class: "page" },
@@ -94,7 +94,7 @@ const COLUMNS = [
   }),
 ];
 
-function none(filtered) {
+function emptyContent(filtered) {
   if (filtered) {
     return emptyState(
       "No matching destinations",
@@ -109,8 +109,8 @@ function none(filtered) {
   );
 }
 
-async function make() {
-  const place = await ask({
+async function createDestination() {
+  const destination = await openForm({
     title: "Create a destination",
     fields: [
       { name: "name", label: "Name", required: true, maxlength: 1024 },
@@ -139,11 +139,11 @@ async function make() {
     ],
     action: "Create",
     async submit({ name, kind, ...settings }) {
-      const made = new DestinationRef(kind, name);
+      const created = new DestinationRef(kind, name);
       for (const [setting, value] of Object.entries(settings)) if (!value) delete settings[setting];
-      await send(made.path(), settings, { query: made.query({ expect: "new" }) });
-      return made;
+      await send(created.path(), settings, { query: created.query({ expect: "new" }) });
+      return created;
     },
   });
-  if (place) go(place.href());
+  if (destination) go(destination.href());
 }

@@ -1,7 +1,7 @@
 // The journal on disk, its retention slots, and the writers of batches.
 
 import { get, remove } from "../api.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h, replaceContent } from "../dom.js";
 import { bytes, count, plural } from "../format.js";
 import { List } from "../list.js";
@@ -50,7 +50,7 @@ class JournalPage {
         key: ({ writer }) => writer,
         columns: WRITERS,
       },
-      none: noWriters,
+      emptyContent: noWriters,
       signal,
     });
     this.rows = h("div", { class: "page" });
@@ -61,7 +61,7 @@ class JournalPage {
       panel("Batch writers", this.writers.element),
       panel("Segments", [this.segments.element, this.pager.element]),
     ];
-    this.look = loading(this.rows, () => this.ask(), signal);
+    this.refresh = loading(this.rows, () => this.load(), signal);
     this.element = h(
       "div",
       { class: "page" },
@@ -69,10 +69,10 @@ class JournalPage {
       panel(null, this.summary),
       this.rows,
     );
-    every(REFRESH_MS, () => this.look(), signal);
+    every(REFRESH_MS, () => this.refresh(), signal);
   }
 
-  async ask() {
+  async load() {
     const [journal, { items: slots }] = await Promise.all([
       get("journal", {}, this.signal),
       get("journal/slots", { limit: 500 }, this.signal),
@@ -102,7 +102,7 @@ class JournalPage {
   }
 
   async delete({ name, records, held }) {
-    const done = await ask({
+    const done = await openForm({
       title: `Delete the slot ${name}?`,
       text: [
         `Its reader lags by ${count(records)} records; the ${bytes(held)} of segments retained for it may then be removed.`,
@@ -114,7 +114,7 @@ class JournalPage {
     });
     if (!done) return;
     notify(`Slot ${name} deleted`);
-    this.look();
+    this.refresh();
   }
 }
 

@@ -19,43 +19,43 @@ const PASSWORD = [
 ];
 const TOKEN = [{ name: "token", label: "Token", kind: "password", required: true }];
 
-/** Replace the page by the login form; `enter` is called after the login. */
-export function show(reason, enter) {
+/** Replace the page by the login form; `onLogin` is called after the login. */
+export function show(reason, onLogin) {
   document.title = "Log in · SluiceMQ";
   let specs = PASSWORD;
   const fields = h("div");
   const alert = h("p", { class: "error", role: "alert" });
-  const done = h("button", { type: "submit", class: "primary" }, "Log in");
-  const other = h("button", { type: "button", class: "quiet" });
+  const submitButton = h("button", { type: "submit", class: "primary" }, "Log in");
+  const switchButton = h("button", { type: "button", class: "quiet" });
   const form = h(
     "form",
     { class: "login" },
     fields,
     alert,
-    h("div", { class: "buttons" }, other, done),
+    h("div", { class: "buttons" }, switchButton, submitButton),
   );
-  const arrange = () => {
+  const showFields = () => {
     replaceContent(fields, specs.map(field));
-    other.textContent = specs === PASSWORD ? "Use a token" : "Use a password";
+    switchButton.textContent = specs === PASSWORD ? "Use a token" : "Use a password";
     fields.querySelector("input").focus();
   };
-  other.addEventListener("click", () => {
+  switchButton.addEventListener("click", () => {
     specs = specs === PASSWORD ? TOKEN : PASSWORD;
-    arrange();
+    showFields();
   });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    done.disabled = true;
+    submitButton.disabled = true;
     alert.textContent = "";
     try {
-      session.take(await post("session", values(form, specs)));
-      await enter();
+      session.set(await post("session", values(form, specs)));
+      await onLogin();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       alert.textContent = error.message;
       [...fields.querySelectorAll("input")].at(-1).select();
     } finally {
-      done.disabled = false;
+      submitButton.disabled = false;
     }
   });
   replaceContent(
@@ -74,6 +74,6 @@ export function show(reason, enter) {
       ),
     ),
   );
-  arrange();
+  showFields();
   if (reason?.code === "authentication-failed") alert.textContent = reason.message;
 }

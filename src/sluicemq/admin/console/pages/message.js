@@ -1,7 +1,7 @@
 // One message: headers, properties and body.
 
-import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
-import { address, get } from "../api.js";
+import { deleteMessages, redeliverMessages, redriveMessages, transferMessages } from "../actions.js";
+import { apiUrl, get } from "../api.js";
 import { bodyView, value } from "../body.js";
 import { h, replaceContent } from "../dom.js";
 import { bytes, count } from "../format.js";
@@ -13,9 +13,9 @@ import { session } from "../session.js";
 const MAX_BODY = 262_144;
 
 /** Show a message in the element of a page. */
-export function fill(element, place, id, signal) {
+export function fillPage(element, destination, id, signal) {
   const subscription = currentRoute().query.get("subscription") ?? "";
-  const back = h("a", { href: place.href("/messages") }, place.name);
+  const back = h("a", { href: destination.href("/messages") }, destination.name);
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
   const top = head(`Message ${id}`, {
@@ -27,52 +27,52 @@ export function fill(element, place, id, signal) {
   loading(
     content,
     async () => {
-      const query = place.query({ max_body_bytes: MAX_BODY, subscription });
-      const message = await get(place.path(path), query, signal);
-      replaceContent(actions, tools(place, message));
-      replaceContent(content, view(place, path, message));
+      const query = destination.query({ max_body_bytes: MAX_BODY, subscription });
+      const message = await get(destination.path(path), query, signal);
+      replaceContent(actions, tools(destination, message));
+      replaceContent(content, view(destination, path, message));
     },
     signal,
   )();
 }
 
-function tools(place, message) {
-  const which = {
+function tools(destination, message) {
+  const selection = {
     ids: [message.id],
     ...(message.subscription && { subscription: message.subscription }),
   };
-  const what = `message ${message.id}`;
-  const consume = session.denialReason("consume", place.name);
-  const leaving = (action) => async () => {
-    if (await action(place, what, which)) go(place.href("/messages"));
+  const messages = `message ${message.id}`;
+  const consume = session.denialReason("consume", destination.name);
+  const thenLeave = (action) => async () => {
+    if (await action(destination, messages, selection)) go(destination.href("/messages"));
   };
   const move = (target, ...rest) => transferMessages(target, "move", ...rest);
-  const held = message.state === "unacked" ? "a consumer has it unacked" : "";
+  const unackedReason = message.state === "unacked" ? "a consumer has it unacked" : "";
   return [
     message.dead_letter &&
-      button("Redrive…", leaving(returnMessages), { disabledReason: consume || held, tone: "primary" }),
-    button("Move…", leaving(move), { disabledReason: consume || held }),
-    button("Copy…", () => transferMessages(place, "copy", what, which), {
-      disabledReason: session.denialReason("browse", place.name),
+      button("Redrive…", thenLeave(redriveMessages), { disabledReason: consume || unackedReason, tone: "primary" }),
+    button("Move…", thenLeave(move), { disabledReason: consume || unackedReason }),
+    button("Copy…", () => transferMessages(destination, "copy", messages, selection), {
+      disabledReason: session.denialReason("browse", destination.name),
     }),
     message.state !== "ready" &&
-      button("Redeliver…", leaving(redeliverMessages), { disabledReason: consume }),
-    button("Delete…", leaving(deleteMessages), { disabledReason: consume, tone: "danger" }),
+      button("Redeliver…", thenLeave(redeliverMessages), { disabledReason: consume }),
+    button("Delete…", thenLeave(deleteMessages), { disabledReason: consume, tone: "danger" }),
   ];
 }
 
-function view(place, path, message) {
+function view(destination, path, message) {
   const { body, properties = {} } = message;
-  const raw = address(
-    place.path(`${path}/body`),
-    place.query({ subscription: message.subscription }),
+  const raw = apiUrl(
+    destination.path(`${path}/body`),
+    destination.query({ subscription: message.subscription }),
   );
   const download = h(
     "a",
     { href: raw, download: `message-${message.id}` },
     `Download, ${bytes(message.size)}`,
   );
-  const named = Object.entries(properties);
+  const entries = Object.entries(properties);
   return [
     message.dead_letter && deadLetterPanel(message.dead_letter),
     panel(
@@ -94,8 +94,8 @@ function view(place, path, message) {
       panel("Headers", valueList(headers(message))),
       panel(
         "Properties",
-        named.length
-          ? valueList(named.map(([name, typed]) => [h("code", null, name), value(typed)]))
+        entries.length
+          ? valueList(entries.map(([name, typed]) => [h("code", null, name), value(typed)]))
           : emptyState("No properties"),
       ),
     ),

@@ -5,7 +5,7 @@ import { bytes } from "../format.js";
 import { badge, timeElement } from "../parts.js";
 import { Table } from "../table.js";
 
-/** Return the table of a list with `place`, `subscription`, `chosen` (ids), `previews` (by id) and
+/** Return the table of a list with `destination`, `subscription`, `selected` (ids), `previews` (by id) and
     `tools()`. */
 export function messageTable(list) {
   return new Table({
@@ -16,15 +16,15 @@ export function messageTable(list) {
         key: "chosen",
         label: "Choose",
         hidden: true,
-        fingerprint: ({ id }) => `${id} ${list.chosen.has(id)}`,
-        show: ({ id }) => box(list, id),
+        fingerprint: ({ id }) => `${id} ${list.selected.has(id)}`,
+        show: ({ id }) => checkbox(list, id),
       },
       {
         key: "id",
         label: "Message",
         head: true,
         fingerprint: ({ id, subscription }) => `${id} ${subscription}`,
-        show: (item) => h("a", { class: "name", href: hrefOf(list.place, item) }, item.id),
+        show: (item) => h("a", { class: "name", href: hrefOf(list.destination, item) }, item.id),
       },
       {
         key: "body",
@@ -57,16 +57,16 @@ function number(key, label, rank) {
 }
 
 /** Return the address of the page of a message; one of a topic belongs to a subscription. */
-function hrefOf(place, { id, subscription }) {
-  return place.href(`/messages/${encodeURIComponent(id)}`, subscription ? { subscription } : {});
+function hrefOf(destination, { id, subscription }) {
+  return destination.href(`/messages/${encodeURIComponent(id)}`, subscription ? { subscription } : {});
 }
 
-function box(list, id) {
+function checkbox(list, id) {
   const control = h("input", { type: "checkbox", "aria-label": `Choose message ${id}` });
-  control.checked = list.chosen.has(id);
+  control.checked = list.selected.has(id);
   control.addEventListener("change", () => {
-    if (control.checked) list.chosen.add(id);
-    else list.chosen.delete(id);
+    if (control.checked) list.selected.add(id);
+    else list.selected.delete(id);
     list.tools();
   });
   return control;

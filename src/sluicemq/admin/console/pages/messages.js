@@ -1,6 +1,6 @@
 // Messages of a destination: all of them, or those that match a selector, page by page.
 
-import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
+import { deleteMessages, redeliverMessages, redriveMessages, transferMessages } from "../actions.js";
 import { get } from "../api.js";
 import { preview } from "../body.js";
 import { receiveCommand, sendCommand } from "../commands.js";
@@ -23,13 +23,13 @@ const STATES = [
   ["scheduled", "scheduled"],
 ];
 
-export function show(place, signal) {
-  return new Messages(place, signal).element;
+export function show(destination, signal) {
+  return new Messages(destination, signal).element;
 }
 
 class Messages {
-  constructor(place, signal) {
-    this.place = place;
+  constructor(destination, signal) {
+    this.destination = destination;
     this.signal = signal;
     const { query } = currentRoute();
     this.state = query.get("state") ?? "ready";
@@ -38,7 +38,7 @@ class Messages {
     this.offset = Math.max(0, Number.parseInt(query.get("offset") ?? "0", 10) || 0);
     /** Cursors of the pages before this one, if there is a selector. */
     this.cursors = [null];
-    this.chosen = new Set();
+    this.selected = new Set();
     this.items = [];
     /** True if the previews of some messages have not been loaded. */
     this.hasMissingPreviews = true;
@@ -50,10 +50,10 @@ class Messages {
     this.emptyState = h("div", { hidden: true });
     this.content = h("div", null, this.table.element, this.foot, this.emptyState);
     this.rows = h("div", null, this.content);
-    this.look = loading(this.rows, () => this.ask(), signal);
+    this.refresh = loading(this.rows, () => this.load(), signal);
     this.element = panel(null, [this.filters(), this.bar, this.rows]);
     this.tools();
-    every(REFRESH_MS, () => this.look(), signal);
+    every(REFRESH_MS, () => this.refresh(), signal);
   }
 
   filters() {
@@ -68,7 +68,7 @@ class Messages {
         options: STATES,
         value: this.state,
       }),
-      this.place.kind === "topic" && (this.chooser = h("div", { class: "field" })),
+      this.destination.kind === "topic" && (this.chooser = h("div", { class: "field" })),
       h(
         "div",
         { class: "grow field" },
@@ -87,13 +87,13 @@ class Messages {
       this.restart(form);
     });
     form.elements.state.addEventListener("change", () => this.restart(form));
-    if (this.chooser) this.choose(form);
+    if (this.chooser) this.showSubscriptions(form);
     return form;
   }
 
   /** Show the subscriptions of a topic, by which its messages are listed. */
-  async choose(form) {
-    const query = { ...this.place.filterQuery(), limit: 500 };
+  async showSubscriptions(form) {
+    const query = { ...this.destination.filterQuery(), limit: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
     const options = items.map(({ name, display_name: label, client_id: client }) => [
       name,
@@ -115,7 +115,7 @@ class Messages {
       }),
     );
     form.elements.subscription.addEventListener("change", () => this.restart(form));
-    this.look();
+    this.refresh();
   }
 
   restart(form) {
@@ -124,12 +124,12 @@ class Messages {
     this.subscription = form.elements.subscription?.value ?? "";
     this.offset = 0;
     this.cursors = [null];
-    this.chosen.clear();
-    this.keep();
-    this.look().then(() => announce(this.foot.firstChild?.textContent || "No messages"));
+    this.selected.clear();
+    this.storeState();
+    this.refresh().then(() => announce(this.foot.firstChild?.textContent || "No messages"));
   }
 
-  keep() {
+  storeState() {
     storeQuery({
       state: this.state === "ready" ? "" : this.state,
       selector: this.selector,
@@ -138,11 +138,11 @@ class Messages {
     });
   }
 
-  async ask() {
+  async load() {
     const cursor = this.selector ? this.cursors.at(-1) : null;
     const answer = await get(
-      this.place.path("/messages"),
-      this.place.query({
+      this.destination.path("/messages"),
+      this.destination.query({
         state: this.state,
         selector: this.selector,
         subscription: this.subscription,
@@ -158,15 +158,15 @@ class Messages {
     const hasMissingPreviews = answer.items.some(({ id }) => !this.previews.has(id));
     if (hasMissingPreviews && !this.hasMissingPreviews) {
       this.hasMissingPreviews = true;
-      await this.ask();
+      await this.load();
       return;
     }
     this.hasMissingPreviews = false;
-    const there = new Set(answer.items.map(({ id }) => id));
-    for (const id of this.chosen) if (!there.has(id)) this.chosen.delete(id);
+    const listed = new Set(answer.items.map(({ id }) => id));
+    for (const id of this.selected) if (!listed.has(id)) this.selected.delete(id);
     this.table.update(answer.items);
     this.table.element.hidden = answer.items.length === 0;
-    replaceContent(this.emptyState, answer.items.length === 0 && this.none());
+    replaceContent(this.emptyState, answer.items.length === 0 && this.emptyContent());
     this.emptyState.hidden = answer.items.length > 0;
     this.pages(answer);
     this.tools();
@@ -177,29 +177,29 @@ class Messages {
     const from = this.selector
       ? ""
       : `${count(this.offset + 1)} to ${count(this.offset + items.length)} of ${count(total)}`;
-    const looked = this.selector ? `${plural(items.length, "message")} found on this page` : from;
+    const summary = this.selector ? `${plural(items.length, "message")} found on this page` : from;
     const back = this.selector ? this.cursors.length > 1 : this.offset > 0;
     const on = this.selector ? Boolean(next) : this.offset + items.length < total;
-    const state = JSON.stringify([looked, back, on, next]);
-    if (state === this.paged) return;
-    this.paged = state;
+    const state = JSON.stringify([summary, back, on, next]);
+    if (state === this.pagerState) return;
+    this.pagerState = state;
     const focused = document.activeElement?.textContent;
     replaceContent(
       this.foot,
-      h("span", { class: "pager-text" }, items.length || this.selector ? looked : ""),
-      !this.selector && total > SIZE && this.jump(total),
+      h("span", { class: "pager-text" }, items.length || this.selector ? summary : ""),
+      !this.selector && total > SIZE && this.positionForm(total),
       (back || on) && [
-        pageButton("Previous", back, () => this.turn(-1)),
-        pageButton("Next", on, () => this.turn(1)),
+        pageButton("Previous", back, () => this.openPage(-1)),
+        pageButton("Next", on, () => this.openPage(1)),
       ],
     );
     const again = [...this.foot.querySelectorAll("button")].find(
-      (one) => one.textContent === focused,
+      (button) => button.textContent === focused,
     );
     if (again && document.activeElement === document.body) again.focus();
   }
 
-  jump(total) {
+  positionForm(total) {
     const input = h("input", {
       type: "number",
       min: 1,
@@ -212,30 +212,30 @@ class Messages {
       event.preventDefault();
       if (!input.value) return;
       this.offset = Math.min(total, Math.max(1, Number(input.value))) - 1;
-      this.moved();
+      this.loadPage();
     });
     return form;
   }
 
-  turn(step) {
+  openPage(step) {
     if (!this.selector) this.offset = Math.max(0, this.offset + step * SIZE);
     else if (step > 0) this.cursors.push(this.answer.next_cursor);
     else this.cursors.pop();
-    this.moved();
+    this.loadPage();
   }
 
-  async moved() {
-    this.chosen.clear();
-    this.keep();
-    await this.look();
+  async loadPage() {
+    this.selected.clear();
+    this.storeState();
+    await this.refresh();
     announce(this.foot.firstChild?.textContent ?? "");
   }
 
   /** Return the messages that the buttons apply to: the selected ones, or all of the list. */
   scope() {
     const more = { ...(this.subscription && { subscription: this.subscription }) };
-    if (this.chosen.size)
-      return [plural(this.chosen.size, "message"), { ids: [...this.chosen], ...more }];
+    if (this.selected.size)
+      return [plural(this.selected.size, "message"), { ids: [...this.selected], ...more }];
     const state = this.state === "unacked" ? {} : { state: this.state };
     if (this.selector)
       return ["all matching messages", { selector: this.selector, ...state, ...more }];
@@ -243,36 +243,36 @@ class Messages {
   }
 
   tools() {
-    const some = this.chosen.size ? `${count(this.chosen.size)}` : "all";
-    const nothing = !this.items.length && "the list is empty";
-    const inFlight = this.state === "unacked" && !this.chosen.size && "choose messages first";
-    const consume = session.denialReason("consume", this.place.name);
-    const browse = session.denialReason("browse", this.place.name);
-    const destroy =
-      this.chosen.size || this.selector ? consume : session.denialReason("manage", this.place.name);
-    const dead = this.place.name.endsWith(".dlq");
-    const state = JSON.stringify([some, nothing, inFlight, destroy]);
-    if (state === this.tooled) return;
-    this.tooled = state;
-    const doing = (action) => async () => {
-      const [what, which] = this.scope();
-      if (await action(this.place, what, which)) {
-        this.chosen.clear();
-        await this.look();
+    const amount = this.selected.size ? `${count(this.selected.size)}` : "all";
+    const emptyReason = !this.items.length && "the list is empty";
+    const unackedReason = this.state === "unacked" && !this.selected.size && "choose messages first";
+    const consumeReason = session.denialReason("consume", this.destination.name);
+    const browseReason = session.denialReason("browse", this.destination.name);
+    const deleteReason =
+      this.selected.size || this.selector ? consumeReason : session.denialReason("manage", this.destination.name);
+    const isDeadLetterQueue = this.destination.name.endsWith(".dlq");
+    const state = JSON.stringify([amount, emptyReason, unackedReason, deleteReason]);
+    if (state === this.toolState) return;
+    this.toolState = state;
+    const runAction = (action) => async () => {
+      const [messages, selection] = this.scope();
+      if (await action(this.destination, messages, selection)) {
+        this.selected.clear();
+        await this.refresh();
       }
     };
     const tool = (label, action, disabledReason, tone = "") =>
-      button(`${label} ${some}…`, doing(action), { disabledReason: disabledReason || nothing || inFlight, tone });
+      button(`${label} ${amount}…`, runAction(action), { disabledReason: disabledReason || emptyReason || unackedReason, tone });
     replaceContent(this.bar, [
-      dead && tool("Redrive", returnMessages, consume),
-      tool("Move", (place, ...rest) => transferMessages(place, "move", ...rest), consume),
-      tool("Copy", (place, ...rest) => transferMessages(place, "copy", ...rest), browse),
-      this.state !== "ready" && tool("Redeliver", redeliverMessages, consume),
-      tool("Delete", deleteMessages, destroy, "danger"),
+      isDeadLetterQueue && tool("Redrive", redriveMessages, consumeReason),
+      tool("Move", (destination, ...rest) => transferMessages(destination, "move", ...rest), consumeReason),
+      tool("Copy", (destination, ...rest) => transferMessages(destination, "copy", ...rest), browseReason),
+      this.state !== "ready" && tool("Redeliver", redeliverMessages, consumeReason),
+      tool("Delete", deleteMessages, deleteReason, "danger"),
     ]);
   }
 
-  none() {
+  emptyContent() {
     if (this.selector) {
       return emptyState(
         this.answer.next_cursor ? "No matches so far" : "No matching messages",
@@ -287,8 +287,8 @@ class Messages {
     }
     if (this.state !== "ready") return emptyState(`No ${STATES.find(([state]) => state === this.state)?.[1] ?? ""} messages`);
     const listeners = live.overview?.listeners;
-    const back = receiveCommand(listeners, this.place.name);
-    if (this.place.kind === "topic") {
+    const back = receiveCommand(listeners, this.destination.name);
+    if (this.destination.kind === "topic") {
       return emptyState(
         "No ready messages",
         h(
@@ -301,7 +301,7 @@ class Messages {
     return emptyState(
       "No ready messages",
       h("p", null, "Publish a message on the Publish tab or in a terminal:"),
-      command(sendCommand(listeners, this.place.name)),
+      command(sendCommand(listeners, this.destination.name)),
       back && command(back),
     );
   }

@@ -6,7 +6,7 @@ import { receiveCommand, sendCommand } from "../commands.js";
 import { h, replaceContent, setText } from "../dom.js";
 import { bytes, compact, count, plural, millis, perSecond, rate, duration } from "../format.js";
 import { gauge, levelBar } from "../gauge.js";
-import { every, live, take, watch } from "../live.js";
+import { every, live, setOverview, watch } from "../live.js";
 import { DestinationRef } from "../destination_ref.js";
 import { command, emptyState, valueList, head, loading, panel, reading, badge } from "../parts.js";
 import { Table } from "../table.js";
@@ -22,7 +22,7 @@ export function show({ signal }) {
   const page = new Overview(signal);
   watch((overview) => page.update(overview), signal);
   if (live.overview?.history) page.draw(live.overview.history);
-  every(REFRESH_MS, () => page.look(), signal);
+  every(REFRESH_MS, () => page.refresh(), signal);
   return page.element;
 }
 
@@ -41,14 +41,14 @@ class Overview {
       out: reading("Deliver rate", "brass"),
     };
     this.charts = charts();
-    this.busiest = busiest();
+    this.largestBacklogs = largestBacklogs();
     this.journal = h("div");
     this.protocols = protocols();
     this.listeners = listeners();
-    this.idle = h("p", { class: "hint", hidden: true }, "There are no destinations yet.");
-    this.content = h("div", null, this.busiest.element, this.idle);
-    this.ranks = h("div", null, this.content);
-    this.look = loading(this.ranks, () => this.ask(), signal);
+    this.noDestinations = h("p", { class: "hint", hidden: true }, "There are no destinations yet.");
+    this.content = h("div", null, this.largestBacklogs.element, this.noDestinations);
+    this.backlogs = h("div", null, this.content);
+    this.refresh = loading(this.backlogs, () => this.load(), signal);
     this.element = this.build();
   }
 
@@ -56,7 +56,7 @@ class Overview {
     return h(
       "div",
       { class: "page" },
-      head("Overview", { aside: this.about, actions: [this.choice()] }),
+      head("Overview", { aside: this.about, actions: [this.rangeSelect()] }),
       this.alarms,
       this.welcome,
       panel(
@@ -84,7 +84,7 @@ class Overview {
       h(
         "div",
         { class: "duo" },
-        panel("Largest backlogs", this.ranks, {
+        panel("Largest backlogs", this.backlogs, {
           aside: h("a", { href: "#/destinations" }, "All destinations"),
         }),
         h(
@@ -98,7 +98,7 @@ class Overview {
     );
   }
 
-  choice() {
+  rangeSelect() {
     const select = h(
       "select",
       { "aria-label": "Time range" },
@@ -106,54 +106,54 @@ class Overview {
     );
     select.addEventListener("change", () => {
       this.minutes = Number(select.value);
-      this.look();
+      this.refresh();
     });
     return select;
   }
 
   /** Request the data that the stream does not contain: the history and the largest backlogs. */
-  async ask() {
+  async load() {
     const [history, { items }] = await Promise.all([
       get("history", { minutes: this.minutes }, this.signal),
       get("destinations", { sort: "ready", order: "desc", limit: MAX_ROWS }, this.signal),
     ]);
     this.draw(history);
-    this.busiest.update(items);
-    if (this.ranks.firstChild !== this.content) replaceContent(this.ranks, this.content);
-    this.busiest.element.hidden = items.length === 0;
-    this.idle.hidden = items.length > 0;
-    if (!live.overview) take(await get("overview", {}, this.signal));
+    this.largestBacklogs.update(items);
+    if (this.backlogs.firstChild !== this.content) replaceContent(this.backlogs, this.content);
+    this.largestBacklogs.element.hidden = items.length === 0;
+    this.noDestinations.hidden = items.length > 0;
+    if (!live.overview) setOverview(await get("overview", {}, this.signal));
   }
 
   draw(history) {
-    for (const one of Object.values(this.charts)) one.update(history, this.minutes);
+    for (const item of Object.values(this.charts)) item.update(history, this.minutes);
   }
 
   update(overview) {
     const { totals } = overview;
     const up = duration(overview.uptime_ms);
-    const made = overview.compiled ? ", compiled" : "";
+    const suffix = overview.compiled ? ", compiled" : "";
     setText(
       this.about,
-      `Version ${overview.version}${made}, up ${up}, ${bytes(overview.resident_memory_bytes)} of memory`,
+      `Version ${overview.version}${suffix}, up ${up}, ${bytes(overview.resident_memory_bytes)} of memory`,
     );
     this.readings.in.set(perSecond(totals.publish_rate), bytes(totals.published_bytes));
     this.readings.ready.set(compact(totals.ready), plural(totals.destinations, "destination"));
     this.readings.unacked.set(compact(totals.unacked), plural(totals.consumers, "consumer"));
     this.readings.out.set(perSecond(totals.deliver_rate), bytes(totals.delivered_bytes));
     this.level.update(totals.ready);
-    this.warn(overview.alarms ?? []);
-    this.greet(overview);
-    const spoken = Object.entries(overview.protocols ?? {});
-    this.protocols.update(spoken.map(([name, figures]) => ({ name, ...figures })));
+    this.showAlarms(overview.alarms ?? []);
+    this.showWelcome(overview);
+    const entries = Object.entries(overview.protocols ?? {});
+    this.protocols.update(entries.map(([name, figures]) => ({ name, ...figures })));
     this.listeners.update(overview.listeners ?? []);
-    this.keep(overview);
+    this.showJournal(overview);
   }
 
-  warn(alarms) {
+  showAlarms(alarms) {
     const state = JSON.stringify(alarms);
-    if (state === this.warned) return;
-    this.warned = state;
+    if (state === this.shownAlarms) return;
+    this.shownAlarms = state;
     replaceContent(
       this.alarms,
       alarms.map(({ code, message }) =>
@@ -163,21 +163,21 @@ class Overview {
   }
 
   /** Explain the first steps while there are no destinations. */
-  greet({ totals, listeners: open }) {
-    const fresh = totals.destinations === 0;
-    if (fresh === this.greeted) return;
-    this.greeted = fresh;
-    const back = receiveCommand(open, "orders");
+  showWelcome({ totals, listeners: open }) {
+    const isEmpty = totals.destinations === 0;
+    if (isEmpty === this.isWelcomeShown) return;
+    this.isWelcomeShown = isEmpty;
+    const receive = receiveCommand(open, "orders");
     replaceContent(
       this.welcome,
-      fresh &&
+      isEmpty &&
         panel(
           null,
           emptyState(
             "No messages yet",
             h("p", null, "A queue is created when it is first used. In a terminal:"),
             command(sendCommand(open, "orders")),
-            back && command(back),
+            receive && command(receive),
             h(
               "p",
               null,
@@ -190,7 +190,7 @@ class Overview {
     );
   }
 
-  keep({ journal, loop_lag_ms: lag, message_memory_bytes: bodies, broker_id: id }) {
+  showJournal({ journal, loop_lag_ms: lag, message_memory_bytes: bodies, broker_id: id }) {
     const pairs = [
       ["Broker ID", h("code", null, id)],
       ["Message memory", bytes(bodies)],
@@ -241,7 +241,7 @@ function charts() {
   };
 }
 
-function busiest() {
+function largestBacklogs() {
   return new Table({
     caption: "Largest backlogs",
     key: (item) => `${item.kind}/${item.name}/${item.name_base64 ?? ""}`,
@@ -287,10 +287,10 @@ function protocols() {
         key: "connections",
         label: "Connections",
         number: true,
-        show: (one) => count(one.connections),
+        show: (item) => count(item.connections),
       },
-      { key: "publish_rate", label: "Publish rate", number: true, show: (one) => perSecond(one.publish_rate) },
-      { key: "deliver_rate", label: "Deliver rate", number: true, show: (one) => perSecond(one.deliver_rate) },
+      { key: "publish_rate", label: "Publish rate", number: true, show: (item) => perSecond(item.publish_rate) },
+      { key: "deliver_rate", label: "Deliver rate", number: true, show: (item) => perSecond(item.deliver_rate) },
     ],
   });
 }
@@ -311,7 +311,7 @@ function listeners() {
         key: "connections",
         label: "Connections",
         number: true,
-        show: (one) => count(one.connections),
+        show: (item) => count(item.connections),
       },
     ],
   });

@@ -20,7 +20,7 @@ const TYPES = [
   ["float", "number"],
   ["boolean", "true or false"],
 ];
-const TRUTH = new Map([
+const BOOLEANS = new Map([
   ["true", true],
   ["false", false],
 ]);
@@ -30,11 +30,11 @@ const DURABILITIES = [
   ["none", "in memory only"],
 ];
 
-const FIRST = [
+const BODY_FIELDS = [
   { name: "body_kind", label: "Body type", kind: "choice", options: KINDS },
   { name: "body", label: "Body", kind: "area", rows: 8 },
 ];
-const MORE = [
+const HEADER_FIELDS = [
   { name: "priority", label: "Priority (0-9)", kind: "number", min: 0, max: 9, placeholder: "4" },
   { name: "ttl_ms", label: "TTL", kind: "ms", min: 0 },
   { name: "delay_ms", label: "Delay", kind: "ms", min: 0 },
@@ -45,14 +45,14 @@ const MORE = [
   { name: "reply_to", label: "Reply to" },
 ];
 
-export function show(place, signal, destination) {
-  const disabledReason = session.denialReason("produce", place.name);
+export function show(destination, signal, destinationPage) {
+  const disabledReason = session.denialReason("produce", destination.name);
   if (disabledReason) return panel(null, h("p", null, `Publishing is not allowed: ${disabledReason}.`));
   const rows = h("div", { class: "properties" });
   const alert = h("p", { class: "error", role: "alert" });
-  const done = h("button", { type: "submit", class: "primary" }, "Publish");
-  const add = h("button", { type: "button", class: "quiet" }, "Add a property");
-  add.addEventListener("click", () => {
+  const publishButton = h("button", { type: "submit", class: "primary" }, "Publish");
+  const addButton = h("button", { type: "button", class: "quiet" }, "Add a property");
+  addButton.addEventListener("click", () => {
     const row = property();
     rows.append(row);
     row.querySelector("input").focus();
@@ -60,31 +60,31 @@ export function show(place, signal, destination) {
   const form = h(
     "form",
     { class: "publish" },
-    FIRST.map(field),
-    h("fieldset", null, h("legend", null, "Properties"), rows, add),
+    BODY_FIELDS.map(field),
+    h("fieldset", null, h("legend", null, "Properties"), rows, addButton),
     h(
       "details",
       null,
       h("summary", null, "Headers"),
-      h("div", { class: "fields" }, MORE.map(field)),
+      h("div", { class: "fields" }, HEADER_FIELDS.map(field)),
     ),
     alert,
-    h("div", { class: "buttons" }, done),
+    h("div", { class: "buttons" }, publishButton),
   );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     alert.textContent = "";
-    done.disabled = true;
+    publishButton.disabled = true;
     try {
-      const { id } = await post(place.full("/messages"), message(form));
+      const { id } = await post(destination.full("/messages"), message(form));
       notify(`Published as message ${id}`);
-      destination.look();
+      destinationPage.refresh();
       form.elements.body.select();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       replaceContent(alert, error.message);
     } finally {
-      done.disabled = false;
+      publishButton.disabled = false;
     }
   });
   return panel(null, form);
@@ -114,7 +114,7 @@ function property() {
 
 function typed(type, text) {
   // the broker rejects all other texts
-  if (type === "boolean") return { type, value: TRUTH.get(text.trim().toLowerCase()) ?? text };
+  if (type === "boolean") return { type, value: BOOLEANS.get(text.trim().toLowerCase()) ?? text };
   // numbers are sent as text: JavaScript would round large ones
   return { type, value: type === "string" ? text : text.trim() };
 }
@@ -127,14 +127,14 @@ function bodyOf(kind, text) {
 
 /** Return the request of the form for the API. */
 function message(form) {
-  const { body_kind: kind, body } = values(form, FIRST);
+  const { body_kind: kind, body } = values(form, BODY_FIELDS);
   const request = bodyOf(kind, body);
   const properties = [...form.querySelectorAll(".property")].map((row) => {
     const [name, type, text] = row.querySelectorAll("input, select");
     return [name.value, typed(type.value, text.value)];
   });
   if (properties.length) request.properties = Object.fromEntries(properties);
-  const { reply_to: reply, ...headers } = values(form, MORE);
+  const { reply_to: reply, ...headers } = values(form, HEADER_FIELDS);
   for (const [name, content] of Object.entries(headers)) {
     if (content !== null && content !== "") request[name] = content;
   }

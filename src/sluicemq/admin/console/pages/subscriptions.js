@@ -1,7 +1,7 @@
 // Subscriptions of a topic.
 
 import { remove } from "../api.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
 import { levelBar } from "../gauge.js";
@@ -10,23 +10,23 @@ import { button, emptyState, panel, badge } from "../parts.js";
 import { session } from "../session.js";
 import { notify } from "../notifications.js";
 
-export function show(place, signal) {
+export function show(destination, signal) {
   const list = new List({
     path: "subscriptions",
-    fixed: place.filterQuery(),
+    fixed: destination.filterQuery(),
     table: {
       caption: "Subscriptions",
       stack: true,
       key: ({ name }) => name,
-      columns: columns(place, (item) => deleteSubscription(place, item, list)),
+      columns: columns(destination, (item) => deleteSubscription(destination, item, list)),
     },
-    none,
+    emptyContent,
     signal,
   });
   return panel(null, list.element);
 }
 
-function columns(place, ondelete) {
+function columns(destination, ondelete) {
   return [
     {
       key: "name",
@@ -77,14 +77,14 @@ function columns(place, ondelete) {
           disabledReason:
             item.owner && item.owner === session.user
               ? ""
-              : session.denialReason("manage", place.name),
+              : session.denialReason("manage", destination.name),
         }),
     },
   ];
 }
 
-async function deleteSubscription(place, item, list) {
-  const done = await ask({
+async function deleteSubscription(destination, item, list) {
+  const done = await openForm({
     title: `Delete the subscription ${item.display_name || item.name}?`,
     text: [
       item.ready + item.unacked > 0
@@ -96,17 +96,17 @@ async function deleteSubscription(place, item, list) {
     tone: "danger",
     submit: () =>
       remove("subscriptions", {
-        ...place.filterQuery(),
+        ...destination.filterQuery(),
         name: item.name,
         force: item.consumers ? "true" : "",
       }),
   });
   if (!done) return;
   notify(`Subscription ${item.display_name || item.name} deleted`);
-  list.look();
+  list.refresh();
 }
 
-function none() {
+function emptyContent() {
   return emptyState(
     "No subscriptions",
     h(

@@ -1,7 +1,7 @@
 // Open transactions, and prepared ones, which wait for the decision of their transaction manager.
 
 import { post } from "../api.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h } from "../dom.js";
 import { count, plural } from "../format.js";
 import { List } from "../list.js";
@@ -18,9 +18,9 @@ export function show({ signal }) {
       caption: "Transactions",
       stack: true,
       key: ({ id }) => id,
-      columns: columns((...all) => settle(list, ...all)),
+      columns: columns((...all) => decide(list, ...all)),
     },
-    none: () =>
+    emptyContent: () =>
       emptyState(
         "There are no transactions",
         h(
@@ -34,7 +34,7 @@ export function show({ signal }) {
   return h("div", { class: "page" }, head("Transactions"), panel(null, list.element));
 }
 
-const MANAGED =
+const WARNING =
   "Check the transaction manager first: if it decides otherwise later, the outcomes are inconsistent.";
 
 /** Return an X/Open transaction id as text. */
@@ -42,7 +42,7 @@ function xidText(xid) {
   return xid ? Object.values(xid).join(":") : "–";
 }
 
-function columns(onsettle) {
+function columns(ondecide) {
   return [
     { key: "id", label: "ID", head: true, show: ({ id }) => String(id) },
     {
@@ -82,11 +82,11 @@ function columns(onsettle) {
       fingerprint: ({ state }) => state,
       show: (item) => [
         item.state === "prepared" &&
-          button("Commit…", () => onsettle(item, "commit"), {
+          button("Commit…", () => ondecide(item, "commit"), {
             tone: "quiet small",
             name: `Commit ${item.id}…`,
           }),
-        button("Roll back…", () => onsettle(item, "rollback"), {
+        button("Roll back…", () => ondecide(item, "rollback"), {
           tone: "quiet small",
           name: `Roll ${item.id} back…`,
         }),
@@ -95,19 +95,19 @@ function columns(onsettle) {
   ];
 }
 
-async function settle(list, { id, state, publishes, acks }, how) {
-  const commit = how === "commit";
+async function decide(list, { id, state, publishes, acks }, verdict) {
+  const commit = verdict === "commit";
   const text = commit
     ? `${plural(publishes, "published message")} will become ready, and ${plural(acks, "message")} will be acknowledged.`
     : `${plural(publishes, "published message")} will be discarded, and ${plural(acks, "message")} will be requeued.`;
-  const done = await ask({
+  const done = await openForm({
     title: commit ? `Commit transaction ${id}?` : `Roll transaction ${id} back?`,
-    text: [text, state === "prepared" ? MANAGED : "The client gets an error when it commits."],
+    text: [text, state === "prepared" ? WARNING : "The client gets an error when it commits."],
     action: commit ? "Commit" : "Roll back",
     tone: "danger",
-    submit: () => post(`transactions/${encodeURIComponent(id)}/${how}`),
+    submit: () => post(`transactions/${encodeURIComponent(id)}/${verdict}`),
   });
   if (!done) return;
   notify(`Transaction ${id} ${commit ? "committed" : "rolled back"}`);
-  list.look();
+  list.refresh();
 }

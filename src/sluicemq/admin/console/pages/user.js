@@ -2,7 +2,7 @@
 
 import { get, post, put as send, remove } from "../api.js";
 import { quoted } from "../commands.js";
-import { ask, showDialog } from "../dialogs.js";
+import { openForm, showDialog } from "../dialogs.js";
 import { h, replaceContent } from "../dom.js";
 import { button, command, emptyState, valueList, head, loading, panel, badge, timeElement } from "../parts.js";
 import { go } from "../router.js";
@@ -28,30 +28,30 @@ export function show({ steps, signal }) {
   });
   top.append(actions);
   const path = `users/${encodeURIComponent(name)}`;
-  const look = loading(
+  const refresh = loading(
     content,
     async () => {
       const user = await get(path, {}, signal);
-      replaceContent(actions, tools(user, path, look));
-      replaceContent(content, view(user, path, look));
+      replaceContent(actions, tools(user, path, refresh));
+      replaceContent(content, view(user, path, refresh));
     },
     signal,
   );
-  look();
+  refresh();
   return h("div", { class: "page" }, top, content);
 }
 
-function tools(user, path, again) {
+function tools(user, path, refresh) {
   return [
-    button("Password…", () => setPassword(user.name, path, again)),
+    button("Password…", () => setPassword(user.name, path, refresh)),
     button(user.superuser ? "Revoke superuser…" : "Grant superuser…", () =>
-      setSuperuser(user, path, again),
+      setSuperuser(user, path, refresh),
     ),
     button("Delete…", () => deleteUser(user, path), { tone: "danger" }),
   ];
 }
 
-function view(user, path, again) {
+function view(user, path, refresh) {
   const { permissions = [], tokens = [], roles = [] } = user;
   return [
     panel(
@@ -66,11 +66,11 @@ function view(user, path, again) {
         ["Created", timeElement(user.created * 1000)],
       ]),
     ),
-    panel("Permissions", permissionList(user, permissions, path, again), {
-      aside: button("Grant…", () => grantPermission(user.name, path, again), { tone: "small" }),
+    panel("Permissions", permissionList(user, permissions, path, refresh), {
+      aside: button("Grant…", () => grantPermission(user.name, path, refresh), { tone: "small" }),
     }),
-    panel("Tokens", tokenList(user, tokens, path, again), {
-      aside: button("New token…", () => createToken(user.name, path, again), { tone: "small" }),
+    panel("Tokens", tokenList(user, tokens, path, refresh), {
+      aside: button("New token…", () => createToken(user.name, path, refresh), { tone: "small" }),
     }),
   ];
 }
@@ -79,7 +79,7 @@ function row(content, ...tools) {
   return h("li", { class: "row" }, h("span", null, content), h("span", null, tools));
 }
 
-function permissionList(user, permissions, path, again) {
+function permissionList(user, permissions, path, refresh) {
   if (!permissions.length) {
     return emptyState(
       "No permissions",
@@ -95,19 +95,19 @@ function permissionList(user, permissions, path, again) {
   return h(
     "ul",
     { class: "rows" },
-    permissions.map((one) =>
+    permissions.map((permission) =>
       row(
-        h("code", null, permissionText(one)),
-        button("Revoke…", () => revokePermission(user.name, one, path, again), {
+        h("code", null, permissionText(permission)),
+        button("Revoke…", () => revokePermission(user.name, permission, path, refresh), {
           tone: "quiet small",
-          name: `Revoke ${permissionText(one)}…`,
+          name: `Revoke ${permissionText(permission)}…`,
         }),
       ),
     ),
   );
 }
 
-function tokenList(user, tokens, path, again) {
+function tokenList(user, tokens, path, refresh) {
   if (!tokens.length) {
     return emptyState(
       "No tokens",
@@ -125,7 +125,7 @@ function tokenList(user, tokens, path, again) {
           " ",
           h("small", null, token.expires ? ["expires ", timeElement(token.expires * 1000)] : "does not expire"),
         ],
-        button("Revoke…", () => revokeToken(token, path, again), {
+        button("Revoke…", () => revokeToken(token, path, refresh), {
           tone: "quiet small",
           name: `Revoke ${token.label || token.id}…`,
         }),
@@ -134,8 +134,8 @@ function tokenList(user, tokens, path, again) {
   );
 }
 
-async function setPassword(name, path, again) {
-  const done = await ask({
+async function setPassword(name, path, refresh) {
+  const done = await openForm({
     title: `Change the password of ${name}`,
     text: ["The old password becomes invalid. Open connections are kept."],
     fields: [
@@ -151,11 +151,11 @@ async function setPassword(name, path, again) {
     submit: ({ password }) => send(path, { password }, { query: { expect: "existing" } }),
   });
   if (done) notify(`Password of ${name} changed`);
-  if (done) again();
+  if (done) refresh();
 }
 
-async function setSuperuser({ name, superuser }, path, again) {
-  const done = await ask({
+async function setSuperuser({ name, superuser }, path, refresh) {
+  const done = await openForm({
     title: superuser ? `Revoke superuser from ${name}?` : `Grant superuser to ${name}?`,
     text: [
       superuser
@@ -166,11 +166,11 @@ async function setSuperuser({ name, superuser }, path, again) {
     tone: "danger",
     submit: () => send(path, { superuser: !superuser }, { query: { expect: "existing" } }),
   });
-  if (done) again();
+  if (done) refresh();
 }
 
 async function deleteUser({ name }, path) {
-  const done = await ask({
+  const done = await openForm({
     title: `Delete the user ${name}?`,
     text: [
       "Its password, tokens and permissions are deleted permanently.",
@@ -187,8 +187,8 @@ async function deleteUser({ name }, path) {
   go("#/users");
 }
 
-async function grantPermission(name, path, again) {
-  const done = await ask({
+async function grantPermission(name, path, refresh) {
+  const done = await openForm({
     title: `Grant a permission to ${name}`,
     fields: [
       {
@@ -213,18 +213,18 @@ async function grantPermission(name, path, again) {
       },
     ],
     action: "Grant",
-    submit({ pattern, ignore_case, ...ticked }) {
-      const operations = Object.keys(ticked).filter((operation) => ticked[operation]);
+    submit({ pattern, ignore_case, ...checked }) {
+      const operations = Object.keys(checked).filter((operation) => checked[operation]);
       return send(`${path}/permissions`, { pattern, operations, ignore_case: Boolean(ignore_case) });
     },
   });
   if (!done) return;
   notify(`Permission granted to ${name}`);
-  again();
+  refresh();
 }
 
-async function revokePermission(name, { pattern, operations }, path, again) {
-  const done = await ask({
+async function revokePermission(name, { pattern, operations }, path, refresh) {
+  const done = await openForm({
     title: `Revoke a permission of ${name}?`,
     text: [
       `${name} loses ${[...operations].join(", ")} on ${pattern} unless a role grants it.`,
@@ -233,11 +233,11 @@ async function revokePermission(name, { pattern, operations }, path, again) {
     tone: "danger",
     submit: () => remove(`${path}/permissions`, { pattern }),
   });
-  if (done) again();
+  if (done) refresh();
 }
 
-async function createToken(name, path, again) {
-  const made = await ask({
+async function createToken(name, path, refresh) {
+  const created = await openForm({
     title: `Create a token for ${name}`,
     fields: [
       { name: "label", label: "Label", maxlength: 100 },
@@ -257,22 +257,22 @@ async function createToken(name, path, again) {
       return post(`${path}/tokens`, { label, expires });
     },
   });
-  if (!made) return;
+  if (!created) return;
   showDialog(
     "New token",
     h("p", null, "Copy the token now: it is not shown again."),
-    command(made.token),
+    command(created.token),
   );
-  again();
+  refresh();
 }
 
-async function revokeToken(token, path, again) {
-  const done = await ask({
+async function revokeToken(token, path, refresh) {
+  const done = await openForm({
     title: `Revoke the token ${token.label || token.id}?`,
     text: ["Programs that use it can no longer log in."],
     action: "Revoke",
     tone: "danger",
     submit: () => remove(`${path}/tokens/${encodeURIComponent(token.id)}`),
   });
-  if (done) again();
+  if (done) refresh();
 }

@@ -1,7 +1,7 @@
 // List of users.
 
 import { put as send } from "../api.js";
-import { ask } from "../dialogs.js";
+import { openForm } from "../dialogs.js";
 import { h } from "../dom.js";
 import { List } from "../list.js";
 import { button, command, emptyState, head, panel, badge } from "../parts.js";
@@ -11,14 +11,14 @@ import { show as showUser } from "./user.js";
 
 export const title = ({ steps }) => (steps[1] ? `User ${steps[1]}` : "Users");
 
-export function show(where) {
-  if (where.steps[1]) return showUser(where);
+export function show(route) {
+  if (route.steps[1]) return showUser(route);
   const list = new List({
     path: "users",
     interval: 10_000,
     table: { caption: "Users", stack: true, key: ({ name }) => name, columns: COLUMNS },
-    none,
-    signal: where.signal,
+    emptyContent,
+    signal: route.signal,
   });
   return h(
     "div",
@@ -38,9 +38,9 @@ export function userHref(name) {
 }
 
 /** Return a permission as text. */
-export function permissionText({ pattern, operations, ignore_case: anyCase }) {
-  const named = anyCase ? `${pattern} (any letter case)` : pattern;
-  return `${named}: ${[...operations].sort().join(", ")}`;
+export function permissionText({ pattern, operations, ignore_case: ignoreCase }) {
+  const names = ignoreCase ? `${pattern} (any letter case)` : pattern;
+  return `${names}: ${[...operations].sort().join(", ")}`;
 }
 
 const COLUMNS = [
@@ -75,12 +75,12 @@ const COLUMNS = [
     show: ({ permissions = [], superuser }) => {
       if (superuser) return "all operations";
       if (!permissions.length) return "–";
-      return permissions.map((one) => h("div", null, h("code", null, permissionText(one))));
+      return permissions.map((permission) => h("div", null, h("code", null, permissionText(permission))));
     },
   },
 ];
 
-function none() {
+function emptyContent() {
   return emptyState(
     "No users",
     h(
@@ -93,7 +93,7 @@ function none() {
 }
 
 async function add() {
-  const made = await ask({
+  const added = await openForm({
     title: "Add a user",
     fields: [
       {
@@ -123,5 +123,5 @@ async function add() {
       return name;
     },
   });
-  if (made) go(userHref(made));
+  if (added) go(userHref(added));
 }
