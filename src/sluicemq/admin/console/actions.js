@@ -23,8 +23,9 @@ const REASONS = {
 };
 
 /**
- * Do it with all that `selection` names: {ids: […]}, {selector: "…"} or {all: true}, and subscription and
- * state. Gives {processed, failed: [{id, reason}]}.
+ * Apply an action to the selected messages, and return {processed, failed: [{id, reason}]}.
+ *
+ * `selection` is {ids: […]}, {selector: "…"} or {all: true}, with an optional subscription and state.
  */
 export async function applyAction(destination, action, selection, target = null) {
   const total = { processed: 0, failed: [] };
@@ -55,8 +56,9 @@ function notifyResult(verb, result) {
   notify(resultText(verb, result), result.failed.length ? "bad" : "good");
 }
 
-/** `messages` names the messages ("3 messages", "all messages"), `selection` as above. All give whether it
-    was done. */
+// The functions below ask for confirmation and return whether the action was applied. `messages`
+// describes the messages ("3 messages", "all messages"), `selection` is that of `applyAction`.
+
 export async function deleteMessages(destination, messages, selection, verb = "Delete") {
   const result = await openForm({
     title: `${verb} ${messages} of ${destination}?`,

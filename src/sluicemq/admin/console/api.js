@@ -35,16 +35,16 @@ async function readError(response) {
   try {
     details = await response.json();
   } catch {
-    // a proxy may have answered; then there is only the status
+    // the response may be a proxy's; then there is only the status
   }
   const { code = "no-code", detail = `the broker responded with status ${response.status}` } = details ?? {};
   return new ApiError(response.status, code, detail);
 }
 
 /**
- * Send a request; gives the decoded answer, or null if it has none.
+ * Send a request; return the decoded response, or null if it has no content.
  *
- * `query` and `body` as objects; `signal` abandons it. Throws Refusal.
+ * `query` and `body` are objects; `signal` aborts the request. Throws ApiError.
  */
 export async function call(method, path, { query, body, signal } = {}) {
   const headers = { Accept: "application/json, application/problem+json", "X-Requested-With": "console" };

@@ -1,4 +1,4 @@
-// Entry point: loads the session, then shows the page of each address.
+// Entry point: loads the session, then shows the page of each route.
 
 import { ApiError, get } from "./api.js";
 import { h, replaceContent } from "./dom.js";
@@ -13,7 +13,7 @@ import { announce } from "./notifications.js";
 let shell = null;
 let pageLifetime = new AbortController();
 let navigations = 0;
-/** Whether the login page is open. */
+/** True while the login page is open. */
 let isLoginOpen = false;
 
 async function loadSession() {
@@ -55,7 +55,7 @@ async function openLogin(reason) {
   show(reason, openConsole);
 }
 
-/** Show the page of the address. `isNavigation`: the user has come from another page. */
+/** Show the page of the current route. `isNavigation`: the user comes from another page. */
 async function showPage(isNavigation = true) {
   if (!session.known) return;
   pageLifetime.abort();

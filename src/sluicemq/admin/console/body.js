@@ -12,7 +12,7 @@ const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|([{}[\],])|([^\s"{}[\],:]+)/g;
 /** Characters of a body in a list. */
 const PREVIEW = 160;
 
-/** JSON laid out in lines, with syntax highlighting. The original tokens are used, because numbers
+/** Return JSON with line breaks and syntax highlighting. The original tokens are used, because numbers
     with many digits would lose precision if they were parsed. */
 function formatJson(text) {
   const nodes = [];
@@ -64,7 +64,7 @@ function block(label, kind, content) {
   );
 }
 
-/** A typed value of a map, a stream or a property. */
+/** Return an element for a typed value of a map, a stream or a property. */
 export function value({ type, value: content }) {
   if (type === "map") return typedMap(content);
   return [h("code", null, content === null ? "null" : String(content)), " ", badge(type)];
@@ -117,7 +117,7 @@ function plainValue(typed) {
     : typed;
 }
 
-/** The beginning of a body in one line. */
+/** Return the beginning of a body on one line. */
 export function preview({ kind, encoding, value: content }) {
   if (kind === "none") return "";
   let text = content;

@@ -3,7 +3,7 @@
 //     const flow = chart({title: "Flow", series: [{key: "publish_rate", label: "publish rate", tone: "water"}], …});
 //     flow.update(history);        // a response of /history
 //
-// A series may go `down` from the middle line: what leaves is then below what comes.
+// A series with `down` is drawn below the middle line, such as deliveries below publishes.
 
 import { h, replaceContent, s, setText, uniqueId } from "./dom.js";
 import { timeOfDay } from "./format.js";
@@ -125,7 +125,7 @@ export class Chart {
       }
       const line = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
       const { area, line: stroke } = this.paths[seriesIndex];
-      // with nothing behind it one point alone is a dot
+      // `h0` draws a single point as a dot
       stroke.setAttribute("d", line ? `M${line}h0` : "");
       if (area && line) {
         area.setAttribute(
@@ -176,7 +176,7 @@ export class Chart {
     return s("text", { class: `axis ${tone}`, x: LEFT + 7, y }, label);
   }
 
-  /** The values at the pointer, or the latest. */
+  /** Show the values at the pointer, or the latest. */
   showValues() {
     const index = this.pointedIndex ?? this.length - 1;
     this.series.forEach((item, seriesIndex) => {

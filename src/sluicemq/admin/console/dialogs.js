@@ -1,11 +1,11 @@
-// Modal dialogs: forms, and confirmations that state what will be lost.
+// Modal dialogs: forms, and confirmations that state the consequences.
 
 import { ApiError } from "./api.js";
 import { h, replaceContent, uniqueId } from "./dom.js";
 import { field, values } from "./fields.js";
 
 /**
- * Ask, and do. Gives what `submit` gave, or null if it was given up.
+ * Show a form; return the result of `submit`, or null if the user cancels.
  *
  * {title, text: […], fields: […], action, tone: "danger", submit(values)}; `text` are paragraphs,
  * `fields` as in fields.js. An error of `submit` is displayed in the dialog, which stays open.

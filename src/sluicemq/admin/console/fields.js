@@ -59,7 +59,7 @@ function control(spec, id, hint) {
 }
 
 /**
- * A field; `spec` has name, label, kind and more, see above. The key beside the label is `key`, or
+ * Return a field; `spec` has name, label, kind and more, see above. The key beside the label is `key`, or
  * the name if there is none; an empty key is omitted.
  */
 export function field(spec) {
@@ -96,7 +96,7 @@ function typed(spec, control) {
   return control.value;
 }
 
-/** The values of a form's fields by name; numbers that were left empty are null. */
+/** Return the values of a form's fields by name; empty numbers are null. */
 export function values(form, specs) {
   return Object.fromEntries(
     specs

@@ -9,7 +9,7 @@ import { currentRoute, storeQuery } from "./router.js";
 import { Pager, Table } from "./table.js";
 import { announce } from "./notifications.js";
 
-/** ms after the last key in a filter until the list is requested. */
+/** Delay of the request after the last key in a filter, in ms. */
 const INPUT_DELAY_MS = 200;
 const PAGE_SIZE = 50;
 

@@ -5,10 +5,10 @@
 
 import { ROOT, ApiError, get } from "./api.js";
 
-/** Delay of reconnecting in ms: it doubles from the first value to the second. */
+/** Delay of reconnecting in ms: it doubles from the minimum to the maximum. */
 const MIN_RETRY_MS = 500;
 const MAX_RETRY_MS = 8_000;
-/** ms without an event after which the stream is closed. */
+/** Time without an event after which the stream is closed, in ms. */
 const SILENCE_TIMEOUT_MS = 12_000;
 
 const watchers = new Set();
@@ -20,7 +20,7 @@ let silenceTimer = 0;
 let enabled = false;
 
 export const live = {
-  /** "connecting", "live" or "gone". */
+  /** "connecting", "live" or "disconnected". */
   state: "connecting",
   /** Latest statistics, or null. */
   overview: null,
@@ -38,7 +38,7 @@ export function watchState(callback) {
   stateWatchers.add(callback);
 }
 
-/** Take over statistics that were requested, not received from the stream. */
+/** Publish statistics, of the stream or of a request, to the watchers. */
 export function setOverview(overview) {
   live.overview = overview;
   for (const callback of watchers) callback(overview);
@@ -78,8 +78,8 @@ function open() {
   restartSilenceTimer();
 }
 
-/** The stream has ended: find out whether the broker or only the session has. A broker at
-    its limit of streams still answers requests for statistics. */
+/** Find out whether the stream has ended because of the broker or of the session. A broker at its
+    limit of streams still answers requests for statistics. */
 async function onStreamLost() {
   close();
   try {
@@ -87,7 +87,7 @@ async function onStreamLost() {
     setState("live");
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) return; // the login page is open
-    setState("gone");
+    setState("disconnected");
   }
   clearTimeout(retryTimer);
   retryTimer = setTimeout(open, retryDelay);
@@ -117,13 +117,13 @@ export function stop() {
 document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
 
 /**
- * Call `step` now and then every `interval` ms, never twice at a time and not while the page is
- * hidden or the broker is gone; until `signal`. `step` must handle its own errors.
+ * Call `step` at once and then every `interval` ms until `signal` is aborted: never concurrently, and
+ * not while the page is hidden or the broker does not respond. `step` must handle its own errors.
  */
 export function every(interval, step, signal) {
   let timer = 0;
   const run = async () => {
-    if (!document.hidden && live.state !== "gone") await step();
+    if (!document.hidden && live.state !== "disconnected") await step();
     if (!signal.aborted) timer = setTimeout(run, interval);
   };
   signal.addEventListener("abort", () => clearTimeout(timer));

@@ -2,7 +2,7 @@
 
 import { session } from "./session.js";
 
-/** `step` is the first of the path; `keys` go after `g`. */
+/** `step` is the first segment of the path; `keys` is the key of the shortcut after `g`. */
 export const PAGES = [
   { step: "", label: "Overview", keys: "o", load: () => import("./pages/overview.js") },
   {
@@ -71,12 +71,12 @@ export function visiblePages() {
   return PAGES.filter((page) => !page.superuser || session.superuser);
 }
 
-/** Return the loader of a page by the first step of its path, or null. */
+/** Return the loader of a page by the first segment of its path, or null. */
 export function loader(step = "") {
   return PAGES.find((page) => page.step === step)?.load ?? OTHER_PAGES.get(step) ?? null;
 }
 
-/** Return the step of the navigation entry that a page belongs to. */
+/** Return the first segment of the navigation entry that a page belongs to. */
 export function entry(step = "") {
   return step === "queue" || step === "topic" ? "destinations" : step;
 }

@@ -25,7 +25,7 @@ export function panel(title, content, { aside = null, kind = "" } = {}) {
   );
 }
 
-/** Return a button. With a reason in `disabledReason` it is disabled, and its accessible name has the reason. */
+/** Return a button. With a `disabledReason` it is disabled, and the reason is in its accessible name. */
 export function button(label, onclick, { tone = "", disabledReason = "", name = null } = {}) {
   if (!disabledReason) return h("button", { type: "button", class: tone, onclick, "aria-label": name }, label);
   return h(

@@ -19,7 +19,7 @@ const UNITS = {
 /** Units that are used for output. */
 const SHOWN = { ms: ["ms", "s", "min", "h", "d"], bytes: ["B", "KiB", "MiB", "GiB"] };
 
-/** Whether values of fields of this kind have a unit. */
+/** Return whether values of fields of this kind have a unit. */
 export function hasUnit(kind) {
   return kind in UNITS;
 }
@@ -42,7 +42,7 @@ export function formatQuantity(kind, value) {
   return `${value / UNITS[kind][unit]} ${unit}`;
 }
 
-/** Return what is wrong with a text, or "". */
+/** Return the error message for an invalid text, or "". */
 export function quantityProblem(kind, text) {
   if (!Number.isNaN(parseQuantity(kind, text))) return "";
   return `Enter a whole number of ${kind}, or a number with one of the units ${SHOWN[kind].join(", ")}`;

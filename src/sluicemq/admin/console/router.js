@@ -1,9 +1,9 @@
-// Pages by the part of the address behind `#`: `#/queue/orders/messages?state=ready`.
+// Routes: the part of the URL behind `#`, such as `#/queue/orders/messages?state=ready`.
 //
-// A page is a module with `title(place)` and `show(place)`; `show` returns the page's element at once
-// and fills it as answers come, until `place.signal` says that the page has been left.
+// A page is a module with `title(route)` and `show(route)`; `show` returns the page's element at once
+// and fills it as responses arrive, until `route.signal` is aborted because the user leaves the page.
 
-/** Return the address of the current page: the decoded steps of its path, and its query. */
+/** Return the route of the current page: the decoded segments (`steps`) of its path, and its query. */
 export function currentRoute() {
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const steps = path.split("/").filter(Boolean).map(decode);
@@ -18,7 +18,7 @@ function decode(step) {
   }
 }
 
-/** Store the state of a list in the address of the page. */
+/** Store the state of a list in the query of the route. */
 export function storeQuery(values) {
   const [path] = location.hash.split("?", 1);
   const query = new URLSearchParams();

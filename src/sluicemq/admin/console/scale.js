@@ -2,7 +2,7 @@
 
 const ROUND = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
-/** The next round number at or above `value`; its half is round, too. */
+/** Return the next round number at or above `value`; its half is round, too. */
 export function ceiling(value, least) {
   const minimum = Math.max(value, least);
   const power = 10 ** Math.floor(Math.log10(minimum));
@@ -12,10 +12,10 @@ export function ceiling(value, least) {
 const MINUTE = 60_000;
 const STEPS = [1, 2, 5, 10, 15, 30, 60].map((minutes) => minutes * MINUTE);
 
-/** Times (ms) for the marks of an axis from `start` to `end`: round ones, `most` at the most. */
+/** Return round times (ms) for the marks of an axis from `start` to `end`, at most `most`. */
 export function times(start, end, most) {
   const step = STEPS.find((size) => (end - start) / size <= most) ?? STEPS.at(-1);
-  // round in the person's time zone, of which some are half an hour off
+  // round in the user's time zone, which may be off by half an hour
   const shift = new Date(end).getTimezoneOffset() * MINUTE;
   const marks = [];
   for (let at = Math.ceil((start - shift) / step) * step + shift; at <= end; at += step) {
@@ -27,8 +27,8 @@ export function times(start, end, most) {
 /** Powers of ten of the gauge, which ends at a million. */
 export const DECADES = 6;
 
-/** Where a number of messages stands between 0 and 1. Each tenth of a backlog is a mark lower, so
-    that one message can be seen as well as a million. */
+/** Return the position of a number of messages on a logarithmic scale from 0 to 1, on which one
+    message is visible as well as a million. */
 export function level(messages) {
   if (!(messages > 0)) return 0;
   return Math.min(1, Math.log10(messages + 1) / DECADES);

@@ -8,7 +8,7 @@ import { DestinationRef } from "./destination_ref.js";
 import { visiblePages } from "./navigation.js";
 import { go } from "./router.js";
 
-/** ms after the last key until the results are requested. */
+/** Delay of the request after the last key, in ms. */
 const INPUT_DELAY_MS = 120;
 const MAX_RESULTS = 8;
 

@@ -35,14 +35,14 @@ export const session = {
     Object.assign(this, { user, superuser, csrfToken, permissions, known: true });
   },
 
-  /** End the session; the listeners open the login page. */
+  /** Forget the session, and call the listeners, which open the login page. */
   end(reason) {
     this.known = false;
     this.csrfToken = "";
     for (const listener of listeners) listener(reason);
   },
 
-  /** Call back when a request was rejected because the session has ended. */
+  /** Call back when the session has ended. */
   onEnd(listener) {
     listeners.add(listener);
   },
@@ -60,7 +60,7 @@ export const session = {
     return this.superuser || this.permissions.some((p) => p.operations.includes(operation));
   },
 
-  /** Return the reason why the user may not, for a tooltip; "" if the user may. */
+  /** Return the reason why the user may not perform the operation, for a tooltip; "" if it may. */
   denialReason(operation, name) {
     if (this.may(operation, name)) return "";
     return `${this.user} has no permission to ${operation} here`;

@@ -104,7 +104,7 @@ function specsFor(kind, settings) {
   ]);
 }
 
-/** The fields, in groups, for a destination of that kind with those settings. */
+/** Return the fields, in groups, for a destination of that kind with those settings. */
 export function settingFields(kind, settings = {}) {
   return specsFor(kind, settings).map(([name, specs]) =>
     h("fieldset", null, h("legend", null, name), h("div", { class: "fields" }, specs.map(field))),

@@ -13,7 +13,7 @@ import { notify, notificationAreas, announce } from "./notifications.js";
 const STATES = {
   connecting: ["wait", "Connecting"],
   live: ["good", "Live"],
-  gone: ["bad", "Not connected"],
+  disconnected: ["bad", "Not connected"],
 };
 
 /** Return the logo. */
@@ -170,7 +170,7 @@ export class Shell {
     const [tone, text] = STATES[state];
     this.status.className = `lamp ${tone}`;
     setText(this.status.lastChild, text);
-    if (state === "gone") {
+    if (state === "disconnected") {
       const retryButton = h("button", { type: "button", onclick: reconnect }, "Try now");
       replaceContent(
         this.banner,

@@ -5,13 +5,14 @@ import { h, replaceContent, screenReaderText } from "./dom.js";
 import { count } from "./format.js";
 
 /**
- * columns: {key, label, show(item), same?(item), sort?: true, first?: "asc"|"desc", number?, wide?,
+ * columns: {key, label, show(item), fingerprint?(item), sort?: true, first?: "asc"|"desc", number?, wide?,
  *           rank?: 2|3, head?: true, hidden?: true}
  *
- * `show` gives a text or a node; `fingerprint` a text that changes whenever the content does (by default
- * the content itself). `rank` 2 goes on narrow pages, 3 on middling ones too. `head` names the row.
- * A `hidden` label is for screen readers only. A table that is to `stack` shows each row as a card on
- * narrow pages; roles then state what its elements are, because styles may change that in browsers.
+ * `show` returns a text or a node; `fingerprint` a text that changes whenever the content does (by
+ * default the content itself). Columns of `rank` 2 are hidden on narrow pages, those of `rank` 3 also
+ * on medium ones. The cell of the `head` column names the row. A `hidden` label is for screen readers
+ * only. With `stack`, each row is a card on narrow pages; the elements have explicit roles, because
+ * browsers derive the implicit ones from the styles.
  */
 export class Table {
   constructor({ caption, columns, key, onSort = null, stack = false }) {

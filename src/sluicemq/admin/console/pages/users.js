@@ -28,7 +28,7 @@ export function show(route) {
   );
 }
 
-/** Return why no user can be added, "" if one can: without a login, only the command line can. */
+/** Return the reason why no user can be added, or "". Without a login, only the command line can. */
 export function denialReason() {
   return session.user ? "" : "the first user is added with sluicemq users add";
 }
