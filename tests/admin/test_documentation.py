@@ -118,7 +118,7 @@ def permissions(needs: Operation | tuple[Operation, ...]) -> str:
 
 def table(operations: list[ApiOperation[Any, Any]]) -> str:
     """Return the table of endpoints for the page."""
-    rows = ["| request | | parameters | takes |", "|---|---|---|---|"]
+    rows = ["| request | | parameters | requires |", "|---|---|---|---|"]
     for operation in sorted(
         operations, key=lambda operation: (operation.prefix == "", operation.full_path)
     ):
