@@ -1,4 +1,4 @@
-"""Java's modified UTF-8, and the part of Java serialisation that JMS bodies use.
+"""Java's modified UTF-8, and the part of Java serialization that JMS bodies use.
 
 Java writes strings in a UTF-8 that encodes U+0000 as C0 80 and each half of a surrogate pair as
 three bytes (java.io.DataInput, "Modified UTF-8"). Standard UTF-8 is read as well. A lone surrogate,
@@ -46,7 +46,7 @@ from sluicemq.model.message import UNCOMPRESSED_SIZE, Message, Origin
 
 
 class SerialError(ProtocolError):
-    """The bytes are no Java serialisation, or one with types outside the closed set."""
+    """The bytes are no Java serialization, or one with types outside the closed set."""
 
 
 class Byte(int):
@@ -79,7 +79,7 @@ class Char(str):
     __slots__ = ()
 
 
-Kept = TypeVar("Kept")
+ValueT = TypeVar("ValueT")
 Value = bool | int | float | str | bytes | dict[str, "Value"] | None
 
 
@@ -96,7 +96,7 @@ _DEPTH: Final = 2
 
 # --- modified UTF-8 ----------------------------------------------------------------------------
 
-_UNKNOWN: Final = "\ufffd"
+_REPLACEMENT: Final = "\ufffd"
 _ENCODED_DIFFERENTLY: Final = re.compile("[\0\U00010000-\U0010ffff\ud800-\udfff]")
 """Characters that modified UTF-8 encodes differently than UTF-8."""
 
@@ -158,7 +158,7 @@ BLOCKS: Final = {0x77: U8, 0x7A: I32}
 """Layout of the length, by code."""
 _SERIALIZABLE: Final = 0x02
 _WITH_METHOD: Final = 0x03
-"""Serialisable with a writeObject method, as maps are."""
+"""Serializable with a writeObject method, as maps are."""
 
 
 class _Class:
@@ -278,7 +278,7 @@ class StreamReader:
     def header(self) -> None:
         """Read the beginning of the stream."""
         if not self.data.startswith(STREAM_HEADER):
-            raise SerialError("the bytes are not a Java serialisation stream")
+            raise SerialError("the bytes are not a Java serialization stream")
         self.position = len(STREAM_HEADER)
 
     def number(self, layout: Struct) -> Any:
@@ -315,7 +315,7 @@ class StreamReader:
         if self._bytes_left < 0:
             raise SerialError("a stream's values are too large")
 
-    def add_handle(self, value: Kept) -> Kept:
+    def add_handle(self, value: ValueT) -> ValueT:
         """Assign the next handle to a value and return the value."""
         if len(self.handles) >= MAX_HANDLES:
             raise SerialError("a stream has too many objects")
@@ -426,7 +426,7 @@ class _ValueReader(StreamReader):
             raise SerialError(f"a stream has an object of the class {java_class.name.decode()}")
         raw = self.number(java_class.data)
         if java_class.python_type is Char:
-            raw = _UNKNOWN if 0xD800 <= raw <= 0xDFFF else chr(raw)
+            raw = _REPLACEMENT if 0xD800 <= raw <= 0xDFFF else chr(raw)
         value: Value = java_class.python_type(raw)
         return self.add_handle(value)
 

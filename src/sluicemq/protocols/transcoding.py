@@ -1,7 +1,7 @@
 """Conversion of messages between protocols: the parts that several protocols share.
 docs/crossing.md has the whole table.
 
-The body of a MAP, STREAM or OBJECT message is a Java serialisation stream, and any body published
+The body of a MAP, STREAM or OBJECT message is a Java serialization stream, and any body published
 over JMQ may be compressed (`Message.native` says so, JMQ document section 9.5). This module
 converts such bodies to formats that clients of other protocols can read:
 

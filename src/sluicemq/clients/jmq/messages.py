@@ -8,7 +8,7 @@ queue. Creating one does not contact the broker.
     BytesMessage   bytes (bytearray, memoryview)
     MapMessage     dict, names to values
     StreamMessage  list (tuple) of values
-    ObjectMessage  JavaObject, which is the serialised bytes
+    ObjectMessage  JavaObject, which is the serialized bytes
     Message        None
 
 Values in maps and streams are None, bool, int, float, str, bytes. Receivers that require another
@@ -100,7 +100,7 @@ def _format_errors() -> Iterator[None]:
 
 
 class JavaObject(bytes):
-    """Serialised Java object, kept as bytes. `value` decodes only the closed set of types that
+    """Serialized Java object, kept as bytes. `value` decodes only the closed set of types that
     maps and streams may hold, and maps and lists of them."""
 
     __slots__ = ()
@@ -108,7 +108,7 @@ class JavaObject(bytes):
     @classmethod
     @_format_errors()
     def of(cls, value: object) -> Self:
-        """Serialise a value of the closed set. Raises MessageFormatError."""
+        """Serialize a value of the closed set. Raises MessageFormatError."""
         return cls(java.dumps(value))
 
     @property

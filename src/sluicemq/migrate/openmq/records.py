@@ -309,7 +309,7 @@ class _ObjectReader(StreamReader):
         """Read one value; `_END` at the end of a class's own data."""
         self.count()
         if depth > MAX_DEPTH:
-            raise SerialError("a serialised object is nested too deep")
+            raise SerialError("a serialized object is nested too deep")
         code = self.number(U8)
         if code in BLOCKS:
             return self.take(self.number(BLOCKS[code]))
