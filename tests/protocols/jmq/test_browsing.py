@@ -17,7 +17,7 @@ from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq import destination_commands
 from sluicemq.protocols.jmq.connection import SessionOptions
-from sluicemq.protocols.jmq.destination_commands import View
+from sluicemq.protocols.jmq.destination_commands import BrowseResult
 from sluicemq.protocols.jmq.packets import L, P, PacketType, R, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Packet
@@ -326,7 +326,7 @@ def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
 
 
 def test_views_are_limited_by_their_messages(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destination_commands, "MAX_VIEWED", 5)
+    monkeypatch.setattr(destination_commands, "MAX_RESULT_MESSAGES", 5)
     peer.send("q", *"abc")
     number, ids = browse(peer)
     peer.send("p", *"de")
@@ -375,7 +375,7 @@ def unjournaled_delivery(broker: Broker, number: int) -> Delivery:
 def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> None:
     """Whatever the order."""
     broker = Broker(MemoryJournal(), ManualClock())
-    view = View()
+    view = BrowseResult()
     for number in numbers:
         view.add(number.to_bytes(16, "big") * 2, number, unjournaled_delivery(broker, number))
     for number in requested:
@@ -389,7 +389,7 @@ def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> N
 
 def test_an_id_that_begins_within_another_is_not_found() -> None:
     broker = Broker(MemoryJournal(), ManualClock())
-    view = View()
+    view = BrowseResult()
     low, high = b"a" * 16, b"b" * 16
     for number, sysid in enumerate((low + high, low + high, high + low)):
         view.add(sysid, number, unjournaled_delivery(broker, number))

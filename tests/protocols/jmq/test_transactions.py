@@ -427,7 +427,7 @@ def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
     def branches() -> int:
         return sum(type(item) is transactions.Branch for item in gc.get_objects())
 
-    monkeypatch.setattr(transactions, "MAX_REMEMBERED", 5)
+    monkeypatch.setattr(transactions, "MAX_ENDED", 5)
     options = SessionOptions(
         authentication="basic", transaction_timeout=1000, max_per_connection=10
     )

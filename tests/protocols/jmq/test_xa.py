@@ -452,7 +452,7 @@ def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) ->
 def test_only_so_many_xids_are_remembered(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(transactions, "MAX_ENDED", 3)
     for number in range(5):
         start_in_state(peer, S.COMMITTED, str(number))
     statuses = [status(step(peer, COMMIT, str(number))) for number in range(5)]

@@ -173,7 +173,7 @@ class Sender:
         return self.client_id
 
 
-Compiled = CompiledSelector | SelectorError
+CompilationResult = CompiledSelector | SelectorError
 """Result of the compilation of a selector in another thread."""
 
 
@@ -188,7 +188,7 @@ class JmqConnection:
     background   compiles long selectors; None = they are compiled on the event loop
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
-    consumers    consumers by JMQConsumerID; also closed ones that hold messages
+    consumers    consumers by JMQConsumerID; also closed ones with unacked messages
     reconnectable  True if the client may connect again while this connection is still open
     previous_number  JMQConnectionID of the connection that the client has lost; 0 = none, or it has
                  sent START on this one
@@ -232,7 +232,7 @@ class JmqConnection:
             raise SelectorPending(self.background, selector)
         return broker.compile_selector(selector)
 
-    def compile(self, selector: str) -> Compiled:
+    def compile(self, selector: str) -> CompilationResult:
         """Return the compiled selector, or its error. Thread-safe."""
         try:
             return self.broker.compile_selector(selector)

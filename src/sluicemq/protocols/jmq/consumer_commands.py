@@ -71,7 +71,7 @@ RECOVERY_SECONDS: Final = 0.1
 MAX_CLOSED_CONSUMERS: Final = 10_000
 """Maximum number of closed consumers that a connection knows."""
 
-_REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
+_ACKNOWLEDGE_REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
 _OK: Final = Status.OK.value
 
 
@@ -82,10 +82,10 @@ class ConsumerCommands:
         "_branches",
         "_broker",
         "_connection",
-        "_delay",
         "_durables",
-        "_pending",
+        "_pending_replies",
         "_sessions_by_consumer",
+        "_start_timer",
     )
 
     def __init__(self, connection: JmqConnection, branches: Branches, durables: Durables) -> None:
@@ -93,11 +93,11 @@ class ConsumerCommands:
         self._branches = branches
         self._durables = durables
         self._broker = connection.broker
-        self._delay = Alarm(connection.channel.transport)
-        """Timer of a delayed START."""
+        self._start_timer = Alarm(connection.channel.transport)
+        """Timer of a START that is delayed."""
         self._sessions_by_consumer: OrderedDict[int, int] = OrderedDict()
         """Sessions of the latest consumers by JMQConsumerID, for late acknowledgements."""
-        self._pending: list[bytes] = []
+        self._pending_replies: list[bytes] = []
         """Replies to the acknowledgements of the current read."""
 
     # --- sessions ----------------------------------------------------------------------------
@@ -163,8 +163,8 @@ class ConsumerCommands:
             # A Java client sends START before its own recovery has ended. Until then it cannot
             # acknowledge: messages delivered immediately would stay unacked forever.
             self._connection.previous_number = 0
-            self._delay.set(RECOVERY_SECONDS, self._connection.outbound.start)
-        elif self._delay.timer is None:
+            self._start_timer.set(RECOVERY_SECONDS, self._connection.outbound.start)
+        elif self._start_timer.timer is None:
             self._connection.outbound.start()
 
     def stop(self, packet: Packet) -> None:
@@ -177,7 +177,7 @@ class ConsumerCommands:
 
     def pause(self) -> None:
         """Pause the deliveries of this connection until START."""
-        self._delay.cancel()
+        self._start_timer.cancel()
         self._connection.outbound.start(False)
 
     # --- ADD_CONSUMER ------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class ConsumerCommands:
         if text(packet, "JMQDurableName"):
             durable_name = self._durable_to_remove(packet, consumer)
         consumer.close(last, none_received=redeliver_all)
-        self._forget(consumer)
+        self._remove_if_unused(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if not consumer.has_destination:
             raise RejectedRequest(
@@ -403,7 +403,7 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.BAD_REQUEST, "ACKNOWLEDGE cannot be sent again with the I bit"
             )
-        blocks = self._blocks(packet)
+        blocks = self._ack_blocks(packet)
         transaction = packet.transaction_id
         if packet.block:
             kind = number(packet, "JMQAckType", AckType.CONSUMED)
@@ -418,7 +418,7 @@ class ConsumerCommands:
         if transaction:
             self._acknowledge_in_transaction(transaction, blocks)
         elif self._acknowledge_blocks(blocks) and packet.flags & A:
-            self._pending.append(encode_reply(_REPLY, packet.consumer_id, _OK))
+            self._pending_replies.append(encode_reply(_ACKNOWLEDGE_REPLY, packet.consumer_id, _OK))
             return
         self._connection.reply(packet)
 
@@ -429,23 +429,23 @@ class ConsumerCommands:
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
             if consumer is None or not consumer.requires_ack:
-                self._find(consumer_id)
+                self._find_consumer(consumer_id)
                 continue
             if consumer.acknowledge(sysid):
                 is_recorded = True
             if consumer.closed:
-                self._forget(consumer)
+                self._remove_if_unused(consumer)
         return is_recorded
 
     def confirm(self) -> None:
         """Send the pending replies, after all packets of one read are processed."""
-        pending = self._pending
+        pending = self._pending_replies
         if pending:
-            self._pending = []
+            self._pending_replies = []
             data = b"".join(pending)
             self._broker.when_completed(lambda: self._connection.write(data))
 
-    def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
+    def _ack_blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
         """Return consumer id and SysMessageID of each block. Raises RejectedRequest."""
         kind: int = BodyType.NONE
         if self._connection.level < Level.MQ_3_0:
@@ -458,7 +458,7 @@ class ConsumerCommands:
         except ProtocolError as error:
             raise RejectedRequest(Status.ERROR, str(error)) from None
 
-    def _find(self, consumer_id: int) -> JmsConsumer | None:
+    def _find_consumer(self, consumer_id: int) -> JmsConsumer | None:
         """Return the consumer; None if it is closed without unacked messages.
 
         Raises RejectedRequest.
@@ -474,7 +474,7 @@ class ConsumerCommands:
             )
         return consumer
 
-    def _forget(self, consumer: JmsConsumer) -> None:
+    def _remove_if_unused(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
         if consumer.closed and not consumer.unacked.first:
             self._connection.consumers.pop(consumer.number, None)
@@ -487,23 +487,27 @@ class ConsumerCommands:
     ) -> None:
         branch = self._branches.active_branch(transaction, self._connection)
         acknowledge = self._broker.transactions.acknowledge
-        for consumer, sysid, holder, delivery in self._take_deliveries(blocks):
-            if acknowledge(branch.transaction, holder, delivery.sequence):
-                branch.acked[consumer.number, sysid] = (consumer, holder, delivery)
+        for consumer, sysid, engine_consumer, delivery in self._take_deliveries(blocks):
+            if acknowledge(branch.transaction, engine_consumer, delivery.sequence):
+                branch.acked[consumer.number, sysid] = (consumer, engine_consumer, delivery)
 
     def _take_deliveries(
         self, blocks: list[tuple[int, bytes]]
     ) -> Iterator[tuple[JmsConsumer, bytes, Consumer, Delivery]]:
         """Remove unacked messages from their consumers, and yield them. Raises RejectedRequest."""
         for consumer_id, sysid in blocks:
-            consumer = self._find(consumer_id)
+            consumer = self._find_consumer(consumer_id)
             if consumer is None:
                 continue
             delivery = consumer.take(sysid)
-            holder = delivery.consumer if delivery is not None else None
-            if delivery is not None and holder is not None and holder.sink is consumer:
-                yield consumer, sysid, holder, delivery
-            self._forget(consumer)
+            engine_consumer = delivery.consumer if delivery is not None else None
+            if (
+                delivery is not None
+                and engine_consumer is not None
+                and engine_consumer.sink is consumer
+            ):
+                yield consumer, sysid, engine_consumer, delivery
+            self._remove_if_unused(consumer)
 
     def _check_acknowledged(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
         """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
@@ -527,9 +531,9 @@ class ConsumerCommands:
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckType {kind}")
         is_expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
-        for _, _, holder, delivery in self._take_deliveries(blocks):
+        for _, _, engine_consumer, delivery in self._take_deliveries(blocks):
             if kind == AckType.UNDELIVERABLE:
-                reroute(self._broker, holder, delivery)
+                reroute(self._broker, engine_consumer, delivery)
             else:
                 reason = "expired" if is_expired else GIVEN_UP
                 self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
@@ -540,7 +544,7 @@ class ConsumerCommands:
         """Handle REDELIVER, which has no reply."""
         attempted = boolean(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
-        blocks = self._blocks(packet)
+        blocks = self._ack_blocks(packet)
         messages: list[tuple[JmsConsumer, bytes]] = []
         if transaction:
             branch = self._branches.by_number(transaction)
@@ -552,4 +556,4 @@ class ConsumerCommands:
                 messages.append((jms_consumer, sysid))
         redeliver(messages, attempted)
         for consumer, _ in messages:
-            self._forget(consumer)
+            self._remove_if_unused(consumer)

@@ -1,6 +1,6 @@
-"""Consumers of a JMQ connection: flow control, pending and held messages.
+"""Consumers of a JMQ connection: flow control, pending and unacked messages.
 
-A written message is *held* until it is acknowledged, under its SysMessageID and the number of the
+A written message is *unacked* until it is acknowledged by its SysMessageID and the number of the
 consumer to which it was sent. A message that the engine has delivered but that may not be written
 yet, because the connection is stopped, its flow is paused or the client has requested a redelivery,
 is *pending*.
@@ -20,10 +20,10 @@ The message that reaches JMQBytes is the last one, so messages are written one b
 count. A message above JMQMaxMsgBytes is delivered to another consumer of its subscription, or
 becomes a dead letter.
 
-Redelivery. REDELIVER makes held messages pending again in their position; they stay with this
+Redelivery. REDELIVER makes unacked messages pending again in their position; they stay with this
 consumer. When a consumer is closed, the client names the message that its application has received
-last: messages up to that one stay held by the session, where they can still be acknowledged; later
-ones are requeued without counting an attempt. When the connection breaks, the last message is
+last: messages up to that one stay unacked and can still be acknowledged; later ones are requeued
+without counting an attempt. When the connection breaks, the last message is
 unknown, so every written message counts an attempt; but only the first one, which the application
 must have received, can reach the dead message queue by that attempt.
 """
@@ -188,7 +188,7 @@ GIVEN_UP: Final = "client"
 MAX_REROUTED: Final = 20
 """Number of deliveries after which a message that its consumers reject becomes a dead message."""
 _PAUSED: Final = 1
-"""The reason for a pause: this consumer or its connection may not receive more now."""
+"""Reason for a pause: this consumer or its connection may not receive more now."""
 
 
 class JmsConsumer:
@@ -201,7 +201,7 @@ class JmsConsumer:
     pending           pending messages, in queue order
     last_acked_index  highest delivery index that has been acknowledged
     is_announced      True once the client knows its number, which must precede the first delivery
-    closed            True after DELETE_CONSUMER, while it still holds messages
+    closed            True after DELETE_CONSUMER, while it still has unacked messages
     terms             terms of its subscriptions. If its destination is deleted, it continues with
                       the next one of that name
     """
@@ -248,7 +248,7 @@ class JmsConsumer:
         self._durables = durables
         self._pattern = Pattern(terms.address.name) if is_wildcard(terms.address) else None
         self.requires_ack = session.mode != AckMode.NO_ACK
-        """True if messages are held until they are acknowledged, else settled when written."""
+        """False if the broker acknowledges messages itself, once they are sent."""
         self.window = Window(0, False)
         self.pauses = DeliveryPauses(self._broker, _PAUSED)
         self.unacked: Unacked[bytes, tuple[int, Delivery]] = Unacked()
@@ -257,7 +257,7 @@ class JmsConsumer:
         self._written = 0
         self._max_unacked = outbound.max_unacked
         self._full = False
-        """True if it holds the maximum number of messages."""
+        """True if it has the maximum number of unacked messages."""
         self.is_announced = False
         self.closed = False
 
@@ -305,7 +305,7 @@ class JmsConsumer:
         is_queue = self.terms.type == OF_QUEUE
         subscription = destination.queue if is_queue else self._subscribe(destination)
         # JMS knows no time in which a message has to be acknowledged
-        engine = self._broker.attach(
+        engine_consumer = self._broker.attach(
             subscription,
             self,
             self.window,
@@ -313,7 +313,7 @@ class JmsConsumer:
             ack_timeout=0,
             owner=self._outbound.channel,
         )
-        self.pauses.add(engine)
+        self.pauses.add(engine_consumer)
 
     def _subscribe(self, topic: Destination) -> Subscription:
         """Return the subscription of a topic. Raises BrokerError if the consumer may not use it."""
@@ -500,9 +500,9 @@ class JmsConsumer:
     def _reroute_or_dead_letter(self, deliveries: list[Delivery], too_large: bool) -> None:
         """Dead-letter messages that no packet can carry; reroute those too large for the client."""
         for delivery in deliveries:
-            holder = delivery.consumer
-            if too_large and holder is not None and self._is_unacked(delivery):
-                reroute(self._broker, holder, delivery, force=True)
+            engine_consumer = delivery.consumer
+            if too_large and engine_consumer is not None and self._is_unacked(delivery):
+                reroute(self._broker, engine_consumer, delivery, force=True)
             elif not (too_large or delivery.ended):
                 self._broker.dead_letter(
                     delivery.subscription, delivery.sequence, NOT_FOR_JMQ, force=True
@@ -510,9 +510,10 @@ class JmsConsumer:
         self.update_flow()
 
     def _is_unacked(self, delivery: Delivery) -> bool:
-        """Return whether a message is still held: not purged, nor acknowledged elsewhere."""
-        holder = delivery.consumer
-        return not delivery.ended and holder is not None and holder.sink is self
+        """Return whether a message is still unacked here: neither purged nor acknowledged
+        otherwise."""
+        engine_consumer = delivery.consumer
+        return not delivery.ended and engine_consumer is not None and engine_consumer.sink is self
 
     def _is_entry_unacked(self, entry: tuple[int, Delivery]) -> bool:
         return self._is_unacked(entry[1])
@@ -524,9 +525,9 @@ class JmsConsumer:
         delivery = self.take(sysid)
         if delivery is None:
             return False
-        holder = delivery.consumer
-        if holder is not None and holder.sink is self:
-            self._broker.acknowledge(holder, delivery.sequence)
+        engine_consumer = delivery.consumer
+        if engine_consumer is not None and engine_consumer.sink is self:
+            self._broker.acknowledge(engine_consumer, delivery.sequence)
         return delivery.recorded
 
     def take(self, sysid: bytes) -> Delivery | None:
@@ -547,7 +548,7 @@ class JmsConsumer:
         return delivery
 
     def restore_unacked(self, sysid: bytes, delivery: Delivery) -> None:
-        """Hold a message again whose acknowledgement was withdrawn.
+        """Make a message unacked again whose acknowledgement was withdrawn.
 
         The application has already received it.
         """
@@ -564,15 +565,15 @@ class JmsConsumer:
             entry = self.unacked.take(sysid)
             if entry is None:
                 continue
-            holder = entry[1].consumer
-            if holder is not None and holder.sink is self:
-                requested.setdefault(holder, []).append(entry[1].sequence)
-        for holder, sequences in requested.items():
+            engine_consumer = entry[1].consumer
+            if engine_consumer is not None and engine_consumer.sink is self:
+                requested.setdefault(engine_consumer, []).append(entry[1].sequence)
+        for engine_consumer, sequences in requested.items():
             if self.closed:
-                self._broker.release(holder, sequences, attempted=attempted)
+                self._broker.release(engine_consumer, sequences, attempted=attempted)
             else:
                 self._add_pending(
-                    self._broker.start_next_attempt(holder, sequences, attempted=attempted)
+                    self._broker.start_next_attempt(engine_consumer, sequences, attempted=attempted)
                 )
         self._continue_safe_mode()
         self.update_flow()
@@ -593,27 +594,33 @@ class JmsConsumer:
         self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry[1]))
         kept = {delivery.sequence for _, (_, delivery) in self.unacked.entries()}
         self.pending.clear()
-        engines = self._stop_delivery()
-        for engine in engines:
-            self._broker.retire(engine, kept.intersection(engine.unacked))
-        self._delete_unused_subscriptions(engines)
+        engine_consumers = self._stop_delivery()
+        for engine_consumer in engine_consumers:
+            self._broker.retire(engine_consumer, kept.intersection(engine_consumer.unacked))
+        self._delete_unused_subscriptions(engine_consumers)
         self._continue_safe_mode()
 
     def end(self) -> None:
-        """Requeue all held messages at the end of the session or of the connection."""
+        """Requeue all unacked messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
         entries = sorted((entry for _, entry in self.unacked.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(entries, 1)]
-        holders = dict.fromkeys(self.pauses.consumers)
+        engine_consumers = dict.fromkeys(self.pauses.consumers)
         for _, delivery in entries:
-            holder = delivery.consumer
-            if holder is not None and holder.sink is self:
-                holders[holder] = None
+            engine_consumer = delivery.consumer
+            if engine_consumer is not None and engine_consumer.sink is self:
+                engine_consumers[engine_consumer] = None
         broker = self._broker
-        for holder in holders:
-            broker.release(holder, pending.intersection(holder.unacked), attempted=False)
-            broker.release(holder, set(holder.unacked).difference(first), ignore_max_attempts=True)
-            broker.detach(holder)
+        for engine_consumer in engine_consumers:
+            broker.release(
+                engine_consumer, pending.intersection(engine_consumer.unacked), attempted=False
+            )
+            broker.release(
+                engine_consumer,
+                set(engine_consumer.unacked).difference(first),
+                ignore_max_attempts=True,
+            )
+            broker.detach(engine_consumer)
         self.unacked.clear()
         self.pending.clear()
         if not self.closed:
@@ -635,16 +642,16 @@ class JmsConsumer:
             self._broker.destinations.creations.remove(self._attach_to_new_topic)
         return self.pauses.take_consumers()
 
-    def _delete_unused_subscriptions(self, engines: list[Consumer]) -> None:
+    def _delete_unused_subscriptions(self, engine_consumers: list[Consumer]) -> None:
         """Delete nondurable subscriptions of topics whose last consumer was detached."""
         if not (self.terms.durable or self.terms.type == OF_QUEUE):
-            for engine in engines:
-                subscription = engine.subscription
+            for engine_consumer in engine_consumers:
+                subscription = engine_consumer.subscription
                 if not subscription.consumers and not subscription.closed:
                     self._broker.unsubscribe(subscription)
 
     def detached(self, consumer: Consumer) -> None:
-        """Drop the held messages of a deleted destination or subscription, and attach to the next
+        """Drop the unacked messages of a deleted destination or subscription. Attach to the next
         destination of that name, unless the broker refuses that."""
         if consumer in self.pauses.consumers:
             self.pauses.consumers.remove(consumer)
@@ -677,19 +684,23 @@ class JmsSession:
             consumer.update_flow()
 
 
-def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool = False) -> None:
+def reroute(
+    broker: Broker, engine_consumer: Consumer, delivery: Delivery, *, force: bool = False
+) -> None:
     """Requeue a message for another consumer of its subscription. Without one it becomes a dead
     letter, with `force` even if its destination keeps none, because it would return at once."""
     consumers = delivery.subscription.consumers
-    has_others = len(consumers) > (holder in consumers)  # a closed consumer is not among them
+    has_others = len(consumers) > (
+        engine_consumer in consumers
+    )  # a closed consumer is not among them
     if has_others and delivery.attempts < MAX_REROUTED:
-        broker.release(holder, [delivery.sequence])
+        broker.release(engine_consumer, [delivery.sequence])
     else:
         broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=force)
 
 
 def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) -> None:
-    """Redeliver held messages, given their consumers and SysMessageIDs, to these consumers or, if
+    """Redeliver unacked messages, given their consumers and SysMessageIDs, to these consumers; if
     they are closed, to others. `attempted`: the application has received them."""
     requested: dict[JmsConsumer, list[bytes]] = {}
     for consumer, sysid in messages:

@@ -74,10 +74,10 @@ from sluicemq.protocols.jmq.wire import Packet, boolean, number
 
 SLICE_BYTES: Final = 1 << 20
 """Maximum number of bytes of bodies delivered in one slice."""
-MAX_VIEWS: Final = 8
-"""Maximum number of BROWSE replies to which DELIVER may refer; older ones are dropped."""
-MAX_VIEWED: Final = 1_000_000
-"""Maximum number of messages in these replies, 40 bytes each, unless there is only one."""
+MAX_RESULTS: Final = 8
+"""Maximum number of results to which DELIVER may refer; older ones are dropped."""
+MAX_RESULT_MESSAGES: Final = 1_000_000
+"""Maximum number of messages in these results, 40 bytes each, unless there is only one."""
 MAX_WAITING: Final = 1000
 """Maximum number of waiting requests of a connection."""
 MAX_WAITING_BYTES: Final = 1 << 20
@@ -91,8 +91,8 @@ _FLAVOURS: Final = {
 """max_consumers and active_consumers."""
 _FLAVOUR_BITS: Final = DestType.SINGLE | DestType.ROUND_ROBIN | DestType.FAILOVER
 
-Work = Iterator[None]
-"""Steps of a request, of which each slice runs some."""
+Steps = Iterator[None]
+"""Steps of a request; each slice of the time for scans runs some of them."""
 
 
 # --- CREATE, DESTROY, VERIFY -----------------------------------------------------------------
@@ -125,7 +125,7 @@ def _flavour_bits(destination: Destination) -> int:
 
 
 def type_bits(destination: Destination) -> int:
-    """Return JMQDestType."""
+    """Return the JMQDestType of a destination."""
     bits = DestType.TOPIC if destination.topic else DestType.QUEUE
     bits |= _flavour_bits(destination)
     if destination.temporary:
@@ -265,14 +265,14 @@ def not_found_error(broker: Broker, address: Address) -> RejectedRequest:
 
 
 @dataclass(slots=True, eq=False)
-class View:
+class BrowseResult:
     """Messages listed by one BROWSE_REPLY.
 
     ids        all ids, as in the reply
     sequences  sequence numbers in the same order
     deliveries those of messages that are not in the journal, by sequence number. They have the
-               message until they end, so that the view keeps no bodies in memory
-    cursor     index of the message after the one that was found last
+               message until they end, so that the result keeps no bodies in memory
+    cursor     index after the message that was found last
     """
 
     ids: bytearray = field(default_factory=bytearray)
@@ -334,18 +334,18 @@ class Browsing:
         "_connection",
         "_request_bytes",
         "_requests",
+        "_results",
         "_running",
         "_scans",
-        "_views",
     )
 
     def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
         self._broker = connection.broker
         self._scans = connection.broker.scans
-        self._views: dict[int, View] = {}
-        """Views by the JMQConsumerID in BROWSE_REPLY."""
-        self._requests: deque[tuple[Work, int]] = deque()
+        self._results: dict[int, BrowseResult] = {}
+        """Results by the JMQConsumerID in BROWSE_REPLY."""
+        self._requests: deque[tuple[Steps, int]] = deque()
         """Requests in order, with their sizes in bytes."""
         self._request_bytes = 0
         self._running = False
@@ -380,7 +380,7 @@ class Browsing:
 
     # --- one after the other -----------------------------------------------------------------
 
-    def _enqueue(self, work: Work, packet: Packet) -> None:
+    def _enqueue(self, steps: Steps, packet: Packet) -> None:
         size = len(packet.head) + len(packet.body)
         too_large = self._request_bytes + size > MAX_WAITING_BYTES
         if len(self._requests) >= MAX_WAITING or (self._requests and too_large):
@@ -388,7 +388,7 @@ class Browsing:
                 Status.UNAVAILABLE,
                 "the connection has too many requests to browse queues in progress",
             )
-        self._requests.append((work, size))
+        self._requests.append((steps, size))
         self._request_bytes += size
         if not self._running:
             self._running = True
@@ -403,7 +403,7 @@ class Browsing:
     def end(self) -> None:
         """Stop all browsing at the end of the connection."""
         self._requests.clear()
-        self._views.clear()
+        self._results.clear()
 
     def _step(self) -> None:
         self._running = False
@@ -422,41 +422,43 @@ class Browsing:
 
     # --- BROWSE ------------------------------------------------------------------------------
 
-    def _list(self, packet: Packet, selector: Selector | None) -> Work:
+    def _list(self, packet: Packet, selector: Selector | None) -> Steps:
         """List the messages and send BROWSE_REPLY."""
         broker = self._broker
         destination = broker.destinations.find(address_of_queue(packet))
-        view = View()
+        result = BrowseResult()
         # it may have been deleted meanwhile, and created again by another connection
         if destination is not None and destination.owner in (None, self._connection.channel):
             limit = self._connection.options.max_browsed
             identity = broker.identity
-            over = self._scans.is_time_up
+            is_time_up = self._scans.is_time_up
             for entry in scan(destination.queue):
                 if entry is not None:
                     sequence, delivery = entry
                     message = delivery.message if delivery else read_message(broker, sequence)
                     if message is not None and (selector is None or selector(message)):
-                        view.add(sysid_of(message, identity), sequence, delivery)
-                        if len(view.sequences) >= limit:
+                        result.add(sysid_of(message, identity), sequence, delivery)
+                        if len(result.sequences) >= limit:
                             break
-                if over():
+                if is_time_up():
                     yield
         number = self._connection.uid()
-        self._views[number] = view
-        self._drop_old_views()
+        self._results[number] = result
+        self._drop_old_results()
         properties = {"JMQConsumerID": Long(number)}
-        self._connection.reply(packet, properties=properties, body=bytes(view.ids))
+        self._connection.reply(packet, properties=properties, body=bytes(result.ids))
 
-    def _drop_old_views(self) -> None:
-        views = self._views
-        viewed = sum(len(view.sequences) for view in views.values())
-        while len(views) > MAX_VIEWS or (len(views) > 1 and viewed > MAX_VIEWED):
-            viewed -= len(views.pop(next(iter(views))).sequences)
+    def _drop_old_results(self) -> None:
+        results = self._results
+        message_count = sum(len(result.sequences) for result in results.values())
+        while len(results) > MAX_RESULTS or (
+            len(results) > 1 and message_count > MAX_RESULT_MESSAGES
+        ):
+            message_count -= len(results.pop(next(iter(results))).sequences)
 
     # --- DELIVER -----------------------------------------------------------------------------
 
-    def _send(self, packet: Packet, consumer_id: int) -> Work:
+    def _send(self, packet: Packet, consumer_id: int) -> Steps:
         """Send the messages that still exist, each once the next one is found.
 
         The last one has the L bit.
@@ -464,10 +466,10 @@ class Browsing:
         previous: Message | None = None
         has_replied = False
         size = 0
-        over = self._scans.is_time_up
+        is_time_up = self._scans.is_time_up
         body = packet.body
         for offset in range(0, len(body), SYSID_SIZE):
-            message = self._find(consumer_id, body[offset : offset + SYSID_SIZE])
+            message = self._find_message(consumer_id, body[offset : offset + SYSID_SIZE])
             if message is not None:
                 if previous is not None:
                     if not has_replied:
@@ -475,7 +477,7 @@ class Browsing:
                         self._connection.reply(packet)
                     size += self._write(previous, consumer_id, 0)
                 previous = message
-            if over() or size > SLICE_BYTES:
+            if is_time_up() or size > SLICE_BYTES:
                 size = 0
                 yield
         if previous is None:
@@ -487,11 +489,11 @@ class Browsing:
             self._connection.reply(packet)
         self._write(previous, consumer_id, L)
 
-    def _find(self, consumer_id: int, sysid: bytes) -> Message | None:
-        """Find a message in the view of the request; without such a view, in any view."""
-        view = self._views.get(consumer_id)
+    def _find_message(self, consumer_id: int, sysid: bytes) -> Message | None:
+        """Find a message in the result to which the request refers, or else in any result."""
+        result = self._results.get(consumer_id)
         message = None
-        for candidate in [view] if view is not None else reversed(self._views.values()):
+        for candidate in [result] if result is not None else reversed(self._results.values()):
             message = candidate.find(self._broker, sysid)
             if message is not None:
                 break

@@ -62,13 +62,13 @@ from sluicemq.protocols.transport import Process
 
 # --- wildcards -----------------------------------------------------------------------------------
 
-_SIGNS: Final = re.compile(r"[*>]")
+_WILDCARD_CHARACTERS: Final = re.compile(r"[*>]")
 
 
 def is_wildcard(address: Address) -> bool:
     """Return whether the name is one of topics that contains wildcards. `Pattern` may still reject
     it. In the name of a queue, which clients escape, `*` and `>` have no meaning."""
-    return address.kind is Kind.TOPIC and _SIGNS.search(address.name) is not None
+    return address.kind is Kind.TOPIC and _WILDCARD_CHARACTERS.search(address.name) is not None
 
 
 def permission_name(address: Address) -> str:
@@ -89,7 +89,7 @@ class Pattern:
         for element in text.removesuffix(">").removesuffix("." if open_ended else "").split("."):
             if element == "**":
                 elements += ("*", ">")
-            elif element == "*" or (element and not _SIGNS.search(element)):
+            elif element == "*" or (element and not _WILDCARD_CHARACTERS.search(element)):
                 elements.append(element)
             elif text != ">":
                 raise ValueError(
@@ -152,7 +152,7 @@ def check_name(address: Address, wire_name: str) -> None:
             Status.BAD_REQUEST,
             f"the name of a destination must have 1 to {MAX_NAME} bytes, all printable",
         )
-    if address.kind is Kind.QUEUE and _SIGNS.search(wire_name):
+    if address.kind is Kind.QUEUE and _WILDCARD_CHARACTERS.search(wire_name):
         raise RejectedRequest(
             Status.UNSUPPORTED_TYPE, f"{wire_name}: the name of a queue cannot contain wildcards"
         )

@@ -30,7 +30,7 @@ can overwrite the count at a fixed offset. (Protocol specification, "Variable He
     str    = length:u16, modified UTF-8
 
     tag  1 Boolean:u8  2 Byte:i8  3 Short:i16  4 Integer:i32  5 Long:i64  6 Float:f32  7 Double:f64
-         8 String:str  9 anything else: length:i32, a Java serialisation stream
+         8 String:str  9 anything else: length:i32, a Java serialization stream
 
 A value is written with the tag of its Python type: bool, int (Integer if it fits into 32 bits, else
 Long), float (Double), str. The classes of `sluicemq.protocols.java` select another tag, because
@@ -323,7 +323,7 @@ def encode_properties(properties: Mapping[str, object]) -> bytes:
     """
     if not properties:
         return b""
-    return b"".join((_head.pack(_VERSION, len(properties)), *_entries(properties.items())))
+    return b"".join((_head.pack(_VERSION, len(properties)), *_encode_entries(properties.items())))
 
 
 def extend_block(block: bytes, properties: Mapping[str, object]) -> bytes:
@@ -339,12 +339,12 @@ def extend_block(block: bytes, properties: Mapping[str, object]) -> bytes:
         (
             _head.pack(_VERSION, count + len(properties)),
             block[_HEAD_SIZE:end],
-            *_entries(properties.items()),
+            *_encode_entries(properties.items()),
         )
     )
 
 
-def _entries(items: Iterable[tuple[str, object]]) -> list[bytes]:
+def _encode_entries(items: Iterable[tuple[str, object]]) -> list[bytes]:
     parts: list[bytes] = []
     append = parts.append
     for name, value in items:
@@ -353,11 +353,11 @@ def _entries(items: Iterable[tuple[str, object]]) -> list[bytes]:
             raise ProtocolError(f"a property's name has {len(key)} bytes, not 1 to {MAX_STRING}")
         append(_u16.pack(len(key)))
         append(key)
-        append(_value(value))
+        append(_encode_value(value))
     return parts
 
 
-def _value(value: object) -> bytes:
+def _encode_value(value: object) -> bytes:
     kind = type(value)
     tag = _TAGS.get(kind)
     if isinstance(value, int) and (tag is None or tag == INTEGER):
@@ -410,9 +410,9 @@ class VariableHeader:
 
     Strings are None and numbers 0 when they are absent.
 
-    queue   address of the destination if it is a queue; the packet's Q flag tells
-    topic   the same if it is a topic
-    stored  the same header as messages are kept with it, see above
+    queue   address of the destination if the packet has the Q flag
+    topic   address of the destination if it has not
+    stored  the header in the form in which messages are stored, see above
     """
 
     __slots__ = (
@@ -473,7 +473,7 @@ def decode_header(raw: bytes) -> VariableHeader:
     Raises ProtocolError for a record that runs past the end or has the wrong length, and for
     strings that are not UTF-8.
     """
-    return _remembered(raw) if len(raw) <= _MAX_CACHED else _decode(raw)
+    return _decode_cached(raw) if len(raw) <= _MAX_CACHED else _decode(raw)
 
 
 def _decode(raw: bytes) -> VariableHeader:
@@ -509,7 +509,7 @@ def _decode(raw: bytes) -> VariableHeader:
     return VariableHeader(texts, numbers, b"".join(records))
 
 
-_remembered = lru_cache(maxsize=2048)(_decode)
+_decode_cached = lru_cache(maxsize=2048)(_decode)
 
 
 def _end_and_padding(size: int) -> bytes:
@@ -553,7 +553,7 @@ def encode_header(
     )
     for number, text in enumerate(texts, 1):
         if text is not None:
-            raw = _raw(text)
+            raw = _encode_text(text)
             if len(raw) > MAX_HEADER_STRING:
                 raise ProtocolError(
                     f"{len(raw)} bytes in a variable header, the limit is {MAX_HEADER_STRING}"
@@ -566,9 +566,9 @@ def encode_header(
     return b"".join(parts)
 
 
-def _raw(text: str) -> bytes:
-    """Encode a text in standard UTF-8, which all clients read here, although Java clients write
-    modified UTF-8."""
+def _encode_text(text: str) -> bytes:
+    """Encode a string in standard UTF-8, which all clients read here; Java clients write modified
+    UTF-8."""
     try:
         return text.encode("utf-8", "surrogateescape")  # names of other protocols: decode_name
     except UnicodeEncodeError:

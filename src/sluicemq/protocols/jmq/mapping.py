@@ -4,7 +4,7 @@
 |---------------------------|----------------------------------------------------------------------|
 | DESTINATION, flag Q       | destination                                                          |
 | packet type               | kind: TEXT, BYTES, MAP, STREAM, OBJECT, NONE                         |
-| body                      | body, as it came: compressed, Java serialised                        |
+| body                      | body, as received: compressed, Java-serialized                       |
 | property block            | properties; widths of integers stay in `native`                      |
 | flag P                    | durability                                                           |
 | priority, timestamp,      | the same; times outside 0 to 2^53 ms become the nearest one, an end  |
@@ -81,9 +81,9 @@ from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
 
 LAST_TIME: Final = 1 << 53
-"""Latest time in wall ms; later ones are stored as this one, which fits every field for times."""
+"""Latest time in wall ms; later ones are stored as this one, which fits into all fields."""
 
-_KINDS: Final[dict[int, BodyKind]] = {
+_BODY_KINDS: Final[dict[int, BodyKind]] = {
     PacketType.TEXT_MESSAGE.value: BodyKind.TEXT,
     PacketType.BYTES_MESSAGE.value: BodyKind.BYTES,
     PacketType.MAP_MESSAGE.value: BodyKind.MAP,
@@ -91,7 +91,7 @@ _KINDS: Final[dict[int, BodyKind]] = {
     PacketType.OBJECT_MESSAGE.value: BodyKind.OBJECT,
     PacketType.MESSAGE.value: BodyKind.NONE,
 }
-_TYPES: Final = {
+_PACKET_TYPES: Final = {
     BodyKind.NONE: PacketType.MESSAGE,
     BodyKind.TEXT: PacketType.TEXT_MESSAGE,
     BodyKind.JSON: PacketType.TEXT_MESSAGE,
@@ -100,9 +100,9 @@ _TYPES: Final = {
     BodyKind.STREAM: PacketType.STREAM_MESSAGE,
     BodyKind.OBJECT: PacketType.OBJECT_MESSAGE,
 }
-_SERIALISED: Final = (BodyKind.MAP, BodyKind.STREAM, BodyKind.OBJECT)
+_SERIALIZED: Final = (BodyKind.MAP, BodyKind.STREAM, BodyKind.OBJECT)
 
-_LONGS: Final = 1 << 63
+_LONG_LIMIT: Final = 1 << 63
 
 _JMQ: Final = Origin.JMQ
 _KEPT_FLAGS: Final = 0xFFFF & ~(L | F | C | I)
@@ -196,7 +196,7 @@ def message_of(
     return Message(
         address,
         body,
-        _KINDS[packet.type],
+        _BODY_KINDS[packet.type],
         _JMQ,
         persistent if flags & P else transient,
         timestamp if 0 <= timestamp <= LAST_TIME else _stored_time(timestamp),
@@ -259,7 +259,7 @@ def sysid_of(message: Message, identity: bytes) -> bytes:
 def _encode_transcoded(message: Message, identity: bytes) -> tuple[bytes, bytes]:
     """Return head, as in `Message.native`, and body of a message of another protocol."""
     if message.origin is _JMQ and message.native:
-        return _dead_letter(message), message.body
+        return _encode_dead_letter(message), message.body
     kind, body = transcoded_body(message)
     address = message.destination
     reply_to = message.reply_to
@@ -281,7 +281,7 @@ def _encode_transcoded(message: Message, identity: bytes) -> tuple[bytes, bytes]
     if message.durability.survives:
         flags |= P
     head = encode_head(
-        _TYPES[kind],
+        _PACKET_TYPES[kind],
         flags,
         0,
         header,
@@ -304,7 +304,7 @@ def transcoded_body(message: Message) -> tuple[BodyKind, bytes]:
 
     Java serialization streams keep their kind; a map, stream or object that is none is bytes.
     """
-    if message.kind in _SERIALISED:
+    if message.kind in _SERIALIZED:
         if message.body.startswith(STREAM_HEADER):
             return message.kind, message.body
         return BodyKind.BYTES, message.body
@@ -320,7 +320,7 @@ def transcoded_properties(properties: Mapping[str, Property]) -> dict[str, Prope
             continue
         if isinstance(value, bytes):
             value = b64encode(value).decode()
-        elif isinstance(value, int) and not -_LONGS <= value < _LONGS:
+        elif isinstance(value, int) and not -_LONG_LIMIT <= value < _LONG_LIMIT:
             value = hex(value)
         key = to_identifier(name)
         if key and _is_encodable(key) and (not isinstance(value, str) or _is_encodable(value)):
@@ -345,14 +345,14 @@ def _dead_letter_properties(properties: Mapping[str, Property]) -> dict[str, Pro
     return values
 
 
-def _dead_letter(message: Message) -> bytes:
+def _encode_dead_letter(message: Message) -> bytes:
     """Return the head of a dead letter of a JMQ message: that of its sender, with the properties of
     a dead letter and with flag Q.
 
     In the dead message queue the expiration stays, without effect. In other queues clients would
     reject an expired message, so there it is removed.
     """
-    sender_properties = decode_properties(_block(message.native))
+    sender_properties = decode_properties(_property_block(message.native))
     properties = message.properties or {}
     # NaN is unchanged, although it differs from itself
     new_properties = {
@@ -379,7 +379,7 @@ def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:
     names. Raises ProtocolError for an invalid value."""
     native = message.native
     offset = _sizes.unpack_from(native, 52)[0]
-    block = extend_block(_block(native), added)
+    block = extend_block(_property_block(native), added)
     return b"".join(
         (
             native[:8],
@@ -419,7 +419,7 @@ def readdress(copy: Message, sysid: bytes = b"") -> None:
         flags,
         consumer_id,
         header,
-        _block(native),
+        _property_block(native),
         len(copy.body),
         priority,
         copy.expiration,
@@ -429,7 +429,7 @@ def readdress(copy: Message, sysid: bytes = b"") -> None:
         copy.message_id = sysid_text(sysid)
 
 
-def _block(native: bytes) -> bytes:
+def _property_block(native: bytes) -> bytes:
     """Return the property block of a head."""
     offset, size = _sizes.unpack_from(native, 52)
     return native[offset : offset + size]

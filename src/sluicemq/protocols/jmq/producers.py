@@ -61,7 +61,7 @@ from sluicemq.protocols.jmq.wire import (
 )
 
 MAX_PARKED: Final = 10_000
-"""Maximum number of messages that wait for room; the next one is rejected at once."""
+"""Maximum number of messages that wait for capacity; the next one is rejected at once."""
 
 _MAX_SEARCHES: Final = 100
 """Maximum number of searches for re-sent messages per connection."""
@@ -301,7 +301,7 @@ class Producers:
     # --- flow --------------------------------------------------------------------------------
 
     def resume(self, packet: Packet) -> None:
-        """Let a client go on that paused after this packet, which was refused."""
+        """Resume the flow of a client that paused after this packet, which was refused."""
         self._connection.channel.write(self._encode_resume_flow(packet))
 
     def _encode_resume_flow(self, packet: Packet) -> list[bytes]:

@@ -30,7 +30,7 @@ from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.connection import (
     LOGIN_STATUSES,
     MISSED_PINGS,
-    Compiled,
+    CompilationResult,
     JmqConnection,
     SearchPending,
     SelectorPending,
@@ -373,32 +373,32 @@ class JmqSession:
         channel = self._channel
         login = self._login
         send = self._producers.send
-        again = False
+        repeats_packet = False
         for index, packet in enumerate(packets):
             kind = packet.type
-            limited = False
+            uses_scan_time = False
             try:
                 if isinstance(packet, Oversized):
                     raise self._too_large_error(packet)
                 if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
-                    limited = send(packet)
+                    uses_scan_time = send(packet)
                 else:
-                    limited = kind in _LONG_REQUESTS
-                    self._handler(kind)(packet)
+                    uses_scan_time = kind in _LONG_REQUESTS
+                    self._find_handler(kind)(packet)
             except REQUEST_ERRORS as error:
                 self._refuse(packet, error)
             except SelectorPending as pending:
-                again = True
+                repeats_packet = True
                 self._compile(pending)
             except SearchPending:
-                again = True
+                repeats_packet = True
                 self._continue_later()
             if channel.ended:
                 break
-            if limited and self._connection.broker.scans.is_time_up():
+            if uses_scan_time and self._connection.broker.scans.is_time_up():
                 self._continue_later()
             if channel.held_frames is not None:
-                if remaining := packets[index if again else index + 1 :]:
+                if remaining := packets[index if repeats_packet else index + 1 :]:
                     channel.hold(list(remaining), size)
                 break
         self._producers.publisher.confirm(size)
@@ -412,7 +412,7 @@ class JmqSession:
                 self._close_after_replies(str(self._decoder.error))
         self._channel.update_reading()
 
-    def _handler(self, kind: int) -> Callable[[Packet], None]:
+    def _find_handler(self, kind: int) -> Callable[[Packet], None]:
         """Return the handler of packets of a type. Raises RejectedRequest."""
         if not self._login.logged_in and kind not in _BEFORE_LOGIN:
             raise RejectedRequest(
@@ -445,7 +445,7 @@ class JmqSession:
         work = partial(self._connection.compile, pending.selector)
         self._compilation = pending.background.submit(work, self._selector_compiled)
 
-    def _selector_compiled(self, compiled: Compiled) -> None:
+    def _selector_compiled(self, compiled: CompilationResult) -> None:
         """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
         size = self._channel.held_bytes
@@ -530,10 +530,14 @@ class JmqSession:
 
     def _close_previous(self) -> None:
         """Close the previous connection of this client, if it is still open."""
-        old = self._coordinator.connections.get(self._connection.previous_number)
+        previous = self._coordinator.connections.get(self._connection.previous_number)
         user = self._channel.identity.name
-        if old and old._connection.reconnectable and old._channel.identity.name == user:
-            old._close("the client has reconnected")
+        if (
+            previous
+            and previous._connection.reconnectable
+            and previous._channel.identity.name == user
+        ):
+            previous._close("the client has reconnected")
 
     # --- other requests ---------------------------------------------------------------------
 

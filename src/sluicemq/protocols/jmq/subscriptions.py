@@ -352,13 +352,13 @@ def not_owner_error(name: str) -> SubscriptionInUse:
 
 MAX_CLIENT_ID: Final = 1024
 """Maximum length of a client id in characters."""
-_USER: Final = "${u}"
-_NO_ID: Final = "${u:"
-_NO_PART: Final = "${%%}"
+_USER_PLACEHOLDER: Final = "${u}"
+_INVALID_START: Final = "${u:"
+_INVALID_PART: Final = "${%%}"
 
 
-class Holder(NamedTuple):
-    """Use of a client id by a connection; `namespace` is "" without one."""
+class ClientIdUse(NamedTuple):
+    """Use of a client id by a connection; `namespace` is "" if there is none."""
 
     shared: bool
     namespace: str
@@ -366,12 +366,12 @@ class Holder(NamedTuple):
 
 
 class ClientIds:
-    """Client ids in use. Connections are known by their numbers."""
+    """Client ids in use, by the numbers of their connections."""
 
-    __slots__ = ("_client_ids", "_holders")
+    __slots__ = ("_client_ids", "_uses")
 
     def __init__(self) -> None:
-        self._holders: dict[str, dict[int, Holder]] = {}
+        self._uses: dict[str, dict[int, ClientIdUse]] = {}
         self._client_ids: dict[int, str] = {}
 
     def assign(
@@ -383,19 +383,19 @@ class ClientIds:
         """
         if not shared:
             namespace = ""
-        for other_connection, holder in self._holders.get(client_id, {}).items():
+        for other_connection, use in self._uses.get(client_id, {}).items():
             if other_connection == connection:
                 continue
-            is_other_user = holder.user != identity.name and not identity.superuser
-            if not shared or not holder.shared or is_other_user:
+            is_other_user = use.user != identity.name and not identity.superuser
+            if not shared or not use.shared or is_other_user:
                 raise client_id_in_use_error(client_id)
-            if namespace and holder.namespace in ("", namespace):
-                scope = f"the namespace {namespace}" if holder.namespace else "no namespace"
+            if namespace and use.namespace in ("", namespace):
+                scope = f"the namespace {namespace}" if use.namespace else "no namespace"
                 raise RejectedRequest(
                     Status.CONFLICT, f"the client id {client_id} is in use in {scope}"
                 )
         self.release(connection)
-        self._holders.setdefault(client_id, {})[connection] = Holder(
+        self._uses.setdefault(client_id, {})[connection] = ClientIdUse(
             shared, namespace, identity.name
         )
         self._client_ids[connection] = client_id
@@ -404,10 +404,10 @@ class ClientIds:
         """Remove the client id of a connection."""
         client_id = self._client_ids.pop(connection, None)
         if client_id is not None:
-            holders = self._holders[client_id]
-            del holders[connection]
-            if not holders:
-                del self._holders[client_id]
+            uses = self._uses[client_id]
+            del uses[connection]
+            if not uses:
+                del self._uses[client_id]
 
 
 def client_id_in_use_error(client_id: str) -> RejectedRequest:
@@ -417,13 +417,13 @@ def client_id_in_use_error(client_id: str) -> RejectedRequest:
 
 def expand_client_id(client_id: str, user: str) -> str:
     """Return the client id with `${u}` replaced. Raises RejectedRequest: BAD_REQUEST."""
-    if client_id.startswith(_USER):
-        client_id = user + client_id.removeprefix(_USER)
+    if client_id.startswith(_USER_PLACEHOLDER):
+        client_id = user + client_id.removeprefix(_USER_PLACEHOLDER)
     is_invalid = (
         not client_id.strip()
         or len(client_id) > MAX_CLIENT_ID
-        or client_id.startswith(_NO_ID)
-        or _NO_PART in client_id
+        or client_id.startswith(_INVALID_START)
+        or _INVALID_PART in client_id
     )
     if is_invalid:
         raise RejectedRequest(Status.BAD_REQUEST, f"{client_id[:80]!r} is not a valid client id")

@@ -64,8 +64,8 @@ from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 # --- transactions ------------------------------------------------------------------------------
 
-MAX_REMEMBERED: Final = 4096
-"""Maximum number of remembered ended transactions."""
+MAX_ENDED: Final = 4096
+"""Maximum number of ended transactions whose outcome is stored."""
 SEARCH_INTERVAL: Final = 1000
 """Minimum ms between two searches for transactions to roll back."""
 
@@ -210,11 +210,11 @@ class Branches:
             branch.failure = branch.failure or str(error)
 
     def by_number(self, number: int) -> Branch | None:
-        """Return the transaction, also a remembered ended one, or None."""
+        """Return the transaction, which may have ended, or None."""
         return self._open.get(number) or self._ended.get(number)
 
     def by_xid(self, xid: bytes) -> Branch | None:
-        """Return the branch, also a remembered ended one, or None."""
+        """Return the branch, which may have ended, or None."""
         branch = self._by_xid.get(xid)
         if branch is None or branch.has_ended:
             transaction = self._broker.transactions.prepared.get(xid)
@@ -300,7 +300,7 @@ class Branches:
 
     def _detach(self, branch: Branch, timeout: int, limit: int) -> None:
         """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
-        At most `limit` are kept for its owner; the oldest goes first."""
+        At most `limit` are kept for its owner; the oldest is rolled back first."""
         if not branch.can_roll_back:
             return
         branch.detached_owner = branch.transaction.owner
@@ -386,8 +386,11 @@ class Branches:
             acknowledgement = branch.acked.pop(block, None)
             if acknowledgement is None:
                 continue
-            consumer, holder, delivery = acknowledgement
-            if withdraw_ack(branch.transaction, delivery) and delivery.sequence in holder.unacked:
+            consumer, engine_consumer, delivery = acknowledgement
+            if (
+                withdraw_ack(branch.transaction, delivery)
+                and delivery.sequence in engine_consumer.unacked
+            ):
                 consumer.restore_unacked(block[1], delivery)
                 messages.append((consumer, block[1]))
         return messages
@@ -405,7 +408,7 @@ class Branches:
             self._by_connection[connection].pop(branch.number, None)
         branch.connection_numbers.clear()
         self._ended[branch.number] = branch
-        if len(self._ended) > MAX_REMEMBERED:
+        if len(self._ended) > MAX_ENDED:
             _, oldest = self._ended.popitem(last=False)
             if self._by_xid.get(oldest.xid) is oldest:
                 del self._by_xid[oldest.xid]
@@ -455,8 +458,8 @@ class TransactionCommands:
 
     def start(self, packet: Packet) -> None:
         """Handle START_TRANSACTION."""
-        xid = _xid(packet)
-        self._check_rollback(packet, xid)
+        xid = _read_xid(packet)
+        self._check_policies(packet, xid)
         if not xid:
             if "JMQXAFlags" in packet.properties:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags requires a Xid")
@@ -469,7 +472,7 @@ class TransactionCommands:
             branch = self._start_branch(packet, xid)
         self._reply(packet, branch)
 
-    def _check_rollback(self, packet: Packet, xid: bytes) -> None:
+    def _check_policies(self, packet: Packet, xid: bytes) -> None:
         policy = number(packet, "JMQAutoRollback", _NOT_PREPARED)
         if policy not in (_ALL, _NOT_PREPARED, _NEVER):
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAutoRollback {policy}")
@@ -503,7 +506,7 @@ class TransactionCommands:
 
     def end(self, packet: Packet) -> None:
         """Handle END_TRANSACTION, for distributed transactions only."""
-        branch = self._find(packet)
+        branch = self._find_branch(packet)
         if not boolean(packet, "JMQNoOp"):
             flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
             branch.state = self._next_state(packet, branch, flags)
@@ -513,14 +516,14 @@ class TransactionCommands:
 
     def prepare(self, packet: Packet) -> None:
         """Handle PREPARE_TRANSACTION."""
-        branch = self._find(packet)
+        branch = self._find_branch(packet)
         self._next_state(packet, branch, XaFlag.NOFLAGS)
         limit = self._connection.options.max_per_connection
         self._branches.prepare(branch, limit, partial(self._reply, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
-        branch = self._find(packet)
+        branch = self._find_branch(packet)
         self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         properties: dict[str, object] = {}
         next_branch = None
@@ -545,7 +548,7 @@ class TransactionCommands:
         With JMQRedeliver the broker redelivers the messages acknowledged in the transaction.
         Without it the client has sent REDELIVER, or any consumer may receive them.
         """
-        branch = self._find(packet)
+        branch = self._find_branch(packet)
         self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         sequence = 0
         if not branch.has_ended:
@@ -583,7 +586,7 @@ class TransactionCommands:
         """Handle VERIFY_TRANSACTION, for prepared transactions only."""
         transaction_id = number(packet, "JMQTransactionID", 0)
         branch = self._branches.by_number(transaction_id) if transaction_id else None
-        xid = _xid(packet)
+        xid = _read_xid(packet)
         if branch is None and xid:
             branch = self._branches.by_xid(xid)
         branch = self._visible(branch)
@@ -591,7 +594,7 @@ class TransactionCommands:
             raise RejectedRequest(
                 Status.NOT_FOUND, "the transaction does not exist or is not prepared"
             )
-        facts = {
+        description = {
             "JMQAutoRollback": _NOT_PREPARED,
             "JMQXid": str(decode_xid(branch.xid)),
             "JMQSessionLess": branch.sessionless,
@@ -599,7 +602,7 @@ class TransactionCommands:
             "JMQLifetime": Long(0),
             "State": int(branch.state),
         }
-        self._reply(packet, branch, body=dumps_map(facts, hashtable=True))
+        self._reply(packet, branch, body=dumps_map(description, hashtable=True))
 
     # --- common ------------------------------------------------------------------------------
 
@@ -620,10 +623,10 @@ class TransactionCommands:
         """
         branch = self._visible(branch)
         if branch is None:
-            raise _unknown()
+            raise _unknown_transaction_error()
         return branch
 
-    def _find(self, packet: Packet) -> Branch:
+    def _find_branch(self, packet: Packet) -> Branch:
         """Return the branch of a request, by its number or its Xid.
 
         Raises RejectedRequest: NOT_FOUND, BAD_REQUEST.
@@ -633,7 +636,7 @@ class TransactionCommands:
         that ends it does.
         """
         branches = self._branches
-        xid = _xid(packet)
+        xid = _read_xid(packet)
         transaction_id = number(packet, "JMQTransactionID", 0)
         if xid:
             branch = self._require_visible(branches.by_xid(xid))
@@ -648,7 +651,7 @@ class TransactionCommands:
             branch = self._require_visible(branches.by_number(transaction_id))
             is_usable = branches.may_use(branch, self._connection)
             if not is_usable and branch.state is not State.TIMED_OUT:
-                raise _unknown()
+                raise _unknown_transaction_error()
         if branch.state is not State.PREPARED:
             claim_transaction(self._connection.identity, branch.transaction)
         return branch
@@ -680,7 +683,7 @@ class TransactionCommands:
         self._connection.reply(packet, properties=reply_properties, body=body)
 
 
-def _xid(packet: Packet) -> bytes:
+def _read_xid(packet: Packet) -> bytes:
     """Return the Xid of the body in canonical form; b"" if there is none.
 
     Raises ProtocolError.
@@ -688,5 +691,5 @@ def _xid(packet: Packet) -> bytes:
     return encode_xid(decode_xid(packet.body)) if packet.body else b""
 
 
-def _unknown() -> RejectedRequest:
+def _unknown_transaction_error() -> RejectedRequest:
     return RejectedRequest(Status.NOT_FOUND, "the transaction does not exist or has ended")

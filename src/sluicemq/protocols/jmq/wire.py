@@ -99,9 +99,9 @@ class Packet:
     type, flags, priority, consumer_id, expiration, timestamp, sequence: see above
     version      packet version
     transaction  transaction id of the fixed header, version 103 only; else 0
-    head         fixed header, variable header and property block, as they came
-    header       variable header, as it came
-    block        property block, as it came
+    head         fixed header, variable header and property block, as received
+    header       variable header, as received
+    block        property block, as received
     """
 
     type: int
@@ -221,7 +221,7 @@ class Decoder(FrameDecoder[Packet]):
         append = frames.append
         while position < size:
             if size - position < FIXED_SIZE:
-                self._need = _need_of(data, position)
+                self._need = _bytes_needed(data, position)
                 break
             (
                 magic,
@@ -313,8 +313,8 @@ class Decoder(FrameDecoder[Packet]):
         return position
 
 
-def _need_of(data: bytes, position: int) -> int:
-    """Return how many bytes of an incomplete fixed header have to be there for the next look.
+def _bytes_needed(data: bytes, position: int) -> int:
+    """Return the number of bytes of an incomplete fixed header that are needed to continue.
 
     Raises ProtocolError, because an invalid byte is reported as soon as it arrives.
     """
@@ -453,12 +453,12 @@ def encode_reply(
         return encode_packet(
             type, flags, consumer_id, {"JMQStatus": int(status), **(properties or {})}, b"", body
         )
-    before, after = _reply_of(type, status)
+    before, after = _encode_short_reply(type, status)
     return before + _i64.pack(consumer_id) + after
 
 
 @lru_cache(maxsize=1024)
-def _reply_of(type: int, status: int) -> tuple[bytes, bytes]:
+def _encode_short_reply(type: int, status: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after the consumer id of a reply without properties."""
     packet = encode_packet(type, properties={"JMQStatus": int(status)})
     return packet[: FIXED_SIZE - _i64.size], packet[FIXED_SIZE:]
