@@ -201,7 +201,7 @@ def test_operations_without_permission_are_refused(
     assert result.code == 1, result
     assert "shop may not" in result.err
     # no permission lets a user do what takes a superuser
-    assert ("permissions grant" in result.err) == ("takes a superuser" not in result.err)
+    assert ("permissions grant" in result.err) == ("requires a superuser" not in result.err)
     assert "secret" not in result.out + result.err
     assert (guarded.data_dir / "users.json").read_bytes() == users
     queue = json.loads(run("queues", "show", "theirs", "--json", *guarded.where).out)

@@ -78,7 +78,7 @@ def test_mistakes_have_distinct_messages(authority: Authority, tmp_path: Path) -
     junk = authority.file("junk.pem", b"this is no certificate")
     assert f"{junk} has no certificate" in mistake(junk)
     assert f"{chain} has no private key" in mistake(chain)
-    assert "is encrypted; give the file" in mistake(chain, key)
+    assert "is encrypted; set password_file" in mistake(chain, key)
     assert f"not decrypted by the password in {wrong_password}" in mistake(
         chain, key, wrong_password
     )

@@ -272,7 +272,7 @@ class Application:
             call.demand(operation.needs, address_in(call.names, call.query).name)
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             route = f"{operation.method} {operation.full_path}"
-            raise call.denial(route, ": that takes a superuser")
+            raise call.denial(route, ": this requires a superuser")
 
     async def _handle(self, call: Call) -> Response:
         """Read the parameters of a request, and return the response of its handler."""

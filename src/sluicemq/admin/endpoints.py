@@ -346,8 +346,8 @@ class Call:
             raise ApiError(
                 409,
                 "authentication-disabled",
-                "this broker requires no login, so it does not know who changes its users; change "
-                "them on its machine, for example: sluicemq users add NAME --superuser",
+                "users cannot be changed over the network while the broker requires no login; "
+                "change them on its machine, for example: sluicemq users add NAME --superuser",
             )
         return f"{self.identity.name} at {self.caller.peer}"
 

@@ -259,8 +259,8 @@ class Publisher:
                         return queue
                     destination.statistics.rejected += 1
                     raise LimitExceeded(
-                        f"{destination.address} is full, and its dead-letter queue {queue.name} "
-                        f"takes no more: {queue.waiting} messages, {queue.waiting_bytes} bytes "
+                        f"{destination.address} is full, and so is its dead-letter queue "
+                        f"{queue.name}: {queue.waiting} messages, {queue.waiting_bytes} bytes "
                         "are waiting there"
                     )
             if not destination.drops_when_full:

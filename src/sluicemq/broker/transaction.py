@@ -248,8 +248,8 @@ class Transactions:
         limit = settings.max_transaction_bytes
         if limit and transaction.bytes + size > limit:
             raise LimitExceeded(
-                f"the transaction holds {transaction.bytes} bytes and cannot take {size} more: the "
-                f"limit is {limit} (broker.max_transaction_bytes); commit or roll it back"
+                f"the transaction holds {transaction.bytes} bytes, and a message of {size} exceeds "
+                f"the limit of {limit} (broker.max_transaction_bytes); commit or roll it back"
             )
         if self._core.memory + size > settings.memory_limit:
             raise LimitExceeded(

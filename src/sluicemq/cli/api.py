@@ -150,7 +150,7 @@ def _advice_for(error: SluiceError, target: HttpTarget) -> str:
             return _ADVICE.get(error.code, "")
         case AuthenticationMissing() | AuthenticationFailed():
             return "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
-        case AccessDenied() if str(error).endswith(": that takes a superuser"):
+        case AccessDenied() if str(error).endswith(": this requires a superuser"):
             return "Log in as one with --user NAME."  # no permission grants it
         case AccessDenied() if " may not " in str(error):
             return "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."

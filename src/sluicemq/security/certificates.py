@@ -197,15 +197,15 @@ def _read_key(
     path: Path, content: bytes, password: bytes | None, password_file: Path | None
 ) -> PrivateKeyTypes:
     if b"PRIVATE KEY-----" not in content:
-        raise ConfigurationError(f"{path} has no private key; give its file with key")
+        raise ConfigurationError(f"{path} has no private key; set key to the file that has it")
     try:
         try:
             return load_pem_private_key(content, password)
         except TypeError:
             if password is None:
                 raise ConfigurationError(
-                    f"the private key in {path} is encrypted; give the file with its password "
-                    "with password_file"
+                    f"the private key in {path} is encrypted; set password_file to the file with "
+                    "its password"
                 ) from None
             return load_pem_private_key(content, None)  # ignore the password
     except UnsupportedAlgorithm as error:
