@@ -690,9 +690,8 @@ def reroute(
     """Requeue a message for another consumer of its subscription. Without one it becomes a dead
     letter, with `force` even if its destination keeps none, because it would return at once."""
     consumers = delivery.subscription.consumers
-    has_others = len(consumers) > (
-        engine_consumer in consumers
-    )  # a closed consumer is not among them
+    # a closed consumer is not among them
+    has_others = len(consumers) > (engine_consumer in consumers)
     if has_others and delivery.attempts < MAX_REROUTED:
         broker.release(engine_consumer, [delivery.sequence])
     else:
