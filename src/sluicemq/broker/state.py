@@ -424,7 +424,6 @@ class Destination:
         "last_published",
         "limited",
         "members",
-        "subscriptions_only",
         "name",
         "number",
         "owner",
@@ -441,6 +440,7 @@ class Destination:
         "staged_bytes",
         "statistics",
         "subscriptions",
+        "subscriptions_only",
         "topic",
     )
 
@@ -783,7 +783,6 @@ class Core:
         "last_ack_record",
         "memory",
         "memory_budget",
-        "subscriptions_only",
         "observer",
         "overhead",
         "requeued",
@@ -794,6 +793,7 @@ class Core:
         "schedule_flush",
         "settings",
         "stopping",
+        "subscriptions_only",
         "subscriptions_with_acks",
         "timers",
         "unblocking",
