@@ -188,12 +188,12 @@ class Appender:
                 part = sequences[start : start + MAX_COMPLETED]
                 self.append_completed(subscription, destination, cause, part, time_ms, False)
             sequences = sequences[-((len(sequences) - 1) % MAX_COMPLETED + 1) :]
-        sequence = self._append(
+        sequence = self.append_entry(
             2,
             encode_completed(subscription, sequences),
-            time_ms * 1000,
-            destination=destination,
+            time_ms,
             kind=cause,
+            destination=destination,
             last=last,
         )
         self._liveness.release_references(sequences)
@@ -205,39 +205,15 @@ class Appender:
         payload: bytes,
         time_ms: int,
         *,
-        reference: int = 0,
-        destination: int = 0,
-        references: int = 0,
-        last: bool = True,
-    ) -> int:
-        sequence = self._append(
-            type,
-            payload,
-            time_ms * 1000,
-            reference=reference,
-            destination=destination,
-            references=references,
-            last=last,
-        )
-        if type == RecordType.TRANSACTION_RESOLVED:
-            self._liveness.release_references([reference])
-        return sequence
-
-    def _append(
-        self,
-        type: int,
-        body: bytes,
-        time_us: int,
-        *,
-        reference: int = 0,
-        destination: int = 0,
         kind: int = 0,
+        reference: int = 0,
+        destination: int = 0,
         references: int = 0,
         last: bool = True,
     ) -> int:
         if self._append_error:
             raise JournalFailed(self._append_error)
-        size = HEADER_BYTES + len(body)
+        size = HEADER_BYTES + len(payload)
         if references or size > MAX_PADDED_RECORD:
             self._check_limits(references, size)
         sequence = self._next
@@ -245,8 +221,8 @@ class Appender:
         self._parts += encode_record(
             type,
             sequence,
-            time_us,
-            body,
+            time_ms * 1000,
+            payload,
             reference=reference,
             destination=destination,
             flags=flags,
@@ -255,6 +231,8 @@ class Appender:
         )
         self._add_to_columns(size, references)
         self._in_unit = not last
+        if reference and type == RecordType.TRANSACTION_RESOLVED:
+            self._liveness.release_references([reference])
         return sequence
 
     def _add_to_columns(self, size: int, references: int) -> None:
@@ -275,7 +253,9 @@ class Appender:
 
     def _append_internal(self, type: int, body: bytes, destination: int = 0) -> int:
         """Append a record of the journal itself, which must not end a unit of the broker."""
-        return self._append(type, body, now(), destination=destination, last=not self._in_unit)
+        return self.append_entry(
+            type, body, now() // 1000, destination=destination, last=not self._in_unit
+        )
 
     def next_sequence(self) -> int:
         sequence = self._next

@@ -235,7 +235,7 @@ class FileJournal(Appender):
             stack.pop_all()
         try:
             started = json.dumps({"pid": os.getpid()}).encode()
-            journal._append(RecordType.STARTED, started, now())
+            journal._append_internal(RecordType.STARTED, started)
             journal._write_start()
             journal._snapshot_due = len(recovery.parts) > 0
         except BaseException:
@@ -590,7 +590,7 @@ class FileJournal(Appender):
             return
         self._closed = True
         if not self._append_error and not self._in_unit:
-            self._append(RecordType.STOPPED, b"", now())
+            self._append_internal(RecordType.STOPPED, b"")
         self.space.close()
         self.sync()
         self._append_error = self._append_error or "the journal is closed"
