@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from sluicemq.admin.destinations import SORT_KEYS
+from sluicemq.admin.destinations import SORT_VALUES
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
@@ -71,7 +71,7 @@ async def test_a_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> 
     send(queue(broker, "b"), "x", broker=broker)
     topic(broker, "a")
     http_client = api_fixture.http_client(local=True)
-    for figure in (*SORT_KEYS, "name"):
+    for figure in (*SORT_VALUES, "name"):
         assert sorted(await names(http_client, f"?sort={figure}")) == ["a", "b"]
     assert (await http_client.ask("GET", "/destinations?sort=colour")).code == "bad-parameter"
 

@@ -107,15 +107,15 @@ def test_credentials_of_requests(
     [
         (BrokerLocation(HERE, data_dir=Path("d")), "either --url or --data-dir"),
         (BrokerLocation(HERE, "anna"), "no terminal to ask for the password"),
-        (BrokerLocation(HERE, password_file=Path("secret")), "--password-file goes with --user"),
+        (BrokerLocation(HERE, password_file=Path("secret")), "--password-file requires --user"),
         (BrokerLocation(HERE, "anna", token_file=Path("token")), "leave out --user"),
         (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL contains the user"),
         (BrokerLocation(HERE, "\udcff", Path("secret")), "is not UTF-8 text"),
-        (BrokerLocation(HERE, ca=Path("ca")), "only with https"),
+        (BrokerLocation(HERE, ca=Path("ca")), "requires https"),
         (BrokerLocation("phpmq://127.0.0.1"), "names the HTTP listener"),
         (BrokerLocation(HERE, "anna", Path("none")), "none: the file cannot be read"),
-        (BrokerLocation(user="anna", data_dir=Path("d")), "--user goes with --url"),
-        (BrokerLocation(ca=Path("ca"), data_dir=Path("d")), "--ca goes with --url"),
+        (BrokerLocation(user="anna", data_dir=Path("d")), "--user requires --url"),
+        (BrokerLocation(ca=Path("ca"), data_dir=Path("d")), "--ca requires --url"),
     ],
 )
 def test_contradictory_options_are_refused(

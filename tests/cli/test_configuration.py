@@ -47,7 +47,7 @@ def test_check_accepts_and_names_the_sources(run: Run, tmp_path: Path) -> None:
     (tmp_path / "sluicemq.toml").write_text("[broker]\nephemeral = true\n")
     result = run("config", "check")
     assert (result.code, result.out) == (0, "")
-    assert "sound (from sluicemq.toml)" in result.err
+    assert "valid (from sluicemq.toml)" in result.err
 
 
 def test_check_reports_all_problems(run: Run) -> None:

@@ -95,7 +95,7 @@ def test_empty_lists(ask: Run) -> None:
         (["queues", "create", "x", "max_messages=many"], "many"),
         (["queues", "create", "x", "message_ttl=1x"], "1x"),
         (["queues", "create", "x", "overflow=explode"], "explode"),
-        (["queues", "alter", "x"], "say what to change"),
+        (["queues", "alter", "x"], "name the settings to change"),
     ],
 )
 def test_mistakes_of_the_command_line(ask: Run, arguments: list[str], says: str) -> None:

@@ -265,7 +265,7 @@ def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> Non
         (["compact", "."], 1, "there is no journal in"),
         (["dump", "data", "--type", "mesage"], 2, "no type 'mesage'; did you mean message?"),
         (["dump", "data", "--queue", "a", "--topic", "b"], 2, "either --queue or --topic"),
-        (["slots", "data", "--position", "3"], 2, "go with --create"),
+        (["slots", "data", "--position", "3"], 2, "require --create"),
         (["slots", "data", "--create", "a", "--delete", "b"], 2, "either --create or --delete"),
         (["slots", "data", "--create", "a", "--limit", "much"], 2, "not a number of bytes"),
         (["slots", "data", "--create", "../a"], 1, "not a valid slot name"),

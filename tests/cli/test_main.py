@@ -117,7 +117,7 @@ def test_closed_standard_streams_do_not_end_a_broker(tmp_path: Path) -> None:
     ("arguments", "code", "says"),
     [
         ("queues create closed.streams <&- >&-", 0, "Created the queue"),
-        ("queues delete closed.streams <&-", 2, "say --yes"),
+        ("queues delete closed.streams <&-", 2, "confirm with --yes"),
         ("messages publish closed.streams <&-", 2, "standard input is empty"),
         ("messages publish closed.streams x >&-", 1, "standard output: Bad file descriptor"),
         ("queues --json >&-", 1, "standard output: Bad file descriptor"),

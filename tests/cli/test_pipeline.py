@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
         (("run", "--master", "local", "--conf", "cores=2"), "--conf: 'cores=2' is not a setting"),
         (("run", "--broker", "a/b"), "--broker: 'a/b' is not a valid name"),
         (("run", "--journal", "x", "--url", "http://h:1"), "give either --journal or --url"),
-        (("run", "--password-file", "x"), "--password-file and --token-file go with --url"),
+        (("run", "--password-file", "x"), "--password-file and --token-file require --url"),
         (("run", "--journal", "nowhere"), "there is no directory nowhere"),
         (("run", "--url", "http://h:1", "--tables", "tin"), "--tables: 'tin' is none of"),
         (("run", "--url", "http://h:1", "--tables", ","), "--tables: name one of"),

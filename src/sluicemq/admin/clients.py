@@ -58,7 +58,7 @@ def _consumer_count(connection: ListedConnection) -> int:
     return sum(1 for _ in connection.consumers())
 
 
-_SORT_VALUES: Final[dict[str, Callable[[ListedConnection], Any]]] = {
+SORT_VALUES: Final[dict[str, Callable[[ListedConnection], Any]]] = {
     "id": lambda connection: connection.number,
     "protocol": lambda connection: connection.session_info().protocol,
     "peer": lambda connection: connection.peer,
@@ -81,7 +81,7 @@ class ConnectionService(Service):
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
         slices = TimeSlices(self._broker)
-        sort_value = _SORT_VALUES[query.sort]
+        sort_value = SORT_VALUES[query.sort]
         # the values are read once, because they change between slices
         entries = (
             (sort_value(connection), connection.number, connection)

@@ -65,7 +65,7 @@ def _delayed(destination: Destination) -> int:
     return sum(len(subscription.scheduled) for subscription in subscriptions_of(destination))
 
 
-SORT_KEYS: Final[dict[str, Callable[[Destination], Any]]] = {
+SORT_VALUES: Final[dict[str, Callable[[Destination], Any]]] = {
     "name": lambda destination: destination.name,
     "kind": lambda destination: destination.address.kind,
     "ready": lambda destination: destination.waiting,
@@ -80,7 +80,7 @@ SORT_KEYS: Final[dict[str, Callable[[Destination], Any]]] = {
     "publish_rate": lambda destination: destination.statistics.publish_rate,
     "deliver_rate": lambda destination: destination.statistics.deliver_rate,
 }
-"""Figures that lists are sorted by; the name and the kind decide between equal ones."""
+"""Values that lists are sorted by; the name and the kind decide between equal ones."""
 
 
 class DestinationService(Service):
@@ -91,10 +91,10 @@ class DestinationService(Service):
         """GET /destinations: those that the user may see."""
         slices = TimeSlices(self._broker)
         is_selected = _filter(query)
-        figure = SORT_KEYS[query.sort]
-        # the figures are read once, because they change between slices
+        sort_value = SORT_VALUES[query.sort]
+        # the values are read once, because they change between slices
         entries = (
-            (figure(destination), destination.name, destination.topic, destination)
+            (sort_value(destination), destination.name, destination.topic, destination)
             async for destination in slices.iterate(list(self._broker.destinations.values()), 64)
             if is_selected(destination) and may_see_destination(call.identity, destination)
         )
@@ -373,8 +373,10 @@ class DeadLetterService(Service):
         """GET /dead-letters"""
         slices = TimeSlices(self._broker)
         queues = await self._queues(call.identity, slices)
-        figure = SORT_KEYS[query.sort]
-        entries = ((figure(queue), queue.name, queue) async for queue in slices.iterate(queues, 64))
+        sort_value = SORT_VALUES[query.sort]
+        entries = (
+            (sort_value(queue), queue.name, queue) async for queue in slices.iterate(queues, 64)
+        )
         page = await slices.sorted_page(query, entries, itemgetter(0, 1))
         limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page.items)))
         items = []

@@ -390,7 +390,7 @@ class RouteTable:
             operation = endpoint.operation
             methods = routes.setdefault(_PARAMETER.sub(_placeholder, operation.full_path), {})
             if operation.method in methods:
-                raise ValueError(f"{operation.method} {operation.full_path} is there twice")
+                raise ValueError(f"{operation.method} {operation.full_path} is declared twice")
             methods[operation.method] = endpoint
         # literal parts sort before {}, and {} before {~}, so that they take precedence
         self._routes = [(_pattern(path), methods) for path, methods in sorted(routes.items())]

@@ -428,9 +428,9 @@ def id_of(delivery: Delivery) -> str:
     return f"{delivery.sequence}" if delivery.journaled else f"m{delivery.sequence}"
 
 
-def encode_cursor(priority: int, last: int, place: int) -> str:
+def encode_cursor(priority: int, last: int, position: int) -> str:
     """Encode a cursor as the text of `next_cursor`."""
-    return f"{priority}.{last}.{place}"
+    return f"{priority}.{last}.{position}"
 
 
 def read_cursor(text: str) -> tuple[int, int, int]:

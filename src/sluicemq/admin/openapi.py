@@ -121,10 +121,10 @@ def _tag(path: str) -> str:
 
 def _needs(operation: ApiOperation[Any, Any]) -> str:
     if isinstance(operation.needs, Operation):
-        return f"Takes the permission to {operation.needs} the destination."
+        return f"Requires the permission to {operation.needs} the destination."
     if isinstance(operation.needs, tuple):
         permissions = " or ".join(operation.needs)
-        return f"Takes the permission to {permissions} the destination, depending on the request."
+        return f"Requires the permission to {permissions} the destination, as the request needs."
     return f"For {operation.needs.value}."
 
 

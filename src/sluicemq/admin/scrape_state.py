@@ -432,8 +432,8 @@ def add_process(exposition: Exposition, pauses: Pauses) -> None:
     """Add all families of the process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     exposition.add_all({**usage(), PROCESS["files_limit"]: limit})
-    for generation, figures in enumerate(gc.get_stats()):
-        exposition.add(COLLECTIONS, figures["collections"], str(generation))
+    for generation, statistics in enumerate(gc.get_stats()):
+        exposition.add(COLLECTIONS, statistics["collections"], str(generation))
     exposition.add_histogram(PAUSES, pauses.durations.read())
 
 

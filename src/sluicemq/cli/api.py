@@ -1,6 +1,6 @@
 """Commands that use the broker's management API over TCP, TLS or a Unix socket.
 
-with Api(place.target()) as api:
+with Api(location.target()) as api:
     for queue in api.items(LIST_DESTINATIONS, DestinationQuery(kind="queue")):
         ...
 
@@ -185,7 +185,7 @@ _ADVICE: Final = {
     "user-not-found": "sluicemq users lists the existing ones.",
     "role-not-found": "sluicemq permissions role lists the existing ones.",
     "not-found": "Is the broker older than this program? sluicemq status shows its version.",
-    "stopping": "The broker is stopping; ask again when it runs.",
+    "stopping": "The broker is stopping; try again when it is running.",
 }
 
 
@@ -252,23 +252,25 @@ class WatchableCommand(TyperCommand):
         return super().parse_args(ctx, complete)
 
 
-def open_api(place: BrokerLocation) -> Api:
-    """Return a client of the broker at `place`, to be closed by `with`."""
-    return Api(place.target())
+def open_api(location: BrokerLocation) -> Api:
+    """Return a client of the broker at `location`, to be closed by `with`."""
+    return Api(location.target())
 
 
 def action_command(
     app: typer.Typer,
     name: str,
-    *known: object,
-    opening: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
+    *preset: object,
+    open_resource: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
     login: Any = PasswordFileOption,
     about: str = "",
     options: Mapping[str, Any] = ACTION_OPTIONS,
 ) -> Callable[[Callable[..., CommandResult]], Callable[..., None]]:
-    """Register a function that returns a CommandResult as a command. The function receives the
-    object that `opening` opens, the `known` arguments, and the arguments and options that its other
-    parameters declare. The help text is `about`, else the function's docstring.
+    """Register a function that returns a CommandResult as a command.
+
+    The function receives the object that `open_resource` opens, the `preset` arguments, and the
+    arguments and options that its other parameters declare. The help text is `about`, else the
+    function's docstring.
 
     `login` is the option for the password of the user that runs the command, for commands whose
     --password-file means another password. `options` are those for the output.
@@ -277,15 +279,15 @@ def action_command(
     def register(command: Callable[..., CommandResult]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             as_json, interval = arguments.pop("as_json", False), arguments.pop("watch", None)
-            with opening(location_of(arguments)) as resource:
-                call = partial(command, resource, *known, **arguments)
+            with open_resource(location_of(arguments)) as resource:
+                call = partial(command, resource, *preset, **arguments)
                 if interval is None:
                     print_result(call(), as_json)
                 else:
                     _watch(call, interval, as_json)
 
         signed = _with_signature_of(
-            run, command, 1 + len(known), {**options, **location_options(login)}
+            run, command, 1 + len(preset), {**options, **location_options(login)}
         )
         kind = WatchableCommand if "watch" in options else None
         app.command(name, cls=kind, help=about or None)(signed)
@@ -304,7 +306,7 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{question} There is no terminal to answer that; say --yes to do it")
+        raise UsageError(f"{question} There is no terminal for the answer; confirm with --yes")
     err().print(f"{printable(question)} [y/N] ", end="", markup=False)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         err().print("Nothing has been changed.")

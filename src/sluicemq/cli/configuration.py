@@ -112,7 +112,7 @@ def show_configuration(
         return
     if any((url, user, password_file, token_file, ca)):
         raise UsageError(
-            "options of a running broker go with --live; without it, the command reads a file"
+            "options of a running broker require --live; without it, the command reads a file"
         )
     loaded_config = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
     if as_json:
@@ -156,7 +156,7 @@ def check(
     for warning in loaded_config.config.warnings():
         err().print(f"warning: {warning}", style="yellow", markup=False)
     sources = sorted(set(loaded_config.origins.values()))
-    err().print(f"The configuration is sound (from {', '.join(sources) or 'defaults'}).")
+    err().print(f"The configuration is valid (from {', '.join(sources) or 'defaults'}).")
 
 
 def _value(value: object, unit: str) -> str:

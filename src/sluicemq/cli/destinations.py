@@ -295,7 +295,7 @@ def alter(
 ) -> CommandResult:
     """Change settings of a destination; others keep their values."""
     if not settings:
-        raise UsageError("say what to change, as in max_messages=1000")
+        raise UsageError("name the settings to change, such as max_messages=1000")
     return _put(api, Address(kind, name), "existing", settings, "Changed")
 
 

@@ -202,7 +202,7 @@ def slots(
     if create is not None and delete is not None:
         raise ConfigurationError("give either --create or --delete")
     if create is None and (position or limit is not None):
-        raise ConfigurationError("--position and --limit go with --create")
+        raise ConfigurationError("--position and --limit require --create")
     if create is not None:
         store.create(
             create,
@@ -328,10 +328,10 @@ def _value_text(value: Any) -> str:
     return ", ".join(map(str, value[:MAX_NUMBERS])) + suffix
 
 
-def _print_report(report: InspectionReport, place: Path, console: Console) -> None:
+def _print_report(report: InspectionReport, journal_dir: Path, console: Console) -> None:
     console.print(
-        f"{place}: {report.segments} segments, {size(report.bytes)}, {report.records} records, "
-        f"{report.live} live",
+        f"{journal_dir}: {report.segments} segments, {size(report.bytes)}, "
+        f"{report.records} records, {report.live} live",
         markup=False,
     )
     for name, count in sorted(report.types.items()):
@@ -386,9 +386,9 @@ BackupArgument = Annotated[
 ]
 
 
-@action_command(backup, "create", opening=nullcontext)
+@action_command(backup, "create", open_resource=nullcontext)
 def create(
-    place: BrokerLocation,
+    location: BrokerLocation,
     directory: Annotated[
         Path,
         typer.Argument(
@@ -418,10 +418,10 @@ def create(
 ) -> CommandResult:
     """Back up the journal, the users and the configuration of a running or stopped broker."""
     limit = int(quantity("--max-rate", rate, Unit.BYTES)) if rate is not None else 0
-    if place.local:
-        manifest = _create(place, directory, incremental_from, link, limit)
+    if location.local:
+        manifest = _create(location, directory, incremental_from, link, limit)
     else:
-        manifest = _ask(place, directory, incremental_from, link, limit)
+        manifest = _ask(location, directory, incremental_from, link, limit)
     return CommandResult(
         manifest,
         output=f"{directory}: {size(manifest.bytes)}, of which {size(manifest.copied_bytes)} were "
@@ -458,9 +458,9 @@ def verify(
         raise typer.Exit(Exit.REFUSED)
 
 
-@action_command(backup, "list", opening=nullcontext)
+@action_command(backup, "list", open_resource=nullcontext)
 def list_backups(
-    place: BrokerLocation,
+    location: BrokerLocation,
     directory: Annotated[
         Path | None,
         typer.Argument(
@@ -469,8 +469,9 @@ def list_backups(
     ] = None,
 ) -> CommandResult:
     """List the backups in a directory, or with --url those in the broker's directory."""
-    if place.local:
-        backup_dir = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
+    if location.local:
+        config = load_flags(location.config, location.data_dir).config
+        backup_dir = directory or config.broker.backup_dir
         if backup_dir is None:
             raise ConfigurationError(
                 "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
@@ -479,7 +480,7 @@ def list_backups(
     else:
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
-        with Api(place.target()) as api:
+        with Api(location.target()) as api:
             backups = list(api.items(LIST_BACKUPS, PageQuery()))
     return list_result(
         backups, BACKUP_COLUMNS, "There are no backups. Create one: sluicemq backup create DIR"
@@ -541,12 +542,12 @@ def restore(
 
 
 def _create(
-    place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
+    location: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
     """Copy the files of a data directory without the broker's help."""
-    config = load_flags(place.config, place.data_dir).config
+    config = load_flags(location.config, location.data_dir).config
     extras = EffectiveConfiguration(config).sources()
-    with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
+    with suppress(ConnectionLost, RequestRefused), Api(location.target()) as api:
         # a running broker knows the configuration it was started with
         backups = api.call(LIST_BACKUPS, PageQuery())
         extras[CONFIGURATION_NAME] = backups.configuration.encode()
@@ -566,7 +567,7 @@ def _create(
 
 
 def _ask(
-    place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
+    location: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
     """Request the backup from the broker."""
     body = BackupRequest(
@@ -575,7 +576,7 @@ def _ask(
         max_rate=rate,
         incremental_from=str(previous) if previous is not None else None,
     )
-    with Api(place.target()) as api, _progress("copying") as bar:
+    with Api(location.target()) as api, _progress("copying") as bar:
         for line in api.lines(CREATE_BACKUP, Body(body=body)):
             if line["state"] == "done":
                 return msgspec.convert(line["backup"], Manifest)

@@ -226,7 +226,7 @@ class BrokerLocation(NamedTuple):
         for option in ("user", "password_file", "token_file", "ca"):
             if getattr(self, option) is not None:
                 raise UsageError(
-                    f"--{option.replace('_', '-')} goes with --url; the socket in the data "
+                    f"--{option.replace('_', '-')} requires --url; the socket in the data "
                     "directory requires no login"
                 )
         return HttpTarget("localhost", 0, path=str(self.socket()))
@@ -247,7 +247,7 @@ class BrokerLocation(NamedTuple):
         except ConfigurationError as error:
             raise UsageError(f"{source}: {error}") from None
         if self.ca is not None and not http_target.secure:
-            raise UsageError("--ca goes only with https://")
+            raise UsageError("--ca requires https://")
         if http_target.secure and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
             http_target = http_target._replace(ca=str(ca))
         if not http_target.authorization:
@@ -276,7 +276,7 @@ class BrokerLocation(NamedTuple):
         if user is not None:
             return authorization(user, self._password(user, server), "")
         if self.password_file is not None:
-            raise UsageError("--password-file goes with --user")
+            raise UsageError("--password-file requires --user")
         return ""
 
     def _password(self, user: str, server: str) -> str:

@@ -90,7 +90,7 @@ def select(
     """Return the request for an operation on messages: those with `ids` in any state, or those in
     `state` that match `selector`, or all in `state`. Raises UsageError for another selection."""
     if bool(ids) + (selector is not None) + everything != 1:
-        raise UsageError("say which messages: ids, or --selector, or --all")
+        raise UsageError("select messages by their ids, by --selector or by --all")
     selected_state = check_state(state)
     if ids:
         selected_state = "ready"  # ids select messages of any state

@@ -171,7 +171,7 @@ def save(
     """Save the body of a message to a file, unchanged."""
     path = MessagePath(address=address_of(name), id=message)
     if file != Path("-") and file.exists() and not overwrite:
-        raise UsageError(f"{file} is there already; --overwrite replaces it")
+        raise UsageError(f"{file} exists already; --overwrite replaces it")
     content = api.call(GET_MESSAGE_BODY, path)
     if file == Path("-"):
         sys.stdout.buffer.write(content)

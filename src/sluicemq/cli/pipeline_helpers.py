@@ -108,7 +108,7 @@ def source_of(
     options = {} if fail_on_data_loss else {"failOnDataLoss": "false"}
     if url is None:
         if password_file or token_file:
-            raise ConfigurationError("--password-file and --token-file go with --url")
+            raise ConfigurationError("--password-file and --token-file require --url")
         return {"path": str(locate(journal).absolute()), **options}
     if journal is not None:
         raise ConfigurationError("give either --journal or --url")

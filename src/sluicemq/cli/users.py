@@ -105,13 +105,13 @@ from sluicemq.server.settings import Unit
 
 
 @contextmanager
-def open_accounts(place: BrokerLocation) -> Iterator[Accounts]:
-    """Open the users of the broker at `place`. Their methods raise the API's errors or
+def open_accounts(location: BrokerLocation) -> Iterator[Accounts]:
+    """Open the users of the broker at `location`. Their methods raise the API's errors or
     AccessError."""
-    if place.local and not _is_listening(place.socket()):
-        yield FileAccounts(load_flags(place.config, place.data_dir).config)
+    if location.local and not _is_listening(location.socket()):
+        yield FileAccounts(load_flags(location.config, location.data_dir).config)
         return
-    with Api(place.target()) as api:
+    with Api(location.target()) as api:
         yield api
 
 
@@ -250,7 +250,7 @@ _TOKENS: Final[tuple[Column[tuple[str, TokenView]], ...]] = (
 )
 
 
-@query_command(app, "list", opening=open_accounts)
+@query_command(app, "list", open_resource=open_accounts)
 def list_users(accounts: Accounts) -> CommandResult:
     """List the users without their secrets."""
     return list_result(
@@ -261,7 +261,7 @@ def list_users(accounts: Accounts) -> CommandResult:
     )
 
 
-@action_command(app, "add", opening=open_accounts, login=LoginPasswordFileOption)
+@action_command(app, "add", open_resource=open_accounts, login=LoginPasswordFileOption)
 def add(
     accounts: Accounts,
     user: UserArgument,
@@ -286,7 +286,7 @@ def add(
 ) -> CommandResult:
     """Add a user. Without permissions it may do nothing; see `sluicemq permissions grant`."""
     if no_password and (password_stdin or new_password_file or allow_digest):
-        raise UsageError("--no-password goes with no other option about the password")
+        raise UsageError("--no-password excludes the other options about the password")
     password = "" if no_password else read_password(password_stdin, new_password_file)
     first = not list(accounts.items(LIST_USERS, AccountQuery()))
     body = UserRequest(
@@ -309,7 +309,7 @@ def add(
     return CommandResult(document, "\n".join([f"Added {user}, the first user.", *effect]))
 
 
-@action_command(app, "remove", opening=open_accounts)
+@action_command(app, "remove", open_resource=open_accounts)
 def remove(
     accounts: Accounts,
     user: UserArgument,
@@ -329,7 +329,7 @@ def remove(
     return CommandResult({"removed": user}, f"Removed {user}.")
 
 
-@action_command(app, "passwd", opening=open_accounts, login=LoginPasswordFileOption)
+@action_command(app, "passwd", open_resource=open_accounts, login=LoginPasswordFileOption)
 def passwd(
     accounts: Accounts,
     user: UserArgument,
@@ -351,7 +351,7 @@ def passwd(
     return CommandResult({"changed": user}, f"{user} has a new password.")
 
 
-@action_command(tokens, "add", opening=open_accounts)
+@action_command(tokens, "add", open_resource=open_accounts)
 def add_token(
     accounts: Accounts,
     user: UserArgument,
@@ -371,7 +371,7 @@ def add_token(
     return CommandResult({"user": user, **asdict(token)}, text, output=token.token)
 
 
-@query_command(tokens, "list", opening=open_accounts)
+@query_command(tokens, "list", open_resource=open_accounts)
 def list_tokens(
     accounts: Accounts,
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
@@ -390,7 +390,7 @@ def list_tokens(
     return list_result(rows, _TOKENS, "There are no tokens.")._replace(document=document)
 
 
-@action_command(tokens, "remove", opening=open_accounts)
+@action_command(tokens, "remove", open_resource=open_accounts)
 def remove_token(
     accounts: Accounts,
     user: UserArgument,
@@ -536,7 +536,7 @@ _ROLES: Final[tuple[Column[RoleView], ...]] = (
 )
 
 
-@action_command(permissions_app, "grant", opening=open_accounts)
+@action_command(permissions_app, "grant", open_resource=open_accounts)
 def grant(
     accounts: Accounts,
     grantee: GranteeArgument,
@@ -576,7 +576,7 @@ def grant(
     )
 
 
-@action_command(permissions_app, "revoke", opening=open_accounts)
+@action_command(permissions_app, "revoke", open_resource=open_accounts)
 def revoke(
     accounts: Accounts, grantee: GranteeArgument, pattern: PatternArgument, role: RoleFlag = False
 ) -> CommandResult:
@@ -595,7 +595,7 @@ def revoke(
     )
 
 
-@query_command(permissions_app, "list", opening=open_accounts)
+@query_command(permissions_app, "list", open_resource=open_accounts)
 def list_permissions(
     accounts: Accounts,
     grantee: Annotated[
@@ -624,34 +624,34 @@ def list_permissions(
     return list_result(rows, _PERMISSIONS, empty)
 
 
-@query_command(roles, "list", opening=open_accounts)
+@query_command(roles, "list", open_resource=open_accounts)
 def list_roles(accounts: Accounts) -> CommandResult:
     """List the roles and their users."""
     return list_result(accounts.items(LIST_ROLES, AccountQuery()), _ROLES, "There are no roles.")
 
 
-@action_command(roles, "add", opening=open_accounts)
+@action_command(roles, "add", open_resource=open_accounts)
 def add_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Create a role without permissions."""
     accounts.call(PUT_ROLE, PutRole(name=role, expect="new"))
     return CommandResult({"added": role}, f"Added the role {role}.")
 
 
-@action_command(roles, "remove", opening=open_accounts)
+@action_command(roles, "remove", open_resource=open_accounts)
 def remove_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Remove a role that is assigned to no user."""
     accounts.call(DELETE_ROLE, NamePath(name=role))
     return CommandResult({"removed": role}, f"Removed the role {role}.")
 
 
-@action_command(roles, "assign", opening=open_accounts)
+@action_command(roles, "assign", open_resource=open_accounts)
 def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Assign a role to a user."""
     accounts.call(ASSIGN_ROLE, AssignedRole(name=user, role=role))
     return CommandResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
-@action_command(roles, "unassign", opening=open_accounts)
+@action_command(roles, "unassign", open_resource=open_accounts)
 def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Remove a role from a user."""
     accounts.call(WITHDRAW_ROLE, AssignedRole(name=user, role=role))

@@ -84,7 +84,7 @@ class Counters(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class DestinationItem(Counters, kw_only=True, frozen=True, omit_defaults=True):
-    """A destination and its figures. For a topic, `ready` is that of its longest subscription.
+    """A destination and its statistics. For a topic, `ready` is that of its longest subscription.
 
     auto_created    created by use, and removed when it is not used any more
     durable  its settings survive a restart

@@ -220,7 +220,7 @@ class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
 
 
 class PublishResult(msgspec.Struct, kw_only=True, frozen=True):
-    """Its id, by which it is found as long as it waits."""
+    """Id of the published message."""
 
     id: str
 

@@ -160,7 +160,7 @@ def decode(content: bytes, source: str) -> Database:
             f"{source} is not a user database: {error}. Restore it from a backup, or correct it."
         ) from None
     for problem in _problems(database):
-        raise ConfigurationError(f"{source} is not a sound user database: {problem}")
+        raise ConfigurationError(f"{source} is not a valid user database: {problem}")
     return database
 
 

@@ -191,25 +191,25 @@ class Server:
         if state.level == self._space_level:
             return
         self._space_level = state.level
-        figures = {
+        space = {
             "free_bytes": state.free,
             "threshold_bytes": state.threshold,
             "reserve_bytes": state.reserve,
         }
         if state.level == SpaceLevel.ENOUGH:
-            log.info("disk space has returned: persistent messages are accepted again", **figures)
+            log.info("disk space has returned: persistent messages are accepted again", **space)
         elif state.level == SpaceLevel.LOW:
             log.error(
                 "disk space is low: persistent messages are refused, consumers and administration "
                 "continue",
                 held_by_slots=journal.bytes_held_by_slots(),
-                **figures,
+                **space,
             )
         else:
             log.error(
                 "the disk is full and the reserve is used up: nothing is delivered until there is "
                 "space on it",
-                **figures,
+                **space,
             )
 
     async def _serve(self, loop: asyncio.AbstractEventLoop, journal: Journal) -> None:
