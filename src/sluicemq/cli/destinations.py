@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -283,30 +283,18 @@ def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     return CommandResult(item, output=_details(item, history))
 
 
-def create(
-    api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
-) -> CommandResult:
-    """Create a destination with settings; fails if it exists."""
-    return _put(api, Address(kind, name), "new", settings, "Created")
-
-
-def alter(
-    api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
-) -> CommandResult:
-    """Change settings of a destination; others keep their values."""
-    if not settings:
-        raise UsageError("name the settings to change, such as max_messages=1000")
-    return _put(api, Address(kind, name), "existing", settings, "Changed")
-
-
-def _put(
+def put(
     api: Api,
-    address: Address,
+    kind: Kind,
     expect: Literal["new", "existing"],
-    settings: list[str] | None,
     verb: str,
+    name: NameArgument,
+    settings: SettingsArgument = None,
 ) -> CommandResult:
     """Create or change a destination. Raises UsageError for an invalid setting."""
+    if expect == "existing" and not settings:
+        raise UsageError("name the settings to change, such as max_messages=1000")
+    address = Address(kind, name)
     request = PutDestination(address=address, expect=expect, body=_settings(settings))
     return CommandResult(api.call(PUT_DESTINATION, request), f"{verb} {display_name(address)}.")
 
@@ -347,46 +335,64 @@ def purge(
     )
 
 
-def pause(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
-    """Pause delivery; the broker still accepts messages."""
-    return _switch_delivery(api, PAUSE_DESTINATION, Address(kind, name), "paused")
-
-
-def resume(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
-    """Resume delivery."""
-    return _switch_delivery(api, RESUME_DESTINATION, Address(kind, name), "resumed")
-
-
-def _switch_delivery(
-    api: Api, operation: ApiOperation[DestinationPath, Any], address: Address, state: str
+def switch_delivery(
+    api: Api,
+    kind: Kind,
+    operation: ApiOperation[DestinationPath, Any],
+    state: str,
+    name: NameArgument,
 ) -> CommandResult:
+    """Pause or resume delivery."""
+    address = Address(kind, name)
     answer = api.call(operation, DestinationPath(address=address))
     return CommandResult(answer, f"Delivery of {display_name(address)} is {state}.")
 
 
-_COMMANDS: Final[dict[str, tuple[Callable[..., Any], Callable[..., Any], str]]] = {
+_COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "list": (query_command, list_destinations, "List the {}s, with their statistics."),
     "show": (
         query_command,
         show_destination,
         "Show one {}: its statistics, settings and recent rates.",
     ),
-    "create": (action_command, create, "Create a {} with settings; fails if it exists."),
+    "create": (
+        action_command,
+        put,
+        "Create a {} with settings; fails if it exists.",
+        "new",
+        "Created",
+    ),
     "alter": (
         action_command,
-        alter,
+        put,
         "Change settings of a {}; other settings keep their values.",
+        "existing",
+        "Changed",
     ),
     "delete": (action_command, delete, "Delete a {} and its messages."),
     "purge": (action_command, purge, "Purge the ready messages of a {}."),
-    "pause": (action_command, pause, "Pause delivery of a {}; the broker still accepts messages."),
-    "resume": (action_command, resume, "Resume delivery of a {}."),
+    "pause": (
+        action_command,
+        switch_delivery,
+        "Pause delivery of a {}; the broker still accepts messages.",
+        PAUSE_DESTINATION,
+        "paused",
+    ),
+    "resume": (
+        action_command,
+        switch_delivery,
+        "Resume delivery of a {}.",
+        RESUME_DESTINATION,
+        "resumed",
+    ),
 }
-"""Commands of both groups by name: kind of command, function, and help text."""
+"""Commands of both groups by name: kind of command, function, help text, and the arguments that the
+command presets besides the kind of destination."""
 
 for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
-    for _name, (_register, _function, _about) in _COMMANDS.items():
-        _register(_app, _name, _kind, about=_about.format(_kind.name.lower()))(_function)
+    for _name, (_register, _function, _about, *_preset) in _COMMANDS.items():
+        _text = _about.format(_kind.name.lower())
+        _register(_app, _name, _kind, *_preset, about=_text)(_function)
 
 
 def _details(item: DestinationView, history: HistoryView) -> RenderableType:
