@@ -44,6 +44,7 @@ from sluicemq.cli.console import (
     check_number,
     err,
     out,
+    print_error,
     print_json,
     printable,
     show,
@@ -202,12 +203,14 @@ class CommandResult(NamedTuple):
     text      message for the terminal, on standard error
     code      exit code
     output    table, or text for pipes, on standard output
+    errors    error messages for the terminal
     """
 
     document: Any
     text: str = ""
     code: Exit = Exit.OK
     output: RenderableType | None = None
+    errors: Sequence[str] = ()
 
 
 def list_result(
@@ -352,6 +355,8 @@ def print_result(result: CommandResult, as_json: bool) -> None:
             write_output(result.output + "\n")
         elif result.output is not None:
             show(result.output)
+        for error in result.errors:
+            print_error(error)
         if result.text:
             err().print(printable(result.text), markup=False)
     if result.code:

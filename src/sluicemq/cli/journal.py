@@ -19,7 +19,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -34,8 +33,6 @@ from sluicemq.cli.console import (
     escape_bytes,
     moment,
     number,
-    out,
-    print_error,
     print_json,
     printable,
     quantity,
@@ -98,12 +95,10 @@ def check(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> Non
     journal_dir = locate(directory)
     with err().status(f"checking {escape(str(journal_dir))}"):
         report = check_journal(journal_dir)
-    if as_json:
-        print_json(report)
-    else:
-        _print_report(report, journal_dir, out())
-    if report.problems:
-        raise typer.Exit(Exit.REFUSED)
+    errors = [str(problem) for problem in report.problems]
+    code = Exit.REFUSED if errors else Exit.OK
+    output = _report_text(report, journal_dir)
+    print_result(CommandResult(report, code=code, output=output, errors=errors), as_json)
 
 
 @app.command()
@@ -328,20 +323,17 @@ def _value_text(value: Any) -> str:
     return ", ".join(map(str, value[:MAX_NUMBERS])) + suffix
 
 
-def _print_report(report: InspectionReport, journal_dir: Path, console: Console) -> None:
-    console.print(
+def _report_text(report: InspectionReport, journal_dir: Path) -> str:
+    lines = [
         f"{journal_dir}: {report.segments} segments, {size(report.bytes)}, "
         f"{report.records} records, {report.live} live",
-        markup=False,
-    )
-    for name, count in sorted(report.types.items()):
-        console.print(f"  {name.lower():<18}{count:>12}", markup=False)
+        *(f"  {name.lower():<18}{count:>12}" for name, count in sorted(report.types.items())),
+    ]
     if report.unsealed:
-        console.print(f"  {size(report.unsealed)} behind the durable end", markup=False)
-    for problem in report.problems:
-        print_error(str(problem))
+        lines.append(f"  {size(report.unsealed)} behind the durable end")
     if not report.problems:
-        console.print("No damage.")
+        lines.append("No damage.")
+    return "\n".join(lines)
 
 
 def _record_type(name: str) -> RecordType:
@@ -446,16 +438,12 @@ def verify(
         verdict = verify_backup(
             directory, records=not quick, advance=partial(bar.advance, bar.task_ids[0])
         )
-    if as_json:
-        print_json(verdict)
-    else:
-        for problem in verdict.problems:
-            print_error(problem)
+    result = CommandResult(verdict, code=Exit.REFUSED, errors=verdict.problems)
+    if not verdict.problems:
         records = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
-        if not verdict.problems:
-            print(f"{directory}: {verdict.files} files, {size(verdict.bytes)}{records}. No damage.")
-    if verdict.problems:
-        raise typer.Exit(Exit.REFUSED)
+        summary = f"{directory}: {verdict.files} files, {size(verdict.bytes)}{records}. No damage."
+        result = CommandResult(verdict, output=summary)
+    print_result(result, as_json)
 
 
 @action_command(backup, "list", open_resource=nullcontext)
