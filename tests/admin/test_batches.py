@@ -324,7 +324,7 @@ WRONG: dict[str, tuple[object, ...]] = {
 def test_long_reply_addresses_are_rejected() -> None:
     reader = PartReader(EVERYBODY, 0, 64)
     data = frame([row("q", reply_to="é" * 32), row("q", reply_to="é" * 33)])
-    reader.take(memoryview(data)[4:])
+    reader.read(memoryview(data)[4:])
     assert reader.refused == {1: "the reply address has more than 64 bytes"}
     assert reader.messages[1][1].reply_to is None
 
@@ -334,7 +334,7 @@ def test_too_many_properties_end_the_decoding(monkeypatch: pytest.MonkeyPatch) -
     reader = PartReader(EVERYBODY, 0, 64)
     data = frame([row("q", properties=dict.fromkeys("abcdef", 1))] * 5)
     with pytest.raises(FrameTooLarge):
-        reader.take(memoryview(data)[4:])
+        reader.read(memoryview(data)[4:])
     assert len(reader.messages) == 1
 
 

@@ -95,7 +95,7 @@ def test_foreign_host_names(name: str, port: int) -> None:
 @given(st.lists(ROWS, max_size=6))
 def test_every_row_is_a_message_or_rejected(rows: list[RowValues]) -> None:
     reader = PartReader(EVERYBODY, 1_000, 64)
-    reader.take(memoryview(frame(rows))[4:])
+    reader.read(memoryview(frame(rows))[4:])
     assert len(reader.messages) == len(rows)
     for number, (address, message) in enumerate(reader.messages):
         values = rows[number]
@@ -106,7 +106,7 @@ def test_every_row_is_a_message_or_rejected(rows: list[RowValues]) -> None:
         assert message.timestamp == (values[15] or 1_000)
         assert bool(message.expiration) == bool(values[5] or values[6])
     unauthenticated = PartReader(ANONYMOUS, 1_000, 64)
-    unauthenticated.take(memoryview(frame(rows))[4:])
+    unauthenticated.read(memoryview(frame(rows))[4:])
     assert sorted(unauthenticated.refused) == list(range(len(rows)))
 
 
@@ -119,4 +119,4 @@ def test_damaged_frames(noise: bytes, rows: list[RowValues], draw: st.DataObject
     for data in (noise, bytes(damaged_rows)):
         reader = PartReader(EVERYBODY, 1_000, 64)
         with suppress(ProtocolError):
-            reader.take(memoryview(data))
+            reader.read(memoryview(data))

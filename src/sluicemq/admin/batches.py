@@ -92,7 +92,7 @@ class PartReader:
         messages."""
         self._usable = 0
 
-    def take(self, frame: memoryview) -> None:
+    def read(self, frame: memoryview) -> None:
         """Decode a frame. Raises ProtocolError (FrameTooLarge) for an invalid frame."""
         targets = self._targets
         for row in decode(frame):
@@ -312,7 +312,7 @@ class BatchService(Service):
             self._context.http.max_batch_destinations,
         )
         for frame in frames(memoryview(body)):
-            reader.take(frame)
+            reader.read(frame)
             await asyncio.sleep(0)
         return reader
 

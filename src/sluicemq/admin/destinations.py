@@ -61,7 +61,7 @@ MAX_SUBSCRIPTIONS: Final = 200
 """Maximum number of subscriptions of a topic that are searched for its oldest message."""
 
 
-def _delayed(destination: Destination) -> int:
+def _scheduled_count(destination: Destination) -> int:
     return sum(len(subscription.scheduled) for subscription in subscriptions_of(destination))
 
 
@@ -70,7 +70,7 @@ SORT_VALUES: Final[dict[str, Callable[[Destination], Any]]] = {
     "kind": lambda destination: destination.address.kind,
     "ready": lambda destination: destination.waiting,
     "unacked": lambda destination: destination.unacked,
-    "scheduled": _delayed,
+    "scheduled": _scheduled_count,
     "bytes": lambda destination: destination.bytes,
     "consumers": lambda destination: destination.consumers,
     "subscriptions": lambda destination: len(destination.subscriptions),
@@ -123,7 +123,7 @@ class DestinationService(Service):
             "paused": destination.paused,
             "ready": destination.waiting,
             "unacked": destination.unacked,
-            "scheduled": _delayed(destination),
+            "scheduled": _scheduled_count(destination),
             "bytes": destination.bytes,
             "consumers": destination.consumers,
             "subscriptions": len(destination.subscriptions),

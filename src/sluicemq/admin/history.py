@@ -139,7 +139,7 @@ class History:
     def _removed(self, destination: Destination) -> None:
         self._rings.pop(destination, None)
 
-    # --- looking -----------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------
 
     def totals(self, steps: int) -> list[Sample]:
         """Return up to `steps` samples, the latest last."""

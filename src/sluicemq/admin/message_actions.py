@@ -270,7 +270,7 @@ class ActionService(Service):
             )
         limit = self._context.limits.name
         target = None if body.target is None else address_of(body.target, limit)
-        self._permit(call, parameters, target)
+        self._check_permissions(call, parameters, target)
         subscription = subscription_of(
             call, find_destination(self._context, call, parameters.address), body.subscription
         )
@@ -293,7 +293,7 @@ class ActionService(Service):
             processed=run.processed, failed=run.failed, scanned=run.scanned, next_cursor=next_cursor
         )
 
-    def _permit(
+    def _check_permissions(
         self, call: Call, parameters: DestinationBody[MessageActionRequest], target: Address | None
     ) -> None:
         """Check the permissions that the action needs. Raises AccessDenied."""

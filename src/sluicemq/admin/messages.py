@@ -104,7 +104,7 @@ def address_view(address: Address) -> AddressView:
     )
 
 
-def death_view(message: Message) -> DeadLetterView | None:
+def dead_letter_view(message: Message) -> DeadLetterView | None:
     """Return the dead-letter view of a message; None if it is not a dead letter."""
     properties = message.properties or {}
     reason = properties.get(REASON)
@@ -344,7 +344,7 @@ class MessageService(Service):
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
         max_body_bytes = parameters.max_body_bytes
         fields["body"] = await asyncio.to_thread(view_of_body, message, max_body_bytes)
-        return MessageView(**fields, properties=properties, dead_letter=death_view(message))
+        return MessageView(**fields, properties=properties, dead_letter=dead_letter_view(message))
 
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:

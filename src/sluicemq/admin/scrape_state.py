@@ -83,30 +83,30 @@ class Sum:
     """Sum of the metrics of many destinations.
 
     labels  labels of the sum: a name for all, and the kind
-    gone    counts of the destinations that the sum no longer includes
+    past    counts of the destinations that the sum no longer includes
     """
 
     labels: str
-    gone: Values = ZEROS
+    past: Values = ZEROS
     _before: Values = ZEROS
     _reported: Values = ZEROS
     _present: Values = ()
     _rows: list[Values] = field(default_factory=list)
     """Rows to be added in groups, because adding them one by one would dominate a scrape."""
 
-    def keep(self, statistics: DestinationStats) -> None:
+    def add_past(self, statistics: DestinationStats) -> None:
         """Keep the counts of a destination that is deleted."""
-        self.gone = tuple(map(add, self.gone, counters_of(statistics)))
+        self.past = tuple(map(add, self.past, counters_of(statistics)))
 
     def begin(self) -> None:
         """Begin a collection of the present destinations."""
-        self._before = self.gone
+        self._before = self.past
         self._present = (0,) * len(_FAMILIES)
         self._rows.clear()  # an interrupted collection may have left some
 
-    def leave(self, statistics: DestinationStats) -> None:
+    def exclude(self, statistics: DestinationStats) -> None:
         """Keep the counts of a destination that is exported individually from now on."""
-        self.keep(statistics)
+        self.add_past(statistics)
         self._before = tuple(map(add, self._before, counters_of(statistics)))
 
     def add(self, row: Values) -> None:
@@ -215,9 +215,9 @@ class DestinationMetrics:
             destination for destination in broker.destinations.values() if not destination.temporary
         ]
         for destination in sorted(destinations, key=lambda destination: destination.automatic):
-            self._show(destination)
-        broker.destinations.creations.append(self._show)
-        broker.destinations.removals.append(self._hide)
+            self._export(destination)
+        broker.destinations.creations.append(self._export)
+        broker.destinations.removals.append(self._remove)
 
     def sum_of(self, destination: Destination) -> Sum:
         """Return the sum that includes a destination without time series of its own."""
@@ -227,14 +227,14 @@ class DestinationMetrics:
         """Return the labels of an exported destination, None for others. Exports the destination
         if the limit permits it now."""
         labels = self.exported.get(destination)
-        if labels is None and len(self.exported) < self.limit and not destination.temporary:
-            self._show(destination)
+        if labels is None:
+            self._export(destination)
             labels = self.exported.get(destination)
             if labels is not None:
-                self.sum_of(destination).leave(destination.statistics)
+                self.sum_of(destination).exclude(destination.statistics)
         return labels
 
-    def _show(self, destination: Destination) -> None:
+    def _export(self, destination: Destination) -> None:
         if len(self.exported) >= self.limit or destination.temporary:
             return
         name = text_of(destination.name)
@@ -245,10 +245,10 @@ class DestinationMetrics:
         self.exported[destination] = labels
         self._taken.add(labels)
 
-    def _hide(self, destination: Destination) -> None:
+    def _remove(self, destination: Destination) -> None:
         labels = self.exported.pop(destination, None)
         if labels is None:
-            self.sum_of(destination).keep(destination.statistics)
+            self.sum_of(destination).add_past(destination.statistics)
         else:
             self._taken.discard(labels)
 

@@ -144,7 +144,7 @@ def utf8_error(error: UnicodeEncodeError) -> UsageError:
 
 
 def _advice_for(error: SluiceError, target: HttpTarget) -> str:
-    """Return what to do about an error of a request; "" if unknown."""
+    """Return advice for an error of a request; "" if there is none."""
     fault = error.__cause__
     match error:
         case HttpRefusal():

@@ -151,7 +151,7 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     """Reclaim space that no live record needs. The broker must be stopped."""
     journal_dir = locate(directory)
     with err().status(f"compacting {escape(str(journal_dir))}"):
-        before, after = compact_journal(journal_dir, load_flags(None, None).config.journal, _adopt)
+        before, after = compact_journal(journal_dir, load_flags(None, None).config.journal, _replay)
     hint = "No space could be reclaimed: all records are live or retained by a slot."
     result = CommandResult(
         {"before": before, "after": after},
@@ -161,7 +161,7 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     print_result(result, as_json)
 
 
-def _adopt(journal: FileJournal) -> None:
+def _replay(journal: FileJournal) -> None:
     """Replay the journal as a broker would, so that a snapshot of its present state can be
     taken. The broker's own configuration may not be known here, so nothing may be forgotten for a
     default: unused destinations that it never deletes, and batch writers."""
@@ -411,9 +411,9 @@ def create(
     """Back up the journal, the users and the configuration of a running or stopped broker."""
     limit = int(quantity("--max-rate", rate, Unit.BYTES)) if rate is not None else 0
     if location.local:
-        manifest = _create(location, directory, incremental_from, link, limit)
+        manifest = _copy_files(location, directory, incremental_from, link, limit)
     else:
-        manifest = _ask(location, directory, incremental_from, link, limit)
+        manifest = _request_backup(location, directory, incremental_from, link, limit)
     return CommandResult(
         manifest,
         output=f"{directory}: {size(manifest.bytes)}, of which {size(manifest.copied_bytes)} were "
@@ -529,7 +529,7 @@ def restore(
     print_result(CommandResult(document, "\n".join(hints), output=summary), as_json)
 
 
-def _create(
+def _copy_files(
     location: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
     """Copy the files of a data directory without the broker's help."""
@@ -550,11 +550,11 @@ def _create(
             previous=previous,
             link=link,
             rate=rate,
-            on_progress=lambda progress: _show(bar, *progress),
+            on_progress=lambda progress: _show_progress(bar, *progress),
         )
 
 
-def _ask(
+def _request_backup(
     location: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
     """Request the backup from the broker."""
@@ -570,7 +570,7 @@ def _ask(
                 return msgspec.convert(line["backup"], Manifest)
             if line["state"] == "failed":
                 raise JournalError(line["error"]["detail"])
-            _show(bar, line["processed"], line["total"])
+            _show_progress(bar, line["processed"], line["total"])
     raise ConnectionLost("the broker closed the connection, and the backup is incomplete")
 
 
@@ -583,5 +583,5 @@ def _progress(description: str, total: int = 0) -> Progress:
     return bar
 
 
-def _show(bar: Progress, copied: int, total: int) -> None:
+def _show_progress(bar: Progress, copied: int, total: int) -> None:
     bar.update(bar.task_ids[0], completed=copied, total=total or None)

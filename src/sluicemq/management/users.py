@@ -26,7 +26,7 @@ Pattern = Annotated[
     Meta(
         min_length=1,
         max_length=MAX_PATTERN,
-        description="Of names; `*` stands for any characters.",
+        description="Pattern of destination names; `*` matches any characters.",
     ),
 ]
 Expect = Annotated[

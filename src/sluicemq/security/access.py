@@ -21,7 +21,7 @@ from sluicemq.security.records import Change, Database
 
 # --- Configuration, listener and connection, as the authentication sees them ----------------------
 #
-# What the authentication needs to know of the configuration, of a listener and of a connection.
+# Settings of the authentication, and its interfaces to a listener and a connection.
 
 
 class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = True
 
-    def demands_login(self, has_users: bool) -> bool:
+    def requires_login(self, has_users: bool) -> bool:
         """Return whether clients have to log in if their protocol has logins."""
         return self.required == "always" or (
             self.required == "auto" and (has_users or self.admin_token_file is not None)

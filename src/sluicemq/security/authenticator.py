@@ -180,7 +180,7 @@ class Authenticator:
     def _update_required(self) -> None:
         before = self._knows_users
         self._had_users = self._had_users or bool(self.user_snapshot.database.users)
-        self.required = self._settings.demands_login(self._had_users)
+        self.required = self._settings.requires_login(self._had_users)
         if self._knows_users and not before and self._anonymous:
             # later, because one of these connections may be the one that is being served
             self._call_soon(self._disconnect_anonymous)

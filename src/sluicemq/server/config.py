@@ -317,7 +317,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         except ConfigurationError as error:
             yield f"auth.users_file: {error}"
             return
-        login_required = settings.demands_login(bool(database.users))
+        login_required = settings.requires_login(bool(database.users))
         for listener in self.listeners:
             yield from self._user_problems(listener, database, login_required)
 
