@@ -8,6 +8,7 @@ broker runs, the file of the user database; both return the same results and rai
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import socket
@@ -118,13 +119,8 @@ def open_accounts(location: BrokerLocation) -> Iterator[Accounts]:
 def _is_listening(path: Path) -> bool:
     """Return whether a process listens on the socket; a socket without access permission counts."""
     with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            return False
-        except OSError:
-            return True
-    return True
+        error = probe.connect_ex(str(path))
+    return error not in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 
 
 class FileAccounts(OperationCaller):

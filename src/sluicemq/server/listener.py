@@ -168,19 +168,13 @@ def is_stale(url: Url) -> bool:
             raise ConfigurationError(f"{url}: {url.path} exists and is not a socket")
     except FileNotFoundError:
         return False
-    probe = socket.socket(socket.AF_UNIX)
-    try:
-        probe.connect(url.path)
-    except ConnectionRefusedError:
+    with socket.socket(socket.AF_UNIX) as probe:
+        error = probe.connect_ex(url.path)
+    if error == errno.ECONNREFUSED:
         return True
-    except OSError as error:
-        raise ConfigurationError(f"cannot use {url}: {error.strerror or error}") from error
-    else:
-        raise AddressUnavailable(
-            f"cannot listen on {url}: the address is in use by another program"
-        )
-    finally:
-        probe.close()
+    if error:
+        raise ConfigurationError(f"cannot use {url}: {os.strerror(error)}")
+    raise AddressUnavailable(f"cannot listen on {url}: the address is in use by another program")
 
 
 class ConnectionRegistry:
