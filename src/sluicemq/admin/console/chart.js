@@ -208,9 +208,9 @@ export class Chart {
       const share = (x - LEFT) / (this.width - LEFT - RIGHT);
       const ago = Math.round(((1 - share) * (end - this.start)) / step);
       this.pointedIndex = Math.min(this.length - 1, Math.max(0, this.length - 1 - ago));
-      const there = this.x(this.at(this.pointedIndex));
-      this.cross.setAttribute("x1", there);
-      this.cross.setAttribute("x2", there);
+      const lineX = this.x(this.at(this.pointedIndex));
+      this.cross.setAttribute("x1", lineX);
+      this.cross.setAttribute("x2", lineX);
       this.cross.setAttribute("visibility", "visible");
     }
     this.showValues();

@@ -15,11 +15,11 @@ const MAX_BODY = 262_144;
 /** Show a message in the element of a page. */
 export function fillPage(element, destination, id, signal) {
   const subscription = currentRoute().query.get("subscription") ?? "";
-  const back = h("a", { href: destination.href("/messages") }, destination.name);
+  const listLink = h("a", { href: destination.href("/messages") }, destination.name);
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
   const top = head(`Message ${id}`, {
-    aside: h("p", { class: "about" }, "In ", h("span", { class: "name" }, back)),
+    aside: h("p", { class: "about" }, "In ", h("span", { class: "name" }, listLink)),
   });
   top.append(actions);
   replaceContent(element, top, content);

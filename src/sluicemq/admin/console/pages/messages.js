@@ -178,9 +178,9 @@ class Messages {
       ? ""
       : `${count(this.offset + 1)} to ${count(this.offset + items.length)} of ${count(total)}`;
     const summary = this.selector ? `${plural(items.length, "message")} found on this page` : from;
-    const back = this.selector ? this.cursors.length > 1 : this.offset > 0;
-    const on = this.selector ? Boolean(next) : this.offset + items.length < total;
-    const state = JSON.stringify([summary, back, on, next]);
+    const hasPrevious = this.selector ? this.cursors.length > 1 : this.offset > 0;
+    const hasNext = this.selector ? Boolean(next) : this.offset + items.length < total;
+    const state = JSON.stringify([summary, hasPrevious, hasNext, next]);
     if (state === this.pagerState) return;
     this.pagerState = state;
     const focused = document.activeElement?.textContent;
@@ -188,15 +188,15 @@ class Messages {
       this.foot,
       h("span", { class: "pager-text" }, items.length || this.selector ? summary : ""),
       !this.selector && total > SIZE && this.positionForm(total),
-      (back || on) && [
-        pageButton("Previous", back, () => this.openPage(-1)),
-        pageButton("Next", on, () => this.openPage(1)),
+      (hasPrevious || hasNext) && [
+        pageButton("Previous", hasPrevious, () => this.openPage(-1)),
+        pageButton("Next", hasNext, () => this.openPage(1)),
       ],
     );
-    const again = [...this.foot.querySelectorAll("button")].find(
+    const sameButton = [...this.foot.querySelectorAll("button")].find(
       (button) => button.textContent === focused,
     );
-    if (again && document.activeElement === document.body) again.focus();
+    if (sameButton && document.activeElement === document.body) sameButton.focus();
   }
 
   positionForm(total) {
@@ -287,7 +287,7 @@ class Messages {
     }
     if (this.state !== "ready") return emptyState(`No ${STATES.find(([state]) => state === this.state)?.[1] ?? ""} messages`);
     const listeners = live.overview?.listeners;
-    const back = receiveCommand(listeners, this.destination.name);
+    const receive = receiveCommand(listeners, this.destination.name);
     if (this.destination.kind === "topic") {
       return emptyState(
         "No ready messages",
@@ -302,7 +302,7 @@ class Messages {
       "No ready messages",
       h("p", null, "Publish a message on the Publish tab or in a terminal:"),
       command(sendCommand(listeners, this.destination.name)),
-      back && command(back),
+      receive && command(receive),
     );
   }
 }
