@@ -203,7 +203,7 @@ class CommandResult(NamedTuple):
     text      message for the terminal, on standard error
     code      exit code
     output    table, or text for pipes, on standard output
-    errors    error messages for the terminal
+    errors    error messages for the terminal; with any, the exit code is REFUSED at least
     """
 
     document: Any
@@ -359,8 +359,8 @@ def print_result(result: CommandResult, as_json: bool) -> None:
             print_error(error)
         if result.text:
             err().print(printable(result.text), markup=False)
-    if result.code:
-        raise typer.Exit(result.code)
+    if result.code or result.errors:
+        raise typer.Exit(result.code or Exit.REFUSED)
 
 
 def _watch(run_command: Callable[[], CommandResult], interval: float, as_json: bool) -> None:

@@ -19,12 +19,10 @@ from sluicemq.cli.api import (
 )
 from sluicemq.cli.console import (
     Column,
-    Exit,
     UsageError,
     moment,
     number,
     pairs,
-    print_error,
     quantity,
     size,
 )
@@ -131,16 +129,16 @@ def close(
     """Close connections. Their unacknowledged messages are redelivered."""
     target = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
     confirm(f"Close {target}?", yes)
-    closed = []
+    closed, errors = [], []
     for connection_id in ids:
         try:
             api.call(CLOSE_CONNECTION, CloseConnection(id=connection_id, reason=reason or ""))
         except HttpRefusal as error:
-            print_error(str(error))
+            errors.append(str(error))
         else:
             closed.append(connection_id)
-    code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
-    return CommandResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
+    text = f"Closed {len(closed)} of {len(ids)}."
+    return CommandResult({"closed": closed}, text, errors=errors)
 
 
 # --- `sluicemq subscriptions …` and `sluicemq consumers` ------------------------------------------

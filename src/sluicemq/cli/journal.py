@@ -26,7 +26,6 @@ from sluicemq.broker import Broker, EngineSettings, describe, recover, snapshot
 from sluicemq.cli.api import Api, CommandResult, action_command, list_result, print_result
 from sluicemq.cli.console import (
     Column,
-    Exit,
     JsonFlag,
     body_fields,
     err,
@@ -96,9 +95,8 @@ def check(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> Non
     with err().status(f"checking {escape(str(journal_dir))}"):
         report = check_journal(journal_dir)
     errors = [str(problem) for problem in report.problems]
-    code = Exit.REFUSED if errors else Exit.OK
     output = _report_text(report, journal_dir)
-    print_result(CommandResult(report, code=code, output=output, errors=errors), as_json)
+    print_result(CommandResult(report, output=output, errors=errors), as_json)
 
 
 @app.command()
@@ -438,7 +436,7 @@ def verify(
         verdict = verify_backup(
             directory, records=not quick, advance=partial(bar.advance, bar.task_ids[0])
         )
-    result = CommandResult(verdict, code=Exit.REFUSED, errors=verdict.problems)
+    result = CommandResult(verdict, errors=verdict.problems)
     if not verdict.problems:
         records = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
         summary = f"{directory}: {verdict.files} files, {size(verdict.bytes)}{records}. No damage."

@@ -17,13 +17,11 @@ from rich.text import Text
 from sluicemq.cli.api import Api, CommandResult
 from sluicemq.cli.console import (
     Column,
-    Exit,
     UsageError,
     err,
     moment,
     number,
     pairs,
-    print_error,
     printable,
     quantity,
     size,
@@ -172,17 +170,17 @@ def run_action(
             request = replace(
                 request, cursor=answer.next_cursor, limit=limit - processed if limit else 0
             )
-    for failure in failed[:MAX_LISTED_FAILURES]:
-        print_error(f"message {failure.id}: {FAILURE_REASONS.get(failure.reason, failure.reason)}")
+    errors = [
+        f"message {failure.id}: {FAILURE_REASONS.get(failure.reason, failure.reason)}"
+        for failure in failed[:MAX_LISTED_FAILURES]
+    ]
     if len(failed) > MAX_LISTED_FAILURES:
-        err().print(f"… and {number(len(failed) - MAX_LISTED_FAILURES)} more")
+        errors.append(f"… and {number(len(failed) - MAX_LISTED_FAILURES)} more")
     text = f"{number(processed)} {verb}"
     if failed:
         text += f", {number(len(failed))} not"
     document = {"processed": processed, "failed": failed}
-    return CommandResult(
-        document, f"{text} ({display_name(address)}).", Exit.REFUSED if failed else Exit.OK
-    )
+    return CommandResult(document, f"{text} ({display_name(address)}).", errors=errors)
 
 
 _PAST: Final[dict[Action, str]] = {
