@@ -232,18 +232,16 @@ class Authenticator:
             return lambda: ADMIN
         token_fingerprint, password_mark = fingerprint(token), self._password_mark(user)
 
-        def token_holder() -> Identity | None:
+        def owner() -> Identity | None:
             self.refresh()
-            name = self.user_snapshot.token_owner(token_fingerprint, self._wall())
-            return self.user_snapshot.identity(name) if name else None
+            if token:
+                name = self.user_snapshot.token_owner(token_fingerprint, self._wall())
+            else:
+                name = user if self._password_mark(user) == password_mark else ""
+            identity = self.user_snapshot.identity(name)
+            return None if identity is ANONYMOUS else identity
 
-        def password_owner() -> Identity | None:
-            self.refresh()
-            identity = self.user_snapshot.identity(user)
-            is_current = self._password_mark(user) == password_mark
-            return identity if is_current and identity is not ANONYMOUS else None
-
-        return token_holder if token else password_owner
+        return owner
 
     def _password_mark(self, user: str) -> str:
         return self._upgrades.mark(self.user_snapshot.hash_of(user))
