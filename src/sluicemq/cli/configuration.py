@@ -40,7 +40,6 @@ from sluicemq.cli.location import (
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.server.configuration_reference import render, to_builtins
-from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.settings import Unit, format_quantity
 
 serve_app = typer.Typer()
@@ -56,22 +55,18 @@ def serve(
     insecure_public: InsecureOption = None,
 ) -> None:
     """Run the broker. Without options: every protocol on its traditional loopback port."""
-    loaded_config = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
-    raise typer.Exit(_serve(loaded_config))
-
-
-def _serve(loaded: LoadedConfig) -> int:
     # Imported here so that other commands start without the event loop and the protocols.
     from sluicemq.server.run import EXIT_JOURNAL
     from sluicemq.server.run import serve as run_broker
 
+    loaded_config = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
     try:
         with configuration_advice():
-            return run_broker(loaded)
+            raise typer.Exit(run_broker(loaded_config))
     except JournalDamaged as error:
         # same exit code as for a later failure: a supervisor must not retry it
         report(error)
-        return EXIT_JOURNAL
+        raise typer.Exit(EXIT_JOURNAL) from None
 
 
 app = typer.Typer(
