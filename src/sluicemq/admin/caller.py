@@ -61,10 +61,6 @@ class BrowserSession:
     created_at: int
     used_at: int
 
-    def has_csrf_token(self, token: str) -> bool:
-        """Return whether `token` is the CSRF token of the session, in constant time."""
-        return hmac.compare_digest(token.encode("utf-8", "replace"), self.csrf.encode())
-
 
 class BrowserSessions:
     """Browser sessions of all HTTP listeners."""
@@ -237,7 +233,8 @@ def check_csrf_token(connection: HTTPConnection, session: BrowserSession) -> Non
 
     Raises ApiError if the token is missing or wrong.
     """
-    if not session.has_csrf_token(connection.headers.get(CSRF_HEADER, "")):
+    token = connection.headers.get(CSRF_HEADER, "")
+    if not hmac.compare_digest(token.encode("utf-8", "replace"), session.csrf.encode()):
         raise ApiError(
             403,
             "csrf-token-missing",

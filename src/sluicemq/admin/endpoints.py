@@ -388,7 +388,8 @@ class RouteTable:
         routes: dict[str, dict[str, Endpoint]] = {}
         for endpoint in self.endpoints:
             operation = endpoint.operation
-            methods = routes.setdefault(_PARAMETER.sub(_placeholder, operation.full_path), {})
+            path = _PARAMETER.sub(lambda match: "{~}" if match[1] else "{}", operation.full_path)
+            methods = routes.setdefault(path, {})
             if operation.method in methods:
                 raise ValueError(f"{operation.method} {operation.full_path} is declared twice")
             methods[operation.method] = endpoint
@@ -408,10 +409,6 @@ class RouteTable:
             raise ApiError(405, "method-not-allowed", message, {"Allow": allowed})
         names = zip(endpoint.operation.path_names, match.groups(), strict=True)
         return endpoint, {name: decode_name(unquote_to_bytes(value)) for name, value in names}
-
-
-def _placeholder(parameter: re.Match[str]) -> str:
-    return "{~}" if parameter[1] else "{}"
 
 
 def _pattern(path: str) -> re.Pattern[bytes]:
