@@ -114,7 +114,6 @@ class Server:
 
         A handler of the event loop is not sufficient: it ends with the loop, before the process.
         """
-        del number, frame
         if not self._stop_requested:
             self._stop_requested = True
             if self._loop is not None:

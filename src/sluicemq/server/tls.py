@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -167,16 +168,14 @@ _MAJOR: Final = 3
 _PEEK_BYTES: Final = 16
 
 
+@dataclass(slots=True, eq=False)
 class PendingHandshake:
     """Connection whose handshake has not ended."""
 
-    __slots__ = ("deadline", "peer", "socket", "timer")
-
-    def __init__(self, connection: socket.socket, peer: str) -> None:
-        self.socket = connection
-        self.peer = peer
-        self.deadline = time.monotonic() + HANDSHAKE_SECONDS
-        self.timer: asyncio.TimerHandle | None = None
+    socket: socket.socket
+    peer: str
+    deadline: float = field(default_factory=lambda: time.monotonic() + HANDSHAKE_SECONDS)
+    timer: asyncio.TimerHandle | None = None
 
 
 class TlsAcceptor:
