@@ -229,7 +229,7 @@ def spark_options() -> Uses:
     """Return the options of source and sink; a use is `source option`."""
     places = {
         "source": [option.name for option in source.OPTIONS],
-        "sink": list(sink._KNOWN.values()),
+        "sink": list(sink._OPTION_NAMES.values()),
     }
     uses: Uses = {}
     for side, names in places.items():

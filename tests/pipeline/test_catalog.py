@@ -52,7 +52,7 @@ def test_properties_of_tables_are_no_options_of_reads() -> None:
 
 
 def test_properties_of_tables_are_no_options_of_writes() -> None:
-    options = sink.read({**MANAGED, "writeId": "w", "option.writeId": "w"})
+    options = sink.parse_options({**MANAGED, "writeId": "w", "option.writeId": "w"})
     assert (options.target.host, options.write_id) == ("broker", "w")
 
 
@@ -63,7 +63,7 @@ def test_wrong_options_of_tables_are_errors(given: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=r"owners.*startingOffsets"):
         parse_options(given)
     with pytest.raises(ConfigurationError, match=r"owners.*badRows"):
-        sink.read(given)
+        sink.parse_options(given)
 
 
 def test_url_and_path_of_a_read_still_exclude_each_other() -> None:
@@ -75,7 +75,7 @@ def test_table_without_options_says_where_they_are_to_be_given() -> None:
     with pytest.raises(ConfigurationError, match="only in CREATE TABLE"):
         parse_options({})
     with pytest.raises(ConfigurationError, match="only in CREATE TABLE"):
-        sink.read({"destination": "q"})
+        sink.parse_options({"destination": "q"})
 
 
 def test_views_to_write_to_have_the_columns_of_the_sink() -> None:

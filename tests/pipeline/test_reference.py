@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
 from sluicemq.pipeline.schema import HEADERS, KAFKA, PLAIN, Event
-from sluicemq.pipeline.sink.options import COLUMNS, PART_BYTES, PART_ROWS, read
+from sluicemq.pipeline.sink import options as sink
+from sluicemq.pipeline.sink.options import COLUMNS, PART_BYTES, PART_ROWS
 from sluicemq.pipeline.source.options import OPTIONS, parse_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
@@ -76,11 +77,11 @@ def test_events_of_the_source() -> None:
 
 def test_options_of_the_sink() -> None:
     with pytest.raises(ConfigurationError) as error:
-        read({"nonsense": "1"})
+        sink.parse_options({"nonsense": "1"})
     table = tables("sink.md")[0]
     assert names(table) == options_known(str(error.value))
     defaults = {name: NAME.findall(row[1]) for row in table[1:] for name in NAME.findall(row[0])}
-    parsed = read({"url": "http://localhost"})
+    parsed = sink.parse_options({"url": "http://localhost"})
     assert defaults["badRows"] == [parsed.bad_rows]
     assert defaults["deadLetterQueue"] == [parsed.dead_letters]
     assert defaults["transactionBytes"] == [str(PART_BYTES)]

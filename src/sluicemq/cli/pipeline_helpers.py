@@ -208,7 +208,7 @@ def spark_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from sluicemq.pipeline.session import expect_java, session
+    from sluicemq.pipeline.session import check_java, session
 
     has_session = SparkSession.getActiveSession() is not None
     log = None if lake is None else lake.log
@@ -229,7 +229,7 @@ def spark_session(
         if log is not None and not has_session and not isinstance(error, ConfigurationError):
             err().print(f"Spark's output is in {log}.", markup=False)
         if isinstance(error.__cause__ or error, OSError | Py4JError):
-            expect_java()
+            check_java()
         if isinstance(error, PySparkException | Py4JError):
             from sluicemq.pipeline.jobs.run import cause_of
 

@@ -2,7 +2,7 @@
 
 `CREATE TABLE ... USING sluicemq OPTIONS (url '...')` passes every property of the table:
 
-    provider, owner, comment ...   Spark's own (PROPERTIES)
+    provider, owner, comment ...   Spark's own (TABLE_PROPERTIES)
     option.NAME                    a copy of each option
     NAME                           options and TBLPROPERTIES
     path                           Spark's directory for the table's files
@@ -17,13 +17,13 @@ import re
 from collections.abc import Container, Mapping
 from typing import Final
 
-PROPERTIES: Final = frozenset(
+TABLE_PROPERTIES: Final = frozenset(
     {"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"}
 )
-COPY: Final = "option."
+OPTION_PREFIX: Final = "option."
 SECRETS: Final = ("password", "token")
 
-NOT_HANDED_ON: Final = (
+OPTIONS_NOT_PASSED: Final = (
     "Spark passes the options of a table to the source only in CREATE TABLE: set them "
     "again where the table is used, as in events WITH (url = 'http://localhost:7680'), or use a "
     "temporary view"
@@ -46,11 +46,11 @@ def own_options(raw_options: Mapping[str, str], option_names: Container[str]) ->
     options = {
         name: value
         for name, value in option_by_name.items()
-        if name not in PROPERTIES
-        and not name.startswith(COPY)
-        and (name in option_names or COPY + name in option_by_name)
+        if name not in TABLE_PROPERTIES
+        and not name.startswith(OPTION_PREFIX)
+        and (name in option_names or OPTION_PREFIX + name in option_by_name)
     }
-    directory = COPY + "path" not in option_by_name
+    directory = OPTION_PREFIX + "path" not in option_by_name
     managed = option_by_name.get("is_managed_location", "").lower() == "true"
     if directory and (managed or "url" in options):
         options.pop("path", None)
@@ -59,8 +59,8 @@ def own_options(raw_options: Mapping[str, str], option_names: Container[str]) ->
 
 def is_table(raw_options: Mapping[str, str]) -> bool:
     """Return True for the properties of a table in a catalog; names in lower case."""
-    return not PROPERTIES.isdisjoint(raw_options) or any(
-        name.startswith(COPY) for name in raw_options
+    return not TABLE_PROPERTIES.isdisjoint(raw_options) or any(
+        name.startswith(OPTION_PREFIX) for name in raw_options
     )
 
 

@@ -31,7 +31,7 @@ class SluiceSource(datasource.DataSource):
         options_by_name = {name.lower(): value for name, value in self.options.items()}
         warn_of_secrets(options_by_name)
         if not sink.WRITE_ONLY.isdisjoint(options_by_name) and "url" in options_by_name:
-            sink.read(options_by_name)
+            sink.parse_options(options_by_name)
             return sink.DEFAULT_SCHEMA
         return requested_columns(parse_options(options_by_name))
 

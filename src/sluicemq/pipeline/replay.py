@@ -30,7 +30,7 @@ from sluicemq.model.message import DEFAULT_PRIORITY, Durability, Message
 from sluicemq.model.rows import Row
 from sluicemq.pipeline.sink.conversion import Converter
 from sluicemq.pipeline.sink.delivery import PartitionWriter
-from sluicemq.pipeline.sink.options import COLUMNS, column_indexes, read
+from sluicemq.pipeline.sink.options import COLUMNS, column_indexes, parse_options
 
 Predicate = Callable[[Message], bool]
 
@@ -52,7 +52,7 @@ _TIME: Final = "published"
 _WINDOW: Final = "_window"
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """Result of a replay.
 
     write_id   id by which it can be continued, or repeated without effect
@@ -80,7 +80,7 @@ def replay(
     write_id: str = "",
     progress: Callable[[int, int], None] | None = None,
     **options: str,
-) -> Replayed:
+) -> ReplayResult:
     """Publish the frame's messages again, and return when the broker has stored all.
 
     destination     a queue, or "topic:NAME"; "" = each message's original destination
@@ -101,7 +101,7 @@ def replay(
         raise ConfigurationError("the rate and the speed of a replay are larger than 0")
     write_id = write_id or f"replay-{uuid.uuid4().hex}"
     sink_options = {"badRows": "dead-letter", **options, "url": url, "writeId": write_id}
-    sink = read({**sink_options, **({"destination": destination} if destination else {})})
+    sink = parse_options({**sink_options, **({"destination": destination} if destination else {})})
     messages = _messages(frame, keep_destination=not destination)
     converter = Converter(
         column_indexes(messages.drop(_ORDER, _TIME).schema, sink.destination), sink
@@ -122,7 +122,7 @@ def replay(
                     progress(delivery.written.rows, total)
         result = delivery.finish()
     bad_rows = result.dead_lettered + result.dropped
-    return Replayed(write_id, result.rows, result.written, result.already, bad_rows)
+    return ReplayResult(write_id, result.rows, result.written, result.already, bad_rows)
 
 
 def _begin_window(delivery: PartitionWriter, started: float, due: float) -> float:

@@ -1,7 +1,7 @@
 """Spark session with Delta Lake, on one machine or on a cluster.
 
 Settings come, in this order of precedence, from the caller (`--conf`), from spark-submit, from
-spark-defaults.conf, and from here; those of NEEDED always from here. Without a master anywhere,
+spark-defaults.conf, and from here; those of REQUIRED always from here. Without a master anywhere,
 Spark runs in this process.
 """
 
@@ -72,7 +72,7 @@ LOCAL: Final = {
 }
 """Defaults for Spark on one small machine."""
 
-EVERYWHERE: Final = {
+COMMON: Final = {
     _OPTIONS: _JVM,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
@@ -91,7 +91,7 @@ EVERYWHERE: Final = {
 }
 """Defaults on one machine and on a cluster."""
 
-NEEDED: Final = {
+REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Otherwise times lose their zone for readers other than Spark.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -116,7 +116,7 @@ def session(
 ) -> SparkSession:
     """Return the Spark session of this process, or create it.
 
-    settings   take precedence over all others, except for NEEDED
+    settings   take precedence over all others, except for REQUIRED
     log        file to which the output of Spark and its workers is appended; None = standard error
     schemes    schemes of URIs that the session is to read and write (jars.CONNECTORS)
 
@@ -133,7 +133,7 @@ def session(
     if is_submitted:
         SparkContext._ensure_initialized()  # makes the submitted settings visible to SparkConf
         configured = dict(SparkConf().getAll())
-        _expect_submitted()
+        _check_submitted()
     else:
         os.environ["JAVA_HOME"] = str(jars.find_java())
         configured = _spark_defaults()
@@ -158,7 +158,7 @@ def session(
             ) from error
 
 
-def expect_java() -> None:
+def check_java() -> None:
     """Raise SluiceError if the session's Java process, which this process started, has ended."""
     process = getattr(SparkContext._gateway, "proc", None)
     try:
@@ -180,10 +180,10 @@ def effective_settings(
     """Return the settings of a session, except for its jars.
 
     configured  settings of spark-submit or spark-defaults.conf
-    settings    settings of the caller, which take precedence, except over NEEDED
+    settings    settings of the caller, which take precedence, except over REQUIRED
     """
-    requested = {**configured, **settings, **NEEDED}
-    effective = {**EVERYWHERE, **(LOCAL if _has_local_master(requested) else {}), **requested}
+    requested = {**configured, **settings, **REQUIRED}
+    effective = {**COMMON, **(LOCAL if _has_local_master(requested) else {}), **requested}
     extensions = [extension for extension in effective.get(_EXTENSIONS, "").split(",") if extension]
     effective[_EXTENSIONS] = ",".join(dict.fromkeys([*extensions, _DELTA]))
     return effective
@@ -223,7 +223,7 @@ def cached(
         rows.unpersist()
 
 
-def _expect_submitted() -> None:
+def _check_submitted() -> None:
     """Check the class path of a submitted program, which cannot be extended any more."""
     utils = SparkContext._jvm.org.apache.spark.util.Utils  # type: ignore[union-attr]
     if not utils.classIsLoadable(_DELTA):

@@ -59,7 +59,7 @@ def test_lease_of_a_killed_writer_ends(
 ) -> None:
     with writer_lease(S3, storage, threading.Event()):
         (name,) = journal.slots.list()
-    storage.claim(name, "killed", run.LEASE_MS)
+    storage.claim_slot(name, "killed", run.LEASE_MS)
     with pytest.raises(JournalError, match="killed"):
         use(storage)
     lease_end = time.time_ns() // 1_000_000 + run.LEASE_MS

@@ -29,7 +29,7 @@ from sluicemq.pipeline.report.charts import (
     charts,
     draw,
     extent,
-    spark,
+    sparkline,
     write_pngs,
 )
 from sluicemq.pipeline.report.figures import ReportFigures
@@ -267,12 +267,12 @@ def test_labels_are_not_shortened_with_the_coordinates() -> None:
 
 
 def test_sparks_show_one_message_in_a_busy_hour() -> None:
-    figure = spark(np.array([100_000, 1, 0]))
+    figure = sparkline(np.array([100_000, 1, 0]))
     assert isinstance(figure, Figure)
     (bars,) = steps(figure.axes[0]).values()
     assert values(bars) == [100_000, 1, 0]
     assert bars.get_linewidth() > 0.5
-    assert steps(spark(np.zeros(5, np.int64)).axes[0])
+    assert steps(sparkline(np.zeros(5, np.int64)).axes[0])
 
 
 def test_pictures(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from sluicemq.model.rows import (
 )
 from sluicemq.pipeline.schema import TEXTS, TIME
 from sluicemq.pipeline.sink.conversion import Converter, Values
-from sluicemq.pipeline.sink.options import read
+from sluicemq.pipeline.sink.options import parse_options
 from sluicemq.protocols.java import MAX_SIZE, loads_map
 
 URL = {"url": "http://localhost:7680"}
@@ -56,7 +56,7 @@ def convert(
     arrays = [pa.array(values, {**TYPES, **types}[name]) for name, values in columns.items()]
     batch = pa.RecordBatch.from_arrays(arrays, list(columns))
     column_indexes = {name: index for index, name in enumerate(columns)}
-    return Converter(column_indexes, read({**URL, **(options or {})})).convert(batch)
+    return Converter(column_indexes, parse_options({**URL, **(options or {})})).convert(batch)
 
 
 def received(rows: list[Values]) -> list[Row]:
@@ -316,7 +316,7 @@ def test_maps_of_a_slice_are_its_own() -> None:
         ["destination", "body", "properties", "property_types"],
     )
     column_indexes = {name: index for index, name in enumerate(complete.schema.names)}
-    batch = Converter(column_indexes, read(URL)).convert(complete.slice(1))
+    batch = Converter(column_indexes, parse_options(URL)).convert(complete.slice(1))
     assert properties_of(received(batch)[0].properties) == {"q": "2"}
 
 

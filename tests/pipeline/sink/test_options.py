@@ -10,14 +10,14 @@ from pyspark.sql.types import StructType
 
 from sluicemq.clients.http import HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.sink.options import COLUMNS, column_indexes, read
+from sluicemq.pipeline.sink.options import COLUMNS, column_indexes, parse_options
 from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter
 
 URL = {"url": "http://localhost:7680"}
 
 
 def test_options_in_any_case() -> None:
-    options = read(
+    options = parse_options(
         {
             "URL": "http://me@broker",
             "Password": "secret",
@@ -57,7 +57,7 @@ def test_options_in_any_case() -> None:
 )
 def test_options_that_cannot_be(options: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as raised:
-        read(options)
+        parse_options(options)
     assert "secret" not in str(raised.value)
 
 
@@ -81,7 +81,7 @@ def test_targets(url: str, found: HttpTarget) -> None:
 def test_a_target_shows_no_secret() -> None:
     secret = target({**URL, "user": "me", "password": "secret"})
     assert "bWU6" not in repr(secret) + str(secret)
-    assert "bWU6" not in repr(read({**URL, "token": "bWU6"}))
+    assert "bWU6" not in repr(parse_options({**URL, "token": "bWU6"}))
 
 
 def test_columns(spark: SparkSession) -> None:

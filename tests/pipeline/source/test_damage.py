@@ -90,7 +90,7 @@ def test_damage_outside_the_read_is_reported_too(directory: Path) -> None:
 def test_a_few_records_are_checked_one_by_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "FEW", 0)
+    monkeypatch.setattr(reading, "SPARSE_RATIO", 0)
     sequences = numbers(read(directory, events="published"))
     path, offset = place_of(directory, sequences[2])
     flip(path, offset + 90)

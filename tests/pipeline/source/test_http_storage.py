@@ -124,23 +124,23 @@ def test_credentials_are_printed_nowhere(url: str) -> None:
 
 def test_slots(broker: LocalBroker, url: str) -> None:
     storage = place_at(url)
-    assert storage.hold("remote", 5, 1 << 20).position == 5
-    assert storage.hold("remote", 9, None).position == 5
-    storage.advance("remote", 12)
-    storage.advance("remote", 3)
-    slot = DirectoryStorage(broker.directory).hold("remote", 0, None)
+    assert storage.ensure_slot("remote", 5, 1 << 20).position == 5
+    assert storage.ensure_slot("remote", 9, None).position == 5
+    storage.advance_slot("remote", 12)
+    storage.advance_slot("remote", 3)
+    slot = DirectoryStorage(broker.directory).ensure_slot("remote", 0, None)
     assert (slot.position, slot.limit_bytes, slot.lost) == (12, 1 << 20, False)
 
 
 def test_claimed_slot_has_one_holder(broker: LocalBroker, url: str) -> None:
     local, remote = DirectoryStorage(broker.directory), place_at(url)
     for _ in range(2):
-        remote.claim("writer", "first", 60_000)
+        remote.claim_slot("writer", "first", 60_000)
     for storage in (local, remote):
         with pytest.raises(JournalError, match="the slot writer is held by first until"):
-            storage.claim("writer", "second", 60_000)
-    remote.claim("writer", "first", 0)
-    local.claim("writer", "second", 60_000)
+            storage.claim_slot("writer", "second", 60_000)
+    remote.claim_slot("writer", "first", 0)
+    local.claim_slot("writer", "second", 60_000)
 
 
 @pytest.mark.parametrize("url", ["localhost:7680", "ftp://localhost", "http://localhost:99999"])

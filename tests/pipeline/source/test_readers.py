@@ -203,7 +203,7 @@ def test_fields_describe_the_header() -> None:
 def test_both_readers_return_the_same_records(
     tmp_path: Path, make: Callable[[Path], Path], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "RECORDS", limit)
+    monkeypatch.setattr(heads, "BLOCK_RECORDS", limit)
     directory = make(tmp_path)
     types = set()
     for first in list_segments(directory):

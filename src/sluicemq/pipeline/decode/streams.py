@@ -49,7 +49,7 @@ _START_SEGMENTS: Final = 64
 _MAX_WAITING: Final = 8 << 20
 """Bytes that wait for earlier ones; beyond that, the earlier ones are missing in the capture."""
 
-_TRIAL: Final = 64 << 10
+_ACCEPTED_BYTES: Final = 64 << 10
 """Bytes without an error after which a beginning is accepted before a frame is complete."""
 _OVERLAP: Final = 64
 """Overlap of searches in bytes, not less than the longest signature."""
@@ -63,7 +63,7 @@ _MAX_CONNECTIONS: Final = 20_000
 """Connections in memory. Beyond that, the longest idle one ends; its later packets form another."""
 _RAW_PIECE: Final = 256 << 10
 """Bytes read at once from a log of raw bytes."""
-_HEAD: Final = 16 << 10
+_DETECTION_BYTES: Final = 16 << 10
 """Number of bytes of a connection that are examined."""
 
 _BEGINNINGS: Final = {
@@ -346,7 +346,7 @@ class Flow:
             : max(self._search_start, len(buffer) - _OVERLAP) if result is None else result[0]
         ]
         self._search_start = 0
-        if result is None or not (result[2] or len(buffer) >= _TRIAL):
+        if result is None or not (result[2] or len(buffer) >= _ACCEPTED_BYTES):
             return None
         self._report(self._end - len(buffer))
         self._begin = self._end - len(buffer)
@@ -409,7 +409,7 @@ class Connection:
             return
         self._early_chunks[side].extend(chunks)
         self._early_bytes += sum(len(chunk.data) for chunk in chunks)
-        if self._early_bytes >= _HEAD:
+        if self._early_bytes >= _DETECTION_BYTES:
             self._begin()
 
     def _begin(self) -> None:
@@ -451,7 +451,7 @@ class Connection:
         chunks = self._early_chunks[side]
         begins = self.sides[side].begins and not (chunks and chunks[0].missing)
         gap = next((n for n, chunk in enumerate(chunks) if n and chunk.missing), len(chunks))
-        return b"".join(chunk.data for chunk in chunks[:gap])[:_HEAD], begins
+        return b"".join(chunk.data for chunk in chunks[:gap])[:_DETECTION_BYTES], begins
 
 
 def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:

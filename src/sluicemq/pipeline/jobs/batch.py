@@ -86,7 +86,7 @@ class LakeWriter:
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write one batch: all events of the records from `first` to `last`.
 
-        If only gold is written, the columns gold.NEEDS are sufficient."""
+        If only gold is written, the columns gold.GOLD_INPUT are sufficient."""
         result = BatchResult(last)
         observation: Observation | None = None
         observed_from = last

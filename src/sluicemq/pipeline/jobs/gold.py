@@ -27,7 +27,7 @@ UNKNOWN: Final = "unknown"
 ANY: Final = "any"
 """Protocol in the rows of depth events."""
 
-NEEDS: Final = (
+GOLD_INPUT: Final = (
     *("sequence", "time", "event", "destination", "destination_kind", "published", "protocol"),
     *("size", "ready", "unacked", "consumers", "properties"),
 )

@@ -49,7 +49,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
 from sluicemq.pipeline.delta import HadoopPath
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
-from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
+from sluicemq.pipeline.jobs.gold import GOLD_INPUT, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.session import cached, is_local
 from sluicemq.pipeline.source.http_storage import connect
@@ -59,7 +59,7 @@ from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.gold import refresh_gold
 from sluicemq.pipeline.typed.infer import read_published, write_inferred
-from sluicemq.pipeline.typed.rows import NEEDED, subscription
+from sluicemq.pipeline.typed.rows import TYPED_INPUT, subscription
 from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
 
@@ -91,7 +91,7 @@ _RAISED: Final = re.compile(r"sluicemq\.(?:\w+\.)+(\w+): (.*)")
 """Pattern of the project's errors in the text of an error from the JVM."""
 _CAUSE: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (.+)", re.MULTILINE)
 """Pattern of an exception in the text of an error from the JVM; the last one is the cause."""
-_PREFACE: Final = "terminated with exception: "
+_SPARK_PREFIX: Final = "terminated with exception: "
 _TRANSIENT: Final = frozenset({"", "ConnectionLost", "RequestTimeout"})
 """Transient errors; "" = a failure of Spark's workers, or a conflict with another commit to a
 table. All others need an operator's action."""
@@ -266,12 +266,12 @@ class Supervisor:
             options["minOffsetsPerTrigger"] = str(job.max_rows)
             options["maxTriggerDelay"] = f"{round(job.tables_interval * 1000)}ms"
         if query.names == ["gold"]:
-            options["columns"] = ",".join(NEEDS)
+            options["columns"] = ",".join(GOLD_INPUT)
         elif not query.names:
             patterns = dict.fromkeys(table.destination for table in job.definition.tables)
             options["subscribePattern"] = subscription(patterns)
             options["events"] = "published,relocated"
-            options["columns"] = ",".join(NEEDED)
+            options["columns"] = ",".join(TYPED_INPUT)
         if job.slot:
             options["slot"] = job.slot + {"gold": ".gold", "tables": ""}.get(query.name, ".typed")
         return options
@@ -483,7 +483,7 @@ def cause_of(error: Exception) -> tuple[str, SluiceError]:
     # Spark reports an outage of a Hive metastore as an analysis error, but without a condition
     is_transient = is_run_error and (condition is None or condition.startswith("_LEGACY"))
     kind = "" if is_transient else type(error).__name__
-    return kind, SluiceError(first.rpartition(_PREFACE)[2])
+    return kind, SluiceError(first.rpartition(_SPARK_PREFIX)[2])
 
 
 # --- lease ---------------------------------------------------------------------------------------
@@ -534,14 +534,14 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
         ended.set()
         renewal.join()
         with suppress(SluiceError):
-            storage.claim(slot, holder, 0)
+            storage.claim_slot(slot, holder, 0)
     if errors:
         raise errors[0]
 
 
 def _claim(storage: JournalStorage, lake: Lake, slot: str, holder: str) -> None:
     try:
-        storage.claim(slot, holder, LEASE_MS)
+        storage.claim_slot(slot, holder, LEASE_MS)
     except JournalError as error:
         raise JournalError(
             f"the lake {lake} has another writer, and its store allows one at a time: {error}"

@@ -108,7 +108,7 @@ LEGEND_PIXELS: Final = 130
 BAND: Final = 8
 """Number of histogram buckets in a row of the latency chart."""
 FEWEST_BANDS: Final = 8
-SPARK: Final = (132, 26)
+SPARKLINE: Final = (132, 26)
 PICTURE: Final = (1000, 404)
 BARS: Final = {
     **{f"in by {label}": name for name, label in PROTOCOLS.items()},
@@ -220,9 +220,9 @@ def extent(figure: Figure, bins: Bins) -> Values:
     return figure.axes[0].transData.transform(ends)[:, 0] / figure.bbox.width
 
 
-def spark(arrivals: figures.Counts) -> Figure:
+def sparkline(arrivals: figures.Counts) -> Figure:
     """Return a small chart of one destination's traffic, without axes."""
-    figure = Figure(figsize=(SPARK[0] / 72, SPARK[1] / 72), dpi=72)
+    figure = Figure(figsize=(SPARKLINE[0] / 72, SPARKLINE[1] / 72), dpi=72)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.axis("off")
     axes.set(xlim=(0, len(arrivals)), ylim=(0, max(1, arrivals.max(initial=0)) * 1.05))

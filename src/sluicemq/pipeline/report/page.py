@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 import sluicemq
 from sluicemq.pipeline.report import words
-from sluicemq.pipeline.report.charts import COLOURS, Drawings, Size, charts, draw, extent, spark
+from sluicemq.pipeline.report.charts import COLOURS, Drawings, Size, charts, draw, extent, sparkline
 from sluicemq.pipeline.report.figures import MINUTE, ReportFigures
 
 SIZES: Final[dict[str, Size]] = {"wide": (1020, 290), "narrow": (370, 290)}
@@ -54,8 +54,8 @@ def render(report: ReportFigures) -> str:
         name: {size: _chart(report, name, size, drawings) for size in SIZES} for name in shown
     }
     queues = [*report.queues, *filter(None, [report.others])]
-    sparks = [
-        Markup(drawings.svg(spark(queue.arrivals), f"spark-{index}"))
+    sparklines = [
+        Markup(drawings.svg(sparkline(queue.arrivals), f"spark-{index}"))
         for index, queue in enumerate(queues)
     ]
     style = _custom_properties() + drawings.rules() + (FILES / "page.css").read_text("utf-8")
@@ -69,7 +69,7 @@ def render(report: ReportFigures) -> str:
         version=sluicemq.__version__,
         charts=shown,
         drawings=images,
-        sparks=sparks,
+        sparklines=sparklines,
         span=words.span,
         minute=MINUTE,
     )

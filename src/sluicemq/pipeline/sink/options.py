@@ -10,19 +10,19 @@ from pyspark.sql import types as t
 
 from sluicemq.clients.http import RETRY_TIMEOUT, HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
+from sluicemq.pipeline.catalog import OPTIONS_NOT_PASSED, own_options
 
 DEAD_LETTERS: Final = "sluicemq.sink.dlq"
 """Default dead-letter queue (option deadLetterQueue)."""
 PART_BYTES: Final = 16 * 1024 * 1024
 PART_ROWS: Final = 16_384
 
-_OF_READS: Final = ("url", "user", "password", "token")
+_CONNECTION_OPTIONS: Final = ("url", "user", "password", "token")
 """Options that a read has, too."""
-_KNOWN: Final = {
+_OPTION_NAMES: Final = {
     name.lower(): name
     for name in (
-        *_OF_READS,
+        *_CONNECTION_OPTIONS,
         "destination",
         "badRows",
         "deadLetterQueue",
@@ -33,9 +33,9 @@ _KNOWN: Final = {
         "retryTimeout",
     )
 }
-WRITE_ONLY: Final = frozenset(_KNOWN) - {*_OF_READS}
+WRITE_ONLY: Final = frozenset(_OPTION_NAMES) - {*_CONNECTION_OPTIONS}
 """Options, in lower case, that identify a table or view as one for writing."""
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
+_ADDED_BY_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds; a path is that of `save(path)`."""
 _NUMBER: Final = re.compile(r"[1-9]\d{0,9}\Z|0\Z", re.ASCII)
 _WRITE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
@@ -66,14 +66,14 @@ class SinkOptions(NamedTuple):
     retry_timeout: float = RETRY_TIMEOUT
 
 
-def read(options: Mapping[str, str]) -> SinkOptions:
+def parse_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options that Spark passes; case is ignored. Raises ConfigurationError."""
-    options_by_name = own_options(options, _KNOWN)
-    unknown = sorted(set(options_by_name) - set(_KNOWN) - _SPARKS_OWN)
+    options_by_name = own_options(options, _OPTION_NAMES)
+    unknown = sorted(set(options_by_name) - set(_OPTION_NAMES) - _ADDED_BY_SPARK)
     if unknown:
         raise ConfigurationError(
             f"a write to sluicemq has no option {', '.join(unknown)}; "
-            f"there are {', '.join(_KNOWN.values())}"
+            f"there are {', '.join(_OPTION_NAMES.values())}"
         )
     if "path" in options_by_name:
         raise ConfigurationError(
@@ -83,7 +83,7 @@ def read(options: Mapping[str, str]) -> SinkOptions:
     if "url" not in options_by_name:
         raise ConfigurationError(
             "the option url names the HTTP listener of a broker, such as http://localhost:7680. "
-            + NOT_HANDED_ON
+            + OPTIONS_NOT_PASSED
         )
     destination = options_by_name.get("destination", "")
     topic = destination.startswith("topic:")

@@ -32,7 +32,7 @@ from sluicemq.pipeline.sink.delivery import (
     check_sockets_open,
     open_sockets,
 )
-from sluicemq.pipeline.sink.options import column_indexes, read
+from sluicemq.pipeline.sink.options import column_indexes, parse_options
 
 _log: Final = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class _Writer:
                 "messages are appended to queues: write with mode append, a stream with output "
                 "mode append"
             )
-        self._options = read(options)
+        self._options = parse_options(options)
         self._column_indexes = column_indexes(schema, self._options.destination)
 
     def _deliver(

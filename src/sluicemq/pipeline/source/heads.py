@@ -20,7 +20,7 @@ from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 Column = np.ndarray[Any, np.dtype[Any]]
 
 _CODES: Final = {name: np.dtype(f"<{code}") for name, code, _, _ in COLUMNS}
-PLACING: Final = ("sequence", "offset", "size", "body", "type")
+LOCATING_COLUMNS: Final = ("sequence", "offset", "size", "body", "type")
 """Columns that locate the fields of a record."""
 _HEADER: Final = np.dtype(
     {
@@ -106,7 +106,7 @@ def _signed(column: Column) -> Column:
 
 # The index of a sealed segment is verified; here the CRC of each record is checked instead.
 
-RECORDS: Final = 8192
+BLOCK_RECORDS: Final = 8192
 """Maximum number of records of one block."""
 BLOCK_BYTES: Final = 8 << 20
 
@@ -168,7 +168,7 @@ def scan_segment(
 
 
 def _records(view: memoryview, base: int) -> tuple[Heads, int]:
-    """Return up to RECORDS intact records from the start of `view` on, and the end of the last one.
+    """Return up to BLOCK_RECORDS intact records at the start of `view`, and the end of the last.
 
     The checks are those of `record_size`.
     """
@@ -191,7 +191,7 @@ def _records(view: memoryview, base: int) -> tuple[Heads, int]:
 
 
 def _intact_starts(view: memoryview) -> list[int]:
-    """Return the starts of up to RECORDS records that match their CRC."""
+    """Return the starts of up to BLOCK_RECORDS records that match their CRC."""
     # The only loop over records. A vectorised search (for header patterns, or by pointer doubling)
     # costs more than the 0.1 µs of a step here, and each CRC has to be computed separately anyway.
     starts: list[int] = []
@@ -212,7 +212,7 @@ def _intact_starts(view: memoryview) -> list[int]:
             break
         starts.append(position)
         position = padded
-        if len(starts) == RECORDS:
+        if len(starts) == BLOCK_RECORDS:
             break
     return starts
 

@@ -28,7 +28,7 @@ from sluicemq.journal.segment import (
     decode_segment_header,
     decode_trailer,
 )
-from sluicemq.journal.slots import Slot
+from sluicemq.journal.slots import MAX_POSITION, Slot
 from sluicemq.management import journal as management
 from sluicemq.management.operation import (
     AnswerT,
@@ -41,7 +41,6 @@ from sluicemq.management.operation import (
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound, RequestRefused
 from sluicemq.pipeline.source.journal_storage import (
-    BEYOND,
     IDENTITY_DIGITS,
     DirectoryStorage,
     Integers,
@@ -60,11 +59,11 @@ GAP_BYTES: Final = 64 << 10
 """Maximum gap of two ranges that one request fetches."""
 END_BYTES: Final = 64 << 10
 """Size of the first request, from the end of a sealed segment; it includes a small index."""
-NUMBERS: Final = 400
+MAX_NUMBERS: Final = 400
 """Maximum number of destinations of one request."""
 MAX_INDEXES: Final = 4
 
-_AHEAD: Final = "slot-ahead"
+_SLOT_AHEAD: Final = "slot-ahead"
 _SPAN: Final = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
 
 _indexes: RecentlyUsed[tuple[object, ...], tuple[bytes, int, bytes]] = RecentlyUsed(MAX_INDEXES)
@@ -180,8 +179,8 @@ class HttpStorage(JournalStorage):
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         requested = sorted(numbers)
         addresses: dict[int, Address] = {}
-        for start in range(0, len(requested), NUMBERS):
-            batch = ",".join(map(str, requested[start : start + NUMBERS]))
+        for start in range(0, len(requested), MAX_NUMBERS):
+            batch = ",".join(map(str, requested[start : start + MAX_NUMBERS]))
             names = self._call(
                 management.LIST_JOURNAL_DESTINATIONS, management.DestinationNamesQuery(batch)
             )
@@ -193,26 +192,25 @@ class HttpStorage(JournalStorage):
 
     # --- slots ---------------------------------------------------------
 
-    def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
+    def ensure_slot(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         try:
             return _slot(self._call(management.GET_SLOT, NamePath(name=slot)))
         except RecordNotFound:
             return self._put(slot, position, limit_bytes)
 
-    def advance(self, slot: str, position: int) -> None:
+    def advance_slot(self, slot: str, position: int) -> None:
         state = self._call(management.GET_SLOT, NamePath(name=slot))
         if state.lost or position > state.position:
             try:
                 self._put(slot, position, None)
             except JournalError as error:
                 # another reader with the same slot has moved it already
-                if not (
-                    isinstance(error.__cause__, http.HttpRefusal) and error.__cause__.code == _AHEAD
-                ):
+                refusal = error.__cause__
+                if not (isinstance(refusal, http.HttpRefusal) and refusal.code == _SLOT_AHEAD):
                     raise
 
-    def claim(self, slot: str, holder: str, lease: int) -> None:
-        body = management.SlotRequest(BEYOND, holder=holder, lease_ms=lease)
+    def claim_slot(self, slot: str, holder: str, lease: int) -> None:
+        body = management.SlotRequest(MAX_POSITION, holder=holder, lease_ms=lease)
         self._call(management.PUT_SLOT, NamedBody(name=slot, body=body))
 
     def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:

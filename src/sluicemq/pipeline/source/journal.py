@@ -40,7 +40,7 @@ MAX_RELOCATED: Final = 8
 MAX_WITHOUT_MOVES: Final = 1 << 16
 """Maximum number of segments that are remembered to contain no moved message."""
 
-_REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
+_CACHED_COLUMNS: Final = ("sequence", "time", "reference", "type", "origin")
 
 
 class UnindexedTail:
@@ -52,7 +52,7 @@ class UnindexedTail:
     def __init__(self) -> None:
         self.at = 0
         self.addresses: dict[int, Address] = {}
-        self.messages = Heads(dict.fromkeys(_REMEMBERED, np.zeros(0, np.uint8)), 0)
+        self.messages = Heads(dict.fromkeys(_CACHED_COLUMNS, np.zeros(0, np.uint8)), 0)
 
     def extend(self, segment: StoredSegment, end: int) -> None:
         """Add the records up to `end`, without those that are damaged."""
@@ -69,8 +69,8 @@ class UnindexedTail:
                 start, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
                 address = decode_address(bytes(data[start - base + body : start - base + size]))
                 self.addresses[int(heads["destination"][row])] = address
-            parts.append(Heads.concatenate((_messages(heads),), _REMEMBERED))
-        self.messages = Heads.concatenate((self.messages, *parts), _REMEMBERED)
+            parts.append(Heads.concatenate((_messages(heads),), _CACHED_COLUMNS))
+        self.messages = Heads.concatenate((self.messages, *parts), _CACHED_COLUMNS)
         self.at = end
 
 
@@ -227,7 +227,7 @@ class SourceJournal:
             messages = self._table(segment)
             relocated = messages.take(messages["type"] == RecordType.RELOCATED)
             ordered = relocated.take(np.argsort(relocated["reference"], kind="stable"))
-            table = Heads.concatenate((ordered,), _REMEMBERED)
+            table = Heads.concatenate((ordered,), _CACHED_COLUMNS)
         if segment.index is not None and table is not None and table.count:
             _relocated[key] = table
         elif segment.index is not None:

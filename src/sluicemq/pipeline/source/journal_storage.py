@@ -20,7 +20,7 @@ from zlib_ng import zlib_ng
 
 from sluicemq.journal import segment
 from sluicemq.journal.files import DurableEnd, journal_directory, read_durable
-from sluicemq.journal.slots import Slot, Slots
+from sluicemq.journal.slots import MAX_POSITION, Slot, Slots
 from sluicemq.journal.snapshot import newest_snapshot
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError, JournalDamaged, RecordNotFound
@@ -55,9 +55,6 @@ class RecentlyUsed(OrderedDict[Key, Entry]):
 
 _verified: RecentlyUsed[tuple[object, ...], bool] = RecentlyUsed(4096)
 """Result of the CRC check of whole sealed segments, by the identity of the file."""
-
-BEYOND: Final = (1 << 63) - 1
-"""Position of a slot that holds no segments."""
 
 
 class JournalState(NamedTuple):
@@ -153,18 +150,18 @@ class JournalStorage(ABC):
         """Return the destinations with these numbers that the journal's snapshots contain."""
 
     @abstractmethod
-    def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
+    def ensure_slot(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         """Return the slot of that name; create it at `position` if it does not exist."""
 
     @abstractmethod
-    def advance(self, slot: str, position: int) -> None:
+    def advance_slot(self, slot: str, position: int) -> None:
         """Acknowledge every record up to `position`.
 
         A slot never moves back: an earlier position has no effect. Raises JournalError if the slot
         is lost, RecordNotFound if it does not exist."""
 
     @abstractmethod
-    def claim(self, slot: str, holder: str, lease: int) -> None:
+    def claim_slot(self, slot: str, holder: str, lease: int) -> None:
         """Take a slot that holds no segments for `lease` ms, or extend its lease; 0 ends it.
 
         Raises JournalError with the name of the holder if another process has it."""
@@ -283,18 +280,18 @@ class DirectoryStorage(JournalStorage):
     def _slots(self) -> Slots:
         return Slots(self.path, limit_bytes=0)  # only the broker knows its setting
 
-    def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
+    def ensure_slot(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         slots = self._slots
         try:
             return slots.get(slot)
         except RecordNotFound:
             return slots.create(slot, position, limit_bytes)
 
-    def advance(self, slot: str, position: int) -> None:
+    def advance_slot(self, slot: str, position: int) -> None:
         self._slots.advance(slot, position, shared=True)
 
-    def claim(self, slot: str, holder: str, lease: int) -> None:
-        self._slots.claim(slot, holder, BEYOND, lease)
+    def claim_slot(self, slot: str, holder: str, lease: int) -> None:
+        self._slots.claim(slot, holder, MAX_POSITION, lease)
 
 
 def local_path(text: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -17,8 +18,11 @@ from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.heads import Heads, ignore_damage, record_heads, segment_heads
-from sluicemq.pipeline.source.journal_storage import BEYOND, JournalState, JournalStorage
+from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
 from sluicemq.pipeline.source.offsets import Offset
+
+_UNKNOWN: Final = (1 << 63) - 1
+"""Upper bound of a number of records that is not known."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +117,14 @@ class LagCounter:
         return None
 
     def _extent(self, state: JournalState, index: int) -> tuple[int, int]:
-        """Return the end of a segment's records and their number, BEYOND if it is unknown."""
+        """Return the end of a segment's records and their number, _UNKNOWN if it is not known."""
         first = state.segments[index]
         if index + 1 == len(state.segments):
-            return state.durable.offset, BEYOND
+            return state.durable.offset, _UNKNOWN
         if first not in self._sealed:
             trailer = self._storage.trailer(first)
             if trailer is None:
                 end = self._storage.records_end(state, index)
-                return self._storage.open(first, end).end, BEYOND
+                return self._storage.open(first, end).end, _UNKNOWN
             self._sealed[first] = trailer[:2]
         return self._sealed[first]

@@ -22,14 +22,14 @@ from pyspark.sql.types import StructType
 
 from sluicemq.model.access import is_pattern, matcher
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
+from sluicemq.pipeline.catalog import OPTIONS_NOT_PASSED, own_options
 from sluicemq.pipeline.schema import EPOCH, EVENTS, HEADERS, KAFKA, Event
 
 _DIGITS: Final = re.compile(r"-?\d+")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_POSITION_NAMES: Final = {"earliest": EARLIEST, "latest": LATEST}
 """Positions that are no sequence numbers, as Kafka writes them in JSON, and their names."""
 PARTITION: Final = 0
 """The only partition of a destination."""
@@ -182,8 +182,8 @@ def _events(text: str) -> tuple[Event, ...]:
 
 def _position(text: str) -> Position:
     value = text.strip()
-    if value.lower() in _WORDS:
-        return _WORDS[value.lower()]
+    if value.lower() in _POSITION_NAMES:
+        return _POSITION_NAMES[value.lower()]
     with suppress(msgspec.MsgspecError):
         position = msgspec.json.decode(value, type=_Sequence | _CheckpointOffset)
         return position.sequence if isinstance(position, _CheckpointOffset) else position
@@ -365,7 +365,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if bool(texts.get("path")) == bool(texts.get("url")):
         raise ConfigurationError(
             "options path and url: give one of them. path is a broker's data directory on this "
-            f"machine, url its HTTP address, such as http://localhost:7680. {NOT_HANDED_ON}"
+            f"machine, url its HTTP address, such as http://localhost:7680. {OPTIONS_NOT_PASSED}"
         )
     for group in _EXCLUSIVE:
         names = [name for name in group if name.lower() in texts]
@@ -440,7 +440,7 @@ def check_batch(options: SourceOptions) -> None:
 
 
 def _reject_offset(name: str, given: Position | None, word: str) -> None:
-    if _WORDS[word] in (given.values() if isinstance(given, Mapping) else (given,)):
+    if _POSITION_NAMES[word] in (given.values() if isinstance(given, Mapping) else (given,)):
         raise ConfigurationError(
             f"option {name}: {word} leaves nothing to read in a batch. Give another position, or "
             "use spark.readStream"

@@ -130,8 +130,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         journal = SourceJournal(self._storage)
         begin = self._planned = read_offset(start, journal.identity)
-        self._hold(begin)
-        self._acknowledge(begin)
+        self._ensure_slot(begin)
+        self._advance_slot(begin)
         begin = self._without_removed(journal, begin)
         end = _end(journal.state)
         if self._target is not None and self._target.sequence < end.sequence:
@@ -211,13 +211,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # --- slots ---------------------------------------------------------
 
-    def _hold(self, start: Offset) -> None:
+    def _ensure_slot(self, start: Offset) -> None:
         """Create the slot when the query starts."""
         options = self._options
         if self._slot_position is not None or not options.slot:
             return
         position = max(0, start.sequence - 1)
-        slot = self._storage.hold(options.slot, position, options.slot_limit_bytes)
+        slot = self._storage.ensure_slot(options.slot, position, options.slot_limit_bytes)
         if slot.lost:
             self._report_lost_slot(slot.describe_loss(options.slot))
         elif slot.position > position:
@@ -230,7 +230,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             )
         self._slot_position = slot.position
 
-    def _acknowledge(self, start: Offset) -> None:
+    def _advance_slot(self, start: Offset) -> None:
         """Move the slot to `start`, unless it is there already.
 
         If the broker does not answer, the next batch tries again. Raises JournalError if the slot
@@ -240,7 +240,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._slot_position is None or position <= self._slot_position:
             return
         try:
-            self._storage.advance(slot, position)
+            self._storage.advance_slot(slot, position)
         except RecordNotFound:
             self._report_lost_slot("the slot has been dropped")
         except JournalError as error:
@@ -277,7 +277,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Return the tasks of a micro-batch; they are the same on every call."""
         journal = SourceJournal(self._storage)
         begin = read_offset(start, journal.identity)
-        self._hold(begin)
+        self._ensure_slot(begin)
         first = begin.sequence
         begin = self._without_removed(journal, begin)
         stop = read_offset(end, journal.identity)

@@ -18,7 +18,7 @@ from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source import build
 from sluicemq.pipeline.source.heads import (
-    PLACING,
+    LOCATING_COLUMNS,
     Column,
     Heads,
     ignore_damage,
@@ -34,8 +34,8 @@ BATCH_ROWS: Final = 4096
 BATCH_BYTES: Final = 8 << 20
 SPAN_BYTES: Final = 1 << 30
 """Maximum distance of a batch's records: Arrow's offsets have 31 bits."""
-FEW: Final = 8
-"""If fewer than one in `FEW` bytes is read, single records are checked, not the segment."""
+SPARSE_RATIO: Final = 8
+"""If less than 1 / SPARSE_RATIO of a segment is read, single records are checked, not all of it."""
 
 _DESTINATION_COLUMNS: Final = frozenset(("destination", "destination_kind", "topic"))
 _PROPERTY_COLUMNS: Final = frozenset(("properties", "property_types"))
@@ -167,7 +167,7 @@ class _RangeReader:
             sizes = np.where(is_needed, records["size"], 0).astype(np.int64)
             # a scan has checked each record
             checked = segment.index is None or (
-                int(sizes.sum()) * FEW > segment.end and bool(segment.is_intact(strict))
+                int(sizes.sum()) * SPARSE_RATIO > segment.end and bool(segment.is_intact(strict))
             )
             if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
                 last = self._record_before(self._range.start)
@@ -227,7 +227,7 @@ class _RangeReader:
         if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return build.NO_DEAD_LETTERS
         if last is not None:
-            heads, rows = Heads.concatenate((last, heads), PLACING), rows + 1
+            heads, rows = Heads.concatenate((last, heads), LOCATING_COLUMNS), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
         before = heads.take(rows[dead] - 1)
         has_meta = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)

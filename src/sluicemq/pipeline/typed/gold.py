@@ -53,7 +53,7 @@ _UNSTABLE: Final = re.compile(
 _ROW_BY_ROW: Final = frozenset({"Project", "Filter", "SubqueryAlias", "View", "Generate"})
 """Operators below the aggregation that treat each row by itself."""
 _PRESENT: Final = "_present"
-_PIPELINES: Final = frozenset({"bronze.events", *(f"gold.{name}" for name in RESERVED_GOLD)})
+_PIPELINE_TABLES: Final = frozenset({"bronze.events", *(f"gold.{name}" for name in RESERVED_GOLD)})
 """Tables besides silver's that the pipeline itself writes, perhaps after the first refresh."""
 
 _log: Final = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
     for name in order:
         gold = tables[name]
         try:
-            _GoldWriter(spark, gold, lake, {*_PIPELINES, *dependencies[name]}).refresh()
+            _GoldWriter(spark, gold, lake, {*_PIPELINE_TABLES, *dependencies[name]}).refresh()
         except PySparkException as error:
             if not error.getCondition():
                 raise  # a conflict with another commit, after which the batch is repeated

@@ -58,8 +58,8 @@ _OPTIONS: Final = {
 
 
 @dataclass(frozen=True)
-class Inferred:
-    """Inferred schema.
+class InferredSchema:
+    """InferredSchema schema.
 
     sampled   messages that were read
     readable  those of them that are of the format
@@ -75,7 +75,7 @@ class Inferred:
 
 def infer_schema(
     events: DataFrame, destination: str, format: Format | None = None, sample: int = SAMPLE
-) -> Inferred:
+) -> InferredSchema:
     """Infer the schema of a destination's messages (a pattern, as in the definition).
 
     format  None = JSON or XML if most bodies are, else text
@@ -92,7 +92,7 @@ def infer_schema(
         return _infer(texts, destination, format)
 
 
-def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferred:
+def _infer(texts: DataFrame, destination: str, format: Format | None) -> InferredSchema:
     """Infer a schema from the column `_text`, which is NULL for messages without text."""
     (counts,) = texts.selectExpr(
         "count(1) AS sampled",
@@ -135,7 +135,7 @@ def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferre
             f"the {readable:,} {format} messages of {destination!r} that were read have no field "
             "that a column can be named after: declare the table with format text"
         )
-    return Inferred(format, columns, sampled, readable, left_out)
+    return InferredSchema(format, columns, sampled, readable, left_out)
 
 
 def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, tuple[str, ...]]:
@@ -178,7 +178,7 @@ def _widen_decimal(decimal: re.Match[str]) -> str:
     return f"decimal({min(_MAX_PRECISION, precision)},{scale})"
 
 
-def table_definition(inferred: Inferred, destination: str, name: str) -> str:
+def table_definition(inferred: InferredSchema, destination: str, name: str) -> str:
     """Return a [[table]] of the definition file with an inferred schema; needs a Spark session."""
     columns = ",\n".join(f"    {StructType([item]).toDDL()}" for item in inferred.columns)
     lines = [

@@ -30,7 +30,7 @@ from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.typed.bodies import parse, with_text
 from sluicemq.pipeline.typed.definition import Action, TypedTable
 
-NEEDED: Final = (
+TYPED_INPUT: Final = (
     *("sequence", "time", "event", "destination", "destination_kind", "message_sequence"),
     *("published", "protocol", "body_kind", "body", "message_id", "properties"),
 )

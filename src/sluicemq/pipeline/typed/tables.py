@@ -94,9 +94,9 @@ def process(events: DataFrame, definition: Definition, lake: Lake) -> dict[str, 
 
     Returns the counts of each table with messages in the batch.
 
-    `events` has the columns rows.NEEDED and all events between its first and its last record. The
-    definition has been checked (validation.check). A repeated batch changes nothing. Cache `events`
-    if reading them is expensive.
+    `events` has the columns rows.TYPED_INPUT and all events between its first and its last record.
+    The definition has been checked (validation.check). A repeated batch changes nothing. Cache
+    `events` if reading them is expensive.
 
     Raises ExpectationFailed, and ConfigurationError.
     """
