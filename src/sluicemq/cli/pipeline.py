@@ -216,7 +216,7 @@ def maintain(
     delta_lake = _lake(lake, "main", catalog)
     older_than = duration("--retention", retention)
     settings = spark_settings(master, conf)
-    delta_lake.expect()
+    delta_lake.check_exists()
     with spark_session("sluicemq maintain", settings, delta_lake) as spark:
         from sluicemq.pipeline.jobs.maintain import maintain as maintain_lake
 
@@ -281,7 +281,7 @@ def report(
     """Write an HTML report of the traffic: rates, latencies, backlogs, dead letters, anomalies."""
     delta_lake, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
     period = _moment("--since", since), _moment("--until", until)
-    delta_lake.expect()
+    delta_lake.check_exists()
     with spark_session("sluicemq report", settings, delta_lake) as spark:
         from sluicemq.pipeline.report import report_lake
 
@@ -342,7 +342,7 @@ def replay(
     from sluicemq.pipeline.replay import replay as send
 
     delta_lake, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
-    delta_lake.expect("silver.messages")
+    delta_lake.check_exists("silver.messages")
     with spark_session("sluicemq replay", settings, delta_lake) as spark:
         frame = delta_lake.silver.read(spark)
         if where is not None:
@@ -576,7 +576,7 @@ def _rebuild(
 ) -> None:
     from sluicemq.pipeline.jobs.maintain import find_anomalies, rebuild
 
-    lake.expect("bronze.events")
+    lake.check_exists("bronze.events")
     with (
         spark_session("sluicemq backfill", settings, lake) as spark,
         ProgressDisplay(as_json, unending=False) as progress,

@@ -80,7 +80,7 @@ class LakeWriter:
             self._version = lake.bronze.version(spark)
         self._appended = -1
         if "silver" in self._layers:
-            self._appended = lake.silver.tagged_version(spark, lake.appended(journal))
+            self._appended = lake.silver.tagged_version(spark, lake.append_application(journal))
         self._newest: datetime | None = None
 
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:
@@ -190,7 +190,9 @@ class LakeWriter:
                 may_need_java=may_need_java,
                 may_have_topics=bool(facts["may_have_topics"]),
             )
-            application = self._lake.appended(self._journal) if any_late else self._application
+            application = self._application
+            if any_late:
+                application = self._lake.append_application(self._journal)
             tag = Tag(application, result.last)
             table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
             self._appended = result.last

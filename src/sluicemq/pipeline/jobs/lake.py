@@ -146,7 +146,7 @@ class Lake:
         """Return the table of events of a layer (NAMES)."""
         return {"bronze": self.bronze, "silver": self.silver, "gold": self.gold}[name]
 
-    def expect(self, name: str = "") -> None:
+    def check_exists(self, name: str = "") -> None:
         """Check that the lake, or the table of a name, exists if it is local: Spark starts slowly.
 
         Raises ConfigurationError."""
@@ -174,11 +174,11 @@ class Lake:
         return Path(state) / "sluicemq" / "spark.log"
 
     def application(self, journal: str) -> str:
-        """Return the tag of commits; `journal` is the journal's identity."""
+        """Return the application of tags; `journal` is the journal's identity."""
         return f"sluicemq/{self.broker}/{journal}"
 
-    def appended(self, journal: str) -> str:
-        """Return the tag of new messages in silver whose batch changes others, too."""
+    def append_application(self, journal: str) -> str:
+        """Return the application of appends to silver whose batch changes other messages, too."""
         return f"sluicemq-new/{self.broker}/{journal}"
 
     def claim(self, spark: SparkSession, journal: str) -> None:
