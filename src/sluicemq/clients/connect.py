@@ -9,10 +9,10 @@
     jmq[+tls]://[user:password@]host[:port][?…]      jmq+unix:///path[?…]         JmqClient
     mq://host[:port]/service                         as Open MQ's clients         JmqClient
 
-The client's `open` lists the options. All clients know `timeout` (seconds) and, with TLS, `ca` (a
-file of trusted certificates), `insecure` (do not verify the broker's certificate), `certificate`,
-`key` and `password_file` (the client's own certificate, PEM or PKCS#12). `blocking.connect` returns
-a blocking client for the same URLs.
+The client's `open` lists the options. All clients have the options `timeout` (seconds) and, with
+TLS, `ca` (a file of trusted certificates), `insecure` (do not verify the broker's certificate),
+`certificate`, `key` and `password_file` (the client's own certificate, PEM or PKCS#12).
+`blocking.connect` returns a blocking client for the same URLs.
 """
 
 from __future__ import annotations
