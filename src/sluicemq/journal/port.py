@@ -44,7 +44,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: Annotated[
         int,
         about(
-            "Size at which a segment is ended (1 MiB or more is sensible).",
+            "Size at which a new segment begins; use 1 MiB or more.",
             "bytes",
             ge=MIN_SEGMENT,
             le=MAX_SEGMENT,
@@ -61,23 +61,24 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     flush_interval: Annotated[
         int,
         about(
-            "Time until records that no client waits for are synced: acknowledgements, lazily "
-            "journaled messages. They survive the end of the process, but not a crash of the "
-            "machine.",
+            "Maximum time until records that no client waits for are synced: acknowledgements, "
+            "lazily journaled messages. Until then they survive the end of the process, but not a "
+            "crash of the machine.",
             "ms",
         ),
     ] = 100
-    verify_on_start: Annotated[
-        bool, about("Compare every sealed segment with its CRC at start.")
-    ] = True
+    verify_on_start: Annotated[bool, about("Verify the CRC of every sealed segment at start.")] = (
+        True
+    )
     compaction_threshold: Annotated[
         float,
         about(
-            "Sealed segments with a smaller live fraction are compacted (0 = never, up to 1).", le=1
+            "Sealed segments with a smaller fraction of live data are compacted; 0 = never.",
+            le=1,
         ),
     ] = 0.25
     slot_limit_bytes: Annotated[
-        int, about("Limit of a retention slot that is created without one.", "bytes", ge=1)
+        int, about("Limit of retention slots that have no limit of their own.", "bytes", ge=1)
     ] = DEFAULT_SLOT_LIMIT
     slot_idle_timeout: Annotated[
         int,
@@ -120,16 +121,16 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     record_deliveries: Annotated[
         bool,
         about(
-            "Journal deliveries: messages that a consumer held when the broker was killed are "
-            "delivered again with the redelivered flag, and the pipeline sees deliveries."
+            "Journal deliveries: messages that were unacked when the broker was killed are "
+            "marked as redelivered after the restart, and pipelines read the deliveries."
         ),
     ] = True
     record_transient: Annotated[
         bool,
         about(
-            "Journal messages with durability `none` too, so that the pipeline sees them and "
-            "their outcomes. Publishers do not wait for them, and they are still dropped at a "
-            "restart; messages to temporary destinations stay in memory only."
+            "Also journal messages with durability `none`, so that pipelines read them and "
+            "their outcomes. Publishers do not wait for them, and a restart still drops them. "
+            "Messages to temporary destinations are not journaled."
         ),
     ] = False
     depth_interval: Annotated[

@@ -54,9 +54,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: Annotated[
         int,
         about(
-            "Size of all messages in memory, including those of open transactions and those that "
-            "wait until a full destination has capacity, at which messages are rejected that are "
-            "not journaled, belong to a transaction, or would have to wait. A message that is not "
+            "Maximum size of all messages in memory, including those of open transactions and "
+            "those that wait for a full destination. At the limit, a message is rejected if it is "
+            "not journaled, belongs to a transaction, or would have to wait. A message that is not "
             "journaled counts 160 bytes for each subscription of a topic after the first.",
             "bytes",
             ge=1024**2,
