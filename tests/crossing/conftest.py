@@ -1,4 +1,4 @@
-"""A broker in a process of its own with a listener for each protocol, and clients of it."""
+"""A broker process with a listener for each protocol, and its clients."""
 
 from __future__ import annotations
 
@@ -53,20 +53,19 @@ class Clients:
         rows = self.broker.status()["destinations"]
         return sum(row["published"] for row in rows if row["name"] == queue)
 
-    def beside(self, worker: Callable[[], None]) -> None:
+    def run_in_thread(self, worker: Callable[[], None]) -> None:
         """Run a worker in a thread; its exception fails the test."""
         self._workers.append(self._pool.submit(worker))
 
     def join(self) -> None:
-        """Wait for the workers: the last answer has come before they have acknowledged the
-        question, for which they need their connections."""
+        """Wait for the workers, which acknowledge a request after its reply has arrived."""
         for future in self._workers:
             future.result()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """One broker for all tests of a file, which use different queues."""
+    """Run one broker for all tests of a file, which use different queues."""
     with LocalBroker(tmp_path_factory.mktemp("crossing") / "broker", LISTEN) as running:
         yield running
 
@@ -81,7 +80,7 @@ def clients(broker: LocalBroker) -> Iterator[Clients]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Clients]:
-    """Clients of a broker that may be killed."""
+    """Return clients of a broker of the test's own, which it may kill."""
     with ExitStack() as stack:
         running = stack.enter_context(LocalBroker(tmp_path / "broker", LISTEN))
         clients = Clients(running, stack)

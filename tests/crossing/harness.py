@@ -1,4 +1,4 @@
-"""One broker in memory with connections of several protocols and a JMS requester."""
+"""A broker in memory with connections of several protocols and a JMS requester."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Harness(SessionHarness):
         return peer
 
 
-class Asker:
-    """JMS application that sends requests and has a temporary queue and topic for the answers."""
+class Requester:
+    """A JMS client that sends requests and consumes a temporary queue and topic for replies."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
-        self.got: list[Message] = []
+        self.received: list[Message] = []
         broker = harness.broker
         queue = broker.destinations.declare(TEMPORARY, owner=self)
         topic = broker.destinations.declare(TEMPORARY_TOPIC, owner=self)
@@ -64,7 +64,7 @@ class Asker:
     ) -> None:
         message = Message(
             Address(Kind.QUEUE, "questions"),
-            b"what?",
+            b"request",
             BodyKind.TEXT,
             Origin.JMQ,
             message_id=f"ID:{number}",
@@ -74,19 +74,19 @@ class Asker:
         self.harness.broker.publish(self.harness.broker.destinations.queue("questions"), message)
         self.harness.run_event_loop()
 
-    def answers(self) -> list[tuple[bytes, str]]:
+    def replies(self) -> list[tuple[bytes, str]]:
         """Return the bodies and correlation ids received since the last call."""
-        answers, self.got = self.got, []
-        return [(message.body, message.correlation_id) for message in answers]
+        replies, self.received = self.received, []
+        return [(message.body, message.correlation_id) for message in replies]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self.harness.broker.delete_temporary(self)
         self.harness.run_event_loop()
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             assert delivery.message is not None
-            self.got.append(delivery.message)
+            self.received.append(delivery.message)
 
     def detached(self, consumer: Consumer) -> None:
         pass

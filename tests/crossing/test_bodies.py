@@ -1,4 +1,4 @@
-"""Bodies as JMS clients send them: compressed, serialised by Java, broken, hostile."""
+"""Bodies of JMS clients: compressed, serialised by Java, damaged or hostile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
-from tests.crossing.faces import (
+from tests.crossing.converters import (
     ADDRESS,
     BYTES,
     IDENTITY,
@@ -28,14 +28,14 @@ from tests.crossing.faces import (
     PHP,
     STREAM,
     TEXT,
-    VIBE,
+    VIBEMQ,
     ClientMessage,
     read_packet,
-    stored,
+    with_sequence,
 )
 
 
-def raw(
+def message_with_body(
     body: bytes, type: PacketType, flags: int = 0, properties: dict[str, Any] | None = None
 ) -> Message:
     """Return the message of a packet with arbitrary contents."""
@@ -52,26 +52,26 @@ def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) 
         "JMS_SUN_UNCOMPRESSED_SIZE": len(body) if size is None else size,
         "JMS_SUN_COMPRESSED_SIZE": len(compressed_body),
     }
-    return raw(compressed_body, type, Z, properties | more)
+    return message_with_body(compressed_body, type, Z, properties | more)
 
 
-def delivered(message: Message) -> Packet:
+def encode_for_jms(message: Message) -> Packet:
     """Return the packet that a JMS client receives."""
     return read_packet(b"".join(encode_delivery(message, 1, 0, 1, IDENTITY)))
 
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_compressed_text_is_unpacked(text: str) -> None:
-    message = stored(compressed(text.encode(), TEXT, color="red"))
-    assert PHP.received(message).body == MSGLITE.received(message).body == text.encode()
-    transcoded = VIBE.received(message)
+    message = with_sequence(compressed(text.encode(), TEXT, color="red"))
+    assert PHP.to_client(message).body == MSGLITE.to_client(message).body == text.encode()
+    transcoded = VIBEMQ.to_client(message)
     if not text.lstrip().startswith(("{", "[")):
         assert json.loads(transcoded.body) == text
     assert transcoded.properties == {"color": "red"}
 
 
 @pytest.mark.parametrize(
-    ("type", "body", "seen"),
+    ("type", "body", "expected"),
     [
         (MAP, java.dumps_map({"a": 1, "b": b"\xff"}), b'{"a":1,"b":"/w=="}'),
         (STREAM, java.dumps_stream([1, None, "x"]), b'[1,null,"x"]'),
@@ -80,27 +80,27 @@ def test_compressed_text_is_unpacked(text: str) -> None:
         (TEXT, b'{"a":1}', b'{"a":1}'),
     ],
 )
-def test_compressed_bodies_of_all_kinds(type: PacketType, body: bytes, seen: bytes) -> None:
-    message = stored(compressed(body, type))
-    assert PHP.received(message).body == MSGLITE.received(message).body == seen
+def test_compressed_bodies_of_all_kinds(type: PacketType, body: bytes, expected: bytes) -> None:
+    message = with_sequence(compressed(body, type))
+    assert PHP.to_client(message).body == MSGLITE.to_client(message).body == expected
     if type in (MAP, STREAM, TEXT):
-        assert VIBE.received(message).body == seen
+        assert VIBEMQ.to_client(message).body == expected
 
 
-def test_to_jms_a_compressed_body_goes_as_it_came() -> None:
-    message = stored(compressed(b"text" * 100, TEXT))
-    packet = delivered(message)
+def test_compressed_body_is_delivered_unchanged_to_jms() -> None:
+    message = with_sequence(compressed(b"text" * 100, TEXT))
+    packet = encode_for_jms(message)
     assert packet.flags & Z
     assert zlib.decompress(packet.body) == b"text" * 100
     assert packet.properties["JMS_SUN_UNCOMPRESSED_SIZE"] == 400
 
 
 @pytest.mark.parametrize("size", [3, 5, -1, 0])
-def test_a_compressed_body_of_another_size_stays_compressed(size: int) -> None:
-    message = stored(compressed(b"text", TEXT, size))
-    for face in (PHP, MSGLITE):
-        assert b64decode(face.received(message).body) == message.body
-    transcoded = VIBE.received(message)
+def test_compressed_body_with_wrong_size_stays_compressed(size: int) -> None:
+    message = with_sequence(compressed(b"text", TEXT, size))
+    for converter in (PHP, MSGLITE):
+        assert b64decode(converter.to_client(message).body) == message.body
+    transcoded = VIBEMQ.to_client(message)
     assert transcoded.properties == {"content-encoding": "base64"}
     assert b64decode(json.loads(transcoded.body)) == message.body
 
@@ -108,22 +108,27 @@ def test_a_compressed_body_of_another_size_stays_compressed(size: int) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"no zlib", zlib.compress(b"text")[:-1], zlib.compress(bytes(1000))[:10]]
 )
-def test_a_damaged_compressed_body_stays_as_it_is(body: bytes) -> None:
-    message = stored(raw(body, TEXT, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": 4}))
-    assert b64decode(PHP.received(message).body) == body
+def test_damaged_compressed_body_is_unchanged(body: bytes) -> None:
+    message = with_sequence(message_with_body(body, TEXT, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": 4}))
+    assert b64decode(PHP.to_client(message).body) == body
 
 
-def test_a_body_larger_than_a_packet_is_not_unpacked() -> None:
+def test_body_larger_than_packet_limit_is_not_decompressed() -> None:
     compressed_body = zlib.compress(bytes(java.MAX_SIZE + 1), 9)
-    message = stored(
-        raw(compressed_body, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1})
+    message = with_sequence(
+        message_with_body(
+            compressed_body, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1}
+        )
     )
-    assert b64decode(PHP.received(message).body) == compressed_body
+    assert b64decode(PHP.to_client(message).body) == compressed_body
 
 
-def test_the_properties_alone_compress_nothing() -> None:
+def test_compression_properties_without_flag_are_ignored() -> None:
     properties = {"JMS_SUN_COMPRESS": True, "JMS_SUN_UNCOMPRESSED_SIZE": 4}
-    assert PHP.received(stored(raw(b"text", TEXT, 0, properties))).body == b"text"
+    assert (
+        PHP.to_client(with_sequence(message_with_body(b"text", TEXT, 0, properties))).body
+        == b"text"
+    )
 
 
 @pytest.mark.parametrize("type", [MAP, STREAM])
@@ -137,10 +142,10 @@ def test_the_properties_alone_compress_nothing() -> None:
         java.STREAM_HEADER + b"\x73\x72\0\x0fjava.io.Unknown" + bytes(8) + b"\x02\0\0\x78\x70",
     ],
 )
-def test_an_invalid_map_or_stream_becomes_an_object(type: PacketType, body: bytes) -> None:
-    message = stored(raw(body, type))
-    assert b64decode(PHP.received(message).body) == body
-    transcoded = VIBE.received(message)
+def test_invalid_map_or_stream_becomes_object(type: PacketType, body: bytes) -> None:
+    message = with_sequence(message_with_body(body, type))
+    assert b64decode(PHP.to_client(message).body) == body
+    transcoded = VIBEMQ.to_client(message)
     assert b64decode(json.loads(transcoded.body)) == body
     assert transcoded.properties == {"content-encoding": "base64"}
 
@@ -154,30 +159,30 @@ def test_an_invalid_map_or_stream_becomes_an_object(type: PacketType, body: byte
 def test_any_jms_message_can_be_transcoded(
     type: PacketType, flags: int, body: bytes, properties: dict[str, Any]
 ) -> None:
-    message = stored(raw(body, type, flags, properties))
+    message = with_sequence(message_with_body(body, type, flags, properties))
     kind, _ = transcoding.plain_body(message)
     assert kind < BodyKind.MAP or kind is BodyKind.OBJECT
-    transcoded = VIBE.received(message)
+    transcoded = VIBEMQ.to_client(message)
     json.loads(transcoded.body)
     assert not set(transcoded.properties) - {"content-encoding"}
-    PHP.received(message)
-    MSGLITE.received(message)
+    PHP.to_client(message)
+    MSGLITE.to_client(message)
     # a message that the VibeMQ client sends on is readable by all protocols
-    JMS.received(stored(VIBE.sent(transcoded)))
+    JMS.to_client(with_sequence(VIBEMQ.to_broker(transcoded)))
 
 
 @given(st.sampled_from(Origin), st.sampled_from(BodyKind), st.binary(max_size=40))
 def test_any_message_of_any_origin_can_be_transcoded_to_jms(
     origin: Origin, kind: BodyKind, body: bytes
 ) -> None:
-    message = stored(Message(ADDRESS, body, kind, origin))
-    packet = delivered(message)
+    message = with_sequence(Message(ADDRESS, body, kind, origin))
+    packet = encode_for_jms(message)
     if packet.type == TEXT:
         packet.body.decode()
 
 
-def test_a_metrics_message_of_the_broker_is_json_to_others() -> None:
+def test_metrics_message_is_json_to_other_protocols() -> None:
     body = java.dumps_map({"numMsgs": java.Long(3)}, hashtable=True)
-    message = stored(Message(ADDRESS, body, BodyKind.MAP, Origin.INTERNAL))
-    assert PHP.received(message).body == VIBE.received(message).body == b'{"numMsgs":3}'
-    assert JMS.received(message) == ClientMessage({"numMsgs": 3}, MAP)
+    message = with_sequence(Message(ADDRESS, body, BodyKind.MAP, Origin.INTERNAL))
+    assert PHP.to_client(message).body == VIBEMQ.to_client(message).body == b'{"numMsgs":3}'
+    assert JMS.to_client(message) == ClientMessage({"numMsgs": 3}, MAP)

@@ -1,4 +1,4 @@
-"""Selectors of JMS consumers on what other protocols have sent."""
+"""Selectors of JMS consumers on messages of other protocols."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluicemq.protocols.vibemq.wire import Frame
 Q = Address(Kind.QUEUE, "q")
 
 
-def published(**headers: str) -> Message:
+def published_messages(**headers: str) -> Message:
     frame = Frame(
         wire.PUBLISH, "id", "q", b"{}", {k.replace("__", "-"): v for k, v in headers.items()}
     )
@@ -41,7 +41,7 @@ def published(**headers: str) -> Message:
     ],
 )
 def test_headers_of_vibemq(selector: str, selected: bool) -> None:
-    message = published(
+    message = published_messages(
         color="red",
         size="5",
         content__type="text/plain",
@@ -66,6 +66,6 @@ def test_messages_without_headers(selector: str, selected: bool) -> None:
     assert compile_selector(selector)(message) is selected
 
 
-def test_a_property_of_that_very_name_comes_first() -> None:
+def test_property_with_exact_name_has_precedence() -> None:
     message = Message(Q, b"", properties={"a-b": "header", "a_HYPHEN_b": "property"})
     assert compile_selector("a_HYPHEN_b = 'property'")(message)

@@ -1,4 +1,4 @@
-"""Messages as applications of each protocol send and receive them, through real bytes both ways."""
+"""Conversion of messages between clients of each protocol and the broker, by the real codecs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ClientMessage:
 
     body  bytes; of VibeMQ the payload; of JMS text, bytes, dict, list, bytes, None by its `type`
     type  of a JMS message
-    life  seconds until it expires; 0 = never
+    ttl_seconds  until the message expires; 0 = never
     """
 
     body: Any = b""
@@ -51,36 +51,38 @@ class ClientMessage:
     correlation: str = ""
     jms_type: str = ""
     reply_to: Address | None = None
-    life: int = 0
+    ttl_seconds: int = 0
 
 
-class Face(Protocol):
+class Converter(Protocol):
     """Conversion between messages of a client and of the broker, in both directions."""
 
-    def sent(self, client_message: ClientMessage) -> Message: ...
+    def to_broker(self, client_message: ClientMessage) -> Message: ...
 
-    def received(self, message: Message) -> ClientMessage: ...
+    def to_client(self, message: Message) -> ClientMessage: ...
 
 
-class Php:
-    def sent(self, client_message: ClientMessage) -> Message:
-        data = phpmq_wire.encode_send(b"q", client_message.body, client_message.life)
+class PhpmqConverter:
+    def to_broker(self, client_message: ClientMessage) -> Message:
+        data = phpmq_wire.encode_send(b"q", client_message.body, client_message.ttl_seconds)
         ((_, _, body, _, ttl),) = phpmq_wire.Decoder().feed(data)
         return phpmq.to_message(ADDRESS, body, ttl, Durability.SYNC, NOW)
 
-    def received(self, message: Message) -> ClientMessage:
-        life = phpmq_wire.seconds_left(message.expiration, NOW)
-        return ClientMessage(phpmq.to_content(message), life=life)
+    def to_client(self, message: Message) -> ClientMessage:
+        ttl_seconds = phpmq_wire.seconds_left(message.expiration, NOW)
+        return ClientMessage(phpmq.to_content(message), ttl_seconds=ttl_seconds)
 
 
-class Msglite:
-    def sent(self, client_message: ClientMessage) -> Message:
+class MsgliteConverter:
+    def to_broker(self, client_message: ClientMessage) -> Message:
         reply = b""
         if client_message.reply_to is not None:
-            question = Message(ADDRESS, b"", reply_to=client_message.reply_to)
-            question.correlation_id = client_message.correlation
-            reply = msglite.wire_reply(question)
-        return self.published(client_message.body, client_message.life or msglite.NO_EXPIRY, reply)
+            request = Message(ADDRESS, b"", reply_to=client_message.reply_to)
+            request.correlation_id = client_message.correlation
+            reply = msglite.wire_reply(request)
+        return self.published(
+            client_message.body, client_message.ttl_seconds or msglite.NO_EXPIRY, reply
+        )
 
     def published(self, body: bytes, timeout: int, reply: bytes) -> Message:
         data = msglite_wire.encode_message(timeout, b"q", body, reply)
@@ -88,20 +90,20 @@ class Msglite:
         reply = addresses[1] if len(addresses) > 1 else b""
         return msglite.to_message(ADDRESS, body, timeout, reply, Durability.NONE, NOW)
 
-    def received(self, message: Message) -> ClientMessage:
+    def to_client(self, message: Message) -> ClientMessage:
         reply = msglite.wire_reply(message)
-        life = msglite.wire_timeout(message)
+        ttl_seconds = msglite.wire_timeout(message)
         address, correlation = msglite.read_address(reply) if reply else (None, "")
         return ClientMessage(
             msglite.wire_body(message),
             correlation=correlation,
             reply_to=address,
-            life=0 if life == msglite.NO_EXPIRY else life,
+            ttl_seconds=0 if ttl_seconds == msglite.NO_EXPIRY else ttl_seconds,
         )
 
 
-class Vibe:
-    def sent(self, client_message: ClientMessage) -> Message:
+class VibemqConverter:
+    def to_broker(self, client_message: ClientMessage) -> Message:
         headers = dict(client_message.properties)
         if client_message.priority != 4:
             headers["priority"] = vibemq.PRIORITIES[(1, 4, 6, 9).index(client_message.priority)]
@@ -120,7 +122,7 @@ class Vibe:
         assert decoder.error is None
         return vibemq.to_message(ADDRESS, frame, Durability.SYNC, NOW)
 
-    def received(self, message: Message) -> ClientMessage:
+    def to_client(self, message: Message) -> ClientMessage:
         identity = vibemq.wire_id(message, IDENTITY).encode()
         decoder = VibemqDecoder()
         (frame,) = decoder.feed(vibemq.to_deliver(message, identity, b"q", 1))
@@ -139,11 +141,11 @@ class Vibe:
         )
 
 
-class Jms:
+class JmsConverter:
     def __init__(self) -> None:
         self.numbers = 0
 
-    def sent(self, client_message: ClientMessage) -> Message:
+    def to_broker(self, client_message: ClientMessage) -> Message:
         return self.message_of(self.packet(client_message))
 
     def packet(self, client_message: ClientMessage) -> bytes:
@@ -165,14 +167,14 @@ class Jms:
             header,
             encoded_body(client_message),
             client_message.priority,
-            NOW + client_message.life * 1000 if client_message.life else 0,
+            NOW + client_message.ttl_seconds * 1000 if client_message.ttl_seconds else 0,
             encode_sysid(NOW, b"\0" * 10 + b"\xff\xff\x7f\0\0\x01", 4711, self.numbers),
         )
 
     def message_of(self, data: bytes) -> Message:
         return jmq.message_of(read_packet(data))
 
-    def received(self, message: Message) -> ClientMessage:
+    def to_client(self, message: Message) -> ClientMessage:
         data = b"".join(jmq.encode_delivery(message, 1, 0, 1, IDENTITY))
         packet = read_packet(data)
         variable = packet.variable
@@ -217,17 +219,19 @@ def decoded_body(packet: Packet) -> Any:
     return packet.body if packet.type != NONE else b""
 
 
-PHP, MSGLITE, VIBE, JMS = Php(), Msglite(), Vibe(), Jms()
+PHP, MSGLITE, VIBEMQ, JMS = PhpmqConverter(), MsgliteConverter(), VibemqConverter(), JmsConverter()
 
 
-def by_way_of(sender: Face, other: Face, client_message: ClientMessage) -> ClientMessage:
-    """Send by one protocol, receive and send on by another, and receive by the first."""
-    transcoded = other.received(stored(sender.sent(client_message)))
-    return sender.received(stored(other.sent(transcoded)))
+def round_trip_via(
+    sender: Converter, other: Converter, client_message: ClientMessage
+) -> ClientMessage:
+    """Return a message after it was sent by one protocol, relayed by another and received."""
+    transcoded = other.to_client(with_sequence(sender.to_broker(client_message)))
+    return sender.to_client(with_sequence(other.to_broker(transcoded)))
 
 
-def stored(message: Message) -> Message:
-    """Return the message with a sequence, as at delivery."""
+def with_sequence(message: Message) -> Message:
+    """Assign a sequence number to the message, as the journal does."""
     message.sequence = 77
     return message
 

@@ -1,5 +1,7 @@
-"""Requests by JMS that are answered by other protocols: to a temporary destination, whose name not
-every protocol can express, and with a correlation id, for which two protocols have no field."""
+"""JMS requests that clients of other protocols reply to.
+
+Not every protocol can express the name of the temporary destination, and two protocols have no
+field for the correlation id."""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.wire import MessageIds
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.crossing.harness import TEMPORARY, TEMPORARY_TOPIC, Asker, Harness
+from tests.crossing.harness import TEMPORARY, TEMPORARY_TOPIC, Harness, Requester
 from tests.support.sessions import RecordedAccess
 
-BILLS = Address(Kind.QUEUE, "bills")
+INVOICES = Address(Kind.QUEUE, "bills")
 
 
 @pytest.fixture
@@ -23,51 +25,51 @@ def harness() -> Harness:
 
 
 @pytest.fixture
-def asker(harness: Harness) -> Asker:
-    return Asker(harness)
+def requester(harness: Harness) -> Requester:
+    return Requester(harness)
 
 
 # --- PHPMQ ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reply_to", [TEMPORARY, TEMPORARY_TOPIC])
-def test_a_php_worker_answers(harness: Harness, asker: Asker, reply_to: Address) -> None:
-    asker.ask(reply_to, "c")
-    asker.ask(reply_to, number=2)
+def test_php_worker_replies(harness: Harness, requester: Requester, reply_to: Address) -> None:
+    requester.ask(reply_to, "c")
+    requester.ask(reply_to, number=2)
     worker = harness.php()
     worker.consume(b"questions", 2)
     for _, _, body, message_id, _ in worker.frames():
         worker.send(b"reply:" + message_id, body + b" this")
-    assert asker.answers() == [(b"what? this", "c"), (b"what? this", "ID:2")]
+    assert requester.replies() == [(b"request this", "c"), (b"request this", "ID:2")]
     assert worker.transport.open
 
 
-def test_a_php_worker_answers_a_request_that_is_paged_out(harness: Harness, asker: Asker) -> None:
+def test_php_worker_replies_to_paged_out_request(harness: Harness, requester: Requester) -> None:
     harness.broker.core.memory_budget = 0
-    asker.ask(correlation="c")
+    requester.ask(correlation="c")
     worker = harness.php()
     worker.consume(b"questions", 1)
     [frame] = worker.frames()
     assert harness.broker.memory == 0
     worker.send(b"reply:" + frame[3], b"answer")
-    assert asker.answers() == [(b"answer", "c")]
+    assert requester.replies() == [(b"answer", "c")]
 
 
-def test_a_php_worker_answers_more_than_once_and_in_any_order(
-    harness: Harness, asker: Asker
+def test_php_worker_sends_several_replies_in_any_order(
+    harness: Harness, requester: Requester
 ) -> None:
-    asker.ask(number=1)
-    asker.ask(number=2)
+    requester.ask(number=1)
+    requester.ask(number=2)
     worker = harness.php()
     worker.consume(b"questions", 2)
     first, second = worker.frames()
     worker.send(b"reply:" + second[3], b"b", b"c")
     worker.send(b"reply:" + first[3], b"a")
-    assert asker.answers() == [(b"b", "ID:2"), (b"c", "ID:2"), (b"a", "ID:1")]
+    assert requester.replies() == [(b"b", "ID:2"), (b"c", "ID:2"), (b"a", "ID:1")]
 
 
-def test_a_php_worker_answers_before_it_settles(harness: Harness, asker: Asker) -> None:
-    asker.ask()
+def test_php_worker_must_reply_before_acknowledging(harness: Harness, requester: Requester) -> None:
+    requester.ask()
     worker = harness.php()
     worker.consume(b"questions", 1)
     (request,) = worker.frames()
@@ -75,13 +77,15 @@ def test_a_php_worker_answers_before_it_settles(harness: Harness, asker: Asker) 
     harness.php().send(name, b"of another connection")
     worker.acknowledge(request)
     worker.send(name, b"too late")
-    assert asker.answers() == []
+    assert requester.replies() == []
     assert harness.find(name.decode()) is None
     assert worker.transport.open
 
 
-def test_a_message_without_reply_to_gets_no_answer_from_php(harness: Harness, asker: Asker) -> None:
-    asker.ask(reply_to=None)
+def test_php_reply_to_message_without_reply_to_is_dropped(
+    harness: Harness, requester: Requester
+) -> None:
+    requester.ask(reply_to=None)
     worker = harness.php()
     worker.consume(b"questions", 1)
     (request,) = worker.frames()
@@ -91,14 +95,14 @@ def test_a_message_without_reply_to_gets_no_answer_from_php(harness: Harness, as
     assert harness.bodies("q") == [b"after it"]
 
 
-def test_an_ordinary_queue_may_begin_with_reply(harness: Harness) -> None:
+def test_queue_name_may_begin_with_reply(harness: Harness) -> None:
     for name in (b"reply:me", b"reply:" + b"0" * 32, b"reply:"):
         harness.php().send(name, b"x")
         assert harness.bodies(name.decode()) == [b"x"]
 
 
-def test_a_reply_queue_of_php_is_created(harness: Harness, asker: Asker) -> None:
-    asker.ask(BILLS, "c")
+def test_php_reply_creates_ordinary_reply_queue(harness: Harness, requester: Requester) -> None:
+    requester.ask(INVOICES, "c")
     worker = harness.php()
     worker.consume(b"questions", 1)
     (request,) = worker.frames()
@@ -111,24 +115,24 @@ def test_a_reply_queue_of_php_is_created(harness: Harness, asker: Asker) -> None
 
 @pytest.mark.parametrize("timeout", [0, 60])
 @pytest.mark.parametrize("reply_to", [TEMPORARY, TEMPORARY_TOPIC])
-def test_a_shell_worker_answers(
-    harness: Harness, asker: Asker, reply_to: Address, timeout: int
+def test_msglite_worker_replies(
+    harness: Harness, requester: Requester, reply_to: Address, timeout: int
 ) -> None:
-    asker.ask(reply_to, "c 1")
-    asker.ask(reply_to, number=2)
+    requester.ask(reply_to, "c 1")
+    requester.ask(reply_to, number=2)
     worker = harness.shell()
     for _ in range(2):
         worker.put(b"< 60 questions\r\n")
         ((_, _, (destination, reply), body),) = worker.frames()
-        assert (destination, body) == (b"questions", b"what?")
+        assert (destination, body) == (b"questions", b"request")
         worker.put(b"> 4 %d %b\r\nthis\r\n" % (timeout, reply))
-    assert asker.answers() == [(b"this", "c 1"), (b"this", "ID:2")]
+    assert requester.replies() == [(b"this", "c 1"), (b"this", "ID:2")]
 
 
-def test_a_request_keeps_its_correlation_id_on_its_way_through_msglite(
-    harness: Harness, asker: Asker
+def test_request_forwarded_by_msglite_keeps_correlation_id(
+    harness: Harness, requester: Requester
 ) -> None:
-    asker.ask()
+    requester.ask()
     shell = harness.shell()
     shell.put(b"< 60 questions\r\n")
     ((_, _, (_, reply), body),) = shell.frames()
@@ -137,12 +141,12 @@ def test_a_request_keeps_its_correlation_id_on_its_way_through_msglite(
     worker.consume(b"elsewhere", 1)
     (request,) = worker.frames()
     worker.send(b"reply:" + request[3], b"this")
-    assert asker.answers() == [(b"this", "ID:1")]
+    assert requester.replies() == [(b"this", "ID:1")]
 
 
-def test_a_query_of_msglite_is_answered_by_php(harness: Harness) -> None:
+def test_php_worker_replies_to_msglite_query(harness: Harness) -> None:
     shell = harness.shell()
-    shell.put(b"? 5 60 questions\r\nwhat?\r\n")
+    shell.put(b"? 7 60 questions\r\nrequest\r\n")
     worker = harness.php()
     worker.consume(b"questions", 1)
     (request,) = worker.frames()
@@ -150,13 +154,15 @@ def test_a_query_of_msglite_is_answered_by_php(harness: Harness) -> None:
     assert shell.bodies() == [b"this"]
 
 
-@pytest.mark.parametrize("reply_to", [TEMPORARY, BILLS])
-def test_every_answer_to_a_request_is_correlated(
-    harness: Harness, asker: Asker, reply_to: Address
+@pytest.mark.parametrize("reply_to", [TEMPORARY, INVOICES])
+def test_every_reply_has_correlation_id(
+    harness: Harness, requester: Requester, reply_to: Address
 ) -> None:
-    harness.broker.attach(harness.broker.destinations.queue("bills").queue, asker, Window(9, True))
+    harness.broker.attach(
+        harness.broker.destinations.queue("bills").queue, requester, Window(9, True)
+    )
     for number in (1, 2):
-        asker.ask(reply_to, number=number)
+        requester.ask(reply_to, number=number)
     shell, php = harness.shell(), harness.php()
     shell.put(b"< 60 questions\r\n")
     ((_, _, (_, reply), _),) = shell.frames()
@@ -164,25 +170,25 @@ def test_every_answer_to_a_request_is_correlated(
     php.consume(b"questions", 1)
     (request,) = php.frames()
     php.send(b"reply:" + request[3], b"c", b"d")
-    assert asker.answers() == [(b"a", "ID:1"), (b"b", "ID:1"), (b"c", "ID:2"), (b"d", "ID:2")]
+    assert requester.replies() == [(b"a", "ID:1"), (b"b", "ID:1"), (b"c", "ID:2"), (b"d", "ID:2")]
 
 
 # --- VibeMQ --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reply_to", [TEMPORARY, TEMPORARY_TOPIC])
-def test_a_dotnet_worker_answers(harness: Harness, asker: Asker, reply_to: Address) -> None:
-    asker.ask(reply_to, "c")
+def test_vibemq_worker_replies(harness: Harness, requester: Requester, reply_to: Address) -> None:
+    requester.ask(reply_to, "c")
     worker = harness.dotnet()
     worker.subscribe("questions")
     (frame,) = worker.more
-    assert frame.payload == b'"what?"'
+    assert frame.payload == b'"request"'
     assert frame.headers["replyTo"] == str(reply_to)
     worker.publish(frame.headers["replyTo"], "this", correlationId=frame.headers["correlationId"])
-    assert asker.answers() == [(b'"this"', "c")]
+    assert requester.replies() == [(b'"this"', "c")]
 
 
-def test_a_dotnet_worker_answers_to_a_name_of_others(harness: Harness) -> None:
+def test_vibemq_publishes_to_existing_queue_with_foreign_name(harness: Harness) -> None:
     harness.broker.destinations.queue("a/b")
     worker = harness.dotnet()
     worker.publish("a/b", "this")
@@ -192,17 +198,17 @@ def test_a_dotnet_worker_answers_to_a_name_of_others(harness: Harness) -> None:
     assert worker.error(vibemq.SUBSCRIBE, "a/b") == "INVALID_MESSAGE"
 
 
-# --- all of them ---------------------------------------------------------------------------------
+# --- all protocols -------------------------------------------------------------------------------
 
 
-def test_an_answer_that_comes_too_late_is_dropped(harness: Harness, asker: Asker) -> None:
-    asker.ask()
+def test_late_reply_is_dropped(harness: Harness, requester: Requester) -> None:
+    requester.ask()
     php, shell, dotnet = harness.php(), harness.shell(), harness.dotnet()
     php.consume(b"questions", 1)
     (request,) = php.frames()
     dotnet.publish(TEMPORARY.name, "in time")
-    assert asker.answers() == [(b'"in time"', "")]
-    asker.leave()
+    assert requester.replies() == [(b'"in time"', "")]
+    requester.close()
     php.send(b"reply:" + request[3], b"late")
     php.send(TEMPORARY.name.encode(), b"late")
     for address in (TEMPORARY.name, "reply:queue:temporary_destination%3A//queue/1:c"):
@@ -215,11 +221,11 @@ def test_an_answer_that_comes_too_late_is_dropped(harness: Harness, asker: Asker
     assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
 
 
-def test_an_answer_to_a_query_of_msglite_that_comes_too_late_is_dropped(harness: Harness) -> None:
+def test_late_reply_to_msglite_query_is_dropped(harness: Harness) -> None:
     access = RecordedAccess("questions: consume")
     shell, php, dotnet = harness.shell(), harness.php(access), harness.dotnet(access)
     php.consume(b"questions", 1)
-    shell.put(b"? 4 1 questions\r\nwhat\r\n")
+    shell.put(b"? 4 1 questions\r\nbody\r\n")
     (request,) = php.frames()
     [name] = [d.name for d in harness.broker.destinations.values() if d.temporary]
     harness.run_event_loop(1000)
@@ -232,11 +238,11 @@ def test_an_answer_to_a_query_of_msglite_that_comes_too_late_is_dropped(harness:
     assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
 
 
-def test_a_reply_address_grants_permission_to_answer(harness: Harness, asker: Asker) -> None:
+def test_reply_address_grants_permission_to_reply(harness: Harness, requester: Requester) -> None:
     access = RecordedAccess("questions: consume")
-    asker.ask()
-    asker.ask(number=2)
-    asker.ask(number=3)
+    requester.ask()
+    requester.ask(number=2)
+    requester.ask(number=3)
     php = harness.php(access)
     php.consume(b"questions", 1)
     (request,) = php.frames()
@@ -249,13 +255,11 @@ def test_a_reply_address_grants_permission_to_answer(harness: Harness, asker: As
     dotnet.subscribe("questions")
     (frame,) = dotnet.more
     dotnet.say(Frame(vibemq.PUBLISH, "m", frame.headers["replyTo"], b"1"))
-    assert [body for body, _ in asker.answers()] == [b"php", b"msglite", b"1"]
+    assert [body for body, _ in requester.replies()] == [b"php", b"msglite", b"1"]
     assert access.denials == []
 
 
-def test_temporary_queues_are_received_from_by_their_connection_only(
-    harness: Harness, asker: Asker
-) -> None:
+def test_only_owner_consumes_temporary_queue(harness: Harness, requester: Requester) -> None:
     name = TEMPORARY.name.encode()
     shell = harness.shell()
     shell.put(b"? 0 60 questions\r\n")
@@ -279,18 +283,18 @@ def test_temporary_queues_are_received_from_by_their_connection_only(
 
 
 def test_messages_of_a_temporary_queue_are_not_acked_by_other_protocols(
-    harness: Harness, asker: Asker
+    harness: Harness, requester: Requester
 ) -> None:
     php = harness.php()
     php.send(TEMPORARY.name.encode(), b"answer")
-    [message] = asker.got
+    [message] = requester.received
     sequence = MessageIds(harness.broker.identity).encode(message.sequence)
     php.put(wire.encode_acknowledge(TEMPORARY.name.encode(), sequence))
     assert php.transport.open
     assert harness.broker.destinations.queue(TEMPORARY.name).unacked == 1
 
 
-def test_no_lasting_queue_takes_the_name_of_a_temporary_one(harness: Harness) -> None:
+def test_name_of_temporary_queue_is_reserved(harness: Harness) -> None:
     php = harness.php()
     php.consume(TEMPORARY.name.encode(), 1)
     assert not php.transport.open
@@ -298,9 +302,9 @@ def test_no_lasting_queue_takes_the_name_of_a_temporary_one(harness: Harness) ->
     assert not harness.broker.destinations
 
 
-def test_an_ordinary_reply_queue_takes_permission(harness: Harness, asker: Asker) -> None:
+def test_ordinary_reply_queue_requires_permission(harness: Harness, requester: Requester) -> None:
     for number in (1, 2):
-        asker.ask(BILLS, "c", number)
+        requester.ask(INVOICES, "c", number)
     harness.broker.destinations.queue("a/b")
     access = RecordedAccess("questions: consume")
     php = harness.php(access)
