@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from tests.interop.test_jms import PROJECT, REQUIRED, missing, program
+from tests.interop.test_jms import PROJECT, REQUIRED, jdk_program, missing_program
 from tests.support.programs import PHP
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
@@ -92,7 +92,7 @@ def test_php_example(broker: LocalBroker) -> None:
 
 
 def test_java_example(broker: LocalBroker, tmp_path: Path) -> None:
-    if reason := missing():
+    if reason := missing_program():
         if REQUIRED:
             pytest.fail(reason)
         pytest.skip(reason)
@@ -104,6 +104,6 @@ def test_java_example(broker: LocalBroker, tmp_path: Path) -> None:
     assert built.returncode == 0, built.stdout + built.stderr
     classpath = f"{tmp_path}/jakarta/lib/*:{tmp_path}/jakarta/classes"
     output = run(
-        program("java") or "java", "-cp", classpath, "OrderExample", str(broker.port("jmq"))
+        jdk_program("java") or "java", "-cp", classpath, "OrderExample", str(broker.port("jmq"))
     )
     assert output.endswith("Bergen: one pizza\n")

@@ -1,11 +1,11 @@
-"""The Java clients of Open MQ as they are published: release 6 (jakarta.jms) and 5 (javax.jms).
+"""The published Java clients of Open MQ: release 6 (jakarta.jms) and release 5 (javax.jms).
 
 Maven fetches them and compiles the cases in jms/src. Each client runs all cases in one Java process
-(see Runner.java there) against a broker of its own, which the cases may ask to be killed. What must
-have run is listed in jms/cases.txt.
+(see Runner.java) against a broker of its own, which a case can request to be killed. jms/cases.txt
+lists the cases that must have run.
 
-JMS_INTEROP=required makes it an error that Maven or a JDK is missing, or that nothing can be
-fetched; else the tests are skipped.
+Without Maven or a JDK, or if nothing can be fetched, the tests are skipped; with
+JMS_INTEROP=required they fail.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from sluicemq.model.access import Operation, Permission
 from sluicemq.security import records
 from sluicemq.security.passwords import digest_form, hash_password
 from sluicemq.security.records import UserRecord, UserStore
-from tests.interop.others import LISTEN, Others
+from tests.interop.other_protocols import LISTEN, OtherProtocolClients
 from tests.protocols.sockets import unused_port
 from tests.server.authority import Authority
 
 PROJECT: Final = Path(__file__).with_name("jms")
 CASES: Final = (PROJECT / "cases.txt").read_text("utf-8").split()
 CLIENTS: Final = ("jakarta", "javax")
-LEAST_JAVA: Final = 17
-LARGEST: Final = 12 << 20
-"""Bytes of a packet that the broker takes; the cases send bodies of 10 MB."""
+MIN_JAVA_VERSION: Final = 17
+MAX_PACKET_BYTES: Final = 12 << 20
+"""Largest packet that the broker accepts, in bytes; the cases send bodies of 10 MB."""
 REQUIRED: Final = os.environ.get("JMS_INTEROP") == "required"
 COMPILE_SECONDS: Final = 600.0
 RUN_SECONDS: Final = 600.0
 
 
-class Verdict(NamedTuple):
-    word: str
+class CaseResult(NamedTuple):
+    verdict: str
     reason: str
 
 
-def missing() -> str:
+def missing_program() -> str:
     """Return which program must be installed, or ""."""
     if shutil.which("mvn") is None:
         return "Maven was not found (Debian, Ubuntu: apt install maven openjdk-17-jdk-headless)"
-    if (javac := program("javac")) is None:
+    if (javac := jdk_program("javac")) is None:
         return "no JDK was found (Debian, Ubuntu: apt install openjdk-17-jdk-headless)"
     version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True)
     match = re.search(r"\d+", version.stdout + version.stderr)
-    if match is None or int(match[0]) < LEAST_JAVA:
-        return f"Java {LEAST_JAVA} or newer is needed (apt install openjdk-17-jdk-headless)"
+    if match is None or int(match[0]) < MIN_JAVA_VERSION:
+        return f"Java {MIN_JAVA_VERSION} or newer is needed (apt install openjdk-17-jdk-headless)"
     return ""
 
 
-def program(name: str) -> str | None:
+def jdk_program(name: str) -> str | None:
     """Return the path of a program of the JDK that Maven uses."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(name, path=f"{home}/bin" if home else None)
@@ -74,9 +74,9 @@ def maven(phase: str, out: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the cases for each client and return their directory."""
-    if reason := missing():
+    if reason := missing_program():
         if REQUIRED:
             pytest.fail(reason)
         pytest.skip(reason)
@@ -84,15 +84,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fetched = maven("generate-sources", output_directory)
     if fetched.returncode and not REQUIRED:
         pytest.skip(f"Maven cannot fetch the clients: {fetched.stdout.strip()[-300:]}")
-    done = maven("package", output_directory)
-    assert done.returncode == 0, done.stdout + done.stderr
+    packaged = maven("package", output_directory)
+    assert packaged.returncode == 0, packaged.stdout + packaged.stderr
     return output_directory
 
 
 @pytest.fixture(scope="module", params=CLIENTS)
-def verdicts(
-    request: pytest.FixtureRequest, compiled: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, Verdict]:
+def results(
+    request: pytest.FixtureRequest, compiled_cases: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[str, CaseResult]:
     """Run all cases with one of the clients and return their verdicts."""
     directory = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
@@ -100,17 +100,17 @@ def verdicts(
         port, tls_port = unused_port(), unused_port()
         authority = Authority(directory)
         pem = authority.pem(authority.issue())
-        open_to_all = LocalBroker(
+        open_broker = LocalBroker(
             directory / "open",
             [
-                f"jmq://127.0.0.1:{port}?max_frame_bytes={LARGEST}&producer_flow=50",
+                f"jmq://127.0.0.1:{port}?max_frame_bytes={MAX_PACKET_BYTES}&producer_flow=50",
                 f"jmq+tls://127.0.0.1:{tls_port}?certificate={pem}",
                 *LISTEN,
             ],
             environment={"SLUICEMQ_JMQ__METRICS_INTERVAL": "1s"},
         )
-        stack.enter_context(open_to_all)
-        other_protocols = Others(open_to_all)
+        stack.enter_context(open_broker)
+        other_protocols = OtherProtocolClients(open_broker)
         digest_port, basic_port = unused_port(), unused_port()
         add_users(directory / "closed")
         stack.enter_context(
@@ -128,7 +128,7 @@ def verdicts(
             f"digest=127.0.0.1:{digest_port}",
             f"basic=127.0.0.1:{basic_port}",
             f"limited=127.0.0.1:{basic_port}",
-            f"limit={LARGEST}",
+            f"limit={MAX_PACKET_BYTES}",
             f"tls=127.0.0.1:{tls_port}",
             "metrics",
             "restarts",
@@ -137,14 +137,14 @@ def verdicts(
         errors = directory / "errors.txt"
         with other_protocols:
             try:
-                lines = run(compiled / request.param, arguments, open_to_all, errors)
+                lines = run(compiled_cases / request.param, arguments, open_broker, errors)
             finally:
-                open_to_all.stop()
-        verdicts = {}
+                open_broker.stop()
+        results = {}
         for line in lines:
-            word, name, _, reason = line.split("\t")
-            verdicts[name] = Verdict(word, reason)
-        return verdicts
+            verdict, name, _, reason = line.split("\t")
+            results[name] = CaseResult(verdict, reason)
+        return results
 
 
 def restart(broker: LocalBroker) -> None:
@@ -157,18 +157,18 @@ def stop(broker: LocalBroker) -> None:
     broker.start()
 
 
-ORDERS: Final[Mapping[str, Callable[[LocalBroker], None]]] = {
+RUNNER_COMMANDS: Final[Mapping[str, Callable[[LocalBroker], None]]] = {
     "RESTART": restart,
     "STOP": stop,
     "FREEZE": lambda broker: os.kill(broker.pid, signal.SIGSTOP),
     "THAW": lambda broker: os.kill(broker.pid, signal.SIGCONT),
 }
-"""Requests of Runner.java."""
+"""Commands that Runner.java prints."""
 
 
 def run(client: Path, arguments: list[str], broker: LocalBroker, errors: Path) -> list[str]:
-    """Run the Java runner, carry out its requests to the broker, and return the other lines."""
-    java = program("java")
+    """Run the Java runner, execute its commands on the broker, and return the other lines."""
+    java = jdk_program("java")
     assert java is not None
     path = os.pathsep.join([str(client / "classes"), str(client / "lib" / "*")])
     lines = []
@@ -187,11 +187,11 @@ def run(client: Path, arguments: list[str], broker: LocalBroker, errors: Path) -
         limit.start()
         try:
             for line in process.stdout:
-                order = ORDERS.get(line.strip())
-                if order is None:
+                command = RUNNER_COMMANDS.get(line.strip())
+                if command is None:
                     lines.append(line.rstrip("\n"))
                 else:
-                    order(broker)
+                    command(broker)
                     process.stdin.write("done\n")
                     process.stdin.flush()
             code = process.wait()
@@ -223,10 +223,10 @@ def add_users(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_case(verdicts: Mapping[str, Verdict], name: str) -> None:
-    assert name in verdicts, "it did not run"
-    assert verdicts[name].word == "PASS", verdicts[name].reason
+def test_case(results: Mapping[str, CaseResult], name: str) -> None:
+    assert name in results, "the case did not run"
+    assert results[name].verdict == "PASS", results[name].reason
 
 
-def test_every_case_is_listed(verdicts: Mapping[str, Verdict]) -> None:
-    assert sorted(verdicts) == sorted(CASES)
+def test_every_case_is_listed(results: Mapping[str, CaseResult]) -> None:
+    assert sorted(results) == sorted(CASES)

@@ -1,4 +1,4 @@
-"""Clients in another language, against a broker in its own process: no code is shared."""
+"""msglite clients in Perl, which share no code with the broker, against a broker process."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ def perl(broker: LocalBroker, role: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def output_of(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate(timeout=300)
     return output.strip()
 
 
 def test_requests_from_perl_to_perl(broker: LocalBroker) -> None:
     worker = perl(broker, "worker", 300)
-    asker = perl(broker, "asker", 300)
-    assert finish(asker) == "done"
-    assert finish(worker) == "done"
+    requester = perl(broker, "asker", 300)
+    assert output_of(requester) == "done"
+    assert output_of(worker) == "done"
 
 
-def test_python_asks_perl_and_perl_asks_python(broker: LocalBroker) -> None:
+def test_requests_between_python_and_perl(broker: LocalBroker) -> None:
     worker = perl(broker, "worker", 50)
     with BlockingClient(MsgliteClient.connect, port=broker.port("msglite")) as client:
         for number in range(50):
             reply = client.query("jobs", b"ask %d" % number, timeout=60)
             assert reply is not None
             assert reply.body == (b"ask %d" % number)[::-1]
-        assert finish(worker) == "done"
-        asker = perl(broker, "asker", 50)
+        assert output_of(worker) == "done"
+        requester = perl(broker, "asker", 50)
         for _ in range(50):
             request = client.ready("jobs", timeout=60)
             assert request is not None
             assert request.reply_to is not None
             client.send(request.reply_to, request.body[::-1], timeout=60)
-        assert finish(asker) == "done"
+        assert output_of(requester) == "done"
 
 
 def test_perl_sends_and_phpmq_consumes(broker: LocalBroker) -> None:
-    assert finish(perl(broker, "sender", 100)) == "done"
+    assert output_of(perl(broker, "sender", 100)) == "done"
     with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.subscribe("letters", 10)
         for number in range(1, 101):

@@ -13,8 +13,8 @@ import jakarta.jms.TemporaryQueue;
 import jakarta.jms.TextMessage;
 
 /**
- * Clients of the broker's other protocols, which others.py plays. Their queues have hyphens, which
- * are _HYPHEN_ to JMS.
+ * Clients of the broker's other protocols, which other_protocols.py runs. The names of their queues
+ * contain hyphens, which are _HYPHEN_ in JMS.
  */
 final class Others {
     private Others() {}
@@ -33,7 +33,7 @@ final class Others {
             Message answer = requestor.request(question);
             Check.equal(
                     by
-                            + " saw {\"long\":9223372036854775807,\"number\":"
+                            + " received {\"long\":9223372036854775807,\"number\":"
                             + i
                             + ",\"raw\":\"AQI=\",\"who\":\""
                             + room.name("")
@@ -67,11 +67,11 @@ final class Others {
                 (TextMessage)
                         Room.receive(
                                 session.createConsumer(
-                                        session.createQueue("asked_HYPHEN_by_HYPHEN_shell")));
-        Check.equal("who?", question.getText());
+                                        session.createQueue("requests_HYPHEN_by_HYPHEN_shell")));
+        Check.equal("request", question.getText());
         session.createProducer(question.getJMSReplyTo()).send(session.createTextMessage("java"));
         Room.expect(
-                session.createConsumer(session.createQueue("told_HYPHEN_by_HYPHEN_shell")), "java");
+                session.createConsumer(session.createQueue("replies_HYPHEN_to_HYPHEN_shell")), "java");
     }
 
     @Case(needs = "others")
@@ -81,9 +81,9 @@ final class Others {
                 (TextMessage)
                         Room.receive(
                                 session.createConsumer(
-                                        session.createQueue("asked_HYPHEN_by_HYPHEN_dotnet"),
+                                        session.createQueue("requests_HYPHEN_by_HYPHEN_dotnet"),
                                         "content_HYPHEN_type LIKE 'text/%' AND JMSType = 'question'"));
-        Check.equal("who?", question.getText());
+        Check.equal("request", question.getText());
         Check.equal("text/plain", question.getStringProperty("content_HYPHEN_type"));
         Check.equal(6, question.getJMSPriority());
         Check.equal("c-1", question.getJMSCorrelationID());
@@ -91,7 +91,7 @@ final class Others {
         answer.setJMSCorrelationID(question.getJMSCorrelationID());
         session.createProducer(question.getJMSReplyTo()).send(answer);
         Room.expect(
-                session.createConsumer(session.createQueue("told_HYPHEN_by_HYPHEN_dotnet")),
+                session.createConsumer(session.createQueue("replies_HYPHEN_to_HYPHEN_dotnet")),
                 "[\"java\",\"c-1\"]");
     }
 

@@ -1,4 +1,4 @@
-"""Workers that speak PHPMQ, msglite and VibeMQ, for the cases of jms/src/interop/Others.java."""
+"""PHPMQ, msglite and VibeMQ clients for the cases of jms/src/interop/Others.java."""
 
 from __future__ import annotations
 
@@ -18,21 +18,30 @@ from sluicemq.model.errors import ClientError
 
 SCHEMES: Final = ("phpmq", "msglite", "vibemq")
 LISTEN: Final = tuple(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)
-PATIENCE: Final = 600
+TIMEOUT_SECONDS: Final = 600
 
 
 def canonical_json(body: bytes) -> bytes:
-    """Return JSON in the compared form: sorted keys, no spaces."""
+    """Return JSON with sorted keys and without spaces, so that bodies can be compared."""
     return json.dumps(json.loads(body), sort_keys=True, separators=(",", ":")).encode()
 
 
-class Others:
-    """Clients of one broker that run until it stops or is killed."""
+class OtherProtocolClients:
+    """Clients of a broker in threads, which run until it stops or is killed."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._ports = {scheme: broker.port(scheme) for scheme in SCHEMES}
-        work = (self._php, self._shell, self._forward, self._dotnet, self._ask, self._publish)
-        self._threads = [threading.Thread(target=_until_the_end, args=(call,)) for call in work]
+        work = (
+            self._reply_by_phpmq,
+            self._reply_by_msglite,
+            self._forward_by_msglite,
+            self._reply_by_vibemq,
+            self._query_by_msglite,
+            self._request_by_vibemq,
+        )
+        self._threads = [
+            threading.Thread(target=_run_until_disconnected, args=(call,)) for call in work
+        ]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -48,45 +57,45 @@ class Others:
         for thread in self._threads:
             thread.join()
 
-    def _php(self) -> None:
+    def _reply_by_phpmq(self) -> None:
         with BlockingClient(PhpmqClient.connect, port=self._ports["phpmq"]) as client:
             client.subscribe("others-php", 1)
             while True:
-                question = client.receive(PATIENCE)
-                question.answer(b"php saw " + canonical_json(question.body))
-                question.ack()
+                request = client.receive(TIMEOUT_SECONDS)
+                request.answer(b"php received " + canonical_json(request.body))
+                request.ack()
 
-    def _shell(self) -> None:
+    def _reply_by_msglite(self) -> None:
         with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
-            while question := client.ready("others-shell", timeout=PATIENCE):
+            while request := client.ready("others-shell", timeout=TIMEOUT_SECONDS):
                 client.send(
-                    question.reply_to or "", b"shell saw " + canonical_json(question.body), 60
+                    request.reply_to or "", b"shell received " + canonical_json(request.body), 60
                 )
 
-    def _forward(self) -> None:
+    def _forward_by_msglite(self) -> None:
         with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
-            while question := client.ready("others-forward", timeout=PATIENCE):
-                client.send("forwarded", question.body, 60, question.reply_to)
+            while request := client.ready("others-forward", timeout=TIMEOUT_SECONDS):
+                client.send("forwarded", request.body, 60, request.reply_to)
 
-    def _dotnet(self) -> None:
+    def _reply_by_vibemq(self) -> None:
         with BlockingClient(
             VibeMQClient.connect, port=self._ports["vibemq"], reconnect=None
         ) as client:
             subscription = client.subscribe("others-dotnet")
             while True:
-                question = subscription.receive(PATIENCE)
-                headers = {"correlationId": question.headers.get("correlationId", question.id)}
-                answer = "dotnet saw " + canonical_json(question.payload).decode()
-                client.publish(question.headers["replyTo"], answer, headers)
-                question.ack()
+                request = subscription.receive(TIMEOUT_SECONDS)
+                headers = {"correlationId": request.headers.get("correlationId", request.id)}
+                reply = "dotnet received " + canonical_json(request.payload).decode()
+                client.publish(request.headers["replyTo"], reply, headers)
+                request.ack()
 
-    def _ask(self) -> None:
+    def _query_by_msglite(self) -> None:
         with BlockingClient(MsgliteClient.connect, port=self._ports["msglite"]) as client:
-            answer = client.query("asked-by-shell", b"who?", PATIENCE)
-            assert answer is not None
-            client.send("told-by-shell", answer.body, PATIENCE)
+            reply = client.query("requests-by-shell", b"request", TIMEOUT_SECONDS)
+            assert reply is not None
+            client.send("replies-to-shell", reply.body, TIMEOUT_SECONDS)
 
-    def _publish(self) -> None:
+    def _request_by_vibemq(self) -> None:
         with BlockingClient(
             VibeMQClient.connect, port=self._ports["vibemq"], reconnect=None
         ) as client:
@@ -98,11 +107,11 @@ class Others:
                 "priority": "High",
                 "JMSType": "question",
             }
-            client.publish("asked-by-dotnet", "who?", headers)
-            answer = subscription.receive(PATIENCE)
-            client.publish("told-by-dotnet", [answer.json(), answer.headers["correlationId"]])
+            client.publish("requests-by-dotnet", "request", headers)
+            reply = subscription.receive(TIMEOUT_SECONDS)
+            client.publish("replies-to-dotnet", [reply.json(), reply.headers["correlationId"]])
 
 
-def _until_the_end(work: Callable[[], None]) -> None:
+def _run_until_disconnected(work: Callable[[], None]) -> None:
     with suppress(ClientError):
         work()
