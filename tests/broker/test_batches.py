@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluicemq.broker import BatchPart, Broker, EngineSettings, ManualClock
-from sluicemq.broker.batches import MAX_PARTITIONS, MAX_WRITER_NAME, RETENTION_MS
+from sluicemq.broker.batches import RETENTION_MS
 from sluicemq.broker.codec import EngineState, WriterState, decode_batch, decode_state, encode
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
@@ -204,24 +204,6 @@ def test_parts_out_of_order_are_conflicts() -> None:
     with pytest.raises(BatchConflict, match="only 0 parts"):
         broker.batches.write(BatchPart("w", 1, 0, 1, False, 0, 1), rows("x"))
     assert broker.batches.write(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a")).is_repeat
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"writer": ""},
-        {"writer": "w" * (MAX_WRITER_NAME + 1)},
-        {"batch": -1},
-        {"batch": 1 << 63},
-        {"partition": MAX_PARTITIONS},
-        {"part": -1},
-        {"digest": 1 << 64},
-        {"rows": 1 << 32},
-    ],
-)
-def test_names_and_numbers_have_limits(wrong: dict[str, int]) -> None:
-    with pytest.raises(LimitExceeded):
-        BrokerFixture().broker.batches.find(replace(FIRST, **wrong))
 
 
 # --- refusals ------------------------------------------------------------------------------------

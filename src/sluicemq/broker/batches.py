@@ -46,7 +46,6 @@ from sluicemq.model.errors import (
     BrokerStopping,
     DestinationNotFound,
     DestinationPrivate,
-    LimitExceeded,
     MessageTooLarge,
     QuotaExceeded,
     Refusal,
@@ -55,9 +54,6 @@ from sluicemq.model.message import Message
 from sluicemq.model.rows import DIGEST_MASK
 
 RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
-MAX_WRITER_NAME: Final = 255
-"""Longest name of a writer, in characters."""
-MAX_PARTITIONS: Final = 1 << 20
 
 
 class BatchAnswer(NamedTuple):
@@ -152,9 +148,9 @@ class Batches:
     def find(self, part: BatchPart) -> BatchAnswer | None:
         """Return the result for a part that was written before; None if it is to be written.
 
-        Raises BatchConflict, and LimitExceeded for names and numbers beyond their ranges.
+        The caller checks that names and numbers are in their ranges (codec.BatchPart). Raises
+        BatchConflict.
         """
-        _expect_sane(part)
         writer = self.writers.get(part.writer)
         parts: list[tuple[int, int]] = []
         if writer is not None and part.batch <= writer.batch:
@@ -201,8 +197,8 @@ class Batches:
     ) -> BatchAnswer:
         """Publish all messages of a part that is not written yet, or none; `creator` as in `check`.
 
-        Before any change it raises BatchRefused (with every refusal, see `check`), BatchConflict,
-        BrokerStopping, or LimitExceeded (see `find`). Messages with durability NONE are lost in a
+        Before any change it raises BatchRefused (with every refusal, see `check`), BatchConflict
+        or BrokerStopping. Messages with durability NONE are lost in a
         restart, but the part is not written again.
         """
         answer = self.find(part)
@@ -319,21 +315,6 @@ class Batches:
 def _sum(parts: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Return the digest and the number of rows of all parts together."""
     return sum(digest for digest, _ in parts) & DIGEST_MASK, sum(rows for _, rows in parts)
-
-
-def _expect_sane(part: BatchPart) -> None:
-    if not 0 < len(part.writer) <= MAX_WRITER_NAME:
-        raise LimitExceeded(
-            f"the name of a writer has 1 to {MAX_WRITER_NAME} characters, not {len(part.writer)}"
-        )
-    if not (
-        0 <= part.batch < 1 << 63
-        and 0 <= part.partition < MAX_PARTITIONS
-        and 0 <= part.part < 1 << 32
-        and 0 <= part.digest <= DIGEST_MASK
-        and 0 <= part.rows < 1 << 32
-    ):
-        raise LimitExceeded(f"{_name(part)}: a number is beyond its range")
 
 
 def _name(part: BatchPart) -> str:
