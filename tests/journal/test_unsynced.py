@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.files import read_durable
-from sluicemq.journal.log import MAX_UNSYNCED
+from sluicemq.journal.log import MAX_UNSYNCED, MAX_WAITING
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import TINY, crash, live_of, put, reopen, replace_os, segments_of, take
 
@@ -172,4 +172,18 @@ def test_a_seal_syncs_first(tmp_path: Path) -> None:
     journal.close()
     journal = reopen(tmp_path)
     assert list(live_of(journal)) == [sequence]
+    journal.close()
+
+
+def test_a_journal_is_behind_while_too_many_bytes_wait_for_a_write(tmp_path: Path) -> None:
+    journal = reopen(tmp_path, JournalOptions())
+    put(journal, b"being written")
+    journal.commit(False)
+    for _ in range(MAX_WAITING >> 20):
+        assert not journal.is_behind
+        put(journal, bytes(1 << 20))
+        journal.commit(False)
+    assert journal.is_behind
+    journal.sync()
+    assert not journal.is_behind
     journal.close()

@@ -47,6 +47,7 @@ class Appender:
 
     _parts          buffers, three per record: header, meta with body, padding
     _fill           size of the segment once they are written
+    _submitted      size of the segment once the group being written is on disk
     _live           references of the segment's records, by sequence number (see liveness.py)
     _offsets        offset / 8 of the segment's records, by sequence number
     _next           the next sequence number
@@ -73,6 +74,7 @@ class Appender:
         "_offsets",
         "_parts",
         "_segment",
+        "_submitted",
         "addresses",
     )
 
@@ -99,7 +101,7 @@ class Appender:
         self._liveness.add(segment)
         self._live = segment.live
         self._offsets = segment.offsets
-        self._fill = SEGMENT_HEADER_BYTES
+        self._fill = self._submitted = SEGMENT_HEADER_BYTES
         for number in list(self._forgotten_destinations)[:-MAX_FORGOTTEN]:
             del self._forgotten_destinations[number]
 

@@ -58,6 +58,8 @@ RECLAIM_SECONDS: Final = 10.0
 
 MAX_UNSYNCED: Final = 1 << 20
 """Maximum bytes written without a sync; a group beyond this is synced."""
+MAX_WAITING: Final = 16 << 20
+"""Bytes appended during the write of a group beyond which the journal is behind."""
 
 
 class Group(NamedTuple):
@@ -272,6 +274,10 @@ class FileJournal(Appender):
     def has_pending_records(self) -> bool:
         return bool(self._parts)
 
+    @property
+    def is_behind(self) -> bool:
+        return self._fill - self._submitted > MAX_WAITING
+
     def commit(self, sync: bool = True) -> None:
         if self._in_unit or self._append_error:
             return
@@ -304,6 +310,7 @@ class FileJournal(Appender):
         sync = sync or last or self._unsynced > MAX_UNSYNCED
         if parts or (sync and self._unsynced):
             self._parts = []
+            self._submitted = self._fill
             self._sync_requested = False
             self._group_flags = GROUP_START if sync else 0
             self._last_recorded = self._next - 1

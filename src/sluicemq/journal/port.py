@@ -195,6 +195,11 @@ class Journal(Protocol):
     def has_pending_records(self) -> bool:
         """True if records have been appended that no `commit` has passed on yet."""
 
+    @property
+    def is_behind(self) -> bool:
+        """True if many bytes have been appended that wait for the write of earlier ones: publishers
+        then wait even for messages whose confirmation requires no sync."""
+
     def next_sequence(self) -> int:
         """Return a sequence number for a message that is not journaled."""
 
@@ -353,6 +358,10 @@ class MemoryJournal:
     @property
     def has_pending_records(self) -> bool:
         return self.written < self._next - 1
+
+    @property
+    def is_behind(self) -> bool:
+        return False
 
     def next_sequence(self) -> int:
         sequence = self._next

@@ -356,7 +356,8 @@ class Publisher(Generic[Request]):
     The confirmations of the messages of one read are sent together, in the order of the messages.
 
     accepted      requests of this read to confirm; the session adds those that want an answer
-    last_sync     sequence number of the last message published with durability sync
+    last_sync     sequence number of the last message whose confirmation waits for the disk: those
+                  with durability sync, and all journaled ones while the journal is behind
     parked_bytes  size of the bodies of the messages that wait for capacity
     """
 
@@ -419,7 +420,7 @@ class Publisher(Generic[Request]):
                 return False
         else:
             self._engine.publish(destination, message)
-        if message.durability is _SYNC:
+        if message.durability is _SYNC or (message.durability and self._broker.journal.is_behind):
             self.last_sync = message.sequence
         return True
 

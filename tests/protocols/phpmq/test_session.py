@@ -5,6 +5,7 @@ import zlib
 import pytest
 
 from sluicemq.broker import EngineSettings
+from sluicemq.journal import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.channel import MAX_UNCONFIRMED, MAX_UNREAD
@@ -150,6 +151,19 @@ def test_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harness) -
     harness.run_event_loop()
     assert not peer.transport.paused
     assert len(harness.bodies("q")) == sends
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_reading_pauses_for_lazy_messages_while_the_journal_is_behind(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, is_behind: bool
+) -> None:
+    monkeypatch.setattr(MemoryJournal, "is_behind", is_behind)
+    peer = harness.connect(durability=Durability.LAZY)
+    for _ in range(MAX_UNCONFIRMED // (1 << 20)):
+        peer.session.receive(wire.encode_send(b"q", bytes(1 << 20)))
+    assert peer.transport.paused == is_behind
+    harness.run_event_loop()
+    assert not peer.transport.paused
 
 
 def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harness) -> None:
