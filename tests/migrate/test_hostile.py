@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluicemq.migrate.openmq import inspect_source, parse
+from sluicemq.migrate.openmq import inspect_source, parse_properties
 from sluicemq.migrate.openmq.records import read_objects
-from sluicemq.migrate.phpmq import entries
 from sluicemq.migrate.phpmq import inspect_source as inspect_phpmq
+from sluicemq.migrate.phpmq import read_elements
 from sluicemq.migrate.plan import SET_ASIDE, Plan
 from sluicemq.migrate.source_files import SourceError
 from sluicemq.migrate.transfer import write_set_aside
-from sluicemq.migrate.vibemq import decode
+from sluicemq.migrate.vibemq import decode_json
 from sluicemq.migrate.vibemq import inspect_source as inspect_vibemq
 from tests.migrate import openmq_store as store
 from tests.migrate import test_phpmq, vibemq_store
@@ -72,14 +72,14 @@ def answered(inspect_source: Callable[[], Plan]) -> None:
 @given(st.binary(max_size=400))
 def test_properties(content: bytes) -> None:
     with suppress(SourceError):
-        parse(content, "file")
+        parse_properties(content, "file")
 
 
 @MANY
 @given(st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_settings_in_json(content: bytes) -> None:
     with suppress(SourceError):
-        decode(content, "file")
+        decode_json(content, "file")
 
 
 @MANY
@@ -88,7 +88,7 @@ def test_settings_in_json(content: bytes) -> None:
 )
 def test_settings_in_xml(content: bytes) -> None:
     with suppress(SourceError):
-        entries(content, "file")
+        read_elements(content, "file")
 
 
 @MANY

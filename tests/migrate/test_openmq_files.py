@@ -12,10 +12,10 @@ from sluicemq.migrate.openmq import (
     AccessRules,
     OpenmqAccount,
     add_accounts,
-    parse,
+    parse_properties,
     read_accounts,
 )
-from sluicemq.migrate.openmq.records import ParsedObject, read_objects, records
+from sluicemq.migrate.openmq.records import ParsedObject, read_objects, read_records
 from sluicemq.migrate.openmq.transactions import LoggedAck, read_states
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceFile
@@ -48,13 +48,13 @@ from tests.migrate.openmq_store import Instance, packet, record, stored
     ],
 )
 def test_a_property(line: str, key: str, text: str) -> None:
-    properties = parse(line.encode("latin-1"), "file")
+    properties = parse_properties(line.encode("latin-1"), "file")
     assert properties[key].value == text
     assert properties[key].location == "file, line 1"
 
 
 def test_comments_are_ignored_and_the_last_value_counts() -> None:
-    properties = parse(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
+    properties = parse_properties(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
     assert {key: (value.value, value.location) for key, value in properties.items()} == {
         "a": ("ü# no comment", "file, line 5")
     }
@@ -62,7 +62,7 @@ def test_comments_are_ignored_and_the_last_value_counts() -> None:
 
 def test_broken_escape_is_reported_with_its_line() -> None:
     with pytest.raises(Damage, match="file, line 2"):
-        parse(b"a=b\nc=\\u12", "file")
+        parse_properties(b"a=b\nc=\\u12", "file")
 
 
 # --- Java objects --------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_invalid_stream_is_an_error(data: bytes) -> None:
 
 def spans(path: Path, damages: list[Damage]) -> list[bytes]:
     with SourceFile.open(path) as data:
-        return [data.read(span.position, 3) for span in records(data, damages.append)]
+        return [data.read(span.position, 3) for span in read_records(data, damages.append)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -248,7 +248,7 @@ def permitted(rules: str, account: OpenmqAccount = ANNA) -> dict[str, set[str]]:
     """Return the permissions that a user gets from the rules, by pattern."""
     plan = Plan(kind="openmq", source_path=Path("/"), destinations=dict(DESTINATIONS))
     text = f"connection.NORMAL.allow.user=*\n{rules}"
-    add_accounts(plan, [account], AccessRules(parse(text.encode(), "rules")))
+    add_accounts(plan, [account], AccessRules(parse_properties(text.encode(), "rules")))
     permissions = plan.users[account.name].permissions
     return {p.pattern: {str(o) for o in p.operations} for p in permissions}
 
@@ -300,7 +300,9 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
         "etc/passwd", b"root:-1:admin:1\nanna:a1:user:1\nold:b2::0\nb d:c3:user:1\n"
     )
     add_accounts(
-        plan, read_accounts(file, plan), AccessRules(parse(store.ACCESS.encode(), "rules"))
+        plan,
+        read_accounts(file, plan),
+        AccessRules(parse_properties(store.ACCESS.encode(), "rules")),
     )
     assert [(name, user.superuser) for name, user in plan.users.items()] == [
         ("root", True),
@@ -311,7 +313,7 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
 
 def test_without_access_control_all_users_get_all_permissions(instance: Instance) -> None:
     plan = Plan(kind="openmq", source_path=instance.path)
-    add_accounts(plan, [ANNA], AccessRules(parse(UNRESTRICTED, "rules")))
+    add_accounts(plan, [ANNA], AccessRules(parse_properties(UNRESTRICTED, "rules")))
     (permission,) = plan.users["anna"].permissions
     assert permission.pattern == "*"
     assert Operation.DELETE not in permission.operations

@@ -84,7 +84,7 @@ def inspect_source(source: Path, store: Path | None) -> Plan:
 # --- the configuration -------------------------------------------------------------------------
 
 
-def entries(content: bytes, file: str) -> list[ConfigElement]:
+def read_elements(content: bytes, file: str) -> list[ConfigElement]:
     """Return the elements that have attributes, in order. Raises Damage with the line."""
     elements: list[ConfigElement] = []
     path: list[str] = []
@@ -122,7 +122,7 @@ def entries(content: bytes, file: str) -> list[ConfigElement]:
 def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
     """Fill in settings; return the path of the store if it is not known already."""
     listeners: dict[tuple[str, str], dict[str, SourceSetting]] = {}
-    for entry in entries(plan.change_detector.read_settings(source), str(source)):
+    for entry in read_elements(plan.change_detector.read_settings(source), str(source)):
         location = f"{'/'.join(entry.path)} in line {entry.line}"
         name = entry.attributes.get("name", "")
         value = entry.attributes.get("value", "")
@@ -149,7 +149,7 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
             case _:
                 plan.skip("setting", location, "it has no effect")
     for (server, listener_type), values in listeners.items():
-        _listen(SourceSettings(plan, values), server, listener_type)
+        _add_listener(SourceSettings(plan, values), server, listener_type)
     return store
 
 
@@ -179,7 +179,7 @@ def _store_path(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
     )
 
 
-def _listen(settings: SourceSettings, server: str, listener_type: str) -> None:
+def _add_listener(settings: SourceSettings, server: str, listener_type: str) -> None:
     plan = settings.plan
     scheme = _SERVERS[server]
     section = f"servers/{server}/{listener_type}"
@@ -229,14 +229,14 @@ def _read_store(plan: Plan, store: Path) -> None:
             "SELECT CAST(queueName AS BLOB), COUNT(*) FROM queue GROUP BY 1"
         ):
             plan.counts[_address(name)] += count
-    plan.read_messages = lambda: _messages(store, change_detector)
+    plan.read_messages = lambda: _read_messages(store, change_detector)
 
 
 def _address(name: object) -> Address:
     return Address(Kind.QUEUE, decode_name(name if isinstance(name, bytes) else b""))
 
 
-def _messages(store: Path, change_detector: ChangeDetector) -> Iterator[SourceMessage]:
+def _read_messages(store: Path, change_detector: ChangeDetector) -> Iterator[SourceMessage]:
     with open_database(store, change_detector) as connection:
         rows = connection.execute(
             "SELECT rowid, CAST(messageId AS BLOB), CAST(queueName AS BLOB), CAST(content AS BLOB),"

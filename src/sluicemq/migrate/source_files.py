@@ -106,7 +106,7 @@ class ByteReader:
 
     @property
     def remaining(self) -> int:
-        """Return the number of unread bytes."""
+        """Number of unread bytes."""
         return len(self.data) - self.position
 
 

@@ -22,8 +22,8 @@ Rows of the source that are set aside are not imported but written to a file in 
 
     set-aside-vibemq.jsonl    {"sort": "dropped", "reason": "…", "table": "messages", "id": …}
 
-A line is one row of the source in JSON: why it is there, and its columns. Text stands as it is,
-bytes that are not UTF-8 as {"base64": "…"}. A later run whose rows differ writes a file of its own,
+A line is one row of the source in JSON: the reason, and its columns. Text is unchanged; bytes that
+are not UTF-8 are written as {"base64": "…"}. A later run whose rows differ writes another file,
 `set-aside-vibemq-2.jsonl`; no file is ever changed.
 """
 
@@ -90,7 +90,7 @@ _CREATORS: Final = {
 MAX_CLASHES: Final = 10
 """Maximum number of names in an error."""
 
-_OTHER: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
+_OTHER_KIND: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
 
 
 class Interrupted(SluiceError):
@@ -163,7 +163,7 @@ def _check_names(plan: Plan, existing: Collection[Address]) -> None:
     clashes = [
         f"{address.kind.name.lower()} {address.name}"
         for address in sorted({*plan.destinations, *plan.counts})
-        if Address(_OTHER[address.kind], address.name) in existing
+        if Address(_OTHER_KIND[address.kind], address.name) in existing
     ]
     if clashes:
         names = ", ".join(clashes[:MAX_CLASHES])
@@ -485,7 +485,7 @@ def write_set_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> P
         with open(fd, "wb") as file:
             for row in plan.read_set_aside():
                 pause()
-                columns = {name: _encodable(value) for name, value in row.row.items()}
+                columns = {name: _encode_column(value) for name, value in row.row.items()}
                 file.write(
                     msgspec.json.encode({"sort": row.category, "reason": row.reason, **columns})
                     + b"\n"
@@ -503,7 +503,7 @@ def write_set_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> P
         temporary.unlink(missing_ok=True)
 
 
-def _encodable(value: object) -> object:
+def _encode_column(value: object) -> object:
     """Return a column's value as a JSON value."""
     if isinstance(value, bytes):
         try:

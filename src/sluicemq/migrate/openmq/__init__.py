@@ -3,7 +3,7 @@
 <instance>/props/config.properties      this module
            etc/passwd                   this module
            etc/accesscontrol.properties this module
-           lock                         there while the broker runs
+           lock                         exists while the broker runs
            fs370/destination            store.py     over records.py
                  interest
                  message/<destination>/vrfile, 0, 1, …
@@ -98,7 +98,7 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
     """Read the instance into a plan.
 
     ignore_lock   a lock file is left over from a broker that was killed
-    skip_damaged  list what is damaged in the store, and go on
+    skip_damaged  report damage in the store and continue
 
     Raises SourceError.
     """
@@ -170,7 +170,7 @@ def locate(source: Path) -> Path:
 # --- conversions -------------------------------------------------------------------------------
 
 _UNITS: Final = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-_BEHAVIOURS: Final = dict(
+_BEHAVIORS: Final = dict(
     zip(
         ("FLOW_CONTROL", "REMOVE_OLDEST", "REJECT_NEWEST", "REMOVE_LOW_PRIORITY"),
         OVERFLOW.values(),
@@ -179,7 +179,7 @@ _BEHAVIOURS: Final = dict(
 )
 
 
-def _size(value: str) -> int:
+def _parse_size(value: str) -> int:
     """Convert a size such as `10m` to bytes; -1 is no limit."""
     digits = value.lower()
     try:
@@ -188,7 +188,7 @@ def _size(value: str) -> int:
         raise ValueError("is not a size") from None
 
 
-def _limit(value: str) -> int:
+def _parse_limit(value: str) -> int:
     return max(0, number(value))
 
 
@@ -197,19 +197,19 @@ def is_true(value: str) -> bool:
     return value.lower() == "true"
 
 
-def _off(value: str) -> bool | None:
-    """Return False for a setting that is switched off, which is not the default."""
+def _disabled(value: str) -> bool | None:
+    """Return False if a setting that is enabled by default is disabled."""
     return None if is_true(value) else False
 
 
-def _milliseconds(value: str) -> int | None:
+def _parse_seconds(value: str) -> int | None:
     seconds = positive(value)
     return seconds * 1000 if seconds else None
 
 
-def _behaviour(value: str) -> Overflow:
+def _parse_behavior(value: str) -> Overflow:
     try:
-        return _BEHAVIOURS[value.upper()]
+        return _BEHAVIORS[value.upper()]
     except KeyError:
         raise ValueError("is not a limit behavior") from None
 
@@ -217,20 +217,20 @@ def _behaviour(value: str) -> Overflow:
 _COMMON: Final = "imq.autocreate.destination."
 _RULES: Final = {
     "imq.message.max_size": SettingRule(
-        "limits.max_frame_bytes", lambda value: _size(value) or None
+        "limits.max_frame_bytes", lambda value: _parse_size(value) or None
     ),
-    "imq.autocreate.queue": SettingRule("broker.auto_create_queues", _off),
-    "imq.autocreate.topic": SettingRule("broker.auto_create_topics", _off),
-    "imq.autocreate.reaptime": SettingRule("broker.destination_idle_timeout", _milliseconds),
+    "imq.autocreate.queue": SettingRule("broker.auto_create_queues", _disabled),
+    "imq.autocreate.topic": SettingRule("broker.auto_create_topics", _disabled),
+    "imq.autocreate.reaptime": SettingRule("broker.destination_idle_timeout", _parse_seconds),
     "imq.metrics.topic.interval": SettingRule("jmq.metrics_interval", positive),
     "imq.metrics.topic.enabled": SettingRule(
         "jmq.metrics_interval", lambda value: None if is_true(value) else 0
     ),
     "imq.log.level": SettingRule("logging.level", log_level),
-    f"{_COMMON}maxNumMsgs": SettingRule("default.max_messages", _limit),
-    f"{_COMMON}maxTotalMsgBytes": SettingRule("default.max_bytes", _size),
-    f"{_COMMON}maxBytesPerMsg": SettingRule("default.max_message_bytes", _size),
-    f"{_COMMON}limitBehavior": SettingRule("default.overflow", _behaviour),
+    f"{_COMMON}maxNumMsgs": SettingRule("default.max_messages", _parse_limit),
+    f"{_COMMON}maxTotalMsgBytes": SettingRule("default.max_bytes", _parse_size),
+    f"{_COMMON}maxBytesPerMsg": SettingRule("default.max_message_bytes", _parse_size),
+    f"{_COMMON}limitBehavior": SettingRule("default.overflow", _parse_behavior),
     f"{_COMMON}useDMQ": SettingRule("default.dead_letter", is_true),
     "imq.ping.interval": SettingRule("listener.ping_interval", positive),
     # Open MQ uses one thread per connection
@@ -295,11 +295,11 @@ def migrate_settings(settings: SourceSettings, instance: str, requires_login: bo
         max_consumers=max_consumers,
         dead_letter_queue=DEAD_MESSAGES.name if settings.defaults.get("dead_letter", True) else "",
     )
-    _listen(settings, requires_login)
+    _add_listeners(settings, requires_login)
     settings.report_unmigrated(_REASONS)
 
 
-def _listen(settings: SourceSettings, requires_login: bool) -> None:
+def _add_listeners(settings: SourceSettings, requires_login: bool) -> None:
     plan = settings.plan
     port = settings.take("imq.portmapper.port", number, PORT)
     service = settings.take("imq.jms.tcp.port", number, 0)
@@ -339,10 +339,10 @@ _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 def read_properties(file: Path, plan: Plan) -> dict[str, SourceSetting]:
     """Read a property file. Raises SourceError."""
-    return parse(plan.change_detector.read_settings(file), str(file))
+    return parse_properties(plan.change_detector.read_settings(file), str(file))
 
 
-def parse(content: bytes, file: str) -> dict[str, SourceSetting]:
+def parse_properties(content: bytes, file: str) -> dict[str, SourceSetting]:
     """Parse values by key; of a repeated key the last one counts. Raises Damage with the line."""
     settings: dict[str, SourceSetting] = {}
     line = 1
@@ -351,7 +351,7 @@ def parse(content: bytes, file: str) -> dict[str, SourceSetting]:
         pair = _PAIR.fullmatch(logical_line)
         if pair is not None and logical_line and match[1][0] not in "#!":
             location = f"{file}, line {line}"
-            key, value = _unescaped(pair[1], location), _unescaped(pair[2], location)
+            key, value = _unescape(pair[1], location), _unescape(pair[2], location)
             visible_value = "" if "password" in key.lower() else f"={value}"
             settings[key] = SourceSetting(
                 key, value, location, f"{key}{visible_value} (line {line})"
@@ -360,7 +360,7 @@ def parse(content: bytes, file: str) -> dict[str, SourceSetting]:
     return settings
 
 
-def _unescaped(raw: str, location: str) -> str:
+def _unescape(raw: str, location: str) -> str:
     def plain(match: re.Match[str]) -> str:
         escape = match[1]
         if escape == "u":
@@ -407,20 +407,22 @@ def _read_access(settings: SourceSettings, instance: Path) -> None:
     if repository != "file":
         plan.skip("users", f"of the {repository} repository", "add them with `sluicemq users add`")
         return
-    passwd = _file(settings, instance, "imq.user_repository.file", "passwd")
+    passwd = _find_file(settings, instance, "imq.user_repository.file", "passwd")
     if passwd is None:
         return
-    rules = AccessRules(parse(UNRESTRICTED, "without access control"))
+    rules = AccessRules(parse_properties(UNRESTRICTED, "without access control"))
     if settings.take("imq.accesscontrol.enabled", is_true, True):
         prefix = "imq.accesscontrol.file"
-        access_control = _file(settings, instance, prefix, "accesscontrol.properties")
+        access_control = _find_file(settings, instance, prefix, "accesscontrol.properties")
         if access_control is None:
             return  # without the rules the users' rights are unknown
         rules = read_rules(access_control, plan)
     add_accounts(plan, read_accounts(passwd, plan), rules)
 
 
-def _file(settings: SourceSettings, instance: Path, prefix: str, default_name: str) -> Path | None:
+def _find_file(
+    settings: SourceSettings, instance: Path, prefix: str, default_name: str
+) -> Path | None:
     """Return a file of the instance's own directory, or of the configured one."""
     plan = settings.plan
     configured = settings.take(f"{prefix}.dirpath", str, "")
@@ -528,14 +530,14 @@ def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules) 
             record = UserRecord(
                 digest=account.digest,
                 superuser=rules.allows(account, "connection.*", "connection.ADMIN"),
-                permissions=tuple(_permissions(plan, account, rules, addresses)),
+                permissions=tuple(_permissions_of(plan, account, rules, addresses)),
                 created=now,
                 updated=now,
             )
             plan.users.setdefault(account.name, record)
 
 
-def _permissions(
+def _permissions_of(
     plan: Plan, account: OpenmqAccount, rules: AccessRules, addresses: set[Address]
 ) -> list[Permission]:
     if not rules.allows(account, "connection.*", "connection.NORMAL"):

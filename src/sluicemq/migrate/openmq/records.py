@@ -12,7 +12,7 @@ A file of records (`vrfile`, `destination`, `interest`, `txn`, …):
 A record whose cookie is not 0 was being written when the broker ended.
 
 A directory of items has a file of records with items of `size:i32 data attachment`, and for each
-large item a file of its own (`0`, `1`, …):
+large item a separate file (`0`, `1`, …):
 
     0 tag: 0004 and GOOD, FREE or "...."  6 size:i64  data  size:i64  attachment
 
@@ -65,7 +65,7 @@ _TAG_SIZE: Final = 14
 
 _NUMERIC: Final = re.compile(r"[0-9]{1,10}\Z")
 _RECORD_MAGIC_BYTES: Final = RECORD_MAGIC.to_bytes(4, "big")
-_SEARCHED: Final = 1 << 20
+_SEARCH_WINDOW: Final = 1 << 20
 
 _INTERRUPTED: Final = "the broker was killed while it wrote this, so its sender received no reply"
 
@@ -92,7 +92,7 @@ class DataRange(NamedTuple):
     size: int
 
 
-def records(data: SourceFile, on_damage: DamageHandler) -> Iterator[DataRange]:
+def read_records(data: SourceFile, on_damage: DamageHandler) -> Iterator[DataRange]:
     """Yield the records in use of a file of records that were written to their end. A file with an
     invalid header has none."""
     if not data.size:
@@ -119,7 +119,7 @@ def records(data: SourceFile, on_damage: DamageHandler) -> Iterator[DataRange]:
                 raise data.damage(position, f"a record cannot have {size} bytes here")
         except Damage as error:
             on_damage(error)
-            position = _next_record(data, position + 1)
+            position = _find_next_record(data, position + 1)
             continue
         start = position + _RECORD_HEADER_SIZE
         if state == _IN_USE and cookie:
@@ -129,15 +129,15 @@ def records(data: SourceFile, on_damage: DamageHandler) -> Iterator[DataRange]:
         position += size
 
 
-def _next_record(data: SourceFile, position: int) -> int:
+def _find_next_record(data: SourceFile, position: int) -> int:
     """Return the position of the next possible record; the end if there is none."""
     # a magic number may begin in one part and end in the next
-    window = _SEARCHED + len(_RECORD_MAGIC_BYTES) - 1
+    window = _SEARCH_WINDOW + len(_RECORD_MAGIC_BYTES) - 1
     while position < data.size:
         offset = data.read(position, min(window, data.size - position)).find(_RECORD_MAGIC_BYTES)
         if offset >= 0:
             return position + offset
-        position += _SEARCHED
+        position += _SEARCH_WINDOW
     return data.size
 
 
@@ -157,7 +157,7 @@ class StoredItem(NamedTuple):
         return ByteReader(self.file.read(self.data.position, self.data.size), location)
 
 
-def stored_items(
+def read_items(
     directory: Path, on_damage: DamageHandler, change_detector: ChangeDetector
 ) -> Iterator[StoredItem]:
     """Read the items of a directory; there are none in a missing one."""
@@ -168,12 +168,12 @@ def stored_items(
         if path.exists():
             change_detector.record_state(path)
             with SourceFile.open(path) as file:
-                read = _items if path.name == VRFILE else _large
+                read = _read_small_items if path.name == VRFILE else _read_large_item
                 yield from read(file, on_damage)
 
 
-def _items(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
-    for record in records(file, on_damage):
+def _read_small_items(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
+    for record in read_records(file, on_damage):
         with handle_damage(on_damage):
             (size,) = file.unpack(">i", record.position)
             start = record.position + 4
@@ -183,7 +183,7 @@ def _items(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
             yield StoredItem(file, DataRange(start, size), DataRange(start + size, attachment_size))
 
 
-def _large(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
+def _read_large_item(file: SourceFile, on_damage: DamageHandler) -> Iterator[StoredItem]:
     with handle_damage(on_damage):
         if file.size < _TAG_SIZE:
             return
@@ -235,12 +235,12 @@ class MapEntry(NamedTuple):
     location: str
 
 
-def entries(path: Path, on_damage: DamageHandler) -> Iterator[MapEntry]:
+def read_map(path: Path, on_damage: DamageHandler) -> Iterator[MapEntry]:
     """Read a map from a file of records; a missing file is an empty map."""
     if not path.exists():
         return
     with SourceFile.open(path) as data:
-        for record in records(data, on_damage):
+        for record in read_records(data, on_damage):
             location = f"{path}, record at byte {record.position}"
             with handle_damage(on_damage):
                 raw = data.read(record.position, record.size)
@@ -250,8 +250,8 @@ def entries(path: Path, on_damage: DamageHandler) -> Iterator[MapEntry]:
 
 @dataclass(slots=True)
 class JavaClass:
-    """A class as described by a stream. `fields` are (type, name); `lineage` has its superclasses,
-    topmost first, and itself."""
+    """A class as described by a stream. `fields` are (type, name); `lineage` contains its
+    superclasses, topmost first, and the class itself."""
 
     name: str
     flags: int = 0
@@ -263,7 +263,7 @@ class ParsedObject(dict[str, Any]):
     """An object: the values of its fields by name, those of the classes it extends included.
 
     name         of its class, with the package
-    custom_data  what its classes have written besides: bytes, and objects
+    custom_data  bytes and objects that the writeObject methods of its classes have written
     """
 
     def __init__(self, name: str) -> None:
@@ -273,11 +273,11 @@ class ParsedObject(dict[str, Any]):
 
     @property
     def written(self) -> bytes:
-        """Return the first bytes of `custom_data`, which an Externalizable begins with."""
+        """First bytes of `custom_data`; an Externalizable begins with them."""
         first = self.custom_data[0] if self.custom_data else b""
         return first if isinstance(first, bytes) else b""
 
-    def inner(self) -> list[ParsedObject]:
+    def custom_objects(self) -> list[ParsedObject]:
         """Return the objects of `custom_data`."""
         return [item for item in self.custom_data if isinstance(item, ParsedObject)]
 
@@ -295,7 +295,7 @@ def read_objects(data: bytes, count: int, location: str) -> tuple[list[Any], int
     reader = _ObjectReader(data)
     try:
         reader.header()
-        return [reader.content(0) for _ in range(count)], reader.position
+        return [reader.read_content(0) for _ in range(count)], reader.position
     except SerialError as error:
         raise Damage(f"{location}, at {reader.position} of {len(data)} bytes: {error}") from None
 
@@ -305,7 +305,7 @@ class _ObjectReader(StreamReader):
 
     __slots__ = ()
 
-    def content(self, depth: int) -> Any:
+    def read_content(self, depth: int) -> Any:
         """Read one value; `_END` at the end of a class's own data."""
         self.count()
         if depth > MAX_DEPTH:
@@ -321,18 +321,18 @@ class _ObjectReader(StreamReader):
             case 0x71:
                 return self.reference()
             case 0x72:
-                return self._class(depth)
+                return self._read_class(depth)
             case 0x73:
-                return self._object(depth)
+                return self._read_object(depth)
             case 0x75:
-                return self._array(depth)
+                return self._read_array(depth)
             case 0x78:
                 return _END
             case 0x7E:
-                return self._enum(depth)
+                return self._read_enum(depth)
         raise SerialError(f"{code:#x} begins no value")
 
-    def _class(self, depth: int) -> JavaClass:
+    def _read_class(self, depth: int) -> JavaClass:
         java_class = self.add_handle(JavaClass(self.text()))
         self.take(8)  # serialVersionUID
         java_class.flags = self.number(U8)
@@ -340,13 +340,13 @@ class _ObjectReader(StreamReader):
             type_code = chr(self.number(U8))
             name = self.text()
             if type_code in "L[":
-                self.content(depth + 1)  # class name, as text
+                self.read_content(depth + 1)  # class name, as text
             elif type_code not in _PRIMITIVES:
                 raise SerialError(f"the field {name!r} has no known type")
             java_class.fields.append((type_code, name))
-        while self.content(depth + 1) is not _END:
+        while self.read_content(depth + 1) is not _END:
             pass
-        parent = self.content(depth + 1)
+        parent = self.read_content(depth + 1)
         if parent is not None:
             java_class.lineage += _expect_class(parent).lineage
         java_class.lineage.append(java_class)
@@ -354,51 +354,51 @@ class _ObjectReader(StreamReader):
             raise SerialError("classes are nested too deep")
         return java_class
 
-    def _object(self, depth: int) -> ParsedObject:
-        java_class = _expect_class(self.content(depth + 1))
+    def _read_object(self, depth: int) -> ParsedObject:
+        java_class = _expect_class(self.read_content(depth + 1))
         parsed_object = self.add_handle(ParsedObject(java_class.name))
         if java_class.flags & _EXTERNALIZABLE:
             if not java_class.flags & _BLOCK_DATA:
                 raise SerialError(f"an object of {java_class.name} cannot be read")
-            self._more(parsed_object, depth)
+            self._read_custom_data(parsed_object, depth)
             return parsed_object
         for ancestor in java_class.lineage:
             if ancestor.flags & _SERIALIZABLE:
                 for type_code, name in ancestor.fields:
-                    parsed_object[name] = self._value(type_code, depth)
+                    parsed_object[name] = self._read_value(type_code, depth)
                 if ancestor.flags & _WRITE_METHOD:
-                    self._more(parsed_object, depth)
+                    self._read_custom_data(parsed_object, depth)
         return parsed_object
 
-    def _more(self, parsed_object: ParsedObject, depth: int) -> None:
-        while (value := self.content(depth + 1)) is not _END:
+    def _read_custom_data(self, parsed_object: ParsedObject, depth: int) -> None:
+        while (value := self.read_content(depth + 1)) is not _END:
             parsed_object.custom_data.append(value)
 
-    def _value(self, type_code: str, depth: int) -> Any:
+    def _read_value(self, type_code: str, depth: int) -> Any:
         layout = _PRIMITIVES.get(type_code)
         if layout is not None:
             return self.number(layout)
-        value = self.content(depth + 1)
+        value = self.read_content(depth + 1)
         if value is _END or isinstance(value, bytes):
             raise SerialError("the value of a field is expected here")
         return value
 
-    def _array(self, depth: int) -> list[Any]:
-        java_class = _expect_class(self.content(depth + 1))
+    def _read_array(self, depth: int) -> list[Any]:
+        java_class = _expect_class(self.read_content(depth + 1))
         values: list[Any] = self.add_handle([])
         size = self.number(I32)
         if size < 0:
             raise SerialError(f"an array announces {size} values")
         self.count(size)
         for _ in range(size):
-            values.append(self._value(java_class.name[1:2] or "L", depth))
+            values.append(self._read_value(java_class.name[1:2] or "L", depth))
         return values
 
-    def _enum(self, depth: int) -> str:
-        java_class = _expect_class(self.content(depth + 1))
+    def _read_enum(self, depth: int) -> str:
+        java_class = _expect_class(self.read_content(depth + 1))
         index = len(self.handles)
         self.add_handle(None)
-        constant = self.content(depth + 1)
+        constant = self.read_content(depth + 1)
         if not isinstance(constant, str):
             raise SerialError(f"a constant of {java_class.name} has no name")
         self.handles[index] = constant

@@ -28,7 +28,7 @@ saved by a checkpoint, then the log; or the state files of stores without that l
 | maxActiveCount,               | active_consumers; max_consumers, if there may not be any number  |
 | maxFailoverCount              | that stand by                                                    |
 | useDMQ                        | dead letters go to mq.sys.dmq                                    |
-| maxPrefetch                   | how much a consumer asks for is the listener's `prefetch`        |
+| maxPrefetch                   | reported; see `prefetch` of the listener                         |
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from sluicemq.migrate.openmq.records import (
     DamageHandler,
     MapEntry,
     StoredItem,
-    entries,
     handle_damage,
-    stored_items,
+    read_items,
+    read_map,
     uid_number,
 )
 from sluicemq.migrate.openmq.transactions import (
@@ -125,11 +125,11 @@ _REASONS: Final = {
 }
 
 StoredT = TypeVar("StoredT", bound=msgspec.Struct)
-Id = tuple[str, bytes]
+StoreKey = tuple[str, bytes]
 """Key of a message in the store: its destination's unique name and its SysMessageID."""
 DIRECTORIES: Final = ("fs370", "fs350")
 """Directories of the store within an instance, newest first."""
-OLDER: Final = "filestore"
+OLDEST_DIRECTORY: Final = "filestore"
 
 _UNROUTED: Final = (
     "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
@@ -187,7 +187,7 @@ class StoredSubscription(msgspec.Struct, rename="camel"):
     jmsshared: bool = False
 
 
-def _stored(entry: MapEntry, record_class: type[StoredT], record_name: str) -> StoredT:
+def _convert(entry: MapEntry, record_class: type[StoredT], record_name: str) -> StoredT:
     try:
         return msgspec.convert(entry.value, record_class)
     except msgspec.ValidationError:
@@ -211,7 +211,7 @@ def consumer_limits(active: int, backup: int) -> tuple[int, int]:
 def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
     """Read an entry of the list of destinations, and add it to the plan if an administrator created
     it. Returns None for a temporary destination, whose messages are not migrated. Raises Damage."""
-    record = _stored(entry, StoredDestination, "destination")
+    record = _convert(entry, StoredDestination, "destination")
     if not record.uid.name:
         raise Damage(f"{entry.location}: a destination has no name")
     address = Address(Kind.QUEUE if record.uid.is_queue else Kind.TOPIC, record.uid.name)
@@ -226,8 +226,8 @@ def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
         )
         plan.destinations[address] = DestinationSettings(
             max_messages=max(0, record.count_limit),
-            max_bytes=_bytes(record.memory_limit),
-            max_message_bytes=_bytes(record.msg_size_limit),
+            max_bytes=_byte_limit(record.memory_limit),
+            max_message_bytes=_byte_limit(record.msg_size_limit),
             overflow=OVERFLOW.get(record.limit, Overflow.REJECT),
             active_consumers=active_consumers,
             max_consumers=max_consumers,
@@ -237,7 +237,7 @@ def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
     return address
 
 
-def _bytes(limit: SizeString | None) -> int:
+def _byte_limit(limit: SizeString | None) -> int:
     return max(0, limit.bytes) if limit is not None else 0
 
 
@@ -272,7 +272,7 @@ def read_subscription(
     """Read an entry of the list of interests. Returns the number by which messages refer to it, and
     its equivalents: one for each topic that a wildcard matches, or one of the topic that keeps
     wildcards. Raises Damage."""
-    record = _stored(entry, StoredSubscription, "durable subscription")
+    record = _convert(entry, StoredSubscription, "durable subscription")
     number = uid_number(entry.key, entry.location)
     if record.dest.is_queue or not record.dest.name or not record.durable_name:
         raise Damage(f"{entry.location}: the record is not a durable subscription")
@@ -336,10 +336,10 @@ def read_store(plan: Plan, instance: Path, on_damage: DamageHandler) -> None:
     directory = next((instance / name for name in DIRECTORIES if (instance / name).is_dir()), None)
     if directory is not None:
         _Store(plan, directory, on_damage).read()
-    elif (instance / OLDER).is_dir():
+    elif (instance / OLDEST_DIRECTORY).is_dir():
         raise SourceError(
-            f"{instance / OLDER}: this is the store of a version before 3.5; let Open MQ 4 or 5 "
-            "upgrade it first"
+            f"{instance / OLDEST_DIRECTORY}: this is the store of a version before 3.5; let Open "
+            "MQ 4 or 5 upgrade it first"
         )
     else:
         plan.skip("messages", "all", f"there is no {DIRECTORIES[0]} in {instance}: no file store")
@@ -357,7 +357,7 @@ class _Store:
     _directory: Path
     _on_damage: DamageHandler
     _addresses: dict[str, Address] = field(default_factory=dict)
-    _messages: dict[Id, StoredMessage] = field(default_factory=dict)
+    _messages: dict[StoreKey, StoredMessage] = field(default_factory=dict)
     _names: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def read(self) -> None:
@@ -382,14 +382,14 @@ class _Store:
 
     def _read_destinations(self) -> None:
         plan = self._plan
-        for entry in entries(self._directory / "destination", self._on_damage):
+        for entry in read_map(self._directory / "destination", self._on_damage):
             with handle_damage(self._on_damage):
                 address = read_destination(plan, entry)
                 if address is not None:
                     self._addresses[unique_name(address)] = address
         for key, address in self._addresses.items():
             items = self._directory / MESSAGES / _directory_name(key)
-            for item in stored_items(items, self._on_damage, plan.change_detector):
+            for item in read_items(items, self._on_damage, plan.change_detector):
                 with handle_damage(self._on_damage):
                     self._index_message(address, item)
 
@@ -419,7 +419,7 @@ class _Store:
         topics = [
             address.name for address in self._addresses.values() if address.kind is Kind.TOPIC
         ]
-        for entry in entries(self._directory / "interest", self._on_damage):
+        for entry in read_map(self._directory / "interest", self._on_damage):
             with handle_damage(self._on_damage):
                 number, subscriptions = read_subscription(self._plan, entry, topics)
                 self._plan.subscriptions += subscriptions
@@ -518,7 +518,9 @@ class _Store:
                     plan.counts[stored_message.address] += 1
                 elif reason:
                     skipped_counts[str(stored_message.address), reason] += 1
-        messages.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
+        messages.sort(
+            key=lambda pair: (unique_name(pair[0].address), _sending_order(pair[0].sysid))
+        )
         plan.read_messages = lambda: self._imports(messages)
         for (name, reason), count in skipped_counts.items():
             plan.skip("messages", f"{count} of {name}", reason)
@@ -557,7 +559,7 @@ class _Store:
     def _add_prepared(self, transactions: list[LoggedTransaction]) -> None:
         """Add the transactions, and remove the messages they have acknowledged from the others."""
         plan = self._plan
-        acked_messages: dict[Id, SourceMessage] = {}
+        acked_messages: dict[StoreKey, SourceMessage] = {}
         for transaction in transactions:
             if len(transaction.xid) != XID_SIZE:
                 plan.skip(
@@ -582,7 +584,7 @@ class _Store:
             del self._messages[identity]
 
     def _reserve_acked(
-        self, ack: LoggedAck, acked_messages: dict[Id, SourceMessage]
+        self, ack: LoggedAck, acked_messages: dict[StoreKey, SourceMessage]
     ) -> tuple[SourceMessage, str] | None:
         identity = (ack.destination, ack.sysid)
         stored_message = self._messages.get(identity)
@@ -613,7 +615,7 @@ def _source_message(
     )
 
 
-def _age(sysid: bytes) -> tuple[int, int, bytes]:
+def _sending_order(sysid: bytes) -> tuple[int, int, bytes]:
     timestamp, sequence = unpack_from(">q20xi", sysid)
     return timestamp, sequence, sysid
 

@@ -47,9 +47,9 @@ from sluicemq.migrate.openmq.records import (
     DamageHandler,
     MapEntry,
     ParsedObject,
-    entries,
     handle_damage,
-    stored_items,
+    read_items,
+    read_map,
     uid_number,
 )
 from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
@@ -114,11 +114,13 @@ def read_log(directory: Path) -> tuple[list[Event], int]:
     events: list[Event | None] = []
     if path.exists():
         with SourceFile.open(path) as data:
-            events += (_event(ByteReader(body, location)) for location, body in _bodies(data))
+            events += (
+                _read_event(ByteReader(body, location)) for location, body in _read_bodies(data)
+            )
     return [event for event in events if event is not None], events.count(None)
 
 
-def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
+def _read_bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
     if not data.size:
         return
     magic, version, _, position, _, checkpoint, _, cookie = data.unpack(">IhhqqqqQ", 0)
@@ -138,7 +140,7 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
         location = f"{data.path}, record at byte {position}"
         if record_type == _COMPOUND:
             cursor = ByteReader(body, location)
-            for _ in range(_count(cursor)):
+            for _ in range(_read_count(cursor)):
                 _, inner_size = cursor.unpack(">ii")
                 yield location, cursor.take(inner_size)
         else:
@@ -147,24 +149,24 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
         position = start + size
 
 
-def _event(cursor: ByteReader) -> Event | None:
+def _read_event(cursor: ByteReader) -> Event | None:
     """Read an event; None for transactions that span several brokers."""
     kind, subtype = cursor.unpack(">BB")
     match kind, subtype:
         case (1, 0):
-            return _transaction(cursor)._replace(state=COMMITTED)
+            return _read_transaction(cursor)._replace(state=COMMITTED)
         case (1, 1):
-            return _transaction(cursor)._replace(state=PREPARED)
+            return _read_transaction(cursor)._replace(state=PREPARED)
         case (1, 2):
-            return _described(cursor)
+            return _read_details(cursor)
         case (2 | 3, _):
             return None
         case (4, _):
-            return LoggedTransaction(LOCAL, 0, COMMITTED, b"", [_message(cursor)], [])
+            return LoggedTransaction(LOCAL, 0, COMMITTED, b"", [_read_packet(cursor)], [])
         case (5, _):
-            return LoggedTransaction(LOCAL, 0, COMMITTED, b"", [], [_ack(cursor)])
+            return LoggedTransaction(LOCAL, 0, COMMITTED, b"", [], [_read_ack(cursor)])
         case (6, _):
-            return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
+            return MessageRemoved(_read_text(cursor), cursor.take(SYSID_SIZE))
     raise cursor.damage(f"there is no event {kind}.{subtype}")
 
 
@@ -172,51 +174,51 @@ def read_incomplete(
     directory: Path, on_damage: DamageHandler, change_detector: ChangeDetector
 ) -> Iterator[LoggedTransaction]:
     """Read the transactions that a checkpoint has saved."""
-    for item in stored_items(directory / INCOMPLETE, on_damage, change_detector):
+    for item in read_items(directory / INCOMPLETE, on_damage, change_detector):
         with handle_damage(on_damage):
-            yield _transaction(item.content())
+            yield _read_transaction(item.content())
 
 
 # --- parts -------------------------------------------------------------------------------------
 
 
-def _described(cursor: ByteReader) -> LoggedTransaction:
+def _read_details(cursor: ByteReader) -> LoggedTransaction:
     kind, number, state, _, has_xid = cursor.unpack(">BqiiB")
     xid = cursor.take(XID_SIZE) if has_xid else b""
     return LoggedTransaction(kind, number, state, xid, [], [])
 
 
-def _transaction(cursor: ByteReader) -> LoggedTransaction:
-    transaction = _described(cursor)
+def _read_transaction(cursor: ByteReader) -> LoggedTransaction:
+    transaction = _read_details(cursor)
     if transaction.kind == LOCAL:
-        transaction.sends.extend(_message(cursor) for _ in range(_count(cursor)))
-        transaction.acks.extend(_ack(cursor) for _ in range(_count(cursor)))
+        transaction.sends.extend(_read_packet(cursor) for _ in range(_read_count(cursor)))
+        transaction.acks.extend(_read_ack(cursor) for _ in range(_read_count(cursor)))
     return transaction
 
 
-def _count(cursor: ByteReader) -> int:
+def _read_count(cursor: ByteReader) -> int:
     count = cursor.number(">i")
     if not 0 <= count <= min(_MAX_ENTRIES, cursor.remaining):
         raise cursor.damage(f"{count} parts are announced")
     return count
 
 
-def _message(cursor: ByteReader) -> bytes:
+def _read_packet(cursor: ByteReader) -> bytes:
     start = cursor.position
     size = cursor.number(">8xi")
     cursor.position = start
     if size < FIXED_SIZE:
         raise cursor.damage(f"a packet announces a size of {size} bytes")
     packet = cursor.take(size)
-    cursor.take(8 * _count(cursor))  # the message is routed again, as Open MQ does
+    cursor.take(8 * _read_count(cursor))  # the message is routed again, as Open MQ does
     return packet
 
 
-def _ack(cursor: ByteReader) -> LoggedAck:
-    return LoggedAck(_text(cursor), cursor.take(SYSID_SIZE), cursor.number(">q"))
+def _read_ack(cursor: ByteReader) -> LoggedAck:
+    return LoggedAck(_read_text(cursor), cursor.take(SYSID_SIZE), cursor.number(">q"))
 
 
-def _text(cursor: ByteReader) -> str:
+def _read_text(cursor: ByteReader) -> str:
     return cursor.take(cursor.number(">H")).decode("utf-8", "replace")
 
 
@@ -231,22 +233,22 @@ def read_states(directory: Path, on_damage: DamageHandler) -> dict[int, LoggedTr
     """Read the two files; missing files are empty. The transactions have no messages yet, and their
     acknowledgements no destinations, which are in the store of messages."""
     transactions: dict[int, LoggedTransaction] = {}
-    for entry in entries(directory / "txn", on_damage):
+    for entry in read_map(directory / "txn", on_damage):
         with handle_damage(on_damage):
-            transaction = _state(entry)
+            transaction = _parse_state(entry)
             transactions[transaction.number] = transaction
-    for entry in entries(directory / "txnack", on_damage):
+    for entry in read_map(directory / "txnack", on_damage):
         with handle_damage(on_damage):
-            acks = _acks(entry)
+            acks = _parse_acks(entry)
             if (number := uid_number(entry.key, entry.location)) in transactions:
                 transactions[number].acks.extend(acks)
     return transactions
 
 
-def _state(entry: MapEntry) -> LoggedTransaction:
+def _parse_state(entry: MapEntry) -> LoggedTransaction:
     value = entry.value
     if isinstance(value, ParsedObject) and value.name.endswith(".TransactionInfo"):
-        value = next(iter(value.inner()), None)
+        value = next(iter(value.custom_objects()), None)
     if not isinstance(value, ParsedObject) or len(value.written) < XID_SIZE + 4:
         raise Damage(f"{entry.location}: the record is not a state of a transaction")
     xid = value.written[:XID_SIZE]
@@ -258,10 +260,10 @@ def _state(entry: MapEntry) -> LoggedTransaction:
     return LoggedTransaction(LOCAL, number, state, known_xid, [], [])
 
 
-def _acks(entry: MapEntry) -> list[LoggedAck]:
+def _parse_acks(entry: MapEntry) -> list[LoggedAck]:
     acks = []
-    for item in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
-        consumers = [uid_number(uid, entry.location) for uid in item.inner()]
+    for item in entry.value.custom_objects() if isinstance(entry.value, ParsedObject) else ():
+        consumers = [uid_number(uid, entry.location) for uid in item.custom_objects()]
         if len(item.written) < SYSID_SIZE or not consumers:
             raise Damage(f"{entry.location}: the record is not an acknowledgement")
         # the store uses the last number

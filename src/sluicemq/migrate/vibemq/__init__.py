@@ -127,7 +127,7 @@ def inspect_source(
     source_settings = SourceSettings(plan, values or {})
     store = find_store(source_settings, directory, store, default_store)
     directories = [directory, *(file.parent for file in (store, settings) if file is not None)]
-    take_users(plan, users, directories, source_settings.values, without_users)
+    read_users(plan, users, directories, source_settings.values, without_users)
     if values is not None:
         migrate_settings(source_settings, directory)
     elif not plan.users and not without_users:
@@ -193,7 +193,7 @@ def read_layers(
             f"the settings file has other values than the environment for {', '.join(names)}; "
             "its own are taken, as by VibeMQ's server"
         )
-    return _merged([*base_layers, by_environment, *files])
+    return _merge([*base_layers, by_environment, *files])
 
 
 def resolve_path(directory: Path, path: str) -> Path:
@@ -205,17 +205,17 @@ def resolve_path(directory: Path, path: str) -> Path:
 
 
 def _read_file(plan: Plan, file: Path) -> Values:
-    tree = decode(plan.change_detector.read_settings(file), str(file))
+    tree = decode_json(plan.change_detector.read_settings(file), str(file))
     if not isinstance(tree, dict):
         raise Damage(f"{file}, line 1: the file is not a JSON object")
-    return {name.lower(): SourceSetting(name, value, str(file)) for name, value in _flat(tree)}
+    return {name.lower(): SourceSetting(name, value, str(file)) for name, value in _flatten(tree)}
 
 
-def _flat(tree: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Return the values by dotted name. Lists and objects without items are values."""
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if isinstance(value, (dict, list)) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -247,7 +247,7 @@ def _is_setting(name: str) -> bool:
     return name.partition(".")[0] in _SECTIONS
 
 
-def _merged(layers: Iterable[Values]) -> Values:
+def _merge(layers: Iterable[Values]) -> Values:
     """Merge to one value for each name. Lists are merged by index, as .NET does."""
     merged: Values = {}
     lists: dict[str, dict[int, SourceSetting]] = {}
@@ -272,11 +272,11 @@ _OFFSET: Final = re.compile(r"\(byte (\d+)\)")
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-def decode(content: bytes, file: str) -> Any:
+def decode_json(content: bytes, file: str) -> Any:
     """Return the value of JSON in the dialect of .NET's configuration: with comments, and commas
     before a closing bracket. Raises Damage with the line."""
     content = content.removeprefix(_BOM)
-    plain_json = _STRING_OR_COMMA.sub(_blanked, _STRING_OR_COMMENT.sub(_blanked, content))
+    plain_json = _STRING_OR_COMMA.sub(_blank_out, _STRING_OR_COMMENT.sub(_blank_out, content))
     try:
         return msgspec.json.decode(plain_json)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -285,7 +285,7 @@ def decode(content: bytes, file: str) -> Any:
         raise Damage(f"{file}, line {line}: not JSON: {error}") from None
 
 
-def _blanked(match: re.Match[bytes]) -> bytes:
+def _blank_out(match: re.Match[bytes]) -> bytes:
     """Return a string unchanged and other matches as blanks, so that errors keep their position."""
     token: bytes = match[0]
     return token if token.startswith(b'"') else _NOT_A_LINE_END.sub(b" ", token)
@@ -304,13 +304,13 @@ _MODES: Final = {
 }
 
 
-def _words(value: object) -> list[str]:
+def _lower_words(value: object) -> list[str]:
     values = value if isinstance(value, list) else [value]
     return [str(item).strip().lower() for item in values]
 
 
 def _compression(value: object) -> bool | PartlyMigrated | None:
-    supported = {_ALGORITHMS[word] for word in _words(value) if word in _ALGORITHMS}
+    supported = {_ALGORITHMS[word] for word in _lower_words(value) if word in _ALGORITHMS}
     if len(supported) == 1:
         return PartlyMigrated(
             None,
@@ -321,7 +321,7 @@ def _compression(value: object) -> bool | PartlyMigrated | None:
 
 
 def _delivery_mode(value: object) -> str | PartlyMigrated:
-    mode = _MODES.get(next(iter(_words(value)), ""))
+    mode = _MODES.get(next(iter(_lower_words(value)), ""))
     return mode or PartlyMigrated(None, "there is no such delivery mode")
 
 
@@ -335,7 +335,7 @@ def _queue_size(value: object) -> int | PartlyMigrated:
 
 def _tls_versions(value: object) -> str | PartlyMigrated | None:
     """Convert names separated by commas, or one number."""
-    names = [name.strip() for word in _words(value) for name in word.split(",")]
+    names = [name.strip() for word in _lower_words(value) for name in word.split(",")]
     lowest_version = min(
         (_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS), default=None
     )
@@ -349,7 +349,7 @@ def _tls_versions(value: object) -> str | PartlyMigrated | None:
     return lowest_version
 
 
-def _off(value: object) -> bool | None:
+def _disabled(value: object) -> bool | None:
     return None if boolean(value) else False
 
 
@@ -364,7 +364,7 @@ _RULES: Final = {
     "vibemq.queuedefaults.maxqueuesize": SettingRule(
         "listener.default_max_queue_size", _queue_size
     ),
-    "vibemq.queuedefaults.enableautocreate": SettingRule("broker.auto_create_queues", _off),
+    "vibemq.queuedefaults.enableautocreate": SettingRule("broker.auto_create_queues", _disabled),
     "logging.loglevel.default": SettingRule("logging.level", log_level),
 }
 _RATE_RULES: Final = {
@@ -426,7 +426,7 @@ def migrate_settings(settings: SourceSettings, directory: Path) -> None:
     settings.apply(_RULES)
     if settings.take("vibemq.ratelimit.enabled", boolean, True):
         settings.apply(_RATE_RULES)
-    _take_token(settings)
+    _migrate_token(settings)
     tls = settings.take("vibemq.tls.enabled", boolean, False)
     certificate = settings.take("vibemq.tls.certificatepath", text, "")
     requires_certificate = settings.take("vibemq.tls.requireclientcertificate", boolean, False)
@@ -448,7 +448,7 @@ def migrate_settings(settings: SourceSettings, directory: Path) -> None:
     settings.report_unmigrated(_REASONS)
 
 
-def _take_token(settings: SourceSettings) -> None:
+def _migrate_token(settings: SourceSettings) -> None:
     plan = settings.plan
     authorized = any(name.startswith(AUTHORIZATION) for name in settings.values)
     settings.take(f"{AUTHORIZATION}databasepath", text, "")
@@ -480,7 +480,7 @@ _OPERATIONS: Final[dict[object, Operation]] = {
 """Permissions by number, as stored, and by name."""
 
 
-def take_users(
+def read_users(
     plan: Plan,
     database: Path | None,
     directories: list[Path],
@@ -515,7 +515,7 @@ def take_users(
                 "cp copies it and the files beside it). --without-users migrates without them"
             )
         return
-    count = _read_users(plan, file)
+    count = _read_user_rows(plan, file)
     if not plan.users and (count or authorized):
         reasons = [
             f"; {item.name!r}: {item.reason}" for item in plan.skipped if item.what == "user"
@@ -528,7 +528,7 @@ def take_users(
         plan.notes.append(f"the users are those of {file}")
 
 
-def _read_users(plan: Plan, file: Path) -> int:
+def _read_user_rows(plan: Plan, file: Path) -> int:
     """Add the users to the plan. Returns their number, including those that cannot be added."""
     now = int(time.time())
     count = 0
@@ -544,7 +544,7 @@ def _read_users(plan: Plan, file: Path) -> int:
             " FROM permissions ORDER BY id"
         ):
             user, glob = column_text(name), column_text(pattern)
-            permission = _permission(plan, file, user, glob, operations)
+            permission = _read_permission(plan, file, user, glob, operations)
             if permission is not None:
                 permissions.setdefault(user, []).append(permission)
         rows = connection.execute(
@@ -558,7 +558,7 @@ def _read_users(plan: Plan, file: Path) -> int:
                 plan.skip("user", user, "a name has 1 to 64 letters, digits and - _ . @")
                 continue
             plan.users[user] = UserRecord(
-                password=_password(plan, user, column_text(password_hash)),
+                password=_keep_password(plan, user, column_text(password_hash)),
                 superuser=bool(superuser),
                 permissions=tuple(permissions.get(user, ())),
                 created=created if isinstance(created, int) and 0 <= created <= now else now,
@@ -567,7 +567,7 @@ def _read_users(plan: Plan, file: Path) -> int:
     return count
 
 
-def _password(plan: Plan, user: str, password_hash: str) -> str:
+def _keep_password(plan: Plan, user: str, password_hash: str) -> str:
     """Return the hash to keep; "" if it can never be verified, which is reported."""
     if bcrypt_cost(password_hash):
         return password_hash
@@ -580,7 +580,7 @@ def _password(plan: Plan, user: str, password_hash: str) -> str:
     return ""
 
 
-def _permission(
+def _read_permission(
     plan: Plan, file: Path, user: str, pattern: str, raw: bytes | None
 ) -> Permission | None:
     try:

@@ -142,7 +142,7 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
         store = _Store(
             file,
             plan.change_detector,
-            dict(_queues(connection)),
+            dict(_read_queues(connection)),
             "delivery_attempts" if "delivery_attempts" in column_names else "0",
             bool(columns(connection, "dead_letters")),
             fan_out_rows,
@@ -182,7 +182,7 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
         if entry.category in _COUNTED_PER_QUEUE:
             expected_counts[entry.category, column_text(entry.row["queue_name"])] += 1
             continue
-        kind, name = _name_of(entry.row)
+        kind, name = _describe_row(entry.row)
         if strict:
             raise Damage(f"{store.file}: {kind} {name}: {entry.reason}")
         reported += 1
@@ -200,8 +200,8 @@ def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: boo
         )
 
 
-def _name_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what a row is, and its name, for the report."""
+def _describe_row(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the type of a row and its name, for the report."""
     if row["table"] == "queues":
         return "queue", column_text(row["name"])
     if row["table"] == "dead_letters":
@@ -212,18 +212,18 @@ def _name_of(row: Mapping[str, Any]) -> tuple[str, str]:
 # --- queues --------------------------------------------------------------------------------------
 
 
-def _queues(connection: sqlite3.Connection) -> Iterator[tuple[str, StoredQueue]]:
+def _read_queues(connection: sqlite3.Connection) -> Iterator[tuple[str, StoredQueue]]:
     for row in connection.execute(
         "SELECT CAST(name AS BLOB) AS name, CAST(options_json AS BLOB) AS options_json,"
         " CAST(created_at AS BLOB) AS created_at FROM queues ORDER BY queues.created_at, 1"
     ):
         name = column_text(row["name"])
-        options, reason = _options(name, row["options_json"] or b"")
+        options, reason = _read_options(name, row["options_json"] or b"")
         yield name, StoredQueue(options, reason, {"table": "queues", **row})
 
 
-def _options(name: str, options_json: bytes) -> tuple[QueueOptions | None, str]:
-    """Return the options as far as they can be read, and what is wrong with the rest.
+def _read_options(name: str, options_json: bytes) -> tuple[QueueOptions | None, str]:
+    """Return the options as far as they can be read, and the problem of the others.
 
     Options that cannot be read have their defaults. If none can be read, the queue is not created,
     because it could be a topic.
@@ -328,7 +328,7 @@ class _Store:
             raise UnimportableRow("dropped", "beyond maxQueueSize")
         if size > MAX_UNPACKED:
             row["payload_bytes"] = size
-            raise UnimportableRow("undeliverable", _too_large(size))
+            raise UnimportableRow("undeliverable", _too_large_reason(size))
         name = column_text(row["queue_name"])
         queue = self.queues.get(name)
         if not name or (queue is not None and queue.options is None):
@@ -336,7 +336,7 @@ class _Store:
         options = self.options(name)
         if options.mode is Mode.FAN_OUT_WITHOUT_ACK and not self.fan_out_rows:
             raise UnimportableRow("delivered", "of a FanOutWithoutAck queue")
-        headers = _decoded(_header_values, row["headers_json"] or b"{}", "its headers are not JSON")
+        headers = _decode(_header_values, row["headers_json"] or b"{}", "its headers are not JSON")
         raw_id = row["id"] or b""
         message = _build_message(
             Address(options.kind, name),
@@ -348,12 +348,12 @@ class _Store:
         message.timestamp = _parse_time(row["timestamp"])
         if ttl := options.settings.message_ttl:
             message.expiration = max(message.timestamp, now_ms()) + ttl
-        count = _number(row["delivery_attempts"])
+        count = _count_or_zero(row["delivery_attempts"])
         return SourceMessage(message, key_of(KIND, message.destination, raw_id), {"": count})
 
     def _dead_letter(self, row: dict[str, Any]) -> SourceMessage:
         """Convert a row. Raises UnimportableRow."""
-        record = _decoded(_dead_row, row["message_json"] or b"", "not a message in JSON")
+        record = _decode(_dead_row, row["message_json"] or b"", "not a message in JSON")
         name = record.queue_name
         options = self.options(name)
         queue = Address(Kind.QUEUE, options.dead_letter_queue or f"{name}.dlq")
@@ -375,7 +375,7 @@ class _Store:
             message,
             name,
             _REASONS.get(reason, column_text(reason) or str(reason)),
-            _number(record.delivery_attempts),
+            _count_or_zero(record.delivery_attempts),
             _parse_time(row["failed_at"]),
         )
         dead_letter.destination = queue
@@ -383,7 +383,7 @@ class _Store:
         return SourceMessage(dead_letter, key_of(KIND, queue, identity), {"": 0})
 
 
-def _decoded(decoder: msgspec.json.Decoder[DecodedT], raw: bytes, problem: str) -> DecodedT:
+def _decode(decoder: msgspec.json.Decoder[DecodedT], raw: bytes, problem: str) -> DecodedT:
     try:
         return decoder.decode(raw)
     except _NOT_JSON as error:
@@ -428,10 +428,10 @@ def _check_size(frame: Frame) -> None:
         len(body) > MAX_BODY
         and not any(compress(body, algorithm, MAX_BODY) for algorithm in SUPPORTED)
     ):
-        raise UnimportableRow("undeliverable", _too_large(len(body)))
+        raise UnimportableRow("undeliverable", _too_large_reason(len(body)))
 
 
-def _too_large(size: int) -> str:
+def _too_large_reason(size: int) -> str:
     return (
         f"it has {size} bytes; a .NET client reads frames of {MAX_BODY} bytes, compressed, and of "
         f"{MAX_UNPACKED} bytes unpacked"
@@ -452,5 +452,5 @@ def _parse_time(raw: bytes | None) -> int:
         raise UnimportableRow("unreadable", f"{raw!r} is not a time") from None
 
 
-def _number(value: object) -> int:
+def _count_or_zero(value: object) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
