@@ -212,27 +212,28 @@ class Channel(Generic[Frame]):
 # --- login ----------------------------------------------------------------------------------------
 
 
-class LoginSession(Protocol[Frame]):
-    """Part of a login that depends on the protocol. `Frame` is its request."""
-
-    def answer_login(self, request: Frame, result: Identity | AccessError) -> None:
-        """Answer the request. With an identity, the channel acts as that user already."""
-
-    def process_held(self, frames: list[Frame]) -> None:
-        """Process the frames that were received behind a request whose check took time."""
-
-
 class LoginCheck(Generic[Frame]):
     """Checks the logins of one connection.
 
     logged_in  the client has logged in; it stays so if a further login fails
     """
 
-    __slots__ = ("_channel", "_close_alarm", "_request", "_session", "logged_in")
+    __slots__ = ("_answer", "_channel", "_close_alarm", "_process", "_request", "logged_in")
 
-    def __init__(self, channel: Channel[Frame], session: LoginSession[Frame]) -> None:
+    def __init__(
+        self,
+        channel: Channel[Frame],
+        answer: Callable[[Frame, Identity | AccessError], None],
+        process: Callable[[list[Frame]], None],
+    ) -> None:
+        """Set the session's part.
+
+        answer   answers a request. With an identity, the channel acts as that user already
+        process  processes the frames that were received behind a request whose check took time
+        """
         self._channel = channel
-        self._session: LoginSession[Frame] | None = session
+        self._answer: Callable[[Frame, Identity | AccessError], None] | None = answer
+        self._process: Callable[[list[Frame]], None] | None = process
         self._request: Frame | None = None
         """Login in progress."""
         self._close_alarm = Alarm(channel.transport)
@@ -267,8 +268,8 @@ class LoginCheck(Generic[Frame]):
         channel = self._channel
         was_holding = channel.held_frames is not None
         frames = channel.release()
-        session = self._session
-        if request is None or session is None or channel.closed:
+        answer, process = self._answer, self._process
+        if request is None or answer is None or process is None or channel.closed:
             return
         if isinstance(result, Identity):
             try:
@@ -278,19 +279,19 @@ class LoginCheck(Generic[Frame]):
             else:
                 channel.identity = result
                 self.logged_in = True
-        session.answer_login(request, result)
+        answer(request, result)
         if was_holding and not channel.closed:
-            session.process_held(frames)
+            process(frames)
 
     def close_later(self, reason: str) -> None:
         """Close the connection REFUSED_SECONDS from now, because its login is refused."""
         self._close_alarm.set(REFUSED_SECONDS, partial(self._channel.transport.close, reason))
 
     def release(self) -> None:
-        """End the check in progress and drop the reference to the session, after its end."""
+        """End the check in progress and drop the references to the session, after its end."""
         self._channel.access.cancel_login()
         self._close_alarm.cancel()
-        self._session = None
+        self._answer = self._process = None
 
 
 # --- publishing -----------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ class JmqSession:
         self._browsing = Browsing(connection)
         self._nonce: str | None = None
         """Nonce of the login, set by HELLO; "" for a login without one."""
-        self._login = LoginCheck(self._channel, self)
+        self._login = LoginCheck(self._channel, self._answer_login, self._handle)
         self._compilation: Job | None = None
         """Compilation job of the selector."""
         self._reached_eof = False
@@ -513,7 +513,7 @@ class JmqSession:
         self._stop()
         self._login.close_later(str(error))
 
-    def answer_login(self, request: Packet, result: Identity | AccessError) -> None:
+    def _answer_login(self, request: Packet, result: Identity | AccessError) -> None:
         """Reply to AUTHENTICATE."""
         if not isinstance(result, Identity):
             self._refuse_login(request, result)
@@ -523,10 +523,6 @@ class JmqSession:
         self._close_previous()
         self._coordinator.connections[connection.number] = self
         connection.reply(request)
-
-    def process_held(self, frames: list[Packet]) -> None:
-        """Process the packets behind an AUTHENTICATE whose check took time."""
-        self._handle(frames)
 
     def _close_previous(self) -> None:
         """Close the previous connection of this client, if it is still open."""

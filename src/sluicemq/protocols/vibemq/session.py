@@ -153,7 +153,7 @@ class VibemqSession:
             transport, broker, access, "vibemq", ANONYMOUS, self._schedule_next
         )
         self._connection = VibemqConnection(self._channel, options, name, large)
-        self._login = LoginCheck(self._channel, self)
+        self._login = LoginCheck(self._channel, self._answer_login, self._handle)
         self._subscriptions = Subscriptions(self._connection)
         self._next = Alarm(transport)
         """Scheduled processing of the input that is left: frames behind a long request, the
@@ -402,7 +402,7 @@ class VibemqSession:
     def _connect(self, frame: Frame) -> None:
         """Check the credentials."""
         if self._options.refused:
-            self.answer_login(frame, TooManyConnections("the limit of connections is reached"))
+            self._answer_login(frame, TooManyConnections("the limit of connections is reached"))
             return
         headers = frame.headers
         credentials = Credentials(
@@ -412,11 +412,7 @@ class VibemqSession:
         )
         self._login.check(frame, credentials)
 
-    def process_held(self, frames: list[Frame]) -> None:
-        """Process the frames behind a Connect whose check took time."""
-        self._handle(frames)
-
-    def answer_login(self, request: Frame, result: Identity | AccessError) -> None:
+    def _answer_login(self, request: Frame, result: Identity | AccessError) -> None:
         """Answer a Connect with ConnectAck and act as its user from then on, or with an Error, and
         close after the last permitted attempt."""
         if isinstance(result, Identity):
