@@ -33,7 +33,7 @@ GET_METRICS: Final = ApiOperation(
     "GET",
     "/metrics",
     Need.USER,
-    "Metrics for Prometheus",
+    "Show the metrics for Prometheus",
     NoParameters,
     bytes,
     media=TEXT,

@@ -243,7 +243,7 @@ GET_OVERVIEW: Final = ApiOperation(
     "GET",
     "/overview",
     Need.USER,
-    "Overview of the broker",
+    "Show the overview of the broker",
     OverviewQuery,
     OverviewView,
 )
@@ -252,7 +252,7 @@ GET_HISTORY: Final = ApiOperation(
     "GET",
     "/history",
     Need.USER,
-    "History of the last hour",
+    "Show the history of the last hour",
     HistoryQuery,
     HistoryView,
 )
@@ -261,23 +261,35 @@ STREAM_EVENTS: Final = ApiOperation(
     "GET",
     "/events",
     Need.USER,
-    "Stream of events",
+    "Stream events",
     NoParameters,
     bytes,
     media=EVENT_STREAM,
 )
 GET_STATUS: Final = ApiOperation(
-    "getStatus", "GET", "/status", Need.USER, "Try a connection", NoParameters, StatusView
+    "getStatus",
+    "GET",
+    "/status",
+    Need.USER,
+    "Show the identity of the broker",
+    NoParameters,
+    StatusView,
 )
 GET_LIVENESS: Final = ApiOperation(
-    "getLiveness", "GET", "/health/live", Need.NOTHING, "Liveness check", NoParameters, HealthView
+    "getLiveness",
+    "GET",
+    "/health/live",
+    Need.NOTHING,
+    "Check that the broker is alive",
+    NoParameters,
+    HealthView,
 )
 GET_READINESS: Final = ApiOperation(
     "getReadiness",
     "GET",
     "/health/ready",
     Need.NOTHING,
-    "Readiness check",
+    "Check that the broker serves clients",
     NoParameters,
     HealthView,
 )
@@ -295,7 +307,7 @@ LIST_AUDIT_ENTRIES: Final = ApiOperation(
     "GET",
     "/audit",
     Need.SUPERUSER,
-    "Last lines of the audit log",
+    "List the last entries of the audit log",
     PageQuery,
     Page[AuditEntry],
 )
@@ -304,7 +316,7 @@ GET_OPENAPI_DOCUMENT: Final = ApiOperation(
     "GET",
     "/openapi.json",
     Need.NOTHING,
-    "OpenAPI document",
+    "Show the OpenAPI document",
     NoParameters,
     bytes,
 )

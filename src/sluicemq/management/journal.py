@@ -272,7 +272,7 @@ LIST_SLOTS: Final = ApiOperation(
     Page[SlotView],
 )
 GET_SLOT: Final = ApiOperation(
-    "getSlot", "GET", "/journal/slots/{name}", Need.SUPERUSER, "A slot", NamePath, SlotView
+    "getSlot", "GET", "/journal/slots/{name}", Need.SUPERUSER, "Show a slot", NamePath, SlotView
 )
 PUT_SLOT: Final = ApiOperation(
     "putSlot",

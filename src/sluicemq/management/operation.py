@@ -1,7 +1,7 @@
 """Declaration of an operation of the management API.
 
     GET_USER = ApiOperation(
-        "getUser", "GET", "/users/{name}", Need.SUPERUSER, "A user", NamePath, UserView
+        "getUser", "GET", "/users/{name}", Need.SUPERUSER, "Show a user", NamePath, UserView
     )
 
 The HTTP API routes, authorizes, decodes and documents requests by these declarations, and the

@@ -210,20 +210,20 @@ LIST_USERS: Final = ApiOperation(
     "listUsers", "GET", "/users", Need.SUPERUSER, "List the users", AccountQuery, Page[UserView]
 )
 GET_USER: Final = ApiOperation(
-    "getUser", "GET", _USER, Need.SUPERUSER, "A user", NamePath, UserView
+    "getUser", "GET", _USER, Need.SUPERUSER, "Show a user", NamePath, UserView
 )
 PUT_USER: Final = ApiOperation(
     "putUser",
     "PUT",
     _USER,
     Need.SUPERUSER,
-    "Add or change a user",
+    "Create or change a user",
     PutUser,
     UserResult,
     other_statuses=(201,),
 )
 DELETE_USER: Final = ApiOperation(
-    "deleteUser", "DELETE", _USER, Need.SUPERUSER, "Remove a user", DeleteUser, NoneType, status=204
+    "deleteUser", "DELETE", _USER, Need.SUPERUSER, "Delete a user", DeleteUser, NoneType, status=204
 )
 GRANT_USER_PERMISSION: Final = ApiOperation(
     "grantUserPermission",
@@ -258,7 +258,7 @@ WITHDRAW_ROLE: Final = ApiOperation(
     "DELETE",
     f"{_USER}/roles/{{role}}",
     Need.SUPERUSER,
-    "Revoke a role from a user",
+    "Withdraw a role from a user",
     AssignedRole,
     NoneType,
     status=204,
@@ -278,7 +278,7 @@ DELETE_TOKEN: Final = ApiOperation(
     "DELETE",
     f"{_USER}/tokens/{{id}}",
     Need.SUPERUSER,
-    "Revoke a token",
+    "Delete a token",
     TokenPath,
     NoneType,
     status=204,
@@ -287,17 +287,24 @@ LIST_ROLES: Final = ApiOperation(
     "listRoles", "GET", "/roles", Need.SUPERUSER, "List the roles", AccountQuery, Page[RoleView]
 )
 GET_ROLE: Final = ApiOperation(
-    "getRole", "GET", _ROLE, Need.SUPERUSER, "A role", NamePath, RoleView
+    "getRole", "GET", _ROLE, Need.SUPERUSER, "Show a role", NamePath, RoleView
 )
 PUT_ROLE: Final = ApiOperation(
-    "putRole", "PUT", _ROLE, Need.SUPERUSER, "Add a role", PutRole, RoleView, other_statuses=(201,)
+    "putRole",
+    "PUT",
+    _ROLE,
+    Need.SUPERUSER,
+    "Create a role",
+    PutRole,
+    RoleView,
+    other_statuses=(201,),
 )
 DELETE_ROLE: Final = ApiOperation(
     "deleteRole",
     "DELETE",
     _ROLE,
     Need.SUPERUSER,
-    "Remove a role",
+    "Delete a role",
     NamePath,
     NoneType,
     status=204,
