@@ -1,4 +1,4 @@
-"""Services of what clients hold: connections, subscriptions, consumers and transactions."""
+"""Services for connections, subscriptions, consumers and transactions of clients."""
 
 from __future__ import annotations
 

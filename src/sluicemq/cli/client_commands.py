@@ -1,4 +1,4 @@
-"""Commands about what clients hold: `sluicemq connections …`, `subscriptions …`, `consumers`,
+"""Commands on the resources of clients: `sluicemq connections …`, `subscriptions …`, `consumers`,
 `transactions …` and `slots …`."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sluicemq.cli.console import (
     quantity,
     size,
 )
-from sluicemq.cli.destinations import Listing, address_of, complete_name
+from sluicemq.cli.destinations import DefaultListGroup, address_of, complete_name
 from sluicemq.cli.message_options import subscription_name
 from sluicemq.clients.http import HttpRefusal
 from sluicemq.journal.slots import now_ms
@@ -75,7 +75,7 @@ from sluicemq.server.settings import Unit
 # `sluicemq connections …`: list and close client connections.
 
 connections = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List and close client connections. Default: list.",
 )
 
@@ -147,7 +147,7 @@ def close(
 # destination, with unacked messages, credit and deliveries.
 
 subscriptions = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List topic subscriptions, delete durable ones. Default: list.",
 )
 
@@ -227,7 +227,7 @@ def _kind(item: SubscriptionItem) -> str:
 
 
 consumers = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List the consumers of one destination or of all. Default: list.",
 )
 
@@ -277,7 +277,7 @@ def list_consumers(
 # coordinator does not return.
 
 transactions = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List transactions, commit or roll back prepared ones by hand. Default: list.",
 )
 
@@ -344,7 +344,7 @@ def _decide(
 # a stopped broker's journal.
 
 slots = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List, create, advance and delete retention slots. Default: list.",
 )
 

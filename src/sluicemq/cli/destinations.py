@@ -149,7 +149,7 @@ DestinationArgument = Annotated[
 ]
 
 
-_NOTHING_YET: Final = {
+_EMPTY_TEXTS: Final = {
     Kind.QUEUE: "There are no queues. A queue is created when a client publishes to it:\n"
     "  sluicemq messages publish orders 'hello'",
     Kind.TOPIC: "There are no topics. A topic is created when a client subscribes to it, or by:\n"
@@ -171,7 +171,7 @@ BARS: Final = 48
 """Number of samples in a sparkline; one sample covers 5 s."""
 
 
-class Listing(TyperGroup):
+class DefaultListGroup(TyperGroup):
     """Command group that defaults to `list`: `sluicemq queues [PATTERN]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -226,11 +226,11 @@ _COUNTERS: Final = (
 )
 
 queues = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List, show, create, alter, purge, pause and delete queues. Default: list.",
 )
 topics = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List, show, create, alter, purge, pause and delete topics. Default: list.",
 )
 
@@ -272,7 +272,7 @@ def list_destinations(
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     name: Column[DestinationItem] = Column("Name", lambda item: name_with_state(item, item.name))
-    return list_result(items, (name, *COLUMNS), _NOTHING_YET[kind])
+    return list_result(items, (name, *COLUMNS), _EMPTY_TEXTS[kind])
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:

@@ -38,8 +38,8 @@ from sluicemq.cli.console import (
     unknown_choice,
 )
 from sluicemq.cli.destinations import (
+    DefaultListGroup,
     DestinationArgument,
-    Listing,
     address_in,
     address_of,
     display_name,
@@ -368,7 +368,7 @@ def _body(content: bytes, kind: str | None) -> dict[str, Any]:
 # reason of each dead letter.
 
 dlq = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="List, redrive and purge dead letters.",
 )
 

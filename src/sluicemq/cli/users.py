@@ -35,7 +35,7 @@ from sluicemq.cli.api import (
     utf8_error,
 )
 from sluicemq.cli.console import Column, UsageError, err, moment, quantity, unknown_choice
-from sluicemq.cli.destinations import Listing
+from sluicemq.cli.destinations import DefaultListGroup
 from sluicemq.cli.location import (
     BrokerLocation,
     LoginPasswordFileOption,
@@ -211,11 +211,11 @@ def login_policy(accounts: Accounts) -> tuple[str, list[str]]:
 # --- `sluicemq users …` ---------------------------------------------------------------------------
 
 app = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="Add, remove and list users, their passwords and tokens. Default: list.",
 )
 tokens = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="Create, list and revoke access tokens. Default: list.",
 )
 app.add_typer(tokens, name="token")
@@ -486,11 +486,11 @@ def _expiry(token: TokenView) -> str:
 ALL: Final = "all"
 
 permissions_app = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="Permissions of users and roles on destinations. Default: list.",
 )
 roles = typer.Typer(
-    cls=Listing,
+    cls=DefaultListGroup,
     help="Named sets of permissions for several users. Default: list.",
 )
 permissions_app.add_typer(roles, name="role")

@@ -1,4 +1,4 @@
-"""Operations on what clients hold: connections, subscriptions, consumers and transactions."""
+"""Operations on connections, subscriptions, consumers and transactions of clients."""
 
 from __future__ import annotations
 

@@ -72,13 +72,13 @@ class NoParameters(msgspec.Struct, frozen=True):
 
 
 class IdPath(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of an operation on what has an id."""
+    """Parameters of an operation on an object with an id."""
 
     id: str
 
 
 class NamePath(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of an operation on what has a name."""
+    """Parameters of an operation on an object with a name."""
 
     name: str
 
@@ -90,7 +90,7 @@ class Body(msgspec.Struct, Generic[BodyT], frozen=True, kw_only=True):
 
 
 class NamedBody(NamePath, Generic[BodyT], frozen=True, kw_only=True):
-    """Parameters of an operation on what has a name, with a body."""
+    """Parameters of an operation on an object with a name, and a body."""
 
     body: BodyT
 
