@@ -45,6 +45,21 @@ def test_default_listeners_serve_every_protocol_on_loopback() -> None:
     assert not list(config.problems())
 
 
+def test_redirect_to_dead_letter_without_dead_letter_is_a_warning(tmp_path: Path) -> None:
+    overflow = 'overflow = "redirect-to-dead-letter"'
+    text = (
+        f"[broker.default_destination]\n{overflow}\n"
+        f"[destinations.orders]\n{overflow}\ndead_letter = true\n"
+        f"[destinations.bills]\n{overflow}\ndead_letter = false\n"
+    )
+    warnings = list(load_text(tmp_path, text).config.warnings())
+    assert [warning.partition(": ")[0] for warning in warnings] == [
+        "broker.default_destination",
+        "destinations.bills",
+    ]
+    assert all("dead_letter is false" in warning for warning in warnings)
+
+
 def test_sources_have_precedence_in_order(tmp_path: Path) -> None:
     idle_timeout = "SLUICEMQ_BROKER__DESTINATION_IDLE_TIMEOUT"
     text = (

@@ -31,7 +31,7 @@ import msgspec
 
 from sluicemq.journal import JournalOptions
 from sluicemq.management.settings import HttpSettings
-from sluicemq.model.destination import Address, DestinationSettings
+from sluicemq.model.destination import Address, DestinationSettings, Overflow
 from sluicemq.model.engine_options import EngineOptions
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
@@ -250,6 +250,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                         f"{listener.url}: authentication is digest, and no user can log in that "
                         "way: no user has been added with --allow-digest"
                     )
+        sections = {"broker.default_destination": self.broker.default_destination}
+        sections |= {
+            f"destinations.{address}": settings for address, settings in self.destinations.items()
+        }
+        for section, settings in sections.items():
+            if settings.overflow is Overflow.DEAD_LETTER and not settings.dead_letter:
+                yield (
+                    f"{section}: overflow is redirect-to-dead-letter, and dead_letter is false: "
+                    "messages beyond the limits are rejected"
+                )
 
     def problems(self) -> Iterator[str]:
         """Yield why the configuration cannot work or is dangerous, one sentence each."""
