@@ -446,7 +446,7 @@ def assign(database: Database, role: str, name: str, now: int) -> Database:
 
 
 def withdraw(database: Database, role: str, name: str, now: int) -> Database:
-    """Withdraw a role from a user, if it is assigned. Raises UserNotFound, AccessError."""
+    """Revoke a role from a user, if it is assigned. Raises UserNotFound, AccessError."""
     database.role(role)
     roles = tuple(
         assigned_role for assigned_role in database.user(name).roles if assigned_role != role

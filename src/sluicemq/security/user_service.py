@@ -151,7 +151,7 @@ class UserService:
 
     @implements(WITHDRAW_ROLE)
     async def withdraw(self, call: UserCall, parameters: AssignedRole) -> None:
-        """Withdraw a role from a user."""
+        """Revoke a role from a user."""
         name, role = parameters.name, parameters.role
         await self._change(call, records.withdraw, role, name, self._directory.now())
 
@@ -170,7 +170,7 @@ class UserService:
 
     @implements(DELETE_TOKEN)
     async def delete_token(self, call: UserCall, parameters: TokenPath) -> None:
-        """Delete a token."""
+        """Revoke a token."""
         name, number = parameters.name, parameters.id
         await self._change(call, records.remove_token, name, number, self._directory.now())
 
