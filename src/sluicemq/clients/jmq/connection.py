@@ -82,7 +82,7 @@ class Requests:
         consumer = await session.consumer(queue)
         return cls(queue, consumer, await session.producer())
 
-    async def ask(
+    async def request(
         self,
         to: str | Address,
         body: object,
@@ -95,11 +95,11 @@ class Requests:
         """Send a request and return its reply. Raises as JmqClient.request."""
         correlation_id = uuid4().hex
         reply: asyncio.Future[JmqMessage] = asyncio.get_running_loop().create_future()
-        names = [correlation_id]
+        ids = [correlation_id]
         self._waiting[correlation_id] = reply
         try:
             async with time_limit(timeout, f"no reply in {timeout} s"):
-                identity = await self._producer.send(
+                message_id = await self._producer.send(
                     body,
                     to=to,
                     properties=properties,
@@ -110,12 +110,12 @@ class Requests:
                     ttl=timeout if ttl is None else ttl,
                     wait=False,  # the id must be registered before a reply can arrive
                 )
-                names.append(identity)
-                self._waiting[identity] = reply
+                ids.append(message_id)
+                self._waiting[message_id] = reply
                 await self._producer.confirm()
                 return await reply
         finally:
-            for name in names:
+            for name in ids:
                 self._waiting.pop(name, None)
 
     async def _receive(self, consumer: Consumer) -> None:
@@ -292,7 +292,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
                     with suppress(ClientError):
                         await session.close()
                     raise
-        return await self._requests.ask(to, body, timeout, properties, type, persistent, ttl)
+        return await self._requests.request(to, body, timeout, properties, type, persistent, ttl)
 
     async def start(self) -> None:
         """Resume delivery after `stop`. A new client is started. Raises ConnectionLost,

@@ -294,15 +294,15 @@ class Browser:
                 if reply.properties.get("JMQCanCreate") is True:
                     return
                 check(reply)
-        identity = number(reply, "JMQConsumerID")
+        consumer_id = number(reply, "JMQConsumerID")
         size = BATCH * SYSID_SIZE
         inbox = Inbox[Packet]()
-        channel.inboxes[identity] = inbox.put
+        channel.inboxes[consumer_id] = inbox.put
         try:
             for position in range(0, len(reply.body), size):
                 answer = await channel.request(
                     PacketType.DELIVER,
-                    {"JMQConsumerID": Long(identity)},
+                    {"JMQConsumerID": Long(consumer_id)},
                     reply.body[position : position + size],
                     accepted=(Status.OK, Status.NOT_FOUND),
                 )
@@ -317,4 +317,4 @@ class Browser:
                     last = bool(packet.flags & packets.L)
                     yield Message(packet)
         finally:
-            channel.inboxes.pop(identity, None)
+            channel.inboxes.pop(consumer_id, None)

@@ -169,11 +169,11 @@ class Producer(AsyncClient):
         if options.persistent:
             flags |= packets.P | packets.A
         sysid = encode_sysid(now, *route.origin, next(_numbers) & 0x7FFF_FFFF)
-        identity = next(channel.ids) if options.persistent else 0
+        request_id = next(channel.ids) if options.persistent else 0
         head = encode_head(
             kind,
             flags,
-            identity,
+            request_id,
             header,
             block,
             len(content),
@@ -182,10 +182,10 @@ class Producer(AsyncClient):
             sysid,
         )
         if wait and options.persistent:
-            check(await channel.send_request(identity, head + content), ACCEPTED)
+            check(await channel.send_request(request_id, head + content), ACCEPTED)
         else:
             if options.persistent:
-                session.confirmations.expect(channel, identity)
+                session.confirmations.expect(channel, request_id)
             await channel.send(head + content)
         return sysid_text(sysid)
 

@@ -177,7 +177,6 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         properties: Mapping[str, object] | None = None,
         body: bytes = b"",
         *,
-        header: bytes = b"",
         accepted: Collection[int] = _OK,
         on_response: Callable[[Packet], None] | None = None,
     ) -> Packet:
@@ -194,10 +193,10 @@ class RequestChannel(RequestTransport[Packet, Packet]):
                 on_response(reply)
 
         for _ in range(2):
-            identity = next(self.ids)
-            data = encode_packet(kind, packets.A, identity, properties, header=header, body=body)
+            request_id = next(self.ids)
+            data = encode_packet(kind, packets.A, request_id, properties, body=body)
             reply = await self.send_request(
-                identity, data, on_response=receive if on_response else None
+                request_id, data, on_response=receive if on_response else None
             )
             if number(reply, "JMQStatus") != Status.RETRY:
                 break
@@ -268,8 +267,8 @@ class RequestChannel(RequestTransport[Packet, Packet]):
             else:  # its consumer has just been closed
                 self.count_buffered(0)
         elif kind == PacketType.RESUME_FLOW:
-            identity = number(packet, "JMQProducerID")
-            credit = self.producers.get(identity) if identity else self.credit
+            producer_id = number(packet, "JMQProducerID")
+            credit = self.producers.get(producer_id) if producer_id else self.credit
             if credit is not None:
                 credit.grant(number(packet, "JMQSize", -1))
         elif kind == PacketType.PING:
@@ -401,11 +400,11 @@ class SessionState:
             if self.transacted:
                 self._unacked[block] = None
             header = encode_header(transaction_id=self.transaction)
-            identity = next(channel.ids)
-            self.confirmations.expect(channel, identity)
+            request_id = next(channel.ids)
+            self.confirmations.expect(channel, request_id)
             channel.write(
                 encode_packet(
-                    PacketType.ACKNOWLEDGE, packets.A, identity, header=header, body=block
+                    PacketType.ACKNOWLEDGE, packets.A, request_id, header=header, body=block
                 )
             )
         elif self.ack_mode == AckMode.CLIENT:

@@ -65,7 +65,7 @@ class XaResource:
             raise ValueError("the session has transactions of its own")
         if session.transaction:
             raise ValueError("a transaction has been started and not ended")
-        reply = await self._ask(PacketType.START_TRANSACTION, xid, {"JMQXAFlags": flags})
+        reply = await self._request(PacketType.START_TRANSACTION, xid, {"JMQXAFlags": flags})
         self._started[xid] = number(reply, "JMQTransactionID")
         session.join_transaction(self._started[xid])
 
@@ -81,22 +81,22 @@ class XaResource:
         finally:
             if session.transaction == self._started.get(xid, 0):
                 session.join_transaction(0)
-        await self._ask(PacketType.END_TRANSACTION, xid, {"JMQXAFlags": flags})
+        await self._request(PacketType.END_TRANSACTION, xid, {"JMQXAFlags": flags})
 
     async def prepare(self, xid: Xid) -> None:
         """Prepare the transaction: the broker stores it so that it survives a restart."""
-        await self._ask(PacketType.PREPARE_TRANSACTION, xid)
+        await self._request(PacketType.PREPARE_TRANSACTION, xid)
 
     async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
         """Commit a prepared transaction or, with `one_phase`, an ended one."""
         flags = XaFlag.ONEPHASE if one_phase else XaFlag.NOFLAGS
-        await self._ask(PacketType.COMMIT_TRANSACTION, xid, {"JMQXAFlags": flags})
+        await self._request(PacketType.COMMIT_TRANSACTION, xid, {"JMQXAFlags": flags})
         self._started.pop(xid, None)
 
     async def rollback(self, xid: Xid) -> None:
         """Roll back an ended or prepared transaction. Its received messages are redelivered."""
         properties = {"JMQXAFlags": XaFlag.NOFLAGS, "JMQRedeliver": True}
-        await self._ask(PacketType.ROLLBACK_TRANSACTION, xid, properties)
+        await self._request(PacketType.ROLLBACK_TRANSACTION, xid, properties)
         self._started.pop(xid, None)
 
     def abandon(self, channel: RequestChannel) -> None:
@@ -123,7 +123,7 @@ class XaResource:
             for position in range(0, len(body), XID_SIZE)
         ]
 
-    async def _ask(
+    async def _request(
         self, kind: PacketType, xid: Xid, properties: Mapping[str, object] | None = None
     ) -> Packet:
         """Send an XA request: START and END carry only the Xid, others also the transaction id."""
@@ -434,8 +434,8 @@ class Session(SessionState, AsyncClient):
 
     async def recreate_endpoints(self, channel: RequestChannel) -> None:
         """Recreate the consumers and producers on a new connection. Raises ClientError."""
-        for part in self._endpoints():
-            await part.create_on_broker(channel)
+        for endpoint in self._endpoints():
+            await endpoint.create_on_broker(channel)
 
     def _endpoints(self) -> list[Consumer | Producer]:
         return [*self._consumers, *self._producers]
@@ -470,8 +470,8 @@ class Session(SessionState, AsyncClient):
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )
-            for part in self._endpoints():
-                await part.delete_on_broker(channel)
+            for endpoint in self._endpoints():
+                await endpoint.delete_on_broker(channel)
             await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def finish(self, reason: ClientError) -> None:
