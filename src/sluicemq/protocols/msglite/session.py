@@ -7,7 +7,6 @@ delays all commands behind it. A set of flags records the reasons to wait:
     PARKED    a message waits for room in a queue with overflow `block`
     SYNCING   a command follows a published message that is not on disk yet (durability sync)
     FULL      the client must read before the session sends more
-    CLOSED    the session processes no more commands
 
 A ready command is one credit in a window that the queues of all its addresses share. The consumers
 stay attached afterwards, without credit, because the next ready usually names the same addresses.
@@ -68,7 +67,6 @@ WAITING: Final = 1
 PARKED: Final = 2
 SYNCING: Final = 4
 FULL: Final = 8
-CLOSED: Final = 16
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
 _SYNC: Final = Durability.SYNC
@@ -183,7 +181,7 @@ class MsgliteSession:
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the client. An invalid command is answered after those before it."""
-        if self._wait_reasons & CLOSED:
+        if self._channel.closed:
             return
         decoder = self._decoder
         self._pending.extend(decoder.feed(data))
@@ -257,7 +255,7 @@ class MsgliteSession:
         for consumer in list(self._window.consumers):
             self._broker.detach(consumer)
         self._cancel_waiting()
-        self._wait_reasons &= CLOSED
+        self._wait_reasons = 0
         self._run()
         while self._pending:
             self._wait_reasons &= ~PARKED
@@ -557,9 +555,7 @@ class MsgliteSession:
 
     def _close(self, reason: str, *, lost: bool = False) -> None:
         """Drop the pending commands and close. `lost`: messages are among them."""
-        if self._wait_reasons & CLOSED:
-            return
-        self._wait_reasons = CLOSED
+        self._wait_reasons = 0
         self._pending.clear()
         if not self._channel.close():
             return
