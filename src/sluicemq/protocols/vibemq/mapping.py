@@ -149,7 +149,7 @@ def is_queue_name(name: str) -> bool:
     """
     if _PLAIN_NAME.match(name):
         return True
-    if not 0 < len(name) <= MAX_QUEUE_NAME or max(name) > "\uffff":
+    if not 0 < len(name) <= MAX_QUEUE_NAME or utf16_units(name) > len(name):
         return False
     letters = _DIGITS_AND_MARKS.sub("", name)
     return not letters or letters.isalpha()
@@ -169,7 +169,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 def utf16_units(text: str) -> int:
     """Return the length of a text in UTF-16 units, as .NET counts it."""
-    return len(text) + sum(character > "\uffff" for character in text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def read_priority(text: str) -> int:
