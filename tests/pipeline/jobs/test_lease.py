@@ -110,7 +110,7 @@ def test_broker_out_of_reach_stops_the_writer_before_the_lease_ends(
     def lose() -> None:
         stop = threading.Event()
         with writer_lease(S3, storage, stop):
-            monkeypatch.setattr(storage, "claim", unreachable)
+            monkeypatch.setattr(storage, "claim_slot", unreachable)
             assert stop.wait(10)
 
     with pytest.raises(ClientError, match="no answer"):
