@@ -338,7 +338,7 @@ def test_a_slot_is_moved_by_the_next_batch_if_the_broker_was_away(
         raise ConnectionLost("the broker is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DirectoryStorage, "advance", away)
+        patch.setattr(DirectoryStorage, "advance_slot", away)
         assert stream.latestOffset(end, ALL) == end
     assert Slots(tmp_path).get("lake").position == 0
     assert stream.latestOffset(end, ALL) == end
