@@ -415,7 +415,7 @@ def remove_role(database: Database, role: str) -> Database:
     database.role(role)
     if holders := [name for name, user in database.users.items() if role in user.roles]:
         raise AccessError(
-            f"the role {role} is assigned to {', '.join(holders[:5])}; withdraw it first"
+            f"the role {role} is assigned to {', '.join(holders[:5])}; revoke it first"
         )
     return replace(database, roles=_without(database.roles, role))
 
