@@ -17,7 +17,7 @@ from sluicemq.protocols.vibemq import wire as vibemq_wire
 from sluicemq.protocols.vibemq.compression import Compression
 from tests.fuzz import jmq
 from tests.fuzz.mutations import Frames
-from tests.protocols.phpmq.harness import encode_dispatch
+from tests.protocols.phpmq.harness import encode_dispatch, in_line_form
 
 Conversation = Callable[[Random], Frames]
 
@@ -38,20 +38,18 @@ def phpmq(chance: Random) -> Frames:
             case 0 | 1:
                 body = _body(chance)
                 frame = phpmq_wire.encode_send(
-                    queue, body, seconds, dispatch_version=dispatch_version, newline=newline
+                    queue, body, seconds, dispatch_version=dispatch_version
                 )
             case 2:
                 count = chance.choice((0, 1, 3, 10**20 - 1))
-                frame = phpmq_wire.encode_consume(queue, count, newline=newline)
+                frame = phpmq_wire.encode_consume(queue, count)
             case 3:
-                frame = phpmq_wire.encode_acknowledge(queue, chance.choice(_IDS), newline=newline)
+                frame = phpmq_wire.encode_acknowledge(queue, chance.choice(_IDS))
             case 4:
-                frame = phpmq_wire.encode_requeue(
-                    queue, chance.choice(_IDS), seconds, newline=newline
-                )
+                frame = phpmq_wire.encode_requeue(queue, chance.choice(_IDS), seconds)
             case _:
-                frame = phpmq_wire.encode_dead_letter(queue, chance.choice(_IDS), newline=newline)
-        frames.append(frame)
+                frame = phpmq_wire.encode_dead_letter(queue, chance.choice(_IDS))
+        frames.append(in_line_form(frame, newline))
     return frames
 
 
@@ -59,17 +57,17 @@ def phpmq_broker(chance: Random) -> Frames:
     """The other direction of PHPMQ."""
     dispatch_version = chance.choice((1, 2))
     newline = chance.choice((b"", b"", b"", b"\n", b"\r\n"))
-    return [
+    frames = [
         encode_dispatch(
             chance.choice(NAMES),
             _body(chance),
             chance.choice(_IDS),
             chance.choice(_SECONDS),
             dispatch_version=dispatch_version,
-            newline=newline,
         )
         for _ in range(chance.randint(1, _LONGEST))
     ]
+    return [in_line_form(frame, newline) for frame in frames]
 
 
 def maintenance(chance: Random) -> Frames:

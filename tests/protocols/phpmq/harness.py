@@ -17,13 +17,24 @@ def encode_dispatch(
     ttl: int = 0,
     *,
     dispatch_version: int = 2,
-    newline: bytes = b"",
 ) -> bytes:
     """Encode a dispatch (type 003) with a message id of any length. Version 1 has no TTL packet."""
     packets = [(wire.QUEUE_NAME, queue), (wire.CONTENT, body), (wire.MESSAGE_ID, message_id)]
     if dispatch_version != 1 and ttl >= 0:
         packets.append((wire.TIME_TO_LIVE, b"%d" % ttl))
-    return wire._message(wire.DISPATCH, newline, packets)
+    return wire._message(wire.DISPATCH, packets)
+
+
+def in_line_form(message: bytes, newline: bytes) -> bytes:
+    """Return a message with a line break behind its header, each packet header and each content."""
+    parts = [message[:8]]
+    position = 8
+    while position < len(message):
+        start = position + 32
+        header = message[position:start]
+        position = start + int(header[3:])
+        parts += [header, message[start:position]]
+    return b"".join(part + newline for part in parts)
 
 
 class Harness(SessionHarness):

@@ -14,7 +14,7 @@ from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.phpmq import wire
-from tests.protocols.phpmq.harness import Harness, encode_dispatch
+from tests.protocols.phpmq.harness import Harness, encode_dispatch, in_line_form
 from tests.protocols.phpmq.test_wire import MALFORMED
 from tests.support.broker import purge
 
@@ -118,8 +118,8 @@ def test_everything_pipelined_in_one_read(harness: Harness) -> None:
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_the_line_form_is_answered_in_the_line_form(harness: Harness, newline: bytes) -> None:
     peer = harness.connect()
-    peer.put(wire.encode_send(b"q", b"body", newline=newline))
-    peer.put(wire.encode_consume(b"q", 1, newline=newline))
+    peer.put(in_line_form(wire.encode_send(b"q", b"body"), newline))
+    peer.put(in_line_form(wire.encode_consume(b"q", 1), newline))
     assert newline in peer.transport.written
     assert peer.bodies() == [b"body"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.protocols.phpmq import wire
-from tests.protocols.phpmq.harness import encode_dispatch
+from tests.protocols.phpmq.harness import encode_dispatch, in_line_form
 
 ID = b"d7e7f68761d34838494b233148b5486c"
 
@@ -51,19 +51,19 @@ def decoder_for(frame: wire.Frame, limits: wire.Limits | None = None) -> wire.De
     return wire.Decoder(limits or wire.Limits(), kinds)
 
 
-def encode(frame: wire.Frame, newline: bytes = b"") -> bytes:
+def encode(frame: wire.Frame) -> bytes:
     kind, queue, content, message_id, number = frame
     if kind == wire.SEND:
-        return wire.encode_send(queue, content, number, newline=newline)
+        return wire.encode_send(queue, content, number)
     if kind == wire.CONSUME:
-        return wire.encode_consume(queue, number, newline=newline)
+        return wire.encode_consume(queue, number)
     if kind == wire.DISPATCH:
-        return encode_dispatch(queue, content, message_id, number, newline=newline)
+        return encode_dispatch(queue, content, message_id, number)
     if kind == wire.ACKNOWLEDGE:
-        return wire.encode_acknowledge(queue, message_id, newline=newline)
+        return wire.encode_acknowledge(queue, message_id)
     if kind == wire.REQUEUE:
-        return wire.encode_requeue(queue, message_id, number, newline=newline)
-    return wire.encode_dead_letter(queue, message_id, newline=newline)
+        return wire.encode_requeue(queue, message_id, number)
+    return wire.encode_dead_letter(queue, message_id)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -87,7 +87,7 @@ def test_examples_in_the_line_form(name: str, newline: bytes) -> None:
     assert decoder.feed((lines + newline) * 2) == [frame] * 2
     assert decoder.error is None
     assert decoder.newline == newline
-    assert encode(frame, newline) == lines
+    assert in_line_form(encode(frame), newline) == lines
 
 
 def test_sends_of_both_dispatch_versions_on_one_connection() -> None:
@@ -251,7 +251,7 @@ def test_malformed_first_bytes_are_an_error_at_once(first: bytes, step: int) -> 
 @pytest.mark.parametrize("newline", [b"", b"\n", b"\r\n"])
 def test_a_complete_header_waits_for_the_byte_that_decides_the_form(newline: bytes) -> None:
     decoder = wire.Decoder()
-    message = wire.encode_send(b"q", b"body", newline=newline)
+    message = in_line_form(wire.encode_send(b"q", b"body"), newline)
     assert decoder.feed(message[:8]) == []
     assert decoder.error is None
     assert len(decoder.feed(message[8:])) == 1
@@ -317,7 +317,7 @@ def test_incomplete_is_true_only_inside_a_message() -> None:
 def test_what_one_message_teaches_does_not_excuse_the_next() -> None:
     odd_send = b"H0100102" + packet(b"02", b"abc") + packet(b"01", b"def")
     odd_acknowledge = b"H0100402" + packet(b"03", ID) + packet(b"01", ID)
-    line_send = wire.encode_send(b"Foo", b"body", dispatch_version=1, newline=b"\n")
+    line_send = in_line_form(wire.encode_send(b"Foo", b"body", dispatch_version=1), b"\n")
     for valid, invalid in (
         (odd_send, b"H0100102" + packet(b"02", b"abc") + packet(b"02", b"def")),
         (odd_acknowledge, b"H0100402" + packet(b"03", ID) * 2),

@@ -349,43 +349,41 @@ def _packet(kind: int, content: bytes, newline: bytes = b"") -> bytes:
     return b"P%02d%029d%b%b%b" % (kind, len(content), newline, content, newline)
 
 
-def _message(kind: int, newline: bytes, packets: Iterable[tuple[int, bytes]]) -> bytes:
-    parts = [_packet(packet, content, newline) for packet, content in packets]
-    return b"".join((_header(kind, len(parts)), newline, *parts))
+def _message(kind: int, packets: Iterable[tuple[int, bytes]]) -> bytes:
+    parts = [_packet(packet, content) for packet, content in packets]
+    return b"".join((_header(kind, len(parts)), *parts))
 
 
-def encode_send(
-    queue: bytes, body: bytes, ttl: int = 0, *, dispatch_version: int = 2, newline: bytes = b""
-) -> bytes:
+def encode_send(queue: bytes, body: bytes, ttl: int = 0, *, dispatch_version: int = 2) -> bytes:
     """Encode a send (type 001). `ttl` in seconds, 0 = for ever; omitted in version 1."""
     packets = [(QUEUE_NAME, queue), (CONTENT, body)]
     if dispatch_version != 1:
         packets.append((TIME_TO_LIVE, b"%d" % ttl))
-    return _message(SEND, newline, packets)
+    return _message(SEND, packets)
 
 
-def encode_consume(queue: bytes, count: int, *, newline: bytes = b"") -> bytes:
+def encode_consume(queue: bytes, count: int) -> bytes:
     """Encode a consume request (type 002).
 
     `count` limits the unacked messages; 0 = stop and requeue all.
     """
-    return _message(CONSUME, newline, ((QUEUE_NAME, queue), (COUNT, b"%d" % count)))
+    return _message(CONSUME, ((QUEUE_NAME, queue), (COUNT, b"%d" % count)))
 
 
-def encode_acknowledge(queue: bytes, message_id: bytes, *, newline: bytes = b"") -> bytes:
+def encode_acknowledge(queue: bytes, message_id: bytes) -> bytes:
     """Encode an acknowledgement (type 004)."""
-    return _message(ACKNOWLEDGE, newline, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
+    return _message(ACKNOWLEDGE, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
 
 
-def encode_requeue(queue: bytes, message_id: bytes, ttl: int = 0, *, newline: bytes = b"") -> bytes:
+def encode_requeue(queue: bytes, message_id: bytes, ttl: int = 0) -> bytes:
     """Encode a requeue (type 005). `ttl` in seconds from now, 0 = for ever."""
     packets = ((QUEUE_NAME, queue), (MESSAGE_ID, message_id), (TIME_TO_LIVE, b"%d" % ttl))
-    return _message(REQUEUE, newline, packets)
+    return _message(REQUEUE, packets)
 
 
-def encode_dead_letter(queue: bytes, message_id: bytes, *, newline: bytes = b"") -> bytes:
+def encode_dead_letter(queue: bytes, message_id: bytes) -> bytes:
     """Encode a dead letter (type 006)."""
-    return _message(DEAD_LETTER, newline, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
+    return _message(DEAD_LETTER, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
 
 
 class DispatchEncoder:
