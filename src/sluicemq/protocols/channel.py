@@ -37,12 +37,11 @@ _BLOCK: Final = Overflow.BLOCK
 _SYNC: Final = Durability.SYNC
 
 MAX_UNCONFIRMED: Final = 16 << 20
-"""Bytes received whose confirmations are pending from which on reading pauses."""
+"""Bytes received, with pending confirmations, above which reading pauses."""
 _COUNT_INTERVAL: Final = 1 << 20
-"""Bytes received between two counts of those that are not durable, in protocols that confirm
-nothing."""
+"""Bytes received after which `Publisher.count_received` counts them."""
 MAX_UNREAD: Final = 1 << 20
-"""Bytes of replies to a client that does not read from which on reading from it pauses."""
+"""Bytes of replies that a slow client has not read above which reading from it pauses."""
 
 REFUSED_SECONDS: Final = 0.25
 """Seconds between a refused login and the end of the connection."""
@@ -143,7 +142,7 @@ class Channel(Generic[Frame]):
     # --- input -------------------------------------------------------------------------------
 
     def hold(self, frames: list[Frame], size: int) -> None:
-        """Hold frames of `size` bytes, behind those that are held already."""
+        """Hold frames of `size` bytes, behind the frames that are held already."""
         if self.held_frames is None:
             self.held_frames = frames
         else:
@@ -356,7 +355,7 @@ class Publisher(Generic[Request]):
 
     The confirmations of the messages of one read are sent together, in the order of the messages.
 
-    accepted      requests of this read to confirm; the session adds those that want an answer
+    accepted      requests of this read to confirm; the session adds those to be answered
     last_sync     sequence number of the last message whose confirmation waits for the disk: those
                   with durability sync, and all journaled ones while the journal is behind
     parked_bytes  size of the bodies of the messages that wait for capacity

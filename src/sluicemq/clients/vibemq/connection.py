@@ -108,7 +108,7 @@ _LOGIN: Final = ""
 
 
 class ClientConnection(RequestTransport[Frame, Frame]):
-    """asyncio connection that reads no more while the application takes no messages."""
+    """asyncio connection that stops reading while the application takes no messages."""
 
     def __init__(
         self,

@@ -72,9 +72,9 @@ FULL: Final = 8
 _SYNC: Final = Durability.SYNC
 
 _MAX_UNSENT: Final = 256 * 1024
-"""Bytes written but not sent from which on the session processes no further command."""
+"""Bytes written but not sent above which the session processes no further command."""
 _MAX_HELD_BACK: Final = 256 * 1024
-"""Bytes received behind a waiting command from which on reading pauses."""
+"""Bytes received behind a waiting command above which reading pauses."""
 _MAX_ALARM: Final = 86_400.0
 """Seconds. Event loops limit timers, the protocol does not limit timeouts: the session sets a timer
 that fires early again."""
@@ -199,7 +199,7 @@ class MsgliteSession:
         self._publisher.count_received(len(data))
 
     def _holds_back_too_much(self, wait: bool) -> bool:
-        """Return whether the input behind a waiting command lets reading pause."""
+        """Return True if so much input waits behind a command that reading has to pause."""
         return self._held_bytes > _MAX_HELD_BACK
 
     @property

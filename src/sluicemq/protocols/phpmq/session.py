@@ -12,9 +12,9 @@ are ignored.
 
     sends that cannot be accepted yet        frames behind them on the connection
     -------------------------------------    ----------------------------------------------------
-    their queue is full and blocks           wait; the session reads no more
+    their queue is full and blocks           wait; the session stops reading
     the journal's disk is nearly full        sends wait, in order, up to MAX_WAITING bytes; then
-                                             the session reads no more. Other frames are processed:
+                                             the session stops reading. Other frames are processed:
                                              acknowledgements free disk space
 
 At the end of input a connection with waiting sends, of either kind, stays open, and it is never
@@ -47,7 +47,7 @@ Priority, properties, correlation id and reply-to of a message from another prot
 message but are not delivered: PHPMQ has no fields for them. A client answers a request message with
 a send to the queue `reply:<message id>` before it acknowledges the request, on the connection that
 holds it. The answer goes to the request's reply-to, with its correlation id; an answer whose
-requester waits no longer is dropped.
+requester no longer waits is dropped.
 
 A send to a queue whose name begins with `sluicemq.probe.` is not stored. The session dispatches it
 on the same connection, without content, once all earlier sends are durable: a client learns that
@@ -99,12 +99,12 @@ _PHPMQ: Final = Origin.PHPMQ
 _SYNC: Final = Durability.SYNC
 
 MAX_WAITING: Final = 1024 * 1024
-"""Bytes of sends waiting for disk space from which on the session reads no more."""
+"""Bytes of sends waiting for disk space above which the session stops reading."""
 WAITING_OVERHEAD: Final = 512
 """Bytes that a waiting send counts in addition to its content."""
 _MAX_CONVERTED: Final = 4 << 20
-"""Bytes of contents that differ from the bodies, as those of compressed JMS messages, from which on
-a dispatch ends: the broker limits the bytes of the bodies only."""
+"""Bytes of converted contents, such as those of compressed JMS messages, above which a dispatch
+ends: the broker limits the bytes of the bodies only."""
 
 
 class PhpmqSession:
@@ -392,7 +392,7 @@ class PhpmqSession:
     def _find_target(self, queue: bytes) -> tuple[Destination | None, str]:
         """Return the destination and the correlation id of a send.
 
-        The destination is None for an answer whose requester waits no longer, and for a probe,
+        The destination is None for an answer whose requester no longer waits, and for a probe,
         which is answered once all earlier sends are durable.
 
         Raises AccessDenied, DestinationNotFound, LimitExceeded.
@@ -481,7 +481,7 @@ class PhpmqSession:
             self._channel.update_reading()
 
     def _has_too_many_waiting(self, wait: bool) -> bool:
-        """Return whether the sends that wait for disk space let reading pause."""
+        """Return True if so many sends wait for disk space that reading has to pause."""
         return self._waiting_bytes > MAX_WAITING
 
     def _on_space_available(self) -> None:
@@ -520,7 +520,7 @@ class PhpmqSession:
             self._waiting_bytes = 0
 
     def _refuse(self, reason: str) -> None:
-        """Close because of a frame that cannot be carried out. The frames behind it are dropped."""
+        """Close because of a frame that is refused. The frames behind it are dropped."""
         self._channel.end()
         self._unsubscribe()
         self._close_when_durable(reason)
@@ -587,7 +587,7 @@ class PhpmqSession:
     def detached(self, consumer: Consumer) -> None:
         """Subscribe to the new queue of the same name when the queue is deleted.
 
-        Unacked messages are gone with the old queue. If the queue may not be created again, the
+        Unacked messages were deleted with the old queue. If the queue may not be created again, the
         connection closes, as it would for a consume request. `consumer` is the subscription's: the
         broker forgets a consumer that it detaches.
         """

@@ -117,7 +117,7 @@ class Subscriber:
         self._connection = subscriptions.connection
         self._broker = self._connection.broker
         self._blocked: list[Delivery] = []
-        """Deliveries from one whose large frame is being encoded onwards."""
+        """Delivery whose large frame is being encoded, and the deliveries behind it."""
         self._requested_key: LargeKey | None = None
         """The large frame that is requested."""
         self._timer = Alarm(self._connection.channel.transport)
@@ -179,7 +179,7 @@ class Subscriber:
             broker.unsubscribe(consumer.subscription)
 
     def detached(self, consumer: Consumer) -> None:
-        """Handle the deletion of the queue; its unacked deliveries are gone with it."""
+        """Handle the deletion of the queue; its unacked deliveries were deleted with it."""
         if consumer is not self.consumer:
             return
         self._drop_consumer()

@@ -10,7 +10,7 @@ The session processes requests in order. Responses carry the request's id and ma
 another order, as the protocol allows: a PublishAck once the message is on disk, a ConnectAck once
 the password is checked (later requests wait for it), the response to a change of the users once it
 is on disk. A malformed frame is answered with INVALID_MESSAGE and ends the connection; other
-invalid requests are answered with an error and the connection goes on.
+invalid requests are answered with an error and the connection stays open.
 
 Of the requests that can take long, such as a login, a list or a queue's backlog, the session
 processes one in an event loop iteration, because a read can have thousands of them. The frames
