@@ -126,7 +126,8 @@ def _counted_records(
 
     Counts from before a table's creation are those of a removed table of the same name."""
     conditions = [
-        (f.col("table") == item.name) & (f.col("time") >= f.lit(typed.details(spark).createdAt))
+        (f.col("table") == item.name)
+        & (f.col("time") >= f.lit(typed.details(spark).createdAt.astimezone(UTC)))
         for item in definition.tables
         if (typed := lake.table(f"silver.{item.name}")).exists(spark)
     ]
