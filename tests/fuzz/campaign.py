@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from sluicemq.cli.local import LocalBroker
 from tests.fuzz.corpus import Conversation
 from tests.fuzz.mutations import mutate
-from tests.fuzz.witness import PATIENCE, Witness
+from tests.fuzz.steady_clients import TIMEOUT_SECONDS, SteadyClient
 
 LARGEST_NOISE: Final = 1 << 20
 """Bytes of one connection that sends nothing but noise."""
@@ -110,14 +110,14 @@ class Campaign:
     def __init__(
         self,
         broker: LocalBroker,
-        dial: Callable[[], socket.socket],
-        witnesses: Iterable[Witness],
+        connect_socket: Callable[[], socket.socket],
+        steady_clients: Iterable[SteadyClient],
         reports: Path,
     ) -> None:
         """`reports` is a directory for the bytes of cases that did damage."""
         self._broker = broker
-        self._dial = dial
-        self._witnesses = list(witnesses)
+        self._dial = connect_socket
+        self._steady_clients = list(steady_clients)
         self._reports = reports
         self._pid = broker.pid
         self._log = broker.log.open("rb")
@@ -165,7 +165,7 @@ class Campaign:
         return connection
 
     def _read_to_the_end(self, connection: socket.socket, case: Case) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         try:
             connection.shutdown(socket.SHUT_WR)
             while time.monotonic() < deadline:
@@ -176,13 +176,13 @@ class Campaign:
             pass
         except OSError:  # reset: it is closed as well
             return
-        self._fail(f"the connection is not closed within {PATIENCE:g} s of its end:\n{case}")
+        self._fail(f"the connection is not closed within {TIMEOUT_SECONDS:g} s of its end:\n{case}")
 
     def look(self) -> None:
-        """Fail if a witness, the log or the process shows damage."""
+        """Fail if a steady client, the log or the process shows damage."""
         try:
-            for witness in self._witnesses:
-                witness.check()
+            for steady_client in self._steady_clients:
+                steady_client.check()
         except AssertionError as error:
             self._fail(str(error))
         # the last line may be incomplete while it is being written

@@ -24,9 +24,16 @@ from sluicemq.management.operation import NoParameters
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case
-from tests.fuzz.witness import PATIENCE, GatewayWorker, JmqPair, MsglitePair, PhpmqPair, Witness
+from tests.fuzz.steady_clients import (
+    TIMEOUT_SECONDS,
+    GatewayWorker,
+    JmqPair,
+    MsglitePair,
+    PhpmqPair,
+    SteadyClient,
+)
 
-WITNESSED: Final = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0", "jmq://127.0.0.1:0")
+STEADY_LISTENERS: Final = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0", "jmq://127.0.0.1:0")
 
 
 class Effort(NamedTuple):
@@ -64,32 +71,32 @@ LISTENERS: Final[dict[str, corpus.Conversation]] = {
 
 
 @contextmanager
-def listening(
+def run_listener(
     kind: str, directory: Path
 ) -> Iterator[tuple[LocalBroker, Callable[[], socket.socket]]]:
-    """A broker, and how to connect to its listener of that kind."""
+    """Run a broker, and return it with a function that connects to the listener of a kind."""
     path = directory / "hostile.sock"
     url = f"{kind}://{path}" if "unix" in kind else f"{kind}://127.0.0.1:0"
     broker = LocalBroker(
         directory / "broker",
-        list(dict.fromkeys([*WITNESSED, url])),
+        list(dict.fromkeys([*STEADY_LISTENERS, url])),
         environment={"SLUICEMQ_LOGGING__FORMAT": "json", "SLUICEMQ_LOGGING__LEVEL": "info"},
     )
     with broker:
         if "unix" in kind:
-            yield broker, partial(_dial_unix, path)
+            yield broker, partial(_connect_unix, path)
         else:
             address = ("127.0.0.1", broker.port(kind))
-            yield broker, partial(socket.create_connection, address, PATIENCE)
+            yield broker, partial(socket.create_connection, address, TIMEOUT_SECONDS)
         # so that the log of the shutdown is checked, too
         assert broker.stop() == 0
     assert "Traceback" not in broker.log.read_text(errors="replace")
     assert check(broker.directory / "journal").problems == []
 
 
-def _dial_unix(path: Path) -> socket.socket:
+def _connect_unix(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(PATIENCE)
+    connection.settimeout(TIMEOUT_SECONDS)
     connection.connect(str(path))
     return connection
 
@@ -98,29 +105,36 @@ def _dial_unix(path: Path) -> socket.socket:
 def test_malformed_input_of_one_client_does_not_affect_others(kind: str, tmp_path: Path) -> None:
     print(f"\nto repeat: FUZZ_SEED={SEED}")
     with ExitStack() as stack:
-        broker, dial = stack.enter_context(listening(kind, tmp_path))
-        witnesses: list[Witness] = [PhpmqPair(broker), MsglitePair(broker), JmqPair(broker)]
+        broker, connect_socket = stack.enter_context(run_listener(kind, tmp_path))
+        steady_clients: list[SteadyClient] = [
+            PhpmqPair(broker),
+            MsglitePair(broker),
+            JmqPair(broker),
+        ]
         if kind == "msglite-http":
-            witnesses.append(GatewayWorker(broker))
-        for witness in witnesses:
-            witness.start()
-        for witness in witnesses:  # so that memory and files are those of a broker in use
-            witness.wait_for_first()
-        before = _figures(broker)
-        campaign = Campaign(broker, dial, witnesses, tmp_path)
+            steady_clients.append(GatewayWorker(broker))
+        for steady_client in steady_clients:
+            steady_client.start()
+        for (
+            steady_client
+        ) in steady_clients:  # so that memory and files are those of a broker in use
+            steady_client.wait_for_first()
+        before = _measure(broker)
+        campaign = Campaign(broker, connect_socket, steady_clients, tmp_path)
         stack.callback(campaign.close)
         _attack(campaign, kind)
         campaign.finish()
-        after = _figures_at_rest(broker, before)
-        for witness in witnesses:
-            witness.finish()
-            assert witness.exchanged > 0 or isinstance(witness, GatewayWorker)
+        after = _measure_when_idle(broker, before)
+        for steady_client in steady_clients:
+            steady_client.finish()
+            assert steady_client.exchanged > 0 or isinstance(steady_client, GatewayWorker)
         growth = after.memory - before.memory
         print(
             f"{kind}: {campaign.connections:,} connections, {campaign.sent_bytes:,} bytes, "
             f"{campaign.sent_frames:,} mutated frames; memory +{growth >> 20} MiB;",
             ", ".join(
-                f"{type(w).__name__} {w.exchanged:,}, slowest {w.slowest:.3f} s" for w in witnesses
+                f"{type(w).__name__} {w.exchanged:,}, slowest {w.slowest:.3f} s"
+                for w in steady_clients
             ),
         )
         assert after.sockets == before.sockets
@@ -129,7 +143,7 @@ def test_malformed_input_of_one_client_does_not_affect_others(kind: str, tmp_pat
 
 
 def _attack(campaign: Campaign, kind: str) -> None:
-    """A third of the time at most for noise, the rest for what looks better."""
+    """Send noise for a third of the time at most, then floods and mutated conversations."""
     start = time.monotonic()
     conversation = LISTENERS[kind]
     number = 0
@@ -147,7 +161,7 @@ def _attack(campaign: Campaign, kind: str) -> None:
         print(f"{kind}: stopped after {EFFORT.seconds:g} s")
 
 
-class Figures(NamedTuple):
+class ProcessResources(NamedTuple):
     """Resources of a process: open sockets, other files, resident bytes."""
 
     sockets: int
@@ -155,11 +169,13 @@ class Figures(NamedTuple):
     memory: int
 
 
-def _figures(broker: LocalBroker) -> Figures:
-    """One of the sockets is that of the connection that asks: by its second answer the broker has
-    closed the sockets of all that have asked before."""
+def _measure(broker: LocalBroker) -> ProcessResources:
+    """Measure the resources of the broker process.
+
+    The sockets include that of the requesting connection. The second request ensures that the
+    broker has closed the sockets of earlier ones."""
     target = HttpTarget("localhost", 0, path=str(broker.directory / "admin.sock"))
-    with Api(target, timeout=PATIENCE) as api:
+    with Api(target, timeout=TIMEOUT_SECONDS) as api:
         api.call(GET_STATUS, NoParameters())
         memory = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).resident_memory_bytes
         sockets = files = 0
@@ -172,14 +188,14 @@ def _figures(broker: LocalBroker) -> Figures:
                 sockets += 1
             else:
                 files += 1
-    return Figures(sockets, files, memory)
+    return ProcessResources(sockets, files, memory)
 
 
-def _figures_at_rest(broker: LocalBroker, before: Figures) -> Figures:
-    """Once the connections that have ended are gone; that may take until a linger is over."""
-    deadline = time.monotonic() + PATIENCE
-    figures = _figures(broker)
-    while figures.sockets != before.sockets and time.monotonic() < deadline:
+def _measure_when_idle(broker: LocalBroker, before: ProcessResources) -> ProcessResources:
+    """Measure after the ended connections have been closed, which a linger may delay."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    resources = _measure(broker)
+    while resources.sockets != before.sockets and time.monotonic() < deadline:
         time.sleep(0.05)
-        figures = _figures(broker)
-    return figures
+        resources = _measure(broker)
+    return resources

@@ -1,5 +1,5 @@
-"""Honest and hostile connections on one broker, in any order, while time passes and peers pause and
-resume reading: the honest ones are never affected, and the others leave nothing behind."""
+"""State machines of well-behaved and hostile sessions on one broker, while time passes and clients
+pause and resume reading: the former are not affected, and the latter leave nothing behind."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
-HOSTILE = 2
+HOSTILE_COUNT = 2
 WINDOW = 4
-hostile_peers = st.integers(0, HOSTILE - 1)
+hostile_peers = st.integers(0, HOSTILE_COUNT - 1)
 
 
 class FixedProcess:
@@ -42,11 +42,11 @@ class FixedProcess:
 
 
 AUTHENTICATOR = Authenticator(AuthSettings(), Path("/nonexistent"), lambda call: call())
-"""There are no users."""
+"""An authenticator without users."""
 
 
 class SessionFixture(SessionHarness):
-    """All protocols on one engine, as the server puts them together."""
+    """Sessions of all protocols on one broker, created like those of the server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class SessionFixture(SessionHarness):
         return SessionPeer(self, transport, self.open_as(protocol, transport))
 
 
-class Beside(RuleBasedStateMachine):
-    """Honest and hostile connections. Subclasses name the protocol of the hostile ones."""
+class ConcurrentSessions(RuleBasedStateMachine):
+    """Well-behaved and hostile sessions. Subclasses define the protocol of the hostile ones."""
 
     protocol: str
     conversation: staticmethod[[Random], list[bytes]]
@@ -74,15 +74,15 @@ class Beside(RuleBasedStateMachine):
     def start(self) -> None:
         self.fixture = SessionFixture()
         self.producer, self.consumer = (self.fixture.connect("phpmq") for _ in range(2))
-        self.consumer.put(phpmq_wire.encode_consume(b"honest", WINDOW))
+        self.consumer.put(phpmq_wire.encode_consume(b"steady", WINDOW))
         self.dispatches = phpmq_wire.Decoder(kinds=phpmq_wire.FROM_SERVER)
         self.sent = self.received = 0
-        self.unsettled: list[bytes] = []
-        self.asker, self.worker = (self.fixture.connect("msglite") for _ in range(2))
-        self.asked = 0
-        self.hostile = [self.fixture.connect(self.protocol) for _ in range(HOSTILE)]
+        self.unacked: list[bytes] = []
+        self.requester, self.worker = (self.fixture.connect("msglite") for _ in range(2))
+        self.request_count = 0
+        self.hostile = [self.fixture.connect(self.protocol) for _ in range(HOSTILE_COUNT)]
 
-    # --- the honest --------------------------------------------------------------------------
+    # --- well-behaved sessions ---------------------------------------------------------------
 
     @rule(count=st.integers(1, 6))
     def send(self, count: int) -> None:
@@ -91,18 +91,18 @@ class Beside(RuleBasedStateMachine):
 
     def produce(self, count: int) -> None:
         numbers = range(self.sent, self.sent + count)
-        self.producer.put(b"".join(phpmq_wire.encode_send(b"honest", b"%d" % n) for n in numbers))
+        self.producer.put(b"".join(phpmq_wire.encode_send(b"steady", b"%d" % n) for n in numbers))
         self.sent += count
 
     @rule(count=st.integers(1, WINDOW))
     def acknowledge(self, count: int) -> None:
-        for message_id in self.unsettled[:count]:
-            self.consumer.put(phpmq_wire.encode_acknowledge(b"honest", message_id))
-        del self.unsettled[:count]
+        for message_id in self.unacked[:count]:
+            self.consumer.put(phpmq_wire.encode_acknowledge(b"steady", message_id))
+        del self.unacked[:count]
         self.collect()
 
     @rule()
-    def stop_reading_and_go_on(self) -> None:
+    def pause_and_resume_reading(self) -> None:
         transport = self.consumer.transport
         self.consumer.stop_reading()
         self.produce(WINDOW + 1)
@@ -112,23 +112,23 @@ class Beside(RuleBasedStateMachine):
         self.collect()
 
     def collect(self) -> None:
-        """All that the window has room for has come, in order."""
+        """Check that the window is filled with the next messages in order."""
         for frame in self.dispatches.feed(self.consumer.transport.take_written()):
-            assert frame[:3] == (phpmq_wire.DISPATCH, b"honest", b"%d" % self.received)
+            assert frame[:3] == (phpmq_wire.DISPATCH, b"steady", b"%d" % self.received)
             self.received += 1
-            self.unsettled.append(frame[3])
-        assert self.received == min(self.sent, self.received - len(self.unsettled) + WINDOW)
+            self.unacked.append(frame[3])
+        assert self.received == min(self.sent, self.received - len(self.unacked) + WINDOW)
 
-    @rule(waits=st.booleans())
-    def ask(self, waits: bool) -> None:
-        """The worker waits already, or comes when the question is there."""
-        body = b"%d" % self.asked
-        self.asked += 1
+    @rule(worker_waits_first=st.booleans())
+    def request(self, worker_waits_first: bool) -> None:
+        """The worker waits for the request, or fetches it later."""
+        body = b"%d" % self.request_count
+        self.request_count += 1
         ready = msglite_wire.encode_ready(100, (b"questions",))
-        if waits:
+        if worker_waits_first:
             self.worker.put(ready)
-        self.asker.put(msglite_wire.encode_query(100, b"questions", body))
-        if not waits:
+        self.requester.put(msglite_wire.encode_query(100, b"questions", body))
+        if not worker_waits_first:
             self.worker.put(ready)
         decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
         ((kind, timeout, (queue, reply), question),) = decoder.feed(
@@ -137,53 +137,53 @@ class Beside(RuleBasedStateMachine):
         assert (kind, timeout, queue, question) == (msglite_wire.MESSAGE, 100, b"questions", body)
         self.worker.put(msglite_wire.encode_message(100, reply, body[::-1]))
         answer = msglite_wire.encode_message(100, reply, body[::-1])
-        assert self.asker.transport.take_written() == answer
+        assert self.requester.transport.take_written() == answer
 
-    # --- the hostile -------------------------------------------------------------------------
+    # --- hostile sessions --------------------------------------------------------------------
 
-    @rule(which=hostile_peers, chance=st.randoms(use_true_random=False))
-    def say_something_wrong(self, which: int, chance: Random) -> None:
+    @rule(index=hostile_peers, chance=st.randoms(use_true_random=False))
+    def send_damaged_conversation(self, index: int, chance: Random) -> None:
         data = b"".join(mutate(chance, self.conversation(chance)))
         position = chance.randint(0, len(data))
-        self.say(which, data[:position])
-        self.say(which, data[position:])
+        self.send_hostile(index, data[:position])
+        self.send_hostile(index, data[position:])
 
-    @rule(which=hostile_peers, data=st.binary(max_size=60))
-    def say_nonsense(self, which: int, data: bytes) -> None:
-        self.say(which, data)
+    @rule(index=hostile_peers, data=st.binary(max_size=60))
+    def send_noise(self, index: int, data: bytes) -> None:
+        self.send_hostile(index, data)
 
-    def say(self, which: int, data: bytes) -> None:
+    def send_hostile(self, index: int, data: bytes) -> None:
         """Pass data to the session like the server: not while it is closed or paused."""
-        peer = self.hostile[which]
+        peer = self.hostile[index]
         if data and peer.transport.open and not peer.transport.paused:
             peer.put(data)
         if not peer.transport.stalled:
             peer.transport.take_written()
 
-    @rule(which=hostile_peers, how=st.sampled_from(["end", "break", "shutdown"]))
-    def leave(self, which: int, how: str) -> None:
-        peer = self.hostile[which]
+    @rule(index=hostile_peers, ending=st.sampled_from(["end", "break", "shutdown"]))
+    def end_hostile_session(self, index: int, ending: str) -> None:
+        peer = self.hostile[index]
         if peer.transport.open and not peer.transport.paused:
-            if how == "end":
+            if ending == "end":
                 peer.session.end_of_input()
-            elif how == "shutdown":
+            elif ending == "shutdown":
                 peer.session.disconnect("the broker stops", stopping=True)
             self.fixture.run_event_loop()
         peer.drop()
-        self.hostile[which] = self.fixture.connect(self.protocol)
+        self.hostile[index] = self.fixture.connect(self.protocol)
 
-    @rule(which=hostile_peers, congested=st.booleans())
-    def stop_reading(self, which: int, congested: bool) -> None:
-        peer = self.hostile[which]
+    @rule(index=hostile_peers, pause_delivery=st.booleans())
+    def stop_reading(self, index: int, pause_delivery: bool) -> None:
+        peer = self.hostile[index]
         if not peer.transport.stalled and peer.transport.open:
-            if congested:
+            if pause_delivery:
                 peer.stop_reading()
             else:
                 peer.transport.stalled = True
 
-    @rule(which=hostile_peers)
-    def read_on(self, which: int) -> None:
-        peer = self.hostile[which]
+    @rule(index=hostile_peers)
+    def resume_reading(self, index: int) -> None:
+        peer = self.hostile[index]
         if peer.transport.stalled:
             peer.read_again()
             self.fixture.run_event_loop()
@@ -196,10 +196,10 @@ class Beside(RuleBasedStateMachine):
         self.collect()
 
     @invariant()
-    def the_honest_are_there(self) -> None:
+    def steady_sessions_are_open(self) -> None:
         if not hasattr(self, "fixture"):
             return
-        for peer in (self.producer, self.consumer, self.asker, self.worker):
+        for peer in (self.producer, self.consumer, self.requester, self.worker):
             assert peer.transport.open
             assert not peer.transport.paused
         assert self.producer.transport.written == b""
@@ -209,59 +209,59 @@ class Beside(RuleBasedStateMachine):
             return
         for peer in self.hostile:
             peer.drop()
-        while self.unsettled:
+        while self.unacked:
             self.acknowledge(WINDOW)
         assert self.received == self.sent
-        self.ask(True)
-        for peer in (self.producer, self.consumer, self.asker, self.worker):
+        self.request(True)
+        for peer in (self.producer, self.consumer, self.requester, self.worker):
             peer.drop()
-        assert all(timer.cancelled for timer in self.fixture.timers), "something is waited for"
+        assert all(timer.cancelled for timer in self.fixture.timers), "a timer is still active"
         for destination in self.fixture.broker.destinations.values():
             assert not destination.temporary
             assert (destination.consumers, destination.unacked) == (0, 0)
 
 
-class BesidePhpmq(Beside):
+class ConcurrentPhpmqSessions(ConcurrentSessions):
     protocol = "phpmq"
     conversation = staticmethod(corpus.phpmq)
 
 
-class BesideMaintenance(Beside):
+class ConcurrentMaintenanceSessions(ConcurrentSessions):
     protocol = "phpmq-maintenance"
     conversation = staticmethod(corpus.maintenance)
 
 
-class BesideMsglite(Beside):
+class ConcurrentMsgliteSessions(ConcurrentSessions):
     protocol = "msglite"
     conversation = staticmethod(corpus.msglite)
 
 
-class BesideGateway(Beside):
+class ConcurrentGatewaySessions(ConcurrentSessions):
     protocol = "msglite-http"
     conversation = staticmethod(corpus.http)
 
 
-class BesideJmq(Beside):
+class ConcurrentJmqSessions(ConcurrentSessions):
     protocol = "jmq"
     conversation = staticmethod(jmq_corpus.listener)
 
 
-class BesideAnyProtocol(Beside):
+class ConcurrentAutoSessions(ConcurrentSessions):
     protocol = "auto"
     conversation = staticmethod(corpus.any_first_byte)
 
 
-TestBesidePhpmq = BesidePhpmq.TestCase
-TestBesideMaintenance = BesideMaintenance.TestCase
-TestBesideMsglite = BesideMsglite.TestCase
-TestBesideGateway = BesideGateway.TestCase
-TestBesideJmq = BesideJmq.TestCase
-TestBesideAnyProtocol = BesideAnyProtocol.TestCase
+TestHostilePhpmqSessions = ConcurrentPhpmqSessions.TestCase
+TestHostileMaintenanceSessions = ConcurrentMaintenanceSessions.TestCase
+TestHostileMsgliteSessions = ConcurrentMsgliteSessions.TestCase
+TestHostileGatewaySessions = ConcurrentGatewaySessions.TestCase
+TestHostileJmqSessions = ConcurrentJmqSessions.TestCase
+TestHostileAutoSessions = ConcurrentAutoSessions.TestCase
 
 _SETTINGS = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=30)
-TestBesidePhpmq.settings = _SETTINGS
-TestBesideMaintenance.settings = _SETTINGS
-TestBesideMsglite.settings = _SETTINGS
-TestBesideGateway.settings = _SETTINGS
-TestBesideJmq.settings = _SETTINGS
-TestBesideAnyProtocol.settings = _SETTINGS
+TestHostilePhpmqSessions.settings = _SETTINGS
+TestHostileMaintenanceSessions.settings = _SETTINGS
+TestHostileMsgliteSessions.settings = _SETTINGS
+TestHostileGatewaySessions.settings = _SETTINGS
+TestHostileJmqSessions.settings = _SETTINGS
+TestHostileAutoSessions.settings = _SETTINGS

@@ -1,8 +1,8 @@
-"""Honest clients beside the hostile ones: whatever those do, these must not notice.
+"""Well-behaved clients that hostile clients must not affect.
 
-Each witness keeps exchanging numbered messages on connections it never makes anew. What it may not
-see - a message missing, twice or out of order, a disconnect, an answer after more than PATIENCE -
-ends it, and `failure` tells.
+Each client exchanges numbered messages on connections that it never reopens. A message that is
+missing, duplicated or out of order, a disconnect, or a reply after more than TIMEOUT_SECONDS
+ends it, and sets `failure`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.msglite.gateway import ADDRESS
 from tests.protocols.jmq.raw import RawJmq, status_of
 
-PATIENCE: Final = 30.0
-"""Seconds. Not what a broker should need, but what tells a slow machine from one that hangs."""
+TIMEOUT_SECONDS: Final = 30.0
+"""Distinguishes a slow machine from a broker that hangs."""
 
 _BURST: Final = 5
 _PAUSE: Final = 0.002
 
 
-class Witness(threading.Thread, ABC):
-    """Exchanges messages until `finish`."""
+class SteadyClient(threading.Thread, ABC):
+    """A client that exchanges messages in a thread until `finish`."""
 
     def __init__(self, broker: LocalBroker) -> None:
         super().__init__(daemon=True)
@@ -38,69 +38,69 @@ class Witness(threading.Thread, ABC):
         self.exchanged = 0
         self.slowest = 0.0
         """Seconds that the slowest exchange took."""
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self.connect(broker)
 
     def run(self) -> None:
         try:
-            while not self._over.wait(_PAUSE):
+            while not self._stopping.wait(_PAUSE):
                 before = time.monotonic()
                 self.exchange()
                 self.slowest = max(self.slowest, time.monotonic() - before)
             self.close()
-        except Exception as failure:  # for the thread that looks after it to report
+        except Exception as failure:  # reported by `check`
             self.failure = failure
 
     def wait_for_first(self) -> None:
         """Wait until messages have been exchanged; a gateway worker has no client of its own."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while not self.exchanged and not isinstance(self, GatewayWorker):
             self.check()
             assert time.monotonic() < end, f"{type(self).__name__} exchanges nothing"
             time.sleep(0.02)
 
     def finish(self) -> None:
-        """End, and fail if anything was not as it should be."""
-        self._over.set()
-        self.join(3 * PATIENCE)
+        """Stop the client, and raise its failure."""
+        self._stopping.set()
+        self.join(3 * TIMEOUT_SECONDS)
         assert not self.is_alive(), f"{type(self).__name__} hangs"
         self.check()
 
     def check(self) -> None:
-        """Fail if something has been noticed."""
+        """Raise the failure of the client, if there is one."""
         if self.failure is not None:
             raise AssertionError(
-                f"{type(self).__name__} noticed after {self.exchanged}: {self.failure!r}"
+                f"{type(self).__name__} failed after {self.exchanged}: {self.failure!r}"
             ) from self.failure
 
     @abstractmethod
     def connect(self, broker: LocalBroker) -> None:
-        """Make the connections."""
+        """Open the connections."""
 
     @abstractmethod
     def exchange(self) -> None:
-        """Send something, and look at what comes."""
+        """Send messages and check those received."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the connections in good order."""
+        """Close the connections properly."""
 
 
-class PhpmqPair(Witness):
+class PhpmqPair(SteadyClient):
     """A producer and a consumer of one queue."""
 
     def connect(self, broker: LocalBroker) -> None:
         port = broker.port("phpmq")
         self._producer = BlockingClient(PhpmqClient.connect, port=port)
         self._consumer = BlockingClient(PhpmqClient.connect, port=port)
-        self._consumer.subscribe("witness of phpmq", 2 * _BURST)
+        self._consumer.subscribe("steady phpmq", 2 * _BURST)
 
     def exchange(self) -> None:
         numbers = range(self.exchanged, self.exchanged + _BURST)
         for number in numbers:
-            self._producer.send("witness of phpmq", b"%d" % number)
+            self._producer.send("steady phpmq", b"%d" % number)
         for number in numbers:
-            message = self._consumer.receive(PATIENCE)
+            message = self._consumer.receive(TIMEOUT_SECONDS)
             assert message.body == b"%d" % number
             message.ack()
             self.exchanged += 1
@@ -110,21 +110,21 @@ class PhpmqPair(Witness):
         self._consumer.close()
 
 
-class JmqPair(Witness):
-    """A sender whose messages are confirmed, and a consumer whose acknowledgements are."""
+class JmqPair(SteadyClient):
+    """A sender and a consumer of JMS that wait for every confirmation."""
 
     def connect(self, broker: LocalBroker) -> None:
         port = broker.port("jmq")
         self._producer = RawJmq.login(port)
         self._consumer = RawJmq.login(port)
-        assert status_of(self._consumer.consume("witness.of.jmq")) == Status.OK
+        assert status_of(self._consumer.consume("steady.jmq")) == Status.OK
 
     def exchange(self) -> None:
         bodies = [b"%d" % number for number in range(self.exchanged, self.exchanged + _BURST)]
-        for number in self._producer.send_all("witness.of.jmq", bodies):
+        for number in self._producer.send_all("steady.jmq", bodies):
             assert status_of(self._producer.reply_to(number)) == Status.OK
         for body in bodies:
-            message = self._consumer.receive(PATIENCE)
+            message = self._consumer.receive(TIMEOUT_SECONDS)
             assert message.body == body
             assert self._consumer.acknowledge(message) == Status.OK
             self.exchanged += 1
@@ -134,33 +134,33 @@ class JmqPair(Witness):
         self._consumer.close()
 
 
-class MsglitePair(Witness):
-    """One who queries and one who replies, in one thread each."""
+class MsglitePair(SteadyClient):
+    """A requester and a replier of msglite, each in a thread."""
 
     def connect(self, broker: LocalBroker) -> None:
         port = broker.port("msglite")
         self._client = BlockingClient(MsgliteClient.connect, port=port)
-        self._worker = _Replier(port)
+        self._worker = _MsgliteReplier(port)
         self._worker.start()
 
     def exchange(self) -> None:
         body = b"%d" % self.exchanged
-        reply = self._client.query("witness.of.msglite", body, timeout=int(PATIENCE))
+        reply = self._client.query("steady.msglite", body, timeout=int(TIMEOUT_SECONDS))
         assert reply is not None, f"no reply to {body!r}"
         assert reply.body == body[::-1]
         self.exchanged += 1
 
     def close(self) -> None:
-        self._client.send("witness.of.msglite", b"", timeout=int(PATIENCE))
-        self._worker.join(PATIENCE)
+        self._client.send("steady.msglite", b"", timeout=int(TIMEOUT_SECONDS))
+        self._worker.join(TIMEOUT_SECONDS)
         assert not self._worker.is_alive()
         if self._worker.failure is not None:
             raise self._worker.failure
         self._client.close()
 
 
-class _Replier(threading.Thread):
-    """Sends every question back, turned round, until an empty one comes."""
+class _MsgliteReplier(threading.Thread):
+    """Replies to every request with the reversed body, until an empty one arrives."""
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
@@ -170,18 +170,20 @@ class _Replier(threading.Thread):
     def run(self) -> None:
         try:
             while True:
-                question = self._client.ready("witness.of.msglite", timeout=3600)
-                assert question is not None
-                if question.reply_to is None:
+                request = self._client.ready("steady.msglite", timeout=3600)
+                assert request is not None
+                if request.reply_to is None:
                     break
-                self._client.send(question.reply_to, question.body[::-1], timeout=int(PATIENCE))
+                self._client.send(
+                    request.reply_to, request.body[::-1], timeout=int(TIMEOUT_SECONDS)
+                )
             self._client.close()
-        except Exception as failure:  # for the thread that looks after it to report
+        except Exception as failure:  # reported by `check`
             self.failure = failure
 
 
-class GatewayWorker(Witness):
-    """Answers whatever comes through the HTTP gateway, and sees well-formed announcements only."""
+class GatewayWorker(SteadyClient):
+    """Replies to all requests of the HTTP gateway, and checks that they are well-formed."""
 
     def connect(self, broker: LocalBroker) -> None:
         self._client = BlockingClient(MsgliteClient.connect, port=broker.port("msglite"))
