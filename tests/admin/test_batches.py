@@ -24,7 +24,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import FrameTooLarge
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import FRAME_ROWS, RowValues, encode, frame, row
-from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, Client, ready_counts
 
@@ -151,7 +151,7 @@ def test_the_same_part_at_the_same_time(start: Start) -> None:
 
 
 def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     broker = LocalBroker(tmp_path, [HTTP], environment=SMALL_SEGMENTS)
     sent = 0
     broker.start()

@@ -1,8 +1,8 @@
-"""A file system of any size, in front of the system calls that the journal writes with.
+"""A simulated file system of limited size, which replaces system calls of the journal.
 
-Only one directory is on it. It knows how much each file has allocated: what a write or a
-reservation adds, what cutting and removing gives back. A call that would need more than there is
-fails with ENOSPC, and statvfs reports what is left, so no rights are needed to fill a disk.
+It contains one directory, and tracks how much each file has allocated: what a write or a
+reservation adds, and what truncation and removal free. A call that needs more than is available
+fails with ENOSPC, and statvfs reports the rest, so filling the disk requires no privileges.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SmallFilesystem:
         }
 
     def install(self) -> None:
-        """Let the system calls of this process meet it."""
+        """Replace the system calls of this process."""
         for path in Path(self._directory).rglob("*"):
             if path.is_file():
                 status = path.stat()
@@ -147,7 +147,7 @@ def write_sizes(file: Path, size: int, others: int) -> None:
 
 
 def shared_sizes(file: Path) -> Callable[[], tuple[int, int]]:
-    """The sizes are in a file, which another process may change."""
+    """Return a function that reads the sizes from a file, which another process may change."""
     with file.open("rb") as opened_file:
         content = mmap.mmap(opened_file.fileno(), SIZES.size, access=mmap.ACCESS_READ)
 

@@ -1,5 +1,4 @@
-"""A JMS sender that waits for its replies and a JMS consumer that acknowledges, in packets, so that
-what they have been promised is known exactly."""
+"""A JMS sender and consumer on the level of packets, so that every confirmation is observed."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ ACKS_AT_ONCE = 100
 SENDS_AT_ONCE = 200
 
 
-def sent(client: RawJmq, bodies: list[bytes]) -> None:
-    """Persistent messages, each of which the broker has confirmed when this returns."""
+def send_confirmed(client: RawJmq, bodies: list[bytes]) -> None:
+    """Send persistent messages and wait until the broker has confirmed each of them."""
     for number in client.send_all(QUEUE, bodies):
         status = status_of(client.reply_to(number))
         assert status == Status.OK, status
 
 
 class JmsSender(Client):
-    """Sends numbered messages a few at a time and waits for the reply to each."""
+    """Sends numbered messages in bursts and waits for the reply to each message."""
 
     def __init__(self, port: int, first: int, recorder: Recorder, size: int) -> None:
         self.next = first
@@ -48,13 +47,15 @@ class JmsSender(Client):
             while not self.stop.is_set():
                 numbers = range(self.next, self.next + BURST)
                 self.next += BURST
-                sent(client, [make_body(number, self._size) for number in numbers])
+                send_confirmed(client, [make_body(number, self._size) for number in numbers])
                 self._recorder.confirmed(numbers)
 
 
 class JmsConsumer(Client):
-    """Receives, acknowledges most at once, some late, some never; a message of its own, confirmed
-    after an acknowledgement has been answered, shows that this is on disk."""
+    """Receives messages; acknowledges most immediately, some late, some never.
+
+    A message that is confirmed after the reply to an acknowledgement proves that the
+    acknowledgement is on disk."""
 
     def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
         self._client = RawJmq.login(port)
@@ -69,20 +70,20 @@ class JmsConsumer(Client):
         with self._client as client:
             client.session = client.create_session(CLIENT_ACKNOWLEDGE)
             subscribe(client)
-            for turn in count():
+            for index in count():
                 message = client.receive()
                 if not message.body.startswith(FENCE):
                     recorder.delivered(number_of(message.body))
                 unacked.append(message)
-                if turn % 20 == 19:
+                if index % 20 == 19:
                     self._chance.shuffle(unacked)
                     keep = self._chance.randrange(4)
-                    settle(client, unacked[keep:], recorder, fence=self._chance.random() < 0.5)
+                    acknowledge(client, unacked[keep:], recorder, fence=self._chance.random() < 0.5)
                     del unacked[keep:]
 
 
 class JmsLoad:
-    """A sender and a consumer of one process of the broker."""
+    """A sender and a consumer of one broker process."""
 
     def __init__(
         self, port: int, first: int, recorder: Recorder, chance: random.Random, size: int
@@ -93,7 +94,7 @@ class JmsLoad:
         self._sender = JmsSender(port, first, recorder, size)
 
     def end(self) -> int:
-        """The broker has gone. Returns the next number."""
+        """Wait for the clients after the broker has ended, and return the next message number."""
         self._sender.stop.set()
         self._sender.finish()
         self._consumer.finish()
@@ -101,21 +102,21 @@ class JmsLoad:
 
 
 def drain_jms(port: int, recorder: Recorder) -> None:
-    """Take everything that waits before a message that is sent now."""
+    """Consume all messages up to an end marker that is sent now."""
     recorder.connected()
     end = END + b"%d" % time.monotonic_ns()
     with RawJmq.login(port) as client:
         client.session = client.create_session(CLIENT_ACKNOWLEDGE)
-        sent(client, [end])
+        send_confirmed(client, [end])
         subscribe(client)
         while True:
             message = client.receive()
             if message.body == end:
-                settle(client, [message], recorder)
+                acknowledge(client, [message], recorder)
                 return
             if not message.body.startswith((FENCE, END)):
                 recorder.delivered(number_of(message.body))
-            settle(client, [message], recorder)
+            acknowledge(client, [message], recorder)
 
 
 def subscribe(client: RawJmq) -> None:
@@ -123,10 +124,10 @@ def subscribe(client: RawJmq) -> None:
     assert status_of(reply) == Status.OK, reply.properties
 
 
-def settle(
+def acknowledge(
     client: RawJmq, messages: list[Packet], recorder: Recorder, *, fence: bool = False
 ) -> None:
-    """Acknowledge them; with a `fence` it is on disk afterwards."""
+    """Acknowledge messages; with `fence`, the acknowledgement is on disk on return."""
     numbers = {
         number_of(message.body) for message in messages if not message.body.startswith((FENCE, END))
     }
@@ -134,12 +135,12 @@ def settle(
         recorder.acknowledged(number)
     assert client.acknowledge(*messages) == Status.OK
     if fence:
-        sent(client, [FENCE + b"%d" % time.monotonic_ns()])
+        send_confirmed(client, [FENCE + b"%d" % time.monotonic_ns()])
         recorder.fenced(numbers)
 
 
-def take_all(port: int, queue: str) -> list[bytes]:
-    """Receive and acknowledge everything that is ready in a queue. Returns the bodies."""
+def consume_all(port: int, queue: str) -> list[bytes]:
+    """Receive and acknowledge all ready messages of a queue, and return their bodies."""
     bodies: list[bytes] = []
     unacked: list[Packet] = []
     with RawJmq.login(port) as client:
@@ -160,7 +161,7 @@ def take_all(port: int, queue: str) -> list[bytes]:
 def send_in_bursts(
     client: RawJmq, queue: str, bodies: Sequence[bytes], transaction: int = 0
 ) -> list[int]:
-    """Send persistent messages, a burst at a time. Returns the status of each reply."""
+    """Send persistent messages in bursts, and return the status of each reply."""
     statuses = []
     for start in range(0, len(bodies), SENDS_AT_ONCE):
         numbers = client.send_all(queue, bodies[start : start + SENDS_AT_ONCE], transaction)

@@ -24,15 +24,16 @@ END = b"end "
 BURST = 20
 WINDOW = 400
 MAX_UNACKED = 200
-"""Messages the consumer keeps unacknowledged; half its window, so that it goes on."""
-AHEAD = (30, 5000)
-"""Messages the producer may be ahead of the consumer, in turns. A consumer that keeps up sees
-messages while they are young, which is when a broker that shows them too early would be caught; one
-that lags behind leaves a backlog."""
-SECONDS = 60.0
+"""Messages that the consumer leaves unacknowledged: half its window, so that it is not blocked."""
+MAX_LEAD = (30, 5000)
+"""Messages that the producer may be ahead of the consumer, used alternately.
+
+A consumer that keeps up receives messages just after they were sent, which detects delivery before
+the sync; a consumer that lags leaves a backlog."""
+TIMEOUT_SECONDS = 60.0
 """Time limit for expected events, also on a busy machine."""
-DAYS = 30 * 86_400
-"""Life of msglite messages that are not to expire, in seconds."""
+LONG_TTL_SECONDS = 30 * 86_400
+"""Time to live of msglite messages that must not expire."""
 
 
 def make_body(number: int, size: int) -> bytes:
@@ -73,7 +74,7 @@ class Client(ABC, threading.Thread):
         """Run the client until the connection breaks."""
 
     def finish(self) -> None:
-        """Wait for its end. Raises the exception that made it fail."""
+        """Wait for the end of the client, and raise its failure."""
         self.join(60)
         assert not self.is_alive()
         if self.failure is not None:
@@ -83,10 +84,10 @@ class Client(ABC, threading.Thread):
 class Producer(Client):
     """Sends numbered messages until the connection breaks or `stop` is set."""
 
-    def __init__(self, port: int, first: int, recorder: Recorder, size: int, ahead: int) -> None:
+    def __init__(self, port: int, first: int, recorder: Recorder, size: int, max_lead: int) -> None:
         self.next = first
         self._first = first
-        self._ahead = ahead
+        self._ahead = max_lead
         self.stop = threading.Event()
         self._client = BlockingClient(PhpmqClient.connect, port=port)
         self._recorder = recorder
@@ -105,8 +106,9 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Receives, acknowledges most at once, some late and out of order, some never, and now and
-    then sends a fence through the queue."""
+    """Receives messages; acknowledges most immediately, some late and out of order, some never.
+
+    Sends a fence through the queue at intervals."""
 
     def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
         self._client = BlockingClient(PhpmqClient.connect, port=port)
@@ -121,7 +123,7 @@ class Consumer(Client):
         acked_numbers: set[int] = set()
         unacked: deque[PhpmqMessage] = deque()
 
-        def settle(message: PhpmqMessage) -> None:
+        def acknowledge(message: PhpmqMessage) -> None:
             message.ack()
             number = number_of(message.body)
             recorder.acknowledged(number)
@@ -129,7 +131,7 @@ class Consumer(Client):
 
         with self._client as client:
             client.subscribe(QUEUE, WINDOW)
-            for turn in count():
+            for index in count():
                 message = client.receive()
                 if message.body.startswith(FENCE):
                     recorder.fenced(fences.pop(message.body, set()))
@@ -138,17 +140,17 @@ class Consumer(Client):
                     recorder.delivered(number_of(message.body))
                     unacked.append(message)
                     if self._chance.random() < 0.9:
-                        settle(unacked.pop())
+                        acknowledge(unacked.pop())
                     elif len(unacked) > MAX_UNACKED:
-                        settle(unacked.popleft())
-                if turn % 50 == 49:
+                        acknowledge(unacked.popleft())
+                if index % 50 == 49:
                     fence = FENCE + self._chance.randbytes(8).hex().encode()
                     fences[fence], acked_numbers = acked_numbers, set()
                     client.send(QUEUE, fence)
 
 
 class Load:
-    """A producer and a consumer of one process of the broker."""
+    """A producer and a consumer of one broker process."""
 
     def __init__(
         self,
@@ -157,12 +159,12 @@ class Load:
         recorder: Recorder,
         chance: random.Random,
         size: int,
-        ahead: int,
+        max_lead: int,
     ) -> None:
         """`first` is the number of the first message that will be sent."""
         recorder.started(first)
         self._consumer = Consumer(port, recorder, random.Random(chance.random()))
-        self._producer = Producer(port, first, recorder, size, ahead)
+        self._producer = Producer(port, first, recorder, size, max_lead)
 
     def end(self) -> int:
         """End the load, also after the broker has ended. Return the next number."""
@@ -173,7 +175,7 @@ class Load:
 
 
 def drain(port: int, recorder: Recorder) -> None:
-    """Take everything that waits before a message that is sent now."""
+    """Consume all messages up to an end marker that is sent now."""
     recorder.connected()
     end = END + b"%d" % time.monotonic_ns()
     with BlockingClient(PhpmqClient.connect, port=port) as client:
@@ -192,8 +194,9 @@ def drain(port: int, recorder: Recorder) -> None:
 
 
 class MsgliteSender(Client):
-    """Sends by msglite, in connections of a few messages each: when the broker has ended one that
-    was closed, everything sent on it is on disk."""
+    """Sends by msglite, a few messages per connection.
+
+    Once the broker has processed the close of a connection, its messages are on disk."""
 
     def __init__(self, port: int, first: int, recorder: Recorder) -> None:
         self.next = first
@@ -207,17 +210,17 @@ class MsgliteSender(Client):
             first = self.next
             with BlockingClient(MsgliteClient.connect, port=self._port) as client:
                 for _ in range(BURST):
-                    client.send(MSGLITE_QUEUE, make_body(self.next, 100), DAYS)
+                    client.send(MSGLITE_QUEUE, make_body(self.next, 100), LONG_TTL_SECONDS)
                     self.next += 1
-            # `close` does not report that the broker was killed: the next answer shows that it
-            # still ran, and had therefore carried out the close
+            # `close` does not report that the broker was killed: the next response proves that it
+            # still ran, and had therefore processed the close
             with BlockingClient(MsgliteClient.connect, port=self._port) as client:
                 client.ready("unused", timeout=0)
             self._recorder.confirmed(range(first, self.next))
 
 
 class MsgliteReader(Client):
-    """Receives by msglite. Each message is acked on arrival; a fence shows that this is on disk."""
+    """Receives by msglite, which acknowledges on arrival; a fence proves that this is on disk."""
 
     def __init__(self, port: int, recorder: Recorder) -> None:
         self._client = BlockingClient(MsgliteClient.connect, port=port)
@@ -230,7 +233,7 @@ class MsgliteReader(Client):
         numbers: set[int] = set()
         fences: dict[bytes, set[int]] = {}
         with self._client as client:
-            for turn in count():
+            for index in count():
                 message = client.ready(MSGLITE_QUEUE, timeout=60)
                 assert message is not None
                 if message.body.startswith(FENCE):
@@ -240,14 +243,14 @@ class MsgliteReader(Client):
                 recorder.delivered(number)
                 recorder.acknowledged(number)
                 numbers.add(number)
-                if turn % 20 == 19:
+                if index % 20 == 19:
                     fence = FENCE + b"%d" % time.monotonic_ns()
                     fences[fence], numbers = numbers, set()
-                    client.send(MSGLITE_QUEUE, fence, DAYS)
+                    client.send(MSGLITE_QUEUE, fence, LONG_TTL_SECONDS)
 
 
 class MsgliteLoad:
-    """A sender and a reader of one process of the broker."""
+    """A sender and a reader of one broker process."""
 
     def __init__(self, port: int, first: int, recorder: Recorder) -> None:
         recorder.started(first)

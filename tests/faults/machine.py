@@ -1,18 +1,18 @@
-"""`sluicemq` on a machine that has faults. The program itself is not changed.
+"""Run the unchanged `sluicemq` program on a simulated faulty machine.
 
     python machine.py FAULT[,FAULT …] serve …
 
-    volatile     what has not been synced goes with the process, as with a loss of power
-    slow:SEED    now and then a sync takes 200 to 500 ms
-    eio:N        as volatile; sync number N fails with EIO, what it should have stored is gone,
-                 and all later ones report success, as Linux does it
-    space:FILE   the data directory, FILE's parent, is on a file system of its own; FILE has its
-                 size and what others use of it, see filesystem.py
+    volatile     unsynced data is lost with the process, as in a power failure
+    slow:SEED    one sync in four takes 200 to 500 ms
+    eio:N        as volatile; sync number N fails with EIO, its data is lost, and later syncs
+                 succeed, which is the behaviour of Linux
+    space:FILE   the data directory, FILE's parent, is on a file system of limited size; FILE has
+                 its size and the space used by other programs, see filesystem.py
     clock:FILE   the wall clock is ahead by the milliseconds in FILE (8 bytes, signed)
-    objects:FILE  SIGUSR1 makes it write the number of objects of each class there, as JSON
+    objects:FILE  on SIGUSR1, writes the number of objects of each class to FILE as JSON
 
-A sync is an fsync or fdatasync. What is volatile are segments, which are written with pwrite; names
-of files are not. `durable` is never synced, and is written through: it must not matter.
+A sync is an fsync or fdatasync. Only segments, which are written with pwrite, are volatile; file
+names are not. `durable` is never synced and is written through, because it must not matter.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SLOW_SECONDS = (0.2, 0.5)
 VOLATILE = (".segment", ".tmp")
 
 
-class Disk:
-    """Stands in front of the system calls that the journal writes with."""
+class FaultyDisk:
+    """Replaces the system calls that the journal writes with."""
 
     def __init__(self) -> None:
         self.volatile = False
@@ -67,7 +67,7 @@ class Disk:
         return len(data)
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
-        """Read a file with what has been written by this descriptor and not been synced."""
+        """Read a file including unsynced data written by this descriptor."""
         data = bytearray(self._pread(fd, length, offset))
         with self._lock:
             for start, part in self._unsynced.get(fd, {}).items():
@@ -98,7 +98,7 @@ class Disk:
 
 
 def set_clock(file: Path) -> None:
-    """Let the wall clock follow the file from now on."""
+    """Let the wall clock follow a file from now on."""
     with file.open("rb") as opened_file:
         offset = mmap.mmap(opened_file.fileno(), 8, access=mmap.ACCESS_READ)
     true_ns = time.time_ns
@@ -111,7 +111,7 @@ def set_clock(file: Path) -> None:
 
 
 def count_on_request(file: Path) -> None:
-    """Count what the garbage collector knows, on SIGUSR1."""
+    """Install a SIGUSR1 handler that counts the objects known to the garbage collector."""
 
     def count(*_: object) -> None:
         gc.collect()
@@ -124,7 +124,7 @@ def count_on_request(file: Path) -> None:
 
 
 def main() -> None:
-    disk = Disk()
+    disk = FaultyDisk()
     for fault in sys.argv[1].split(","):
         name, _, argument = fault.partition(":")
         if name == "clock":

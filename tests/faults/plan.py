@@ -1,7 +1,7 @@
-"""Length of a fault campaign, and its repetition.
+"""Length and seed of the fault tests.
 
-FAULT_LONG=1  the long form, as `make faults` runs it
-FAULT_SEED=N  the random choices of a run that has failed; each test prints its own
+FAULT_LONG=1  run the long form, like `make faults`
+FAULT_SEED=N  repeat the random choices of a failed run, which prints its seed
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Count = TypeVar("Count", int, float)
 LONG = os.environ.get("FAULT_LONG", "") not in ("", "0")
 
 SMALL_SEGMENTS = {"SLUICEMQ_JOURNAL__SEGMENT_BYTES": "1 MiB"}
-"""Segment size at which the faults also meet sealing, snapshots and the removal of segments."""
+"""Segment size at which faults also occur during sealing, snapshots and segment removal."""
 
 
 def size(short: Count, long: Count) -> Count:
-    """Return the count or duration for the current form: `make test` or `make faults`."""
+    """Return `short` for `make test` and `long` for `make faults`."""
     return long if LONG else short
 
 
-def repeatable() -> random.Random:
-    """Return the source of all random choices of a test. pytest shows its seed on failure."""
+def seeded_random() -> random.Random:
+    """Return the random generator of a test, and print its seed."""
     setting = os.environ.get("FAULT_SEED")
     seed = random.SystemRandom().randrange(1 << 32) if setting is None else int(setting)
     print(f"to repeat: FAULT_SEED={seed}{' FAULT_LONG=1' if LONG else ''}")

@@ -1,4 +1,4 @@
-"""Processes by their ids, from Linux's /proc."""
+"""Access to processes by id, based on Linux's /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that it has started, and they have."""
+    """Iterate over the ids of all descendants of a process."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
@@ -26,7 +26,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def command_of(pid: int) -> str:
-    """Its command line; "" if it has ended."""
+    """Return the command line of a process, or "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
     except (FileNotFoundError, ProcessLookupError):
@@ -34,6 +34,6 @@ def command_of(pid: int) -> str:
 
 
 def kill_if_there(pid: int) -> None:
-    """SIGKILL, if it has not ended by itself."""
+    """Send SIGKILL to a process unless it has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

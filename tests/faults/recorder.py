@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Recorder:
-    """Feed it with what clients see; it raises AssertionError."""
+    """Records the observations of clients; raises AssertionError if a guarantee is violated."""
 
     highest: int = -1
     runs: list[list[int]] = field(default_factory=list)
-    """For each process of the broker: the first number sent to it, the highest seen."""
+    """For each broker process: the first number sent to it, the highest number delivered."""
     acknowledged_numbers: set[int] = field(default_factory=set)
     confirmed_numbers: set[int] = field(default_factory=set)
     confirmed_acks: set[int] = field(default_factory=set)
@@ -43,8 +43,10 @@ class Recorder:
 
     def delivered(self, number: int) -> None:
         """Record the delivery of a numbered message."""
-        assert number not in self.confirmed_acks, f"{number} came back although its end was on disk"
-        assert number not in self.received, f"{number} came twice on one connection"
+        assert number not in self.confirmed_acks, (
+            f"{number} came back after its acknowledgement was on disk"
+        )
+        assert number not in self.received, f"{number} was delivered twice on one connection"
         assert number > self.last, f"{number} came after {self.last}"
         self.received.add(number)
         self.last = number

@@ -15,9 +15,9 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.backup import SLOT_PREFIX
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.stored_backup import MANIFEST_NAME, restore, verify
-from tests.faults.jmsload import END, JmsSender, sent, settle, subscribe
-from tests.faults.load import AHEAD, Load, number_of
-from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.jmsload import END, JmsSender, acknowledge, send_confirmed, subscribe
+from tests.faults.load import MAX_LEAD, Load, number_of
+from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.faults.recorder import Recorder
 from tests.protocols.jmq.raw import RawJmq
 
@@ -37,7 +37,7 @@ class Finished(NamedTuple):
 
 
 def test_kill_during_backups(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     broker = LocalBroker(tmp_path / "data", LISTEN, environment=SMALL_SEGMENTS)
     orders, churn = Recorder(), Recorder()
     finished: list[Finished] = []
@@ -48,7 +48,7 @@ def test_kill_during_backups(tmp_path: Path) -> None:
             broker.start()
             orders.started(following)
             sender = JmsSender(broker.port("jmq"), following, orders, 300)
-            load = Load(broker.port("phpmq"), following_churn, churn, chance, 1000, AHEAD[0])
+            load = Load(broker.port("phpmq"), following_churn, churn, chance, 1000, MAX_LEAD[0])
             time.sleep(chance.uniform(0.1, 0.4))
             confirmed = max(orders.confirmed_numbers, default=-1) + 1
             directory = tmp_path / f"backup-{turn}"
@@ -107,12 +107,12 @@ def _check(backup: Finished, orders: Recorder, target: Path) -> None:
     restore(backup.place, target)
     with LocalBroker(target, LISTEN) as broker, RawJmq.login(broker.port("jmq")) as client:
         client.session = client.create_session(CLIENT_ACKNOWLEDGE)
-        sent(client, [END])
+        send_confirmed(client, [END])
         subscribe(client)
         numbers: list[int] = []
         while (message := client.receive()).body != END:
             numbers.append(number_of(message.body))
-            settle(client, [message], Recorder())
+            acknowledge(client, [message], Recorder())
     assert numbers == sorted(set(numbers))
     assert not numbers or numbers[-1] < backup.sent
     # a prefix of the confirmed messages, which reaches at least to the start of the backup

@@ -1,5 +1,4 @@
-"""Clients that come and go, a thousand a second, rudely: nothing of them stays, and two pairs of
-well-behaved clients never notice."""
+"""A thousand short connections per second leak no resources and do not affect other clients."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
-from tests.faults.load import SECONDS, Client, make_body, number_of
-from tests.faults.plan import machine, repeatable, size
+from tests.faults.load import TIMEOUT_SECONDS, Client, make_body, number_of
+from tests.faults.plan import machine, seeded_random, size
 from tests.protocols.jmq.raw import basic
 from tests.support.polling import wait_until
 
@@ -79,8 +78,8 @@ WORDS = {
 }
 
 
-class Witness(Client):
-    """A client that never notices. `seen` counts its successes."""
+class SteadyClient(Client):
+    """A client that must not be affected. `seen` counts its successful exchanges."""
 
     def __init__(self, done: threading.Event) -> None:
         self.seen = 0
@@ -94,7 +93,7 @@ class Witness(Client):
             self.failure = failure
 
 
-class Dispatches(Witness):
+class PhpmqPair(SteadyClient):
     """A PHPMQ pair: everything sent arrives once and in order."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
@@ -116,8 +115,8 @@ class Dispatches(Witness):
                 time.sleep(0.01)
 
 
-class Answers(Witness):
-    """Worker that answers the queries of `Queries`."""
+class MsgliteWorker(SteadyClient):
+    """Worker that replies to the queries of `MsgliteRequester`."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
         self._worker = BlockingClient(MsgliteClient.connect, port=port)
@@ -133,25 +132,25 @@ class Answers(Witness):
                     self.seen += 1
 
 
-class Queries(Witness):
-    """The other half of the msglite pair."""
+class MsgliteRequester(SteadyClient):
+    """Client that sends the queries for `MsgliteWorker`."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
-        self._asker = BlockingClient(MsgliteClient.connect, port=port)
+        self._client = BlockingClient(MsgliteClient.connect, port=port)
         super().__init__(done)
 
     def work(self) -> None:
-        with self._asker as asker:
+        with self._client as requester:
             while not self._done.is_set():
                 body = make_body(self.seen, 50)
-                answer = asker.query("questions", body, timeout=60)
-                assert answer is not None
-                assert answer.body == body
+                reply = requester.query("questions", body, timeout=60)
+                assert reply is not None
+                assert reply.body == body
                 self.seen += 1
                 time.sleep(0.01)
 
 
-class Pages(Answers):
+class GatewayWorker(MsgliteWorker):
     """Worker that answers the requests of the HTTP gateway. Without it the gateway would wait for
     disconnected clients, which look like clients that have only ended their request."""
 
@@ -166,8 +165,8 @@ class Pages(Answers):
                     self.seen += 1
 
 
-class Crowd:
-    """Clients of all listeners, each of which does one thing and goes."""
+class ShortConnections:
+    """Short connections to all listeners, each of which ends in a random way."""
 
     def __init__(self, broker: LocalBroker, path: Path, chance: random.Random) -> None:
         self._broker = broker
@@ -176,35 +175,35 @@ class Crowd:
         ]
         self._addresses.append(("msglite", str(path)))
         self._chance = chance
-        self._staying = self._connections()
+        self._steady_connections = self._connections()
 
     def _connections(self) -> list[int]:
         """Return the number of connections of each listener."""
         return [listener["connections"] for listener in self._broker.status()["listeners"]]
 
     def _requests_are_answered(self) -> bool:
-        """Return whether `Pages` has processed all requests of the HTTP gateway."""
+        """Return whether `GatewayWorker` has processed all requests of the HTTP gateway."""
         return not any(
             destination["ready"] or destination["unacked"]
             for destination in self._broker.status()["destinations"]
             if destination["name"] == REQUESTS
         )
 
-    def visit(self, count: int) -> None:
-        """Come and go that often, no faster than RATE."""
+    def open_and_close(self, count: int) -> None:
+        """Open and close that many connections, at most RATE per second."""
         start = time.monotonic()
         for number in range(count):
             scheme, address = self._addresses[number % len(self._addresses)]
-            self._visit(scheme, address)
+            self._open_and_close(scheme, address)
             delay = start + number / RATE - time.monotonic()
             if delay > 0.005:
                 time.sleep(delay)
 
     def clear(self) -> None:
-        """Remove the messages that were sent, and wait until nothing else is left."""
+        """Purge the sent messages, and wait until all connections are closed."""
         port = self._broker.port("phpmq-maintenance")
-        wait_until(lambda: self._connections() == self._staying, seconds=SECONDS)
-        wait_until(self._requests_are_answered, seconds=SECONDS)
+        wait_until(lambda: self._connections() == self._steady_connections, seconds=TIMEOUT_SECONDS)
+        wait_until(self._requests_are_answered, seconds=TIMEOUT_SECONDS)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             # those that expired before are dead letters now
             client.sendall(b"flush churn\nflush mq.sys.dmq\nquit\n")
@@ -212,7 +211,7 @@ class Crowd:
                 pass
         time.sleep(QUIET_SECONDS)
 
-    def _visit(self, scheme: str, address: str | tuple[str, int]) -> None:
+    def _open_and_close(self, scheme: str, address: str | tuple[str, int]) -> None:
         chance = self._chance
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         words = WORDS[chance.choice(("phpmq", "msglite", "jmq"))]
@@ -220,28 +219,28 @@ class Crowd:
         with socket.socket(family) as client, suppress(BrokenPipeError, ConnectionResetError):
             client.settimeout(60)
             client.connect(address)
-            behavior = chance.randrange(6)
-            if behavior == 1:
+            ending = chance.randrange(6)
+            if ending == 1:
                 client.sendall(word[: chance.randrange(1, len(word))])
-            elif behavior > 1:
+            elif ending > 1:
                 client.sendall(word)
-            if behavior == 3:
+            if ending == 3:
                 client.shutdown(socket.SHUT_WR)
-            elif behavior == 4 and family == socket.AF_INET:
+            elif ending == 4 and family == socket.AF_INET:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            elif behavior == 5 and scheme != "msglite-http":
+            elif ending == 5 and scheme != "msglite-http":
                 client.settimeout(0.002)
                 with suppress(TimeoutError):
                     client.recv(1000)
 
 
-class Account:
-    """Resources of a broker, as the operating system and the garbage collector count them."""
+class ResourceCounts:
+    """Resources of a broker, counted by the operating system and the garbage collector."""
 
     def __init__(self, broker: LocalBroker, counts: Path) -> None:
         counts.unlink(missing_ok=True)
         os.kill(broker.pid, signal.SIGUSR1)
-        wait_until(counts.exists, seconds=SECONDS)
+        wait_until(counts.exists, seconds=TIMEOUT_SECONDS)
         self.objects: dict[str, int] = json.loads(counts.read_text())
         process = Path(f"/proc/{broker.pid}")
         self.descriptors = len(list((process / "fd").iterdir()))
@@ -251,8 +250,8 @@ class Account:
         self.consumers = {d["name"]: d["consumers"] for d in status["destinations"]}
 
 
-def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
-    chance = repeatable()
+def test_short_connections_leak_no_resources(tmp_path: Path) -> None:
+    chance = seeded_random()
     path, counts = tmp_path / "msglite.socket", tmp_path / "objects"
     broker = LocalBroker(
         tmp_path,
@@ -263,24 +262,24 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     with broker:
         done = threading.Event()
-        witnesses = [
-            Dispatches(broker.port("phpmq"), done),
-            Answers(broker.port("msglite"), done),
-            Queries(broker.port("msglite"), done),
-            Pages(broker.port("msglite"), done),
+        clients = [
+            PhpmqPair(broker.port("phpmq"), done),
+            MsgliteWorker(broker.port("msglite"), done),
+            MsgliteRequester(broker.port("msglite"), done),
+            GatewayWorker(broker.port("msglite"), done),
         ]
-        wait_until(lambda: all(witness.seen for witness in witnesses[:3]), seconds=SECONDS)
-        crowd = Crowd(broker, path, chance)
-        crowd.visit(WARM_UP)
-        crowd.clear()
-        before = Account(broker, counts)
-        crowd.visit(CONNECTIONS)
-        crowd.clear()
-        after = Account(broker, counts)
+        wait_until(lambda: all(client.seen for client in clients[:3]), seconds=TIMEOUT_SECONDS)
+        short_connections = ShortConnections(broker, path, chance)
+        short_connections.open_and_close(WARM_UP)
+        short_connections.clear()
+        before = ResourceCounts(broker, counts)
+        short_connections.open_and_close(CONNECTIONS)
+        short_connections.clear()
+        after = ResourceCounts(broker, counts)
         done.set()
-        for witness in witnesses:
-            witness.finish()
-            assert witness.seen > 100
+        for client in clients:
+            client.finish()
+            assert client.seen > 100
         growth = {
             kind: (before.objects.get(kind, 0), count)
             for kind, count in after.objects.items()

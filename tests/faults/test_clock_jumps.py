@@ -16,7 +16,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import RequestTimeout
-from tests.faults.plan import machine, repeatable, size
+from tests.faults.plan import machine, seeded_random, size
 
 LISTEN = (
     "phpmq://127.0.0.1:0?idle_timeout=600",
@@ -36,10 +36,10 @@ class Wall:
         self.file = file
         file.write_bytes(bytes(8))
 
-    def set(self, ahead: int) -> None:
-        """Let it be `ahead` seconds before the true time."""
+    def set(self, offset: int) -> None:
+        """Set the wall clock `offset` seconds ahead of the true time."""
         with self.file.open("r+b") as file:
-            file.write(struct.pack("<q", ahead * 1000))
+            file.write(struct.pack("<q", offset * 1000))
 
 
 def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
@@ -95,7 +95,7 @@ def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) ->
 
 def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None:
     """Between the sending and the showing of a message there is a sync, which may take long."""
-    chance = repeatable()
+    chance = seeded_random()
     wall = Wall(tmp_path / "clock")
     program = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
     with (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
-from tests.faults.load import AHEAD, Load, MsgliteLoad, drain, drain_msglite
-from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
+from tests.faults.load import MAX_LEAD, Load, MsgliteLoad, drain, drain_msglite
+from tests.faults.plan import SMALL_SEGMENTS, machine, seeded_random, size
 from tests.faults.recorder import Recorder
 
 LISTEN = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0?durability=sync")
@@ -21,7 +21,7 @@ SYNCS_OF_A_START = 8
 
 
 def test_a_sync_that_fails_once(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     numbered, msglite = Recorder(), Recorder()
     intact_broker = LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS)
     following = following_msglite = 0
@@ -41,8 +41,8 @@ def test_a_sync_that_fails_once(tmp_path: Path) -> None:
                 continue
             load, msglite_load = None, None
             with suppress(ConnectionLost):  # it may fail before they have all connected
-                body, ahead = chance.choice((0, 100, 1000)), AHEAD[turn % 2]
-                load = Load(broker.port("phpmq"), following, numbered, chance, body, ahead)
+                body, max_lead = chance.choice((0, 100, 1000)), MAX_LEAD[turn % 2]
+                load = Load(broker.port("phpmq"), following, numbered, chance, body, max_lead)
                 msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
             assert broker.wait() == JOURNAL_FAILED
             failures += 1

@@ -16,7 +16,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
-from tests.faults.load import SECONDS
+from tests.faults.load import TIMEOUT_SECONDS
 from tests.support.polling import wait_until
 
 LISTEN = ("vibemq://127.0.0.1:0",)
@@ -105,7 +105,7 @@ def test_the_only_subscriber_restarts_with_twenty_in_hand(tmp_path: Path) -> Non
             subscriber.deliveries(20)
         wait_until(
             lambda: not json.loads(publisher.ask(wire.QUEUE_INFO, "f").payload)["subscriberCount"],
-            seconds=SECONDS,
+            seconds=TIMEOUT_SECONDS,
         )
         publisher.publish("f", "new")
         with RawVibemq(broker.port("vibemq")) as subscriber:

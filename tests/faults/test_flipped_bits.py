@@ -19,8 +19,8 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost
 from tests.faults.disk import durable_end, flip, newest_segment
-from tests.faults.load import AHEAD, QUEUE, Load, drain, make_body, number_of
-from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.load import MAX_LEAD, QUEUE, Load, drain, make_body, number_of
+from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.faults.recorder import Recorder
 
 PHPMQ = ["phpmq://127.0.0.1:0"]
@@ -37,7 +37,7 @@ WHERE = re.compile(r"(\d{20}\.segment|\d{20}\.snapshot|identity), offset \d+: ")
 
 
 def test_a_bit_that_flips_while_the_broker_is_stopped(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     recorder = Recorder()
     origin = tmp_path / "origin"
     broker = LocalBroker(origin, PHPMQ, environment=SMALL_SEGMENTS)
@@ -46,7 +46,7 @@ def test_a_bit_that_flips_while_the_broker_is_stopped(tmp_path: Path) -> None:
         following = 0
         for turn in range(2):
             broker.start()
-            load = Load(broker.port("phpmq"), following, recorder, chance, 1000, AHEAD[1 - turn])
+            load = Load(broker.port("phpmq"), following, recorder, chance, 1000, MAX_LEAD[1 - turn])
             time.sleep(size(0.6, 1.0))
             broker.kill()
             following = load.end()
@@ -96,7 +96,7 @@ def _flip_and_start(
 
 @pytest.mark.parametrize("where", ["sealed", "active"])
 def test_a_bit_that_flips_under_a_running_broker(tmp_path: Path, where: str) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     stops = 0
     for turn in range(size(MAX_ROUNDS, 24)):
         if turn >= size(2, 24) and stops:

@@ -15,8 +15,8 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
-from tests.faults.load import AHEAD, Load, drain
-from tests.faults.plan import repeatable, size
+from tests.faults.load import MAX_LEAD, Load, drain
+from tests.faults.plan import seeded_random, size
 from tests.faults.recorder import Recorder
 
 PHPMQ = ["phpmq://127.0.0.1:0"]
@@ -53,7 +53,7 @@ LIMITS = ["files", "files and log"]
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_files_that_may_not_grow(tmp_path: Path, limit: str) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     directory = tmp_path / "broker"
     broker = LocalBroker(directory, PHPMQ)
     recorder = Recorder()
@@ -74,8 +74,8 @@ def test_files_that_may_not_grow(tmp_path: Path, limit: str) -> None:
             limit_bytes = FILE_LIMIT + chance.randrange(FILE_LIMIT)
             resize(limit_bytes)
             broker.start()
-            ahead = AHEAD[turn % 2]
-            load = Load(broker.port("phpmq"), following, recorder, chance, 1000, ahead)
+            max_lead = MAX_LEAD[turn % 2]
+            load = Load(broker.port("phpmq"), following, recorder, chance, 1000, max_lead)
             assert broker.wait() == JOURNAL_FAILED
             following = load.end()
             _start_with_full_disk(broker)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from tests.faults.jmsload import JmsLoad, drain_jms
-from tests.faults.load import AHEAD, SECONDS, Load, MsgliteLoad, drain, drain_msglite
-from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
+from tests.faults.load import MAX_LEAD, TIMEOUT_SECONDS, Load, MsgliteLoad, drain, drain_msglite
+from tests.faults.plan import SMALL_SEGMENTS, machine, seeded_random, size
 from tests.faults.recorder import Recorder
 from tests.support.polling import wait_until
 
@@ -25,7 +25,7 @@ LISTEN = (
 
 
 def test_kill_at_random_moments(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     # a killed process keeps its written data; a loss of power only the synced data
     brokers = [
         LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS, program=program)
@@ -40,8 +40,8 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
             broker = brokers[turn // 2 % 2]
             _interrupt_starts(broker, chance)
             broker.start()
-            body, ahead = chance.choice((0, 100, 1000)), AHEAD[turn % 2]
-            load = Load(broker.port("phpmq"), following, numbered, chance, body, ahead)
+            body, max_lead = chance.choice((0, 100, 1000)), MAX_LEAD[turn % 2]
+            load = Load(broker.port("phpmq"), following, numbered, chance, body, max_lead)
             msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
             orders = JmsLoad(broker.port("jmq"), following_jms, jms, chance, body)
             time.sleep(chance.uniform(0.02, 0.6))
@@ -52,7 +52,7 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
                         and bool(msglite.confirmed_numbers and jms.confirmed_numbers)
                         and bool(jms.confirmed_acks)
                     ),
-                    seconds=SECONDS,
+                    seconds=TIMEOUT_SECONDS,
                 )
             broker.kill()
             following, following_msglite = load.end(), msglite_load.end()

@@ -19,8 +19,8 @@ from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq.fields import Xid, decode_xid
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
-from tests.faults.jmsload import send_in_bursts, take_all
-from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
+from tests.faults.jmsload import consume_all, send_in_bursts
+from tests.faults.plan import SMALL_SEGMENTS, machine, seeded_random, size
 from tests.protocols.jmq.raw import RawJmq, number_of, status_of
 
 KILLS: Final = size(3, 30)
@@ -52,7 +52,7 @@ REQUESTS: Final = list(Request)
 
 
 def test_kill_during_large_commit(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     brokers = [
         LocalBroker(
             tmp_path,
@@ -90,8 +90,8 @@ def measure(port: int) -> dict[Request, float]:
         work = begin(client, Request.PREPARE, "measured 2")
         seconds[Request.PREPARE] = time_of(client, Request.PREPARE, work)
         seconds[Request.COMMIT] = time_of(client, Request.COMMIT, work)
-    assert len(take_all(port, TARGET)) == 2 * SENDS
-    assert not take_all(port, SOURCE)
+    assert len(consume_all(port, TARGET)) == 2 * SENDS
+    assert not consume_all(port, SOURCE)
     return seconds
 
 
@@ -188,8 +188,8 @@ def find_outcome(
 def expect_all_or_nothing(port: int, work: Work, committed: bool | None) -> bool:
     """Take everything out of both queues. Fail unless it is what the transaction leaves when it is
     committed, or when it is not; None = either. Return whether it was committed."""
-    sent = sorted(take_all(port, TARGET))
-    acked = sorted(take_all(port, SOURCE))
+    sent = sorted(consume_all(port, TARGET))
+    acked = sorted(consume_all(port, SOURCE))
     if committed is None:
         committed = bool(sent)
     outcome = f"{committed=}, {len(sent)} of {SENDS} were sent, {ACKS - len(acked)} of {ACKS} acked"

@@ -13,8 +13,8 @@ from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
-from tests.faults.jmsload import take_all
-from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
+from tests.faults.jmsload import consume_all
+from tests.faults.plan import SMALL_SEGMENTS, machine, seeded_random, size
 from tests.protocols.jmq.raw import RawJmq, number_of, status_of
 
 KILLS = size(5, 100)
@@ -65,7 +65,7 @@ class Ledger:
 
 
 def test_kill_between_prepare_and_commit(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     brokers = [
         LocalBroker(
             tmp_path,
@@ -194,7 +194,7 @@ def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -
 def empty(port: int, ledger: Ledger) -> None:
     """Take everything out of both queues: exactly what must be there, each message once."""
     for queue, expected in ((SOURCE, ledger.source), (TARGET, ledger.target)):
-        assert sorted(take_all(port, queue)) == sorted(expected), (
+        assert sorted(consume_all(port, queue)) == sorted(expected), (
             f"{queue} does not hold what it should"
         )
         expected.clear()

@@ -31,7 +31,7 @@ from sluicemq.security.records import UserRecord, UserStore, make_token
 from tests.faults.plan import size
 from tests.protocols.jmq.raw import RawJmq, basic, status_of
 
-SECONDS: Final = size(2.0, 20.0)
+TIMEOUT_SECONDS: Final = size(2.0, 20.0)
 GUESSERS: Final = 2
 """Guessing clients of each protocol."""
 LEAST_GUESSES: Final = 20
@@ -194,7 +194,7 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
                 assert LOGINS[protocol](ports[protocol], source, "proven", PASSWORD)
             with repeated(move, *guesses) as (moving, *guessing):
                 assert guess_event.wait(PATIENCE)
-                end = time.monotonic() + SECONDS
+                end = time.monotonic() + TIMEOUT_SECONDS
                 first = {source: iter(users) for source, users in FIRST.items()}
                 moves = moving.number
                 while time.monotonic() < end or admitted["first"] < len(GUESSED + UNKNOWN):

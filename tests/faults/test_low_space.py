@@ -48,7 +48,7 @@ ENVIRONMENT = {
     "SLUICEMQ_JOURNAL__RESERVE_BYTES": "4 MiB",
 }
 HOST = "127.0.0.1"
-SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 class Machine:
@@ -89,7 +89,7 @@ class Machine:
     def http(self) -> Api:
         return Api(
             HttpTarget("localhost", 0, path=str(self.broker.directory / "admin.sock")),
-            timeout=SECONDS,
+            timeout=TIMEOUT_SECONDS,
         )
 
 
@@ -174,14 +174,14 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         phpmq.send("php", b"2")
 
         subscription = vibemq.subscribe("vibe")
-        message = subscription.receive(SECONDS)
+        message = subscription.receive(TIMEOUT_SECONDS)
         assert message.payload == b"1"
         message.ack()
-        jms_message = session.consumer("jms").receive(SECONDS)
+        jms_message = session.consumer("jms").receive(TIMEOUT_SECONDS)
         assert jms_message is not None
         assert jms_message.body == "1"
         phpmq.subscribe("php")
-        first_message = phpmq.receive(SECONDS)
+        first_message = phpmq.receive(TIMEOUT_SECONDS)
         assert first_message.body == b"1"
         first_message.ack()  # behind the send that waits, on the same connection
         with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
@@ -192,9 +192,9 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         wait_until(lambda: all(not row["ready"] for row in small.broker.status()["destinations"]))
 
         small.become("", 0)
-        assert phpmq.receive(SECONDS).body == b"2"
+        assert phpmq.receive(TIMEOUT_SECONDS).body == b"2"
         vibemq.publish("vibe", 3)
-        assert subscription.receive(SECONDS).payload == b"3"
+        assert subscription.receive(TIMEOUT_SECONDS).payload == b"3"
         producer.send("3")
         publish_over_http(http, "3")
     assert small.broker.stop() == 0
@@ -217,7 +217,7 @@ def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
         with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
             subscription = client.subscribe("vibe")
             for _ in range(most):
-                message = subscription.receive(SECONDS)
+                message = subscription.receive(TIMEOUT_SECONDS)
                 numbers.append(json.loads(message.payload)["number"])
                 message.ack()
             client.ping()

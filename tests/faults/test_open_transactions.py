@@ -12,7 +12,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from tests.faults.jmsload import send_in_bursts, take_all
+from tests.faults.jmsload import consume_all, send_in_bursts
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, number_of, status_of
 
@@ -29,7 +29,7 @@ GROWTH: Final = 3 * LIMIT * MIB + size(64 * MIB, 0)
 that to commit."""
 LONGEST_ROUND_TRIP: Final = 1.0
 """Seconds; checked in the long form."""
-SECONDS: Final = 30
+TIMEOUT_SECONDS: Final = 30
 QUEUE: Final = "unbounded"
 
 
@@ -51,8 +51,8 @@ class Bystander(threading.Thread):
         with BlockingClient(MsgliteClient.connect, port=self._broker.port("msglite")) as client:
             while not self._stopped.wait(0.01):
                 start = time.monotonic()
-                client.send("bystander", b"", SECONDS)
-                assert client.ready("bystander", timeout=SECONDS) is not None
+                client.send("bystander", b"", TIMEOUT_SECONDS)
+                assert client.ready("bystander", timeout=TIMEOUT_SECONDS) is not None
                 self.round_trips.append(time.monotonic() - start)
                 if len(self.round_trips) % 20 == 1:
                     self.peak = max(self.peak, self._broker.status()["resident_memory_bytes"])
@@ -88,7 +88,7 @@ def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path)
         assert set(statuses[:accepted_count]) == {Status.OK}
         assert set(statuses[accepted_count:]) == {Status.RESOURCE_FULL}
         bystander.peak = max(bystander.peak, broker.status()["resident_memory_bytes"])
-        committed = take_all(port, QUEUE)
+        committed = consume_all(port, QUEUE)
         assert len(committed) == accepted_count
         is_exact = committed == bodies[:accepted_count]  # no list of all bodies in the report
         assert is_exact

@@ -24,7 +24,7 @@ from sluicemq.pipeline.typed.definition import load_definition
 from tests.faults import pipeline_driver as program
 from tests.faults.kill_loop import TIMEOUT, VICTIMS, Driver, Producer, finish, kill_at_random
 from tests.faults.load import make_body, number_of
-from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.pipeline.conftest import spark
 from tests.pipeline.recomputed import compare
 from tests.pipeline.sink.witness import published
@@ -66,7 +66,7 @@ def broker(tmp_path: Path) -> Iterator[LocalBroker]:
 
 def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
     """By the sink in a stream, and in foreachBatch."""
-    chance = repeatable()
+    chance = seeded_random()
     bodies = random.Random(chance.random())
     sent = iter(range(1 << 32))
 
@@ -112,7 +112,7 @@ def test_every_table_of_a_lake_equals_a_recomputation(
     broker: LocalBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Messages of many batches are open at any time, so that later batches change their rows."""
-    chance = repeatable()
+    chance = seeded_random()
     choices = random.Random(chance.random())
     turns = iter(range(1 << 32))
     Slots(broker.directory / "journal").create("recomputation")  # keeps the whole journal

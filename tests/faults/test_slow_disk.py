@@ -10,9 +10,9 @@ from pathlib import Path
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
-from tests.faults.load import AHEAD, Client, Load, MsgliteLoad, drain, drain_msglite
+from tests.faults.load import MAX_LEAD, Client, Load, MsgliteLoad, drain, drain_msglite
 from tests.faults.machine import SLOW_SECONDS
-from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
+from tests.faults.plan import SMALL_SEGMENTS, machine, seeded_random, size
 from tests.faults.recorder import Recorder
 
 LISTEN = (
@@ -20,7 +20,7 @@ LISTEN = (
     "msglite+unix://{}",
     "msglite://127.0.0.1:0?durability=sync",
 )
-SECONDS = size(1.5, 5.0)
+TIMEOUT_SECONDS = size(1.5, 5.0)
 TURNS = 150
 """Round trips of the witness in each life, at the least; a slow machine takes longer for them."""
 LIVES = size(2, 12)
@@ -32,7 +32,7 @@ class Witness(Client):
     def __init__(self, path: Path) -> None:
         self.turns = 0
         self.late = 0
-        self.until = time.monotonic() + SECONDS
+        self.until = time.monotonic() + TIMEOUT_SECONDS
         self._client = BlockingClient(MsgliteClient.connect, path=str(path))
         super().__init__()
 
@@ -48,7 +48,7 @@ class Witness(Client):
 
 
 def test_a_slow_disk(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     numbered, msglite = Recorder(), Recorder()
     path = tmp_path / "witness.socket"
     listen = [url.format(path) for url in LISTEN]
@@ -60,7 +60,7 @@ def test_a_slow_disk(tmp_path: Path) -> None:
             broker = LocalBroker(tmp_path, listen, environment=SMALL_SEGMENTS, program=program)
             stack.callback(broker.stop)
             broker.start()
-            load = Load(broker.port("phpmq"), following, numbered, chance, 200, AHEAD[turn % 2])
+            load = Load(broker.port("phpmq"), following, numbered, chance, 200, MAX_LEAD[turn % 2])
             msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
             witness = Witness(path)
             witness.finish()

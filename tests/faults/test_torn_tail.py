@@ -15,8 +15,8 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from tests.faults.disk import cut, durable_end, garbage, newest_segment
-from tests.faults.load import AHEAD, QUEUE, SECONDS, Load, drain, make_body, number_of
-from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.load import MAX_LEAD, QUEUE, TIMEOUT_SECONDS, Load, drain, make_body, number_of
+from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.faults.recorder import Recorder
 from tests.support.polling import wait_until
 
@@ -25,7 +25,7 @@ JSON_LOG = {"SLUICEMQ_LOGGING__FORMAT": "json"}
 
 
 def test_a_torn_tail_costs_nothing_that_was_visible(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     recorder = Recorder()
     broker = LocalBroker(tmp_path, ["phpmq://127.0.0.1:0"], environment=SMALL_SEGMENTS)
     with ExitStack() as stack:
@@ -34,10 +34,10 @@ def test_a_torn_tail_costs_nothing_that_was_visible(tmp_path: Path) -> None:
         for turn in range(ROUNDS):
             broker.start()
             port = broker.port("phpmq")
-            load = Load(port, following, recorder, chance, 200, AHEAD[turn % 2])
+            load = Load(port, following, recorder, chance, 200, MAX_LEAD[turn % 2])
             time.sleep(chance.uniform(0.05, 0.4))
             if turn == ROUNDS - 1:  # on a slow machine, the others may have ended too early
-                wait_until(lambda: recorder.highest > 0, seconds=SECONDS)
+                wait_until(lambda: recorder.highest > 0, seconds=TIMEOUT_SECONDS)
             broker.kill()
             following = load.end()
             _tear(tmp_path, chance)
@@ -61,7 +61,7 @@ def _tear(directory: Path, chance: random.Random) -> None:
 
 
 def test_lost_records_are_reported_and_the_rest_is_served(tmp_path: Path) -> None:
-    chance = repeatable()
+    chance = seeded_random()
     for turn in range(size(2, 20)):
         directory = tmp_path / str(turn)
         broker = LocalBroker(directory, ["phpmq://127.0.0.1:0"], environment=JSON_LOG)

@@ -32,13 +32,13 @@ BUDGET: Final = size(8, 256)
 UNFINISHED: Final = size(5 * MIB, 40 * MIB)
 ATTACKERS: Final = size(2, 6)
 PROTOCOLS: Final = size(1, 3)
-SECONDS: Final = 120.0
+TIMEOUT_SECONDS: Final = 120.0
 CONNECT: Final = wire.encode(Frame(wire.CONNECT, "c"))
 PUBLISH: Final = wire.encode(Frame(wire.PUBLISH, "p", "q", b'"%b"' % (b"x" * 1_000_000)))
 
 
 def connect(broker: LocalBroker, protocol: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", broker.port(protocol)), SECONDS)
+    return socket.create_connection(("127.0.0.1", broker.port(protocol)), TIMEOUT_SECONDS)
 
 
 def resident(broker: LocalBroker) -> int:
@@ -65,7 +65,7 @@ def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: 
                         assert client.recv(1 << 16)
                     with suppress(ConnectionError):
                         client.sendall(half_frame)
-        wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
+        wait_until(lambda: nothing_is_held(broker), seconds=TIMEOUT_SECONDS)
         assert resident(broker) - before < GROWTH
 
 
@@ -125,16 +125,19 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
         assert not errors
         if protocol == "msglite-http":
             wait_until(
-                lambda: broker.status()["protocols"][protocol]["published"] == 8, seconds=SECONDS
+                lambda: broker.status()["protocols"][protocol]["published"] == 8,
+                seconds=TIMEOUT_SECONDS,
             )
         else:
             client = stack.enter_context(
                 BlockingClient(PhpmqClient.connect, path=str(tmp_path / "socket"))
             )
             client.subscribe("uploads", 4)
-            assert [len(client.receive(SECONDS).body) for _ in honest_clients] == [UPLOAD] * 4
-        wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
+            assert [len(client.receive(TIMEOUT_SECONDS).body) for _ in honest_clients] == [
+                UPLOAD
+            ] * 4
+        wait_until(lambda: nothing_is_held(broker), seconds=TIMEOUT_SECONDS)
         # one body is copied twice when it is complete, and all four may be messages by then
         assert peak - before < BUDGET * MIB + 3 * UPLOAD + 4 * UPLOAD + GROWTH
         for thread in threads:
-            thread.join(SECONDS)
+            thread.join(TIMEOUT_SECONDS)
