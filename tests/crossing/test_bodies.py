@@ -1,4 +1,4 @@
-"""Bodies of JMS clients: compressed, serialised by Java, damaged or hostile."""
+"""Bodies of JMS clients: compressed, serialized by Java, damaged or hostile."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ STRING = "Ljava/lang/String;"
 
 
 class Stream:
-    """One serialisation stream; classes are described once and referred to afterwards."""
+    """One serialization stream; classes are described once and referred to afterwards."""
 
     def __init__(self) -> None:
         self.data = b"\xac\xed\x00\x05"

@@ -189,7 +189,7 @@ class PartReader:
 
 
 def body_problem(kind: int, body: bytes) -> str:
-    """Return why the bytes are not a body of that kind, "" if they are. Java serialisation
+    """Return why the bytes are not a body of that kind, "" if they are. Java serialization
     streams are not decoded."""
     if kind == BodyKind.NONE:
         return "a body of kind none has no bytes" if body else ""

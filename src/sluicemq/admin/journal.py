@@ -2,7 +2,7 @@
 manage the retention slots of readers.
 
 Only durable bytes are served: all of a sealed segment including its index, and the synced records
-of the others. Bytes that have been served never change. Changes of slots are serialised, because
+of the others. Bytes that have been served never change. Changes of slots are serialized, because
 advancing a slot reads and rewrites its file.
 """
 

@@ -92,7 +92,7 @@ PROTOCOLS: Final = {
     Origin.MSGLITE: "msglite",
 }
 _CLASS_AT: Final = 8
-"""Offset of the class name in a serialisation stream that begins with an object."""
+"""Offset of the class name in a serialization stream that begins with an object."""
 
 
 def address_view(address: Address) -> AddressView:
@@ -158,7 +158,7 @@ def raw_body(message: Message) -> bytes:
 
 
 def java_class_name(stream: bytes) -> str:
-    """Return the class name of the first object of a Java serialisation stream, or ""; no class is
+    """Return the class name of the first object of a Java serialization stream, or ""; no class is
     loaded."""
     if stream[4:6] != b"sr":
         return ""

@@ -133,7 +133,7 @@ def expect_load(destination: Destination, load: int) -> None:
     The load of a topic that accepts no messages has no cost.
     """
     limit = destination.core.settings.max_destination_selector_nodes
-    if limit and load > limit and not destination.subscriptions_only:
+    if limit and load > limit and not destination.refuses_messages:
         raise LimitExceeded(
             f"the selectors in use at {destination.address} would have {load} identifiers, "
             f"literals and operations together, at most {limit} are allowed "

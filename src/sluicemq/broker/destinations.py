@@ -343,7 +343,7 @@ class Destinations:
 
     def refuse_messages(self, topic: Address) -> None:
         """Let a topic only keep subscriptions and accept no messages."""
-        self._core.subscriptions_only.add(topic)
+        self._core.refusing_topics.add(topic)
         existing = self._destinations.get(topic)
         if existing is not None:
             existing.apply(existing.settings)

@@ -227,7 +227,7 @@ class Publisher:
         """
         settings = destination.settings
         size = len(message.body)
-        if destination.subscriptions_only:
+        if destination.refuses_messages:
             destination.statistics.rejected += 1
             raise DestinationPrivate(f"{destination.address} does not accept messages from clients")
         if settings.max_message_bytes and size > settings.max_message_bytes:

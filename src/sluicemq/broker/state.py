@@ -397,7 +397,7 @@ class Destination:
     subscriptions  a topic's subscriptions by name; changed by `subscribe` and `unsubscribe` only
     members        subscriptions in the group, in order of arrival
     grouped        True once the topic has had a member, or will have one (Broker.form_group)
-    subscriptions_only  True for a topic that only keeps subscriptions and accepts no messages
+    refuses_messages  True for a topic that only keeps subscriptions and accepts no messages
     owner          token of the connection that owns a temporary destination
     automatic      created by use, and therefore removed when idle
     creator        user whose quota it counts against, "" = anonymous users; None = no quota
@@ -432,6 +432,7 @@ class Destination:
         "provenance",
         "queue",
         "recorded_depth",
+        "refuses_messages",
         "removed",
         "routes",
         "settings",
@@ -440,7 +441,6 @@ class Destination:
         "staged_bytes",
         "statistics",
         "subscriptions",
-        "subscriptions_only",
         "topic",
     )
 
@@ -491,13 +491,13 @@ class Destination:
     def apply(self, settings: DestinationSettings) -> None:
         """Apply new settings; they take effect for messages and consumers from now on."""
         self.settings = settings
-        self.subscriptions_only = self.address in self.core.subscriptions_only
+        self.refuses_messages = self.address in self.core.refusing_topics
         self.limited = bool(
             settings.max_messages
             or settings.max_bytes
             or settings.max_message_bytes
             or settings.message_ttl
-            or self.subscriptions_only
+            or self.refuses_messages
         )
         keeps = settings.dead_letter and not self.temporary and not self.removed
         self.set_dead_letter_queue(self.dead_letter_address if keeps else None)
@@ -765,7 +765,7 @@ class Core:
     schedule_flush  called if a flush is needed outside of an event loop iteration
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
-    subscriptions_only  topics that only keep subscriptions and accept no messages
+    refusing_topics  topics that only keep subscriptions and accept no messages
     """
 
     __slots__ = (
@@ -785,6 +785,7 @@ class Core:
         "memory_budget",
         "observer",
         "overhead",
+        "refusing_topics",
         "requeued",
         "requeued_limit",
         "rescan_first_slice",
@@ -793,7 +794,6 @@ class Core:
         "schedule_flush",
         "settings",
         "stopping",
-        "subscriptions_only",
         "subscriptions_with_acks",
         "timers",
         "unblocking",
@@ -824,7 +824,7 @@ class Core:
         self.delivery_overhead = settings.delivery_overhead
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
-        self.subscriptions_only: set[Address] = set()
+        self.refusing_topics: set[Address] = set()
         self.event_recorder = EventRecorder(journal, clock)
         self.clock_log = ClockLog(journal, clock, self.event_recorder)
         self.timers = Timers(_needs_timer)

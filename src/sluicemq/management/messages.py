@@ -7,7 +7,7 @@ The value of a body depends on its encoding:
     json      text that is JSON, as it was sent
     map       {"name": {"type": …, "value": …}}
     stream    [{"type": …, "value": …}]
-    object    base64 of a Java serialisation stream, which is not decoded; `class` is its class name
+    object    base64 of a Java serialization stream, which is not decoded; `class` is its class name
     base64    any other bytes, and bodies that are too long to be decoded as a map or a stream
 
 Values that not every JSON reader can represent are text: integers beyond 2^53, NaN and infinities.

@@ -27,9 +27,9 @@ class BodyKind(IntEnum):
     TEXT    UTF-8 that is not known to be JSON
     JSON    a JSON value
     BYTES   any bytes; also the type for protocols that do not distinguish text from bytes
-    MAP     a Java serialisation stream of one HashMap or Hashtable: a JMS MapMessage
-    STREAM  a Java serialisation stream of any number of values: a JMS StreamMessage
-    OBJECT  a Java serialisation stream of one object, which is never decoded: a JMS ObjectMessage
+    MAP     a Java serialization stream of one HashMap or Hashtable: a JMS MapMessage
+    STREAM  a Java serialization stream of any number of values: a JMS StreamMessage
+    OBJECT  a Java serialization stream of one object, which is never decoded: a JMS ObjectMessage
 
     A body received by JMQ is stored as it was sent, and may be compressed regardless of its type
     (protocols/java.py: `expanded`).

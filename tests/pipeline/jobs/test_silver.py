@@ -109,7 +109,7 @@ def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSes
     cases = {
         (b"\xfftext", "text"): "the body is not UTF-8",
         (b"\xff{}", "json"): "the body is not UTF-8",
-        (b"no map at all", "map"): "the bytes are not a Java serialisation stream",
+        (b"no map at all", "map"): "the bytes are not a Java serialization stream",
         (dumps("no map"), "map"): "the stream is not a map",
         (b"\xac\xed\x00\x05\x99", "stream"): "there is 0x99 where a value should begin",
         (b"surprise", "none"): "8 bytes where there should be none",

@@ -323,7 +323,7 @@ def test_json_of_all_kinds_of_bodies_is_alike(spark: SparkSession) -> None:
         (1, Decimal("2.50"), "a")
     ] * 5
     assert {row["sequence"]: row["reason"] for row in quarantined} == {
-        malformed: "the bytes are not a Java serialisation stream",
+        malformed: "the bytes are not a Java serialization stream",
         object_: "a body of the kind object is not json",
     }
 

@@ -223,7 +223,7 @@ def test_an_unknown_type_is_no_fault() -> None:
 # --- old versions --------------------------------------------------------------------------------
 
 
-def test_version_200_has_a_serialised_hashtable() -> None:
+def test_version_200_has_a_serialized_hashtable() -> None:
     table = java.dumps_map({"JMQStatus": 200, "id": Long(5), "b": True}, hashtable=True)
     head = bytearray(encode_head(15, packets.A, 6, encode_header("q"), table, 4))
     head[4:6] = pack(">h", 200)

@@ -433,7 +433,7 @@ def _prepare_source(spark: SparkSession) -> None:
 
     Spark 4.2 sets _WORKER_VARIABLES in a map that all queries of the source share, without a lock
     (PythonStreamingSourceRunner.init). If two queries add one of them at the same moment, the size
-    of the map may be wrong, and then no task of any query can be serialised until the process ends:
+    of the map may be wrong, and then no task of any query can be serialized until the process ends:
     "Illegal size 5 of collection, expected 6". Variables that exist are only replaced.
     """
     java: Any = spark

@@ -6,7 +6,7 @@ Here each of these makes a message unparseable, with a reason. docs/pipeline/typ
 what is deliberately left as Spark does it.
 
 Only map, stream and compressed bodies of JMS clients need Python, because Spark cannot read Java's
-serialisation.
+serialization.
 """
 
 from __future__ import annotations

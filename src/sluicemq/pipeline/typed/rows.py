@@ -161,7 +161,7 @@ def typed_rows(
     """Return messages (of `published`) as typed rows with their outcomes.
 
     columns        the table's declared columns
-    may_need_java  True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
+    may_need_java  True if a body may need Java's serialization (jobs/bodies.NEED_JAVA)
     field_lists    result of bodies.common_field_lists
     """
     frame = with_text(messages, table.format, may_need_java)
