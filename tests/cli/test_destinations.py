@@ -84,6 +84,9 @@ def test_empty_lists(ask: Run) -> None:
     assert "No queue is like none.*" in result.err
     assert json.loads(ask("queues", "none.*", "--json").out) == []
     assert "sluicemq queues create?" in ask("queues", "creat").err
+    assert ask("queues", "create", "permanent").code == 0
+    assert ask("queues", "list", "--temporary").err == "There are no queues that are temporary.\n"
+    assert ask("queues", "delete", "permanent", "--yes").code == 0
 
 
 @pytest.mark.parametrize(

@@ -266,13 +266,16 @@ def list_destinations(
     if sort != "name":
         items.sort(key=lambda item: getattr(item, sort) or 0, reverse=True)
     items = items[: limit or None]
+    word = kind.name.lower()
     if not items and pattern:
-        word = kind.name.lower()
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     name: Column[DestinationItem] = Column("Name", lambda item: name_with_state(item, item.name))
-    return list_result(items, (name, *COLUMNS), _EMPTY_TEXTS[kind])
+    empty_text = _EMPTY_TEXTS[kind]
+    if temporary is not None:
+        empty_text = f"There are no {word}s that are {'' if temporary else 'not '}temporary."
+    return list_result(items, (name, *COLUMNS), empty_text)
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
