@@ -179,7 +179,7 @@ class PartReader:
         if not 0 < size <= self._max_name:
             return f"a destination's name has 1 to {self._max_name} bytes, this one {size}"
         if is_wildcard(address):
-            return f"{name!r} stands for several topics, and messages are sent to one"
+            return f"{name!r} matches several topics; name one of them"
         if not self._identity.may(Operation.PRODUCE, name):
             self.forbidden.add(name)
             client = self._identity.name or "an anonymous client"

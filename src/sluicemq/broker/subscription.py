@@ -334,7 +334,7 @@ def withdraw(delivery: Delivery) -> None:
 
 
 def remove_waiting(delivery: Delivery) -> None:
-    """Withdraw a delivery and remove it from the pending queue for good.
+    """Withdraw a delivery and remove it from the pending queue.
 
     The object may be a temporary one, unpacked from a chunk. The caller calls
     `compact_pending_queues` afterwards.
@@ -429,7 +429,7 @@ def _retry_refused(subscription: Subscription) -> None:
 
 
 def dead_letter(subscription: Subscription, sequence: int, reason: str, force: bool) -> bool:
-    """Remove a delivered message for good; return False if no such delivery exists."""
+    """Dead-letter a delivered message; return False if no such delivery exists."""
     delivery = remove_delivered(subscription, sequence)
     if delivery is None:
         return False

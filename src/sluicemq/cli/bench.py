@@ -352,7 +352,9 @@ class Demonstration:
             )
         )
         if self._spark:
-            self._console.print(f"The tables are in {self._keep / 'lake'}, the journal beside it.")
+            self._console.print(
+                f"The journal is in {self._keep}, the tables in its directory lake."
+            )
             self._console.print(f"The report: {self._report.absolute().as_uri()}")
         else:
             self._console.print("For tables and a report: pip install 'sluicemq[pipeline]'")

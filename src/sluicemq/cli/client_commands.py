@@ -243,7 +243,7 @@ CONSUMER_COLUMNS: Final[tuple[Column[ConsumerItem], ...]] = (
     Column("Connection", lambda item: str(item.connection or "-"), align_right=True),
     Column("Unacked", lambda item: number(item.unacked), align_right=True),
     Column(
-        "Credit", lambda item: number(item.credit) if item.active else "stands by", align_right=True
+        "Credit", lambda item: number(item.credit) if item.active else "standby", align_right=True
     ),
     Column("Delivered", lambda item: number(item.delivered), align_right=True),
     Column("Selector", lambda item: str(item.selector or ""), optional=True),

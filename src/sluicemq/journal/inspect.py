@@ -1,5 +1,5 @@
-"""Read-only inspection of a journal: `check` and `dump`. Both work beside a running broker and see
-the durable records.
+"""Read-only inspection of a journal: `check` and `dump`. Both also work while a broker is
+running, on its durable records.
 """
 
 from __future__ import annotations

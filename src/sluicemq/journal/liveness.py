@@ -19,7 +19,7 @@ from typing import Final
 from sluicemq.model.errors import RecordNotFound
 
 OVERFLOWED: Final = 255
-"""Byte that stands for a larger count, which is in a dictionary."""
+"""Byte for a larger count, which is in a dictionary."""
 MAX_INLINE_COUNT: Final = 254
 SPAN_LIMIT: Final = 1 << 22
 """Sequence numbers per segment, after which the next segment begins. Each number takes five bytes

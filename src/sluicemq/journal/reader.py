@@ -1,4 +1,4 @@
-"""Reads of records: single ones by sequence number, and sequences of them beside a running broker.
+"""Reads of single records by sequence number, and of sequences of them while a broker may run.
 
 The lag of a reader is the number of records that it has not processed. The distance of two sequence
 numbers is not that number: a restart and transient messages leave sequence numbers without a

@@ -207,7 +207,7 @@ def crc_before_trailer(crc: int, last: bytes, data: bytes) -> tuple[int, bytes]:
     """Add `data`, the next bytes of a file, to the CRC of all but its last TRAILER_BYTES.
 
     `crc` and `last` are the result for the bytes before, 0 and b"" at first. The last bytes, which
-    may be the trailer, are returned beside the CRC.
+    may be the trailer, are returned with the CRC.
     """
     data = last + data
     return crc32(data[:-TRAILER_BYTES], crc), data[-TRAILER_BYTES:]

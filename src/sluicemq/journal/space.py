@@ -185,7 +185,7 @@ class DiskSpace:
 
     @property
     def can_restore_reserve(self) -> bool:
-        """True if there is space to make the reserve whole, and as much again beside it."""
+        """True if there is space to restore the reserve, and the same amount in addition."""
         gap = self._reserve_size - self._reserve_left
         return self._waits_for_space and gap > 0 and self._free >= gap + self._reserve_size
 

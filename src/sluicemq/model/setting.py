@@ -86,7 +86,7 @@ class TomlLines:
                 try:
                     tree = tomllib.loads(text)
                 except ValueError:
-                    continue  # the value goes on in the next line
+                    continue  # the value continues in the next line
                 if _contains(tree, path):
                     return index + 1
                 break

@@ -267,7 +267,7 @@ def _parse_host_port(text: str, default_port: int | None) -> tuple[str, int]:
     else:
         host, colon, port = text.partition(":")
         if ":" in port:
-            raise ConfigurationError("an IPv6 address stands in brackets: [::1]:9813")
+            raise ConfigurationError("put an IPv6 address in brackets: [::1]:9813")
         if colon and not host:
             host = LOOPBACK
         host = host.lower()

@@ -1,7 +1,7 @@
 """Event loop: the batch of one iteration, work in background threads, and the lag of the loop.
 
 All input of an iteration is handled, then the engine is flushed once, then each connection is
-written to once. Work that would block the loop is done in threads beside it. The lag is the delay
+written to once. Work that would block the loop is done in other threads. The lag is the delay
 of every timer and connection besides its own work.
 """
 
@@ -66,7 +66,7 @@ class EventLoopBatch:
             self.begin()
 
     def halt(self) -> None:
-        """Stop sending and acknowledging for good."""
+        """Stop sending and acknowledging permanently."""
         self.is_halted = True
         self._outgoing.clear()
 

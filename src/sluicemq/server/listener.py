@@ -108,7 +108,7 @@ class OpenListener:
 async def bind(options: Listener) -> list[socket.socket]:
     """Return the listening sockets, one for each address of the host name.
 
-    An IPv6 address beside others is left out on a machine without it: in containers without IPv6,
+    An IPv6 address is left out on a machine without IPv6 if there are others: in containers,
     `localhost` often has one. Raises ConfigurationError, AddressUnavailable.
     """
     url = options.url

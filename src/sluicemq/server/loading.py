@@ -271,7 +271,7 @@ class _Collector:
             options, settings, f"{table_name} ({url})", text_source, raw
         )
         if duplicates := sorted(values.keys() & options_of_url.keys()):
-            raise ConfigurationError(f"{duplicates[0]} is given both in the URL and beside it")
+            raise ConfigurationError(f"{duplicates[0]} is set both in the URL and in the section")
         values |= options_of_url
         url = url._replace(options=())
         for name in values:

@@ -33,7 +33,7 @@ The file is one of Java's property files (java.util.Properties, "load"):
 
     # comment, or ! comment
     key = value      key: value      key value      long value \\
-                                                    that goes on
+                                                    that continues
 
 Bytes are ISO 8859-1; `\\uXXXX` is any other UTF-16 unit.
 

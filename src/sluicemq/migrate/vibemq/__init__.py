@@ -575,7 +575,7 @@ def _keep_password(plan: Plan, user: str, password_hash: str) -> str:
         "password",
         user,
         f"its hash is not bcrypt's with a cost of {COSTS[0]} to {COSTS[-1]}, the only ones that "
-        f"are verified: set it anew with `sluicemq users passwd {user}`",
+        f"are verified: set a new one with `sluicemq users passwd {user}`",
     )
     return ""
 

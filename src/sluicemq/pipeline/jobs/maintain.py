@@ -66,8 +66,8 @@ def maintain(
 ) -> None:
     """Join the small files of each table and delete files of versions older than `older_than`.
 
-    `on_progress` is called with each table's name and its number of files before and after. May run
-    beside a query.
+    `on_progress` is called with each table's name and its number of files before and after. A query
+    may run at the same time.
     """
     for name, table in lake.tables(spark).items():
         before = table.details(spark).numFiles

@@ -210,7 +210,7 @@ def table_name(destination: str) -> str:
 
 
 def write_inferred(events: DataFrame, tables: Sequence[TypedTable], path: Path) -> Path:
-    """Write tables with inferred schemas to a file beside the definition file `path`.
+    """Write tables with inferred schemas to a file in the directory of the definition file `path`.
 
     Returns the file, whose tables are to be reviewed and moved to the definition.
     """

@@ -434,7 +434,7 @@ class MsgliteSession:
 
     def _attach(self, name: str) -> None:
         """Attach to a queue, also to one in which the HTTP gateway has put a request's body: any
-        client that knows its address may consume from it, and waits in vain after the request.
+        client that knows its address may consume from it, and receives nothing after the request.
 
         Raises DestinationNotFound, DestinationPrivate, LimitExceeded, SubscriptionInUse.
         """

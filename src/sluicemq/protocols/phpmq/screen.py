@@ -47,7 +47,7 @@ class MessageSummary(NamedTuple):
 COMMANDS: Final = {
     "help [command]": "Shows this list, or the page of one command.",
     "clear": "Clears the screen.",
-    "search PATTERN": "Lists the queues whose names match; * stands for anything.",
+    "search PATTERN": "Lists the queues whose names match; * matches any characters.",
     "flush QUEUE": "Deletes all messages of a queue, dispatched ones too.",
     "flushall": "Deletes all messages of all queues, dispatched ones too.",
     "monitor": "Shows all queues, twice a second, until q is entered.",

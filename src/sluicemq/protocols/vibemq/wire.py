@@ -41,7 +41,7 @@ MAX_UNPACKED: Final = 64 << 20
 HEADER_SIZE: Final = 5
 """Bytes before the body: its length and the flag."""
 NO_LIMIT: Final = 2**31 - 1
-"""Largest number a .NET client reads; it stands for "no limit"."""
+"""Largest number a .NET client reads; it means "no limit"."""
 BLOCK_TIMEOUT: Final = 8_000
 """Default ms that a publish waits for capacity in its queue. .NET clients wait 10 s for a response
 (`CommandTimeout`)."""
@@ -97,7 +97,7 @@ FROM_SERVER: Final = _SYMMETRIC | {
 }
 
 REFUSED: Final = -1
-"""Type of the frame that stands for one that is refused: one above the limit that a `Decoder` has
+"""Type of the frame that replaces a refused one: one above the limit that a `Decoder` has
 skipped, or a large one with an invalid payload. It has that frame's id and an error message."""
 MAX_STRING: Final = 65_535
 """Maximum length in bytes of an id, queue name, header key or value, error code or message."""
@@ -658,7 +658,7 @@ def _decode_string(raw: bytes) -> str:
         text = raw.decode("utf-8", "replace")
     if len(text.encode()) > MAX_STRING:
         raise ProtocolError(
-            "a string is not UTF-8, and too long with what stands for the bad bytes"
+            "a string is not UTF-8, and too long with replacement characters for invalid bytes"
         )
     return text
 
