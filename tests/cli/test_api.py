@@ -159,6 +159,6 @@ def test_partial_actions_are_requested_until_done(api: Api, stub: StubServer) ->
     done = run_action(api, Address(Kind.QUEUE, "q"), request)
     assert done.document["processed"] == 3
     assert [failure.id for failure in done.document["failed"]] == ["9"]
-    assert done.code == 1
+    assert done.errors == ["message 9: a consumer holds it unacked; redeliver requeues it"]
     bodies = [json.loads(body) for _, _, body in stub.requests]
     assert [(body["limit"], body.get("cursor")) for body in bodies] == [(3, ""), (1, "c1")]
