@@ -14,7 +14,7 @@ from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.jmq.connection import choose_service
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.jmq.wire import Service, read_services
-from tests.clients.jmq.script import Script
+from tests.clients.jmq.scripted_broker import ScriptedBroker
 from tests.protocols.jmq.harness import Harness
 from tests.protocols.sockets import port_of, serve, unused_port
 
@@ -60,7 +60,7 @@ async def _mapper(
 
 def test_the_port_mapper_returns_the_port_of_the_service() -> None:
     async def main() -> None:
-        broker = Script()
+        broker = ScriptedBroker()
         async with broker.listen() as port:
             # it may wait for the client to close
             mapper = await _mapper(b"101 x 301\njms tcp NORMAL %d\n.\n" % port, hang=True)

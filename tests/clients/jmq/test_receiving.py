@@ -24,7 +24,7 @@ from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import decode_blocks, encode_blocks, encode_xid, sysid_text
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
-from tests.clients.jmq.script import Script, deliver, refusing, script, sysid
+from tests.clients.jmq.scripted_broker import ScriptedBroker, deliver, refusing, run_scenario, sysid
 
 # --- receiving -----------------------------------------------------------------------------------
 
@@ -32,59 +32,59 @@ from tests.clients.jmq.script import Script, deliver, refusing, script, sysid
 def test_consumer_flow() -> None:
     """Section 7.1: more is asked for when half of it has been taken."""
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q", prefetch=4)
-        broker.say(*(deliver(consumer.id, n, packets.C if n == 4 else 0) for n in range(1, 5)))
+        broker.send(*(deliver(consumer.id, n, packets.C if n == 4 else 0) for n in range(1, 5)))
         for expected in ("1", "2"):
             assert not broker.all(PacketType.RESUME_FLOW)
             assert (await consumer.receive()).body == expected
-        resume = await broker.hears_of(PacketType.RESUME_FLOW)
+        resume = await broker.wait_for_packet(PacketType.RESUME_FLOW)
         assert resume.properties == {"JMQConsumerID": consumer.id, "JMQSize": 2}
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_connection_flow_from_the_broker() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         assert broker.all(PacketType.HELLO)[0].properties["JMQRBufferSize"] == 2
         session = await client.session()
         first, second = await session.consumer("q"), await session.consumer("r")
-        broker.say(deliver(first.id, 1), deliver(second.id, 2, packets.F))
+        broker.send(deliver(first.id, 1), deliver(second.id, 2, packets.F))
         await first.receive()
-        resume = await broker.hears_of(PacketType.RESUME_FLOW)
+        resume = await broker.wait_for_packet(PacketType.RESUME_FLOW)
         assert resume.block == b""
         # messages of unknown consumers count, too
-        broker.say(deliver(9, 3), deliver(9, 4, packets.F))
+        broker.send(deliver(9, 3), deliver(9, 4, packets.F))
         await second.receive()
-        await broker.hears_of(PacketType.RESUME_FLOW, 2)
+        await broker.wait_for_packet(PacketType.RESUME_FLOW, 2)
 
-    script(scenario, flow=2)
+    run_scenario(scenario, flow=2)
 
 
 @pytest.mark.parametrize(
     ("durable", "flags", "asks"), [(True, 0, True), (False, 0, False), (False, packets.P, True)]
 )
 def test_auto_acknowledges_one_by_one(durable: bool, flags: int, asks: bool) -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         subscription = {"name": "d", "durable": True} if durable else {}
         consumer = await session.consumer(Topic("t"), **subscription)  # type: ignore[arg-type]
         message = encode_packet(1, flags, consumer.id, sysid=sysid(5))
-        broker.say(message)
+        broker.send(message)
         await consumer.receive()
-        acknowledge = await broker.hears_of(PacketType.ACKNOWLEDGE)
+        acknowledge = await broker.wait_for_packet(PacketType.ACKNOWLEDGE)
         assert bool(acknowledge.flags & packets.A) is asks
         assert decode_blocks(acknowledge.body) == [(consumer.id, sysid(5))]
         assert acknowledge.properties == {}
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_client_acknowledges_all_or_one() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer = await session.consumer("q")
-        broker.say(*(deliver(consumer.id, n) for n in range(1, 5)))
+        broker.send(*(deliver(consumer.id, n) for n in range(1, 5)))
         messages = [await consumer.receive() for _ in range(3)]
         assert not broker.all(PacketType.ACKNOWLEDGE)
         await messages[1].acknowledge(only=True)
@@ -94,25 +94,25 @@ def test_client_acknowledges_all_or_one() -> None:
         cid = consumer.id
         assert acks == [[(cid, sysid(2))], [(cid, sysid(1)), (cid, sysid(3))]]
 
-    broker = script(scenario)
+    broker = run_scenario(scenario)
     deletion = broker.all(PacketType.DELETE_CONSUMER)[0]
     assert (deletion.body, deletion.properties["JMQBodyType"]) == (sysid(3), 3)
 
 
 def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.DUPS_OK)
         consumer = await session.consumer("q")
-        broker.say(*(deliver(consumer.id, n) for n in range(1, 14)))
+        broker.send(*(deliver(consumer.id, n) for n in range(1, 14)))
         for _ in range(13):
             await consumer.receive()
-        first = await broker.hears_of(PacketType.ACKNOWLEDGE)
+        first = await broker.wait_for_packet(PacketType.ACKNOWLEDGE)
         assert len(decode_blocks(first.body)) == 10
         assert not first.flags & packets.A
 
-    broker = script(scenario)
+    broker = run_scenario(scenario)
     assert [len(packet.body) // 40 for packet in broker.all(PacketType.ACKNOWLEDGE)] == [10, 3]
-    assert broker.heard.index(broker.all(PacketType.ACKNOWLEDGE)[1]) < broker.heard.index(
+    assert broker.received.index(broker.all(PacketType.ACKNOWLEDGE)[1]) < broker.received.index(
         broker.all(PacketType.DELETE_CONSUMER)[0]
     )
 
@@ -120,39 +120,39 @@ def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
 def test_dups_ok_acknowledges_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicemq.clients.jmq.request_channel.LAZY_SECONDS", 0.01)
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session(AckMode.DUPS_OK)).consumer("q")
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         await consumer.receive()
-        await broker.hears_of(PacketType.ACKNOWLEDGE)
+        await broker.wait_for_packet(PacketType.ACKNOWLEDGE)
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_no_ack_acknowledges_nothing() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.NO_ACK)
         assert broker.all(PacketType.CREATE_SESSION)[0].properties == {"JMQAckMode": 32768}
         consumer = await session.consumer("q")
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         await consumer.receive()
 
-    assert not script(scenario).all(PacketType.ACKNOWLEDGE)
+    assert not run_scenario(scenario).all(PacketType.ACKNOWLEDGE)
 
 
 def test_an_expired_message_is_a_dead_one() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         consumer, dlq_consumer = await session.consumer("q"), await session.consumer("mq.sys.dmq")
-        broker.say(deliver(consumer.id, 1, expiration=1), deliver(consumer.id, 2))
-        broker.say(deliver(dlq_consumer.id, 3, expiration=1))
+        broker.send(deliver(consumer.id, 1, expiration=1), deliver(consumer.id, 2))
+        broker.send(deliver(dlq_consumer.id, 3, expiration=1))
         assert (await consumer.receive()).body == "2"
         acknowledge = broker.all(PacketType.ACKNOWLEDGE)[0]
         assert acknowledge.properties == {"JMQAckType": 2, "JMQDeadReason": 1}
         assert acknowledge.body == encode_blocks([(consumer.id, sysid(1))])
         assert (await dlq_consumer.receive()).body == "3"
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_a_cancelled_receive_loses_no_message() -> None:
@@ -164,20 +164,20 @@ def test_a_cancelled_receive_loses_no_message() -> None:
             return b""
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         with pytest.raises(RequestTimeout):
             await consumer.receive(0)
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         receiving = asyncio.create_task(consumer.receive())
-        await broker.hears_of(PacketType.ACKNOWLEDGE)
+        await broker.wait_for_packet(PacketType.ACKNOWLEDGE)
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await receiving
         assert (await consumer.receive(0)).body == "1"
         assert len(broker.all(PacketType.ACKNOWLEDGE)) == 1
 
-    script(scenario, hold)
+    run_scenario(scenario, hold)
 
 
 def test_a_cancelled_receive_acknowledges_within_the_transaction() -> None:
@@ -189,40 +189,40 @@ def test_a_cancelled_receive_acknowledges_within_the_transaction() -> None:
             return b""
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         producer, consumer = await session.producer("r"), await session.consumer("q")
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         await producer.send("x", wait=False)  # as many as may be unconfirmed
         receiving = asyncio.create_task(consumer.receive())
-        await broker.hears(lambda: bool(held_packets))
+        await broker.wait_until(lambda: bool(held_packets))
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await receiving
-        broker.say(encode_reply(PacketType.SEND_REPLY, held_packets[0].consumer_id, Status.OK))
+        broker.send(encode_reply(PacketType.SEND_REPLY, held_packets[0].consumer_id, Status.OK))
         assert (await consumer.receive(5)).body == "1"
         await session.commit()
         assert broker.all(PacketType.ACKNOWLEDGE)[0].body == encode_blocks(
             [(consumer.id, sysid(1))]
         )
 
-    script(scenario, hold, outstanding=1)
+    run_scenario(scenario, hold, outstanding=1)
 
 
 def test_a_refused_acknowledgement_is_reported() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         with pytest.raises(StatusError, match="acknowledge reply: 404 NOT_FOUND"):
             await consumer.receive()
 
-    script(scenario, refusing(PacketType.ACKNOWLEDGE, 404))
+    run_scenario(scenario, refusing(PacketType.ACKNOWLEDGE, 404))
 
 
 def test_broken_messages_can_be_received_and_acknowledged() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
-        broker.say(
+        broker.send(
             deliver(consumer.id, 1, body=b"\xff"),
             deliver(consumer.id, 2, kind=PacketType.MAP_MESSAGE),
             deliver(consumer.id, 3, kind=PacketType.OBJECT_MESSAGE, body=b"\xac\xed\0\x05sr"),
@@ -236,7 +236,7 @@ def test_broken_messages_can_be_received_and_acknowledged() -> None:
         with pytest.raises(MessageFormatError):
             assert third.value
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 # --- giving back ---------------------------------------------------------------------------------
@@ -245,15 +245,15 @@ def test_broken_messages_can_be_received_and_acknowledged() -> None:
 def test_recover_is_the_java_clients() -> None:
     """Section 7.4: STOP, REDELIVER what was not handed over, then what was, START, RESUME_FLOW."""
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer = await session.consumer("q", prefetch=3)
-        broker.say(*(deliver(consumer.id, n, packets.C if n == 3 else 0) for n in range(1, 4)))
+        broker.send(*(deliver(consumer.id, n, packets.C if n == 3 else 0) for n in range(1, 4)))
         await consumer.receive()
         await session.recover()
         await client.ping()
         session_id = {"JMQSessionID": session.id}
-        assert broker.since(PacketType.STOP)[:5] == [
+        assert broker.received_since(PacketType.STOP)[:5] == [
             ("STOP", session_id),
             ("REDELIVER", {"JMQSetRedelivered": False}),
             ("REDELIVER", {"JMQSetRedelivered": True}),
@@ -264,7 +264,7 @@ def test_recover_is_the_java_clients() -> None:
         cid = consumer.id
         assert decode_blocks(unseen_packet.body) == [(cid, sysid(2)), (cid, sysid(3))]
         assert decode_blocks(seen_packet.body) == [(cid, sysid(1))]
-        broker.say(deliver(cid, 1, packets.R))
+        broker.send(deliver(cid, 1, packets.R))
         redelivered = await consumer.receive()
         assert (redelivered.body, redelivered.redelivered, redelivered.delivery_count) == (
             "1",
@@ -272,12 +272,12 @@ def test_recover_is_the_java_clients() -> None:
             1,
         )
 
-    broker = script(scenario)
+    broker = run_scenario(scenario)
     assert broker.all(PacketType.DELETE_CONSUMER)[0].body == sysid(1)
 
 
 def test_rollback_is_the_java_clients() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         assert broker.all(PacketType.CREATE_SESSION)[0].block == b""
         transaction = session.transaction
@@ -285,15 +285,15 @@ def test_rollback_is_the_java_clients() -> None:
         assert "JMQAckMode" not in broker.all(PacketType.ADD_CONSUMER)[0].properties
         producer = await session.producer("q")
         await producer.send("x", wait=False)
-        broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
+        broker.send(deliver(consumer.id, 1), deliver(consumer.id, 2))
         await consumer.receive()
-        acknowledge = await broker.hears_of(PacketType.ACKNOWLEDGE)
+        acknowledge = await broker.wait_for_packet(PacketType.ACKNOWLEDGE)
         assert acknowledge.flags & packets.A
         assert acknowledge.transaction_id == transaction
         assert broker.all(PacketType.TEXT_MESSAGE)[0].transaction_id == transaction
         await session.rollback()
         assert session.transaction not in (0, transaction)
-        assert broker.since(PacketType.STOP) == [
+        assert broker.received_since(PacketType.STOP) == [
             ("STOP", {"JMQSessionID": session.id}),
             ("REDELIVER", {"JMQSetRedelivered": False}),
             ("REDELIVER", {"JMQSetRedelivered": True, "JMQTransactionID": transaction}),
@@ -304,7 +304,7 @@ def test_rollback_is_the_java_clients() -> None:
         assert broker.all(PacketType.REDELIVER)[1].transaction_id == transaction
         assert not broker.all(PacketType.ROLLBACK_TRANSACTION)[0].flags & packets.A
 
-    broker = script(scenario)
+    broker = run_scenario(scenario)
     rolled_back = broker.all(PacketType.ROLLBACK_TRANSACTION)[-1]
     assert rolled_back.properties["JMQUpdateConsumed"] is True
 
@@ -317,7 +317,7 @@ def test_commit_begins_the_next_transaction_and_reports_refused_sends() -> None:
             return encode_reply(PacketType.SEND_REPLY, packet.consumer_id, status)
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         nonlocal status
         session = await client.session(transacted=True)
         producer = await session.producer("q")
@@ -334,13 +334,13 @@ def test_commit_begins_the_next_transaction_and_reports_refused_sends() -> None:
         with pytest.raises(ValueError, match="rolls back"):
             await session.recover()
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_global_transactions_are_the_java_clients() -> None:
     """Section 10: a branch is named by its Xid; what it is called here is added if known."""
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         xa, producer = session.xa, await session.producer("q")
         xid = Xid(77, b"global", b"branch")
@@ -356,7 +356,7 @@ def test_global_transactions_are_the_java_clients() -> None:
         await xa.rollback(xid)
         await xa.rollback(xid)
         assert [
-            name_and_most(packet) for packet in broker.heard if packet.body == encode_xid(xid)
+            name_and_most(packet) for packet in broker.received if packet.body == encode_xid(xid)
         ] == [
             ("START_TRANSACTION", {"JMQXAFlags": 0}),
             ("END_TRANSACTION", {"JMQXAFlags": 0x0200_0000}),
@@ -376,7 +376,7 @@ def test_global_transactions_are_the_java_clients() -> None:
         sent = [packet.transaction_id for packet in broker.all(PacketType.TEXT_MESSAGE)]
         assert sent == [transaction, 0]
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def name_and_most(packet: Packet) -> tuple[str, dict[str, Any]]:
@@ -384,10 +384,10 @@ def name_and_most(packet: Packet) -> tuple[str, dict[str, Any]]:
 
 
 def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer = await session.consumer("q")
-        broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
+        broker.send(deliver(consumer.id, 1), deliver(consumer.id, 2))
         await consumer.receive()
         stop_packets: list[Packet] = []
 
@@ -399,19 +399,19 @@ def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
 
         broker.answer = hold
         recovery = asyncio.create_task(session.recover())
-        await broker.hears_of(PacketType.STOP)
+        await broker.wait_for_packet(PacketType.STOP)
         receiving = asyncio.create_task(consumer.receive())
         # messages that arrive before STOP_REPLY are returned, too
-        broker.say(deliver(consumer.id, 3), encode_reply(23, stop_packets[0].consumer_id, 200))
+        broker.send(deliver(consumer.id, 3), encode_reply(23, stop_packets[0].consumer_id, 200))
         await recovery
         await client.ping()
         assert not receiving.done()
         blocks = decode_blocks(broker.all(PacketType.REDELIVER)[0].body)
         assert [block[1] for block in blocks] == [sysid(2), sysid(3)]
-        broker.say(deliver(consumer.id, 1, packets.R))
+        broker.send(deliver(consumer.id, 1, packets.R))
         assert (await receiving).redelivered
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 # --- browsing and others -------------------------------------------------------------------------
@@ -436,7 +436,7 @@ def test_browsing() -> None:
                 return encode_reply(43, packet.consumer_id, 404)
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         browser = (await client.session()).browser("q", "a = 1")
         ids = [message.id async for message in browser]
         assert ids == [sysid_text(number.to_bytes(32)) for number in (1, 2)]
@@ -447,7 +447,7 @@ def test_browsing() -> None:
         assert broker.all(PacketType.VERIFY_DESTINATION)[0].properties == properties
         assert broker.all(PacketType.BROWSE)[0].properties == properties
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_browsing_a_queue_that_is_not_there() -> None:
@@ -457,17 +457,17 @@ def test_browsing_a_queue_that_is_not_there() -> None:
             return encode_reply(41, packet.consumer_id, 404, {"JMQCanCreate": can_create})
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         assert [message async for message in session.browser("maybe")] == []
         with pytest.raises(StatusError, match="404"):
             assert [message async for message in session.browser("never")] == []
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_a_shared_subscription_and_unsubscribing() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         await session.consumer(Topic("t"), name="s", shared=True)
         await session.consumer(Topic("t"), name="d", shared=True, durable=True)
@@ -488,11 +488,11 @@ def test_a_shared_subscription_and_unsubscribing() -> None:
         with pytest.raises(ValueError, match="only a topic"):
             await session.consumer("q", name="x", durable=True)
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         queue = await session.temporary_queue()
         topic = await session.temporary_topic()
@@ -509,14 +509,14 @@ def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
         deletion = broker.all(PacketType.DESTROY_DESTINATION)[0].properties
         assert deletion == {"JMQDestination": queue.name, "JMQDestType": 17}
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_a_refused_reply_queue_leaves_no_session() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         for _ in range(2):
             with pytest.raises(StatusError, match="403"):
                 await client.request("q")
         assert len(broker.all(PacketType.DESTROY_SESSION)) == 2
 
-    script(scenario, refusing(PacketType.CREATE_DESTINATION, 403))
+    run_scenario(scenario, refusing(PacketType.CREATE_DESTINATION, 403))

@@ -24,24 +24,30 @@ from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
-from tests.clients.jmq.script import SOON, Script, deliver, refusing, script
+from tests.clients.jmq.scripted_broker import (
+    SHORT_BACKOFF,
+    ScriptedBroker,
+    deliver,
+    refusing,
+    run_scenario,
+)
 from tests.protocols.sockets import unused_port
 
 
-def drop(broker: Script) -> None:
+def drop(broker: ScriptedBroker) -> None:
     """Abort the most recent connection."""
     broker.connections[-1].transport.abort()
 
 
-async def back(broker: Script, connections: int = 2) -> None:
+async def back(broker: ScriptedBroker, connections: int = 2) -> None:
     """Wait until the client has opened `connections` connections."""
-    await broker.hears(lambda: len(broker.all(PacketType.START)) == connections)
+    await broker.wait_until(lambda: len(broker.all(PacketType.START)) == connections)
 
 
 def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
     """Section 11."""
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         other_session = await client.session(transacted=True)
         producer = await session.producer("p")
@@ -55,25 +61,25 @@ def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
         assert "JMQConnectionID" not in first_hello.properties
         drop(broker)
         await back(broker)
-        heard_packets = broker.since(PacketType.HELLO)
-        assert heard_packets[0][1]["JMQConnectionID"] == 1000
-        assert [name for name, _ in heard_packets] == [
+        received_packets = broker.received_since(PacketType.HELLO)
+        assert received_packets[0][1]["JMQConnectionID"] == 1000
+        assert [name for name, _ in received_packets] == [
             "HELLO", "AUTHENTICATE", "SET_CLIENTID", "CREATE_SESSION", "CREATE_SESSION",
             "START_TRANSACTION", "CREATE_DESTINATION", "CREATE_DESTINATION", "ADD_CONSUMER",
             "CREATE_DESTINATION", "ADD_PRODUCER", "START",
         ]  # fmt: skip
-        assert heard_packets[6][1] == {"JMQDestination": queue.name, "JMQDestType": 17}
-        consumer_properties = heard_packets[8][1]
+        assert received_packets[6][1] == {"JMQDestination": queue.name, "JMQDestType": 17}
+        consumer_properties = received_packets[8][1]
         assert consumer_properties["JMQOldConsumerID"] == old_consumer
         assert consumer_properties["JMQSessionID"] != old_session
-        broker.say(deliver(consumer_properties["JMQOldConsumerID"], 1))  # it has another id now
+        broker.send(deliver(consumer_properties["JMQOldConsumerID"], 1))  # it has another id now
         await producer.send("x")
-        broker.say(deliver(consumer.id, 2))
+        broker.send(deliver(consumer.id, 2))
         assert (await consumer.receive()).body == "2"
         sent = broker.all(PacketType.TEXT_MESSAGE)[0]
         assert sent.variable.producer_id > consumer_properties["JMQSessionID"]
 
-    script(scenario, reconnect=SOON, client_id="me")
+    run_scenario(scenario, reconnect=SHORT_BACKOFF, client_id="me")
 
 
 def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
@@ -85,13 +91,13 @@ def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
             return b""
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         producer, consumer = await session.producer("q"), await session.consumer("q")
-        broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
+        broker.send(deliver(consumer.id, 1), deliver(consumer.id, 2))
         message = await consumer.receive()
         sending = asyncio.create_task(producer.send("x"))
-        await broker.hears(lambda: bool(held_packets))
+        await broker.wait_until(lambda: bool(held_packets))
         drop(broker)
         with pytest.raises(ConnectionLost):
             await sending
@@ -100,18 +106,18 @@ def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
         # it comes again, so that this is no acknowledgement of anything
         with pytest.raises(ConnectionLost):
             await message.acknowledge()
-        broker.say(deliver(consumer.id, 1, packets.R))
+        broker.send(deliver(consumer.id, 1, packets.R))
         redelivered = await consumer.receive()
         assert redelivered.redelivered
         await redelivered.acknowledge()
 
-    broker = script(scenario, hold, reconnect=SOON)
+    broker = run_scenario(scenario, hold, reconnect=SHORT_BACKOFF)
     assert len(broker.all(PacketType.TEXT_MESSAGE)) == 1
     assert len(broker.all(PacketType.ACKNOWLEDGE)) == 1
 
 
 def test_a_transaction_that_was_under_way_is_lost() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         producer, consumer = await session.producer("q"), await session.consumer("q")
         await producer.send("x")
@@ -120,7 +126,7 @@ def test_a_transaction_that_was_under_way_is_lost() -> None:
         # a half of it must not be committed
         with pytest.raises(TransactionLost):
             await producer.send("y")
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         with pytest.raises(TransactionLost):
             await consumer.receive()
         with pytest.raises(TransactionLost):
@@ -137,7 +143,7 @@ def test_a_transaction_that_was_under_way_is_lost() -> None:
         await producer.send("y")
         await session.commit()
 
-    broker = script(scenario, reconnect=SOON)
+    broker = run_scenario(scenario, reconnect=SHORT_BACKOFF)
     assert [packet.body for packet in broker.all(PacketType.TEXT_MESSAGE)] == [b"x", b"x", b"y"]
 
 
@@ -148,7 +154,7 @@ def test_sends_that_a_lost_transaction_refuses_use_no_credit() -> None:
         reply = {"JMQProducerID": Long(5), "JMQSize": 2}
         return encode_reply(PacketType.ADD_PRODUCER_REPLY, packet.consumer_id, Status.OK, reply)
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         producer = await session.producer("q")
         await producer.send("x")
@@ -160,7 +166,7 @@ def test_sends_that_a_lost_transaction_refuses_use_no_credit() -> None:
         await session.rollback()
         await producer.send("y")
 
-    script(scenario, allow_two, reconnect=SOON, timeout=1)
+    run_scenario(scenario, allow_two, reconnect=SHORT_BACKOFF, timeout=1)
 
 
 def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
@@ -172,11 +178,11 @@ def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
             return b""
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         producer = await session.producer("q")
         await producer.send("x", wait=False)
-        await broker.hears(lambda: bool(held_packets))
+        await broker.wait_until(lambda: bool(held_packets))
         drop(broker)
         await back(broker)
         with pytest.raises(TransactionLost):
@@ -184,12 +190,12 @@ def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
         await producer.send("y")
         await session.commit()
 
-    broker = script(scenario, hold, reconnect=SOON)
+    broker = run_scenario(scenario, hold, reconnect=SHORT_BACKOFF)
     assert len(broker.all(PacketType.COMMIT_TRANSACTION)) == 1
 
 
 def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer("q")
         first, second = Xid(1, b"t", b"1"), Xid(1, b"t", b"2")
@@ -213,22 +219,22 @@ def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
         assert committed.properties == {"JMQXAFlags": 0}
         assert decode_xid(committed.body) == first
 
-    script(scenario, reconnect=SOON)
+    run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
 def test_an_acknowledgement_whose_fate_is_unknown_does_not_hide_its_message() -> None:
     def hang_up(packet: Packet) -> bytes | None:
         return b"" if packet.type == PacketType.ACKNOWLEDGE else None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         receiving = asyncio.create_task(consumer.receive())
-        await broker.hears_of(PacketType.ACKNOWLEDGE)
+        await broker.wait_for_packet(PacketType.ACKNOWLEDGE)
         drop(broker)
         assert (await receiving).body == "1"
 
-    script(scenario, hang_up, reconnect=SOON)
+    run_scenario(scenario, hang_up, reconnect=SHORT_BACKOFF)
 
 
 @pytest.mark.parametrize("reconnect", [None, Backoff(60)])
@@ -241,7 +247,7 @@ def test_closing_reports_unconfirmed_messages_of_a_lost_connection(
             return None
         return encode_reply(PacketType.SEND_REPLY, packet.consumer_id, status) if status else b""
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session, transacted = await client.session(), await client.session(transacted=True)
         for sender in (session, transacted):
             await (await sender.producer("q")).send("x", wait=False)
@@ -253,23 +259,23 @@ def test_closing_reports_unconfirmed_messages_of_a_lost_connection(
             await client.close()
         await client.close()
 
-    script(scenario, answer, reconnect=reconnect)
+    run_scenario(scenario, answer, reconnect=reconnect)
 
 
 def test_a_goodbye_of_a_broker_that_comes_again() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         properties = {"JMQExit": False, "JMQGoodbyeReason": 1, "JMQGoodbyeReasonString": "later"}
-        broker.say(encode_packet(PacketType.GOODBYE, properties=properties))
+        broker.send(encode_packet(PacketType.GOODBYE, properties=properties))
         await back(broker)
-        broker.say(deliver(consumer.id, 1))
+        broker.send(deliver(consumer.id, 1))
         await consumer.receive()
 
-    script(scenario, reconnect=SOON)
+    run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
 def test_it_is_given_up_after_so_many_attempts() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.answer = refusing(PacketType.ADD_CONSUMER, Status.CONFLICT)
         drop(broker)
@@ -277,12 +283,12 @@ def test_it_is_given_up_after_so_many_attempts() -> None:
             await consumer.receive()
         assert len(broker.connections) == 3
 
-    script(scenario, reconnect=Backoff(0.01, 0.01, 2))
+    run_scenario(scenario, reconnect=Backoff(0.01, 0.01, 2))
 
 
 def test_hosts_are_tried_in_turn() -> None:
     async def main() -> None:
-        broker = Script()
+        broker = ScriptedBroker()
         async with broker.listen() as port:
             hosts = [("127.0.0.1", unused_port()), ("127.0.0.1", port)]
             async with await JmqClient.connect(hosts=hosts, direct=True) as client:
@@ -299,7 +305,7 @@ def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
 
     async def main(broker: LocalBroker, port: int) -> None:
         async with (
-            await JmqClient.connect(port=port, client_id="me", reconnect=SOON) as client,
+            await JmqClient.connect(port=port, client_id="me", reconnect=SHORT_BACKOFF) as client,
             asyncio.timeout(60),
         ):
             session = await client.session(AckMode.CLIENT)

@@ -23,23 +23,30 @@ from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import sysid_text
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
-from tests.clients.jmq.script import SOON, Answer, Script, deliver, refusing, script
+from tests.clients.jmq.scripted_broker import (
+    SHORT_BACKOFF,
+    Answer,
+    ScriptedBroker,
+    deliver,
+    refusing,
+    run_scenario,
+)
 
 
-def names(broker: Script, kind: PacketType) -> list[str]:
-    return [name for name, _ in broker.since(kind)]
+def names(broker: ScriptedBroker, kind: PacketType) -> list[str]:
+    return [name for name, _ in broker.received_since(kind)]
 
 
 # --- the beginning and the end -------------------------------------------------------------------
 
 
 def test_the_beginning_and_the_end_are_the_java_clients() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         await session.producer("q")
         await session.consumer(Topic("t"), name="d", durable=True, selector="a > 1", no_local=True)
 
-    broker = script(scenario, client_id="me", prefetch=7)
+    broker = run_scenario(scenario, client_id="me", prefetch=7)
     session, producer, consumer = (
         broker.all(kind)[0].properties[name]
         for kind, name in (
@@ -48,11 +55,11 @@ def test_the_beginning_and_the_end_are_the_java_clients() -> None:
             (PacketType.DELETE_CONSUMER, "JMQConsumerID"),
         )
     )
-    heard_packets = broker.since(PacketType.HELLO)
-    assert set(heard_packets[0][1]) == {
+    received_packets = broker.received_since(PacketType.HELLO)
+    assert set(received_packets[0][1]) == {
         "JMQProtocolLevel", "JMQVersion", "JMQUserAgent", "JMQRBufferSize", "JMQReconnectable"
     }  # fmt: skip
-    assert heard_packets[1:-1] == [
+    assert received_packets[1:-1] == [
         ("AUTHENTICATE", {"JMQAuthType": "digest"}),
         ("SET_CLIENTID", {"JMQClientID": "me", "JMQShare": False}),
         ("START", {}),
@@ -88,8 +95,8 @@ def test_the_beginning_and_the_end_are_the_java_clients() -> None:
         ("DELETE_PRODUCER", {"JMQProducerID": producer}),
         ("DESTROY_SESSION", {"JMQSessionID": session}),
     ]
-    assert heard_packets[-1][0] == "GOODBYE"
-    assert heard_packets[-1][1]["JMQBlock"] is True
+    assert received_packets[-1][0] == "GOODBYE"
+    assert received_packets[-1][1]["JMQBlock"] is True
     # a Long is no Integer to the other side, whatever its value
     assert broker.all(PacketType.DELETE_PRODUCER)[0].block[-10:-8] == b"\0\x05"
     # section 5.2: guest, guest, and this nonce
@@ -105,10 +112,10 @@ def test_basic_login() -> None:
             PacketType.AUTHENTICATE_REQUEST, 0, packet.consumer_id, {"JMQAuthType": "basic"}
         )
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         pass
 
-    broker = script(scenario, basic, username="ü", password="secret")
+    broker = run_scenario(scenario, basic, username="ü", password="secret")
     assert broker.all(PacketType.AUTHENTICATE)[0].body == b"\0\x02\xc3\xbc\0\x08c2VjcmV0"
 
 
@@ -122,11 +129,11 @@ def test_basic_login() -> None:
 )
 def test_the_client_sends_goodbye_after_a_refused_login(answer: Answer, message: str) -> None:
     async def main() -> None:
-        broker = Script(answer)
+        broker = ScriptedBroker(answer)
         async with broker.listen() as port:
             with pytest.raises(StatusError, match=message):
                 await JmqClient.connect(port=port, direct=True)
-            await broker.hears_of(PacketType.GOODBYE)
+            await broker.wait_for_packet(PacketType.GOODBYE)
             assert not broker.all(PacketType.GOODBYE)[0].flags & packets.A
 
     asyncio.run(main())
@@ -138,56 +145,58 @@ def test_a_level_is_agreed_on_by_a_second_connection() -> None:
             return encode_reply(11, packet.consumer_id, 505, {"JMQProtocolLevel": 410})
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         assert len(broker.connections) == 2
         # properties of the reply at level 450 are not used
         session = await client.session(transacted=True)
         await session.commit()
-        assert broker.since(PacketType.COMMIT_TRANSACTION)[0][1].keys() == {"JMQTransactionID"}
+        assert broker.received_since(PacketType.COMMIT_TRANSACTION)[0][1].keys() == {
+            "JMQTransactionID"
+        }
         assert names(broker, PacketType.COMMIT_TRANSACTION)[1] == "START_TRANSACTION"
 
-    broker = script(scenario, older)
+    broker = run_scenario(scenario, older)
     levels = [packet.properties["JMQProtocolLevel"] for packet in broker.all(PacketType.HELLO)]
     assert levels == [500, 410]
 
 
 def test_a_goodbye_has_a_reason_and_says_whether_to_reconnect() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         properties = {"JMQExit": True, "JMQGoodbyeReason": 3, "JMQGoodbyeReasonString": "go away"}
-        broker.say(encode_packet(PacketType.GOODBYE, properties=properties))
+        broker.send(encode_packet(PacketType.GOODBYE, properties=properties))
         with pytest.raises(ConnectionLost, match="go away"):
             await consumer.receive()
         with pytest.raises(ConnectionLost, match="go away"):
             await client.ping()
         assert len(broker.connections) == 1
 
-    script(scenario, reconnect=SOON)
+    run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
 def test_pings_are_answered_and_silence_is_the_end() -> None:
     def silent(packet: Packet) -> bytes | None:
         return b"" if packet.type == PacketType.PING else None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
-        broker.say(encode_packet(PacketType.PING, packets.A, -7))
-        pong = await broker.hears_of(PacketType.PING_REPLY)
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        broker.send(encode_packet(PacketType.PING, packets.A, -7))
+        pong = await broker.wait_for_packet(PacketType.PING_REPLY)
         assert (pong.consumer_id, pong.properties) == (-7, {"JMQStatus": 200})
         consumer = await (await client.session()).consumer("q")
         with pytest.raises(ConnectionLost, match="does not answer"):
             await consumer.receive()
 
-    script(scenario, silent, keep_alive=0.05, timeout=2)
+    run_scenario(scenario, silent, keep_alive=0.05, timeout=2)
 
 
 def test_a_malformed_packet_ends_the_connection() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
-        broker.say(b"HTTP/1.1 400 Bad Request\r\n" + bytes(72))
+        broker.send(b"HTTP/1.1 400 Bad Request\r\n" + bytes(72))
         with pytest.raises(ConnectionLost, match="broke the protocol"):
             await consumer.receive()
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_properties_that_cannot_be_read_end_the_connection() -> None:
@@ -203,7 +212,7 @@ def test_properties_that_cannot_be_read_end_the_connection() -> None:
         return welcome + before + bytes(4) + count_bytes + after
 
     async def main() -> None:
-        async with Script(damaged).listen() as port:
+        async with ScriptedBroker(damaged).listen() as port:
             with pytest.raises(ConnectionLost, match="unknown version 0 of a property block"):
                 await JmqClient.connect(port=port, direct=True, reconnect=None)
 
@@ -214,12 +223,12 @@ def test_a_request_that_is_not_answered() -> None:
     def silent(packet: Packet) -> bytes | None:
         return b"" if packet.type == PacketType.DELETE_CONSUMER else None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         with pytest.raises(RequestTimeout):
             await (await client.session()).unsubscribe("d")
         await client.ping()
 
-    script(scenario, silent, timeout=1)
+    run_scenario(scenario, silent, timeout=1)
 
 
 def test_retry_is_asked_once_more() -> None:
@@ -230,19 +239,19 @@ def test_retry_is_asked_once_more() -> None:
             return encode_reply(19, packet.consumer_id, 449)
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         await session.producer("q")
         assert len(broker.all(PacketType.ADD_PRODUCER)) == 2
 
-    script(scenario, later)
+    run_scenario(scenario, later)
 
 
 # --- sending -------------------------------------------------------------------------------------
 
 
 def test_messages_have_types_headers_and_properties() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer()
         bodies = ["té", b"\0", {"a": 1}, [1, None], JavaObject.of("x"), None]
@@ -262,16 +271,16 @@ def test_messages_have_types_headers_and_properties() -> None:
             for number, body in enumerate(bodies)
         ]
         await client.ping()
-        heard_packets = [packet for packet in broker.heard if packet.is_message]
-        assert [packet.type for packet in heard_packets] == [1, 2, 3, 4, 5, 6]
-        assert [packet.body for packet in heard_packets[:3]] == [
+        received_packets = [packet for packet in broker.received if packet.is_message]
+        assert [packet.type for packet in received_packets] == [1, 2, 3, 4, 5, 6]
+        assert [packet.body for packet in received_packets[:3]] == [
             "té".encode(),
             b"\0",
             dumps_map({"a": 1}),
         ]
-        assert heard_packets[4].body == dumps("x")
-        assert [sysid_text(packet.sysid) for packet in heard_packets] == ids
-        first = heard_packets[0]
+        assert received_packets[4].body == dumps("x")
+        assert [sysid_text(packet.sysid) for packet in received_packets] == ids
+        first = received_packets[0]
         assert first.properties == {"n": 0, "l": 2, "b": True, "d": 0.5, "s": "ü"}
         header = first.variable
         assert (header.destination, header.correlation_id, header.reply_to, header.type) == (
@@ -285,13 +294,13 @@ def test_messages_have_types_headers_and_properties() -> None:
         assert (first.flags, first.consumer_id, first.priority) == (0, 0, 9)
         assert first.expiration == first.timestamp + 10_000
         assert header.delivery_time == first.timestamp + 2_000
-        assert len({packet.sysid for packet in heard_packets}) == 6
+        assert len({packet.sysid for packet in received_packets}) == 6
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_values_that_cannot_be_encoded_are_refused() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         producer = await (await client.session()).producer("q")
         for body in (1, {"a": object()}, {1: 2}, {"a": 1 << 64}, "\ud800"):
             with pytest.raises(MessageFormatError):
@@ -308,7 +317,7 @@ def test_values_that_cannot_be_encoded_are_refused() -> None:
         await producer.send("x")
         assert len(broker.all(PacketType.TEXT_MESSAGE)) == 1
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_a_persistent_message_waits_for_its_confirmation() -> None:
@@ -320,13 +329,13 @@ def test_a_persistent_message_waits_for_its_confirmation() -> None:
             return b""
         return None
 
-    def confirm(broker: Script, status: int = 200) -> None:
-        broker.say(encode_reply(PacketType.SEND_REPLY, held_packets.pop(0).consumer_id, status))
+    def confirm(broker: ScriptedBroker, status: int = 200) -> None:
+        broker.send(encode_reply(PacketType.SEND_REPLY, held_packets.pop(0).consumer_id, status))
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         producer = await (await client.session()).producer("q")
         sending = asyncio.create_task(producer.send("x"))
-        await broker.hears_of(PacketType.TEXT_MESSAGE)
+        await broker.wait_for_packet(PacketType.TEXT_MESSAGE)
         flags = packets.Q | packets.P | packets.A
         assert (held_packets[0].flags, sending.done()) == (flags, False)
         confirm(broker)
@@ -335,12 +344,12 @@ def test_a_persistent_message_waits_for_its_confirmation() -> None:
         for _ in range(3):
             await producer.send("x", wait=False)
         fourth = asyncio.create_task(producer.send("x", wait=False))
-        await broker.hears_of(PacketType.TEXT_MESSAGE, 4)
+        await broker.wait_for_packet(PacketType.TEXT_MESSAGE, 4)
         await client.ping()
         assert not fourth.done()
         confirm(broker)
         await fourth
-        await broker.hears_of(PacketType.TEXT_MESSAGE, 5)
+        await broker.wait_for_packet(PacketType.TEXT_MESSAGE, 5)
         confirm(broker)
         confirm(broker, 414)
         confirm(broker, 304)
@@ -348,11 +357,11 @@ def test_a_persistent_message_waits_for_its_confirmation() -> None:
             await producer.confirm()
         await producer.confirm()
 
-    script(scenario, hold, outstanding=3)
+    run_scenario(scenario, hold, outstanding=3)
 
 
 def test_a_message_is_compressed_when_asked() -> None:
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
         await producer.send("ab" * 21, compress=True)
@@ -365,13 +374,13 @@ def test_a_message_is_compressed_when_asked() -> None:
         }
         assert sent.flags & packets.Z
         fields = {"body": sent.body, "properties": sent.properties}
-        broker.say(deliver(consumer.id, 1, packets.Z, **fields))
-        broker.say(deliver(consumer.id, 2, packets.Z, body=sent.body))
+        broker.send(deliver(consumer.id, 1, packets.Z, **fields))
+        broker.send(deliver(consumer.id, 2, packets.Z, body=sent.body))
         assert (await consumer.receive()).body == "ab" * 21
         with pytest.raises(MessageFormatError, match="size of a compressed body is invalid"):
             assert (await consumer.receive()).body
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_producer_flow() -> None:
@@ -383,7 +392,7 @@ def test_producer_flow() -> None:
             return encode_reply(19, packet.consumer_id, 200, properties)
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         producer = await (await client.session()).producer("q")
         await producer.send("1")
         await producer.send("2")
@@ -393,33 +402,33 @@ def test_producer_flow() -> None:
         flags = [bool(packet.flags & packets.C) for packet in broker.all(PacketType.TEXT_MESSAGE)]
         assert flags == [False, True]
         resume = {"JMQProducerID": Long(77), "JMQSize": 1}
-        broker.say(encode_packet(PacketType.RESUME_FLOW, properties=resume))
+        broker.send(encode_packet(PacketType.RESUME_FLOW, properties=resume))
         await third
-        assert (await broker.hears_of(PacketType.TEXT_MESSAGE, 3)).flags & packets.C
+        assert (await broker.wait_for_packet(PacketType.TEXT_MESSAGE, 3)).flags & packets.C
         with pytest.raises(RequestTimeout, match="has accepted no message"):
             await producer.send("4")
 
-    script(scenario, narrow, timeout=2)
+    run_scenario(scenario, narrow, timeout=2)
 
 
 def test_connection_flow_to_the_broker() -> None:
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.HELLO:
-            usual_reply = Script().usual(packet)
+            usual_reply = ScriptedBroker().default_reply(packet)
             reply = encode_reply(11, packet.consumer_id, 200, {"JMQSize": 1})
             return reply + usual_reply[usual_reply.index(packets.MAGIC.to_bytes(4), 4) :]
         return None
 
-    async def scenario(broker: Script, client: JmqClient) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         producer = await (await client.session()).producer("q")
         await producer.send("1")
         assert broker.all(PacketType.TEXT_MESSAGE)[0].flags & packets.F
         second = asyncio.create_task(producer.send("2"))
         await client.ping()
         assert not second.done()
-        broker.say(encode_packet(PacketType.RESUME_FLOW))
+        broker.send(encode_packet(PacketType.RESUME_FLOW))
         await second
         await producer.send("3")
         assert not broker.all(PacketType.TEXT_MESSAGE)[2].flags & packets.F
 
-    script(scenario, narrow)
+    run_scenario(scenario, narrow)

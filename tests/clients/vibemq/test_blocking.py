@@ -20,7 +20,7 @@ from sluicemq.clients.vibemq import (
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.clients.vibemq.script import HELLO, Script, saying, script
+from tests.clients.vibemq.scripted_broker import HELLO, ScriptedBroker, replying, run_scenario
 from tests.protocols.sockets import port_of
 from tests.protocols.vibemq.harness import Harness
 
@@ -90,7 +90,7 @@ def test_posts_are_confirmed_at_the_latest_by_closing(harness: Harness, port: in
 
 
 def test_no_more_are_posted_than_may_be() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         def user() -> None:
             client = BlockingClient(
                 VibeMQClient.connect, port=port, outstanding=3, timeout=1, reconnect=None
@@ -105,7 +105,7 @@ def test_no_more_are_posted_than_may_be() -> None:
         await asyncio.to_thread(user)
         assert broker.types().count(wire.PUBLISH) == 3
 
-    script(scenario, saying(wire.PUBLISH))
+    run_scenario(scenario, replying(wire.PUBLISH))
 
 
 def test_blocking_refusals(harness: Harness, port: int) -> None:

@@ -26,7 +26,13 @@ from sluicemq.clients.vibemq import (
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.clients.vibemq.script import HELLO, Script, acknowledge, saying, script
+from tests.clients.vibemq.scripted_broker import (
+    HELLO,
+    ScriptedBroker,
+    acknowledge,
+    replying,
+    run_scenario,
+)
 from tests.protocols.sockets import port_of, run_against, serve, unused_port
 from tests.protocols.vibemq.harness import Harness
 
@@ -363,31 +369,31 @@ def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
 
 
 def test_a_cancelled_confirm_confirms_nothing() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             identity = await client.post("q", 1)
             confirming = asyncio.create_task(client.confirm())
-            await broker.hears(lambda: wire.PUBLISH in broker.types())
+            await broker.wait_until(lambda: wire.PUBLISH in broker.types())
             confirming.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await confirming
-            broker.say(Frame(wire.ERROR, identity, error_code="QUEUE_FULL"))
+            broker.send(Frame(wire.ERROR, identity, error_code="QUEUE_FULL"))
             with pytest.raises(CommandRefused, match="QUEUE_FULL"):
                 await client.confirm()
 
-    script(scenario, saying(wire.PUBLISH))
+    run_scenario(scenario, replying(wire.PUBLISH))
 
 
 def test_requests_are_sent_in_order() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(
             port=port, username="me", password="secret", token="t"
         ) as client:
             await client.create_queue("q", QueueOptions(Mode.PRIORITY_BASED))
             await client.delete_queue("q")
 
-    broker = script(scenario)
-    hello, create, delete, goodbye = broker.heard
+    broker = run_scenario(scenario)
+    hello, create, delete, goodbye = broker.received
     assert list(hello.headers.items()) == [
         ("authUsername", "me"),
         ("authPassword", "secret"),
@@ -398,7 +404,7 @@ def test_requests_are_sent_in_order() -> None:
     assert json.loads(create.payload)["mode"] == Mode.PRIORITY_BASED
     assert (delete.type, delete.queue) == (wire.DELETE_QUEUE, "q")
     assert goodbye.type == wire.DISCONNECT
-    assert len({frame.id for frame in broker.heard}) == len(broker.heard)
+    assert len({frame.id for frame in broker.received}) == len(broker.received)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +416,7 @@ def test_answers_without_sense(payload: bytes) -> None:
             return [HELLO]
         return [reply._replace(payload=payload) for reply in acknowledge(frame)]
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             with pytest.raises(ConnectionLost, match="broke the protocol"):
                 await client.queue_info("q")
@@ -418,7 +424,7 @@ def test_answers_without_sense(payload: bytes) -> None:
                 with pytest.raises(ConnectionLost, match="broke the protocol"):
                     await client.list_queues()
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_the_modes_of_the_protocol_page_are_read_too() -> None:
@@ -427,30 +433,30 @@ def test_the_modes_of_the_protocol_page_are_read_too() -> None:
         b'"deliveryMode":"FanOutWithAck","maxSize":10000,"createdAt":"2026-02-18T10:00:00Z"}'
     )
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             info = await client.queue_info("my-queue")
             assert info is not None
             assert info[:4] == ("my-queue", 42, 3, QueueOptions(Mode.FAN_OUT_WITH_ACK))
 
-    script(scenario, saying(wire.QUEUE_INFO, Frame(wire.QUEUE_INFO, "", "my-queue", seed)))
+    run_scenario(scenario, replying(wire.QUEUE_INFO, Frame(wire.QUEUE_INFO, "", "my-queue", seed)))
 
 
 def test_wrong_credentials() -> None:
     error_frame = Frame(wire.ERROR, "foreign", error_code="AUTH_FAILED", error_message="Wrong.")
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         with pytest.raises(CommandRefused, match=r"AUTH_FAILED: Wrong\.") as error:
             await VibeMQClient.connect(port=port)
         assert error.value.code == "AUTH_FAILED"
         with pytest.raises(CommandRefused, match="AUTH_FAILED"):
             await asyncio.to_thread(BlockingClient, VibeMQClient.connect, port=port)
 
-    script(scenario, saying(wire.CONNECT, error_frame))
+    run_scenario(scenario, replying(wire.CONNECT, error_frame))
 
 
 def test_an_answer_that_does_not_come() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, timeout=1)
         for call in (client.publish("q", 1), client.publish_all("q", [1, 2]), client.ping()):
             with pytest.raises(RequestTimeout, match="no answer"):
@@ -463,15 +469,15 @@ def test_an_answer_that_does_not_come() -> None:
     def answer(frame: Frame) -> list[Frame]:
         return [] if frame.type in (wire.PUBLISH, wire.PING) else acknowledge(frame)
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_no_answer_to_connect_and_none_to_goodbye() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         with pytest.raises(RequestTimeout, match="no response to Connect"):
             await VibeMQClient.connect(port=port, timeout=1)
 
-    script(scenario, lambda frame: [])
+    run_scenario(scenario, lambda frame: [])
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -487,27 +493,27 @@ def test_no_answer_to_connect_and_none_to_goodbye() -> None:
 
 
 def test_a_silent_broker_is_noticed_by_pings() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, timeout=1, keep_alive=0.01, reconnect=None)
         subscription = await client.subscribe("q")
         with pytest.raises(ConnectionLost, match="does not answer"):
             await subscription.receive()
         await client.close()
 
-    broker = script(scenario, saying(wire.PING))
+    broker = run_scenario(scenario, replying(wire.PING))
     assert wire.PING in broker.types()
 
 
 def test_pings_keep_a_connection() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port, keep_alive=0.01):
-            await broker.hears(lambda: broker.types().count(wire.PING) >= 3)
+            await broker.wait_until(lambda: broker.types().count(wire.PING) >= 3)
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_the_first_of_several_hosts_that_answers() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         hosts = [("127.0.0.1", unused_port()), ("127.0.0.1", port)]
         async with await VibeMQClient.connect(hosts=hosts) as client:
             await client.publish("q", 1)
@@ -522,7 +528,7 @@ def test_the_first_of_several_hosts_that_answers() -> None:
 
         await asyncio.to_thread(blocking)
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 # --- a broker with manners of its own ------------------------------------------------------------
@@ -541,24 +547,24 @@ def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
             [*foreign_frames, early] if frame.type == wire.SUBSCRIBE else []
         )
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             message = await (await client.subscribe("q")).receive()
             assert (message.id, message.attempts) == ("m", 0)
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_a_refused_subscription_leaves_nothing() -> None:
     error_frame = Frame(wire.ERROR, "", error_code="NOT_AUTHORIZED", error_message="no")
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             for _ in range(2):
                 with pytest.raises(CommandRefused, match="NOT_AUTHORIZED: no"):
                     await client.subscribe("q")
 
-    script(scenario, saying(wire.SUBSCRIBE, error_frame))
+    run_scenario(scenario, replying(wire.SUBSCRIBE, error_frame))
 
 
 def test_the_last_complaint_explains_the_end() -> None:
@@ -566,30 +572,30 @@ def test_the_last_complaint_explains_the_end() -> None:
         wire.ERROR, "foreign", error_code="INVALID_MESSAGE", error_message="bad frame"
     )
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=None)
         subscription = await client.subscribe("q")
-        broker.say(error_frame)
+        broker.send(error_frame)
         broker.connections[-1].close()
         with pytest.raises(ConnectionLost, match="INVALID_MESSAGE: bad frame"):
             await subscription.receive()
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_breaks_the_protocol() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=None)
         subscription = await client.subscribe("q")
         broker.connections[-1].write(b"\xff" * 5)
         with pytest.raises(ConnectionLost, match="broke the protocol: a frame of 4294967295 bytes"):
             await subscription.receive()
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_one_that_takes_nothing_is_sent_nothing() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port, prefetch=3, keep_alive=0) as client:
             subscription = await client.subscribe("q")
             transport = client._connection
@@ -597,7 +603,7 @@ def test_one_that_takes_nothing_is_sent_nothing() -> None:
             assert transport._transport is not None
             payload = b"1" * 100_000
             for number in range(200):  # far more than the kernel keeps
-                broker.say(Frame(wire.DELIVER, f"m{number}", "q", payload))
+                broker.send(Frame(wire.DELIVER, f"m{number}", "q", payload))
             while transport._transport.is_reading():
                 await asyncio.sleep(0.001)
             count = len(subscription._inbox.messages)
@@ -606,18 +612,18 @@ def test_one_that_takes_nothing_is_sent_nothing() -> None:
             ids = [(await subscription.receive()).id for _ in range(200)]
             assert ids == [f"m{number}" for number in range(200)]
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_the_same_id_twice_at_a_time() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, timeout=1)
         first = asyncio.create_task(client.publish("q", 1, id="same"))
-        await broker.hears(lambda: wire.PUBLISH in broker.types())
+        await broker.wait_until(lambda: wire.PUBLISH in broker.types())
         with pytest.raises(ValueError, match="'same' is already in use"):
             await client.publish("q", 1, id="same")
         with pytest.raises(RequestTimeout):
             await first
         await client.close()
 
-    script(scenario, saying(wire.PUBLISH))
+    run_scenario(scenario, replying(wire.PUBLISH))

@@ -19,7 +19,13 @@ from sluicemq.clients.vibemq.connection import ClientConnection
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.clients.vibemq.script import SOON, Script, acknowledge, saying, script
+from tests.clients.vibemq.scripted_broker import (
+    SHORT_BACKOFF,
+    ScriptedBroker,
+    acknowledge,
+    replying,
+    run_scenario,
+)
 from tests.protocols.sockets import unused_port
 
 
@@ -27,23 +33,23 @@ def test_after_a_break_everything_is_as_before() -> None:
     queues = [Declaration("d", QueueOptions(Mode.PRIORITY_BASED))]
     info = Frame(wire.QUEUE_INFO, "")  # there is none
 
-    async def scenario(broker: Script, port: int) -> None:
-        client = await VibeMQClient.connect(port=port, reconnect=SOON, queues=queues)
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF, queues=queues)
         subscription = await client.subscribe("q")
         ended_subscription = await client.subscribe("gone")
         await ended_subscription.unsubscribe()
-        broker.say(Frame(wire.DELIVER, "m1", "q", b"1"), Frame(wire.DELIVER, "m2", "q", b"2"))
+        broker.send(Frame(wire.DELIVER, "m1", "q", b"1"), Frame(wire.DELIVER, "m2", "q", b"2"))
         old_message = await subscription.receive()
-        broker.heard.clear()
+        broker.received.clear()
         broker.connections[-1].close()
-        await broker.hears(lambda: wire.SUBSCRIBE in broker.types())
-        assert [(frame.type, frame.queue) for frame in broker.heard] == [
+        await broker.wait_until(lambda: wire.SUBSCRIBE in broker.types())
+        assert [(frame.type, frame.queue) for frame in broker.received] == [
             (wire.CONNECT, ""),
             (wire.QUEUE_INFO, "d"),
             (wire.CREATE_QUEUE, "d"),
             (wire.SUBSCRIBE, "q"),
         ]
-        broker.say(Frame(wire.DELIVER, "m1", "q", b"1", {"deliveryAttempts": "2"}))
+        broker.send(Frame(wire.DELIVER, "m1", "q", b"1", {"deliveryAttempts": "2"}))
         redelivered = await subscription.receive()
         assert (redelivered.id, redelivered.attempts) == ("m1", 2)
         with pytest.raises(ConnectionLost):
@@ -54,7 +60,7 @@ def test_after_a_break_everything_is_as_before() -> None:
         assert broker.types()[-3:] == [wire.SUBSCRIBE, wire.ACK, wire.PUBLISH]
         await client.close()
 
-    script(scenario, saying(wire.QUEUE_INFO, info))
+    run_scenario(scenario, replying(wire.QUEUE_INFO, info))
 
 
 def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None:
@@ -65,12 +71,12 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
             published.append(frame.payload)
         return [] if frame.payload == b'"lost"' else acknowledge(frame)
 
-    async def scenario(broker: Script, port: int) -> None:
-        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
         publish_task = asyncio.create_task(client.publish("q", "lost"))
         batch_task = asyncio.create_task(client.publish_all("q", ["lost", "lost"]))
-        await broker.hears(lambda: len(published) == 3)
-        broker.say(Frame(wire.DISCONNECT, "bye", headers={"reason": "server_shutdown"}))
+        await broker.wait_until(lambda: len(published) == 3)
+        broker.send(Frame(wire.DISCONNECT, "bye", headers={"reason": "server_shutdown"}))
         for call in (publish_task, batch_task):
             with pytest.raises(ConnectionLost, match="server_shutdown"):
                 await call
@@ -78,14 +84,14 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
         assert published == [b'"lost"'] * 3 + [b'"waits"']
         await client.close()
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_a_subscription_goes_on_after_a_break() -> None:
     handled_messages = []
 
-    async def scenario(broker: Script, port: int) -> None:
-        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
         started = asyncio.Event()
         broken = asyncio.Event()
 
@@ -98,25 +104,25 @@ def test_a_subscription_goes_on_after_a_break() -> None:
                     await message.ack()
 
         receiving = asyncio.create_task(receive(await client.subscribe("q")))
-        broker.say(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "1"}))
+        broker.send(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "1"}))
         await started.wait()
         broker.connections[-1].close()
-        await broker.hears(lambda: broker.types().count(wire.SUBSCRIBE) == 2)
+        await broker.wait_until(lambda: broker.types().count(wire.SUBSCRIBE) == 2)
         assert wire.ACK not in broker.types()
         broken.set()
-        broker.say(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "2"}))
-        await broker.hears(lambda: wire.ACK in broker.types())
+        broker.send(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "2"}))
+        await broker.wait_until(lambda: wire.ACK in broker.types())
         await client.close()
         with pytest.raises(ConnectionLost):
             await receiving
 
-    broker = script(scenario)
+    broker = run_scenario(scenario)
     assert handled_messages == [("m", 1), ("m", 2)]
-    assert [frame.id for frame in broker.heard if frame.type == wire.ACK] == ["m"]
+    assert [frame.id for frame in broker.received if frame.type == wire.ACK] == ["m"]
 
 
 def test_a_connection_is_given_up() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         for reconnect, reason in (
             (None, "closed"),
             (Backoff(0.01, attempts=2), "after 2 attempts"),
@@ -136,7 +142,7 @@ def test_a_connection_is_given_up() -> None:
                 await client.subscribe("other")
             await client.close()
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_an_invalid_configuration_is_tried_again_after_a_break(
@@ -144,8 +150,8 @@ def test_an_invalid_configuration_is_tried_again_after_a_break(
 ) -> None:
     """As a CA file that is missing while it is replaced; JMQ reads it when it connects."""
 
-    async def scenario(broker: Script, port: int) -> None:
-        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
         connect = client._open
 
         async def fail(host: str, port: int) -> ClientConnection:
@@ -154,11 +160,11 @@ def test_an_invalid_configuration_is_tried_again_after_a_break(
 
         monkeypatch.setattr(client, "_open", fail)
         broker.connections[-1].close()
-        await broker.hears(lambda: broker.types().count(wire.CONNECT) == 2)
+        await broker.wait_until(lambda: broker.types().count(wire.CONNECT) == 2)
         await client.publish("q", 1)
         await client.close()
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_a_refused_login_is_tried_again_after_a_break() -> None:
@@ -171,17 +177,17 @@ def test_a_refused_login_is_tried_again_after_a_break() -> None:
             return [Frame(wire.ERROR, frame.id, error_code="AUTH_FAILED")]
         return acknowledge(frame)
 
-    broker_of: list[Script] = []
+    broker_of: list[ScriptedBroker] = []
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         broker_of.append(broker)
-        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
         broker.connections[-1].close()
-        await broker.hears(lambda: broker.types().count(wire.CONNECT) == 4)
+        await broker.wait_until(lambda: broker.types().count(wire.CONNECT) == 4)
         await client.ping()
         await client.close()
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_a_request_while_disconnected_reports_why_there_is_no_connection() -> None:
@@ -190,18 +196,18 @@ def test_a_request_while_disconnected_reports_why_there_is_no_connection() -> No
             return [Frame(wire.ERROR, frame.id, error_code="AUTH_FAILED")]
         return acknowledge(frame)
 
-    brokers: list[Script] = []
+    brokers: list[ScriptedBroker] = []
 
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         brokers.append(broker)
-        client = await VibeMQClient.connect(port=port, reconnect=SOON, timeout=0.2)
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF, timeout=0.2)
         broker.connections[-1].close()
-        await broker.hears(lambda: broker.types().count(wire.CONNECT) == 3)
+        await broker.wait_until(lambda: broker.types().count(wire.CONNECT) == 3)
         with pytest.raises(RequestTimeout, match=r"no connection in 0\.2 s: AUTH_FAILED"):
             await client.ping()
         await client.close()
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_messages_of_an_attempt_that_failed_are_forgotten() -> None:
@@ -216,18 +222,18 @@ def test_messages_of_an_attempt_that_failed_are_forgotten() -> None:
             return [*acknowledge(frame), Frame(wire.DELIVER, f"m{attempts}", "a", b"1")]
         return [Frame(wire.ERROR, frame.id)] if attempts == 2 else acknowledge(frame)
 
-    async def scenario(broker: Script, port: int) -> None:
-        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
         a = await client.subscribe("a")
         await client.subscribe("b")
         broker.connections[-1].close()
-        await broker.hears(lambda: attempts == 3)
+        await broker.wait_until(lambda: attempts == 3)
         message = await a.receive()
         assert message.id == "m3"
         await message.ack()
         await client.close()
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_a_queue_that_has_changed_does_not_prevent_a_new_connection() -> None:
@@ -240,35 +246,37 @@ def test_a_queue_that_has_changed_does_not_prevent_a_new_connection() -> None:
         payload = next(answers) if frame.type == wire.QUEUE_INFO else b""
         return [reply._replace(payload=payload) for reply in acknowledge(frame)]
 
-    async def scenario(broker: Script, port: int) -> None:
-        client = await VibeMQClient.connect(port=port, reconnect=SOON, queues=[Declaration("q")])
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(
+            port=port, reconnect=SHORT_BACKOFF, queues=[Declaration("q")]
+        )
         broker.connections[-1].close()
-        await broker.hears(lambda: broker.types().count(wire.QUEUE_INFO) == 2)
+        await broker.wait_until(lambda: broker.types().count(wire.QUEUE_INFO) == 2)
         await client.ping()
         await client.close()
         assert wire.DELETE_QUEUE not in broker.types()
 
-    script(scenario, answer)
+    run_scenario(scenario, answer)
 
 
 def test_no_more_are_outstanding_than_may_be() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port, outstanding=3) as client:
             publishing = asyncio.create_task(client.publish_all("q", range(5)))
             publish_task = asyncio.create_task(client.publish("q", 5))
-            await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 3)
+            await broker.wait_until(lambda: broker.types().count(wire.PUBLISH) == 3)
             await asyncio.sleep(0.02)
-            published = [frame.id for frame in broker.heard if frame.type == wire.PUBLISH]
+            published = [frame.id for frame in broker.received if frame.type == wire.PUBLISH]
             assert len(published) == 3
-            broker.say(Frame(wire.PUBLISH_ACK, published[0]))
-            await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 4)
+            broker.send(Frame(wire.PUBLISH_ACK, published[0]))
+            await broker.wait_until(lambda: broker.types().count(wire.PUBLISH) == 4)
             publishing.cancel()
             publish_task.cancel()
             await asyncio.wait([publishing, publish_task])
             assert client._connection is not None
             assert not client._connection.pending
 
-    script(scenario, saying(wire.PUBLISH))
+    run_scenario(scenario, replying(wire.PUBLISH))
 
 
 def test_delays() -> None:
@@ -276,8 +284,8 @@ def test_delays() -> None:
 
 
 def test_closing_ends_what_goes_on() -> None:
-    async def scenario(broker: Script, port: int) -> None:
-        client = await VibeMQClient.connect(port=port, reconnect=SOON)
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
         subscription = await client.subscribe("q")
         receiving = asyncio.create_task(subscription.receive())
         await asyncio.sleep(0)
@@ -289,12 +297,12 @@ def test_closing_ends_what_goes_on() -> None:
         await asyncio.sleep(0)
         assert not any("VibeMQClient" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
-    broker = script(scenario)
+    broker = run_scenario(scenario)
     assert broker.types().count(wire.CONNECT) == 1
 
 
 def test_closing_while_it_connects_again() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=Backoff(60))
         broker.connections[-1].close()
         task = asyncio.create_task(client.publish("q", 1))
@@ -303,11 +311,11 @@ def test_closing_while_it_connects_again() -> None:
         with pytest.raises(ConnectionLost, match="closed"):
             await task
 
-    script(scenario)
+    run_scenario(scenario)
 
 
 def test_closing_reports_posts_that_were_lost_with_the_connection() -> None:
-    async def scenario(broker: Script, port: int) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
         def user() -> None:
             client = BlockingClient(VibeMQClient.connect, port=port, reconnect=Backoff(60))
             client.post("q", 1)
@@ -318,8 +326,8 @@ def test_closing_reports_posts_that_were_lost_with_the_connection() -> None:
             client.close()
 
         task = asyncio.create_task(asyncio.to_thread(user))
-        await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 2)
+        await broker.wait_until(lambda: broker.types().count(wire.PUBLISH) == 2)
         broker.connections[-1].close()
         await task
 
-    script(scenario, saying(wire.PUBLISH))
+    run_scenario(scenario, replying(wire.PUBLISH))

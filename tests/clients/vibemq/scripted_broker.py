@@ -1,4 +1,4 @@
-"""A VibeMQ broker that says what a test makes it say."""
+"""VibeMQ broker whose responses a test defines."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
 from tests.protocols.sockets import port_of
 
-SOON = Backoff(0.01, 0.01)
-"""For a connection that has to be made again."""
+SHORT_BACKOFF = Backoff(0.01, 0.01)
+"""Backoff of tests that reconnect."""
 HELLO = Frame(wire.CONNECT_ACK, "x")
 
 
-class Script:
-    """A broker that says what the test makes it say; what the clients said is in `heard`."""
+class ScriptedBroker:
+    """Broker with defined replies; `received` has the frames of the clients."""
 
     def __init__(self, answer: Callable[[Frame], list[Frame]] | None = None) -> None:
-        self.heard: list[Frame] = []
+        self.received: list[Frame] = []
         self.connections: list[asyncio.StreamWriter] = []
         self._answer = answer or acknowledge
-        self._news = asyncio.Condition()
+        self._received_more = asyncio.Condition()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(writer)
@@ -31,24 +31,24 @@ class Script:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 for frame in decoder.feed(data):
-                    self.heard.append(frame)
+                    self.received.append(frame)
                     for answer in self._answer(frame):
                         writer.write(wire.encode(answer))
                     if frame.type == wire.DISCONNECT:
                         writer.close()
-                async with self._news:
-                    self._news.notify_all()
+                async with self._received_more:
+                    self._received_more.notify_all()
         writer.close()
 
-    async def hears(self, enough: Callable[[], bool]) -> None:
-        """Wait until what has been heard is enough."""
-        async with self._news:
-            await self._news.wait_for(enough)
+    async def wait_until(self, enough: Callable[[], bool]) -> None:
+        """Wait until a condition on the received frames holds."""
+        async with self._received_more:
+            await self._received_more.wait_for(enough)
 
     def types(self) -> list[int]:
-        return [frame.type for frame in self.heard]
+        return [frame.type for frame in self.received]
 
-    def say(self, *frames: Frame) -> None:
+    def send(self, *frames: Frame) -> None:
         """Send to the most recent connection."""
         self.connections[-1].write(b"".join(map(wire.encode, frames)))
 
@@ -76,8 +76,9 @@ def acknowledge(frame: Frame) -> list[Frame]:
     return [Frame(ANSWERS.get(frame.type, frame.type), frame.id, frame.queue)]
 
 
-def saying(kind: int, *answers: Frame) -> Callable[[Frame], list[Frame]]:
-    """Answers these to requests of a type, under the request's id; acknowledges the others."""
+def replying(kind: int, *answers: Frame) -> Callable[[Frame], list[Frame]]:
+    """Return a function that sends `answers` for requests of a type, with the request's id, and
+    acknowledges the others."""
 
     def answer(frame: Frame) -> list[Frame]:
         if frame.type != kind:
@@ -87,12 +88,12 @@ def saying(kind: int, *answers: Frame) -> Callable[[Frame], list[Frame]]:
     return answer
 
 
-def script(
-    scenario: Callable[[Script, int], Coroutine[None, None, None]],
+def run_scenario(
+    scenario: Callable[[ScriptedBroker, int], Coroutine[None, None, None]],
     answer: Callable[[Frame], list[Frame]] | None = None,
-) -> Script:
-    async def main() -> Script:
-        broker = Script(answer)
+) -> ScriptedBroker:
+    async def main() -> ScriptedBroker:
+        broker = ScriptedBroker(answer)
         async with broker.listen() as port:
             await scenario(broker, port)
         return broker

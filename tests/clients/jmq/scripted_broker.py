@@ -1,4 +1,4 @@
-"""A JMQ broker whose replies are scripted by a test."""
+"""JMQ broker whose replies a test defines."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet, encode_reply
 from tests.protocols.sockets import port_of
 
-SOON = Backoff(0.01, 0.01)
-"""For a connection that has to be made again."""
+SHORT_BACKOFF = Backoff(0.01, 0.01)
+"""Backoff of tests that reconnect."""
 NONCE = b"-34b997a1a2d58a1635f2b0596f8a217"
 
 Answer = Callable[[Packet], bytes | None]
-"""Bytes with which to answer a packet; None: the default response."""
+"""Returns the reply to a packet; None: the default reply."""
 
 
-class Script:
-    """A broker that says what the test makes it say; what the clients said is in `heard`."""
+class ScriptedBroker:
+    """Broker with defined replies; `received` has the packets of the clients."""
 
     def __init__(self, answer: Answer | None = None) -> None:
-        self.heard: list[Packet] = []
+        self.received: list[Packet] = []
         self.connections: list[asyncio.StreamWriter] = []
         self.answer: Answer = answer or (lambda packet: None)
         self._ids = itertools.count(1000)
-        self._news = asyncio.Condition()
+        self._received_more = asyncio.Condition()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(writer)
@@ -42,14 +42,14 @@ class Script:
             while data := await reader.read(1 << 16):
                 for packet in decoder.feed(data):
                     assert type(packet) is Packet
-                    self.heard.append(packet)
+                    self.received.append(packet)
                     reply = self.answer(packet)
-                    writer.write(self.usual(packet) if reply is None else reply)
-                async with self._news:
-                    self._news.notify_all()
+                    writer.write(self.default_reply(packet) if reply is None else reply)
+                async with self._received_more:
+                    self._received_more.notify_all()
         writer.close()
 
-    def usual(self, packet: Packet) -> bytes:
+    def default_reply(self, packet: Packet) -> bytes:
         """Return the reply of a broker that accepts the packet."""
         kind, cid = packet.type, packet.consumer_id
         if not packet.flags & packets.A:
@@ -79,27 +79,28 @@ class Script:
                 properties = {"JMQNextTransactionID": new_id}
         return encode_reply(kind + 1, cid, Status.OK, properties)
 
-    async def hears(self, enough: Callable[[], bool]) -> None:
-        """Wait until what has been heard is enough."""
-        async with self._news:
-            await self._news.wait_for(enough)
+    async def wait_until(self, enough: Callable[[], bool]) -> None:
+        """Wait until a condition on the received packets holds."""
+        async with self._received_more:
+            await self._received_more.wait_for(enough)
 
-    async def hears_of(self, kind: PacketType, number: int = 1) -> Packet:
-        """Wait for the so-many-th packet of a type."""
-        await self.hears(lambda: len(self.all(kind)) >= number)
+    async def wait_for_packet(self, kind: PacketType, number: int = 1) -> Packet:
+        """Wait for the packet of a type with that number, from 1, and return it."""
+        await self.wait_until(lambda: len(self.all(kind)) >= number)
         return self.all(kind)[number - 1]
 
     def all(self, kind: PacketType) -> list[Packet]:
-        return [packet for packet in self.heard if packet.type == kind]
+        return [packet for packet in self.received if packet.type == kind]
 
-    def since(self, kind: PacketType) -> list[tuple[str, dict[str, Any]]]:
-        """Names and properties of what was heard from the last packet of that type on."""
-        last = max(index for index, packet in enumerate(self.heard) if packet.type == kind)
+    def received_since(self, kind: PacketType) -> list[tuple[str, dict[str, Any]]]:
+        """Return names and properties of the packets from the last one of that type on."""
+        last = max(index for index, packet in enumerate(self.received) if packet.type == kind)
         return [
-            (PacketType(packet.type).name, dict(packet.properties)) for packet in self.heard[last:]
+            (PacketType(packet.type).name, dict(packet.properties))
+            for packet in self.received[last:]
         ]
 
-    def say(self, *data: bytes) -> None:
+    def send(self, *data: bytes) -> None:
         """Send data to the most recent connection."""
         self.connections[-1].write(b"".join(data))
 
@@ -115,7 +116,7 @@ class Script:
 def deliver(
     consumer_id: int, number: int, flags: int = 0, kind: int = PacketType.TEXT_MESSAGE, **more: Any
 ) -> bytes:
-    """A persistent message of a queue; `number` is in its body and in its SysMessageID."""
+    """Return a persistent message of a queue; `number` is in its body and its SysMessageID."""
     return encode_packet(
         kind,
         packets.Q | packets.P | flags,
@@ -132,7 +133,7 @@ def sysid(number: int) -> bytes:
 
 
 def refusing(kind: PacketType, status: int, reason: str = "") -> Answer:
-    """Answer packets of a type with a status, others by default."""
+    """Return a function that replies to packets of a type with a status."""
 
     def answer(packet: Packet) -> bytes | None:
         if packet.type != kind:
@@ -144,15 +145,15 @@ def refusing(kind: PacketType, status: int, reason: str = "") -> Answer:
     return answer
 
 
-def script(
-    scenario: Callable[[Script, JmqClient], Coroutine[None, None, None]],
+def run_scenario(
+    scenario: Callable[[ScriptedBroker, JmqClient], Coroutine[None, None, None]],
     answer: Answer | None = None,
     **options: Any,
-) -> Script:
+) -> ScriptedBroker:
     """Run a scenario with a client that has connected; `options` are those of `connect`."""
 
-    async def main() -> Script:
-        broker = Script(answer)
+    async def main() -> ScriptedBroker:
+        broker = ScriptedBroker(answer)
         async with broker.listen() as port:
             options.setdefault("reconnect", None)
             client = await JmqClient.connect(port=port, direct=True, **options)
