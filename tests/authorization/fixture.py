@@ -221,7 +221,7 @@ class BrokerFixture(jmq.Harness):
             self, transport, MsgliteSession(transport, self.broker, self.replies, access=access)
         )
         self.owners.append(transport)
-        peer.put(f"? 1 9 {QUEUE}\r\nx\r\n".encode())
+        peer.send_bytes(f"? 1 9 {QUEUE}\r\nx\r\n".encode())
         [reply] = [
             destination
             for destination in self.broker.destinations.values()

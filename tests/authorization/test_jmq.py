@@ -86,7 +86,7 @@ class JmqCell(Cell):
         fixture.owners.append(self.owner.transport)
         self.peer = self.connect(actor)
 
-    def arrive(self, **properties: object) -> Peer:
+    def open_connection(self, **properties: object) -> Peer:
         """Connect, and say HELLO."""
         fixture = self.fixture
         transport = fixture.transport()
@@ -100,7 +100,7 @@ class JmqCell(Cell):
 
     def connect(self, actor: Actor) -> Peer:
         """Connect as that actor."""
-        peer = self.arrive()
+        peer = self.open_connection()
         if actor is Actor.REJECTED:
             peer.ask(PacketType.AUTHENTICATE, {}, login("owner", WRONG_TOKEN), expect=413)
         elif actor is not Actor.ANONYMOUS:
@@ -147,7 +147,7 @@ class JmqCell(Cell):
         peer.receive()
         if self.before is None:
             self.before = self.fixture.snapshot()
-        peer.put(data)
+        peer.send_bytes(data)
         self.received += peer.transport.written
         packets = peer.receive()
         answers = [p for p in packets if p.consumer_id == peer.numbers and not p.is_message]
@@ -283,19 +283,19 @@ def _hello(cell: JmqCell) -> None:
 
 @row(PacketType.AUTHENTICATE, "in place of a connection", OWNER_ONLY, changes=True, answered=False)
 def _supersede(cell: JmqCell) -> None:
-    old_peer = cell.arrive(JMQReconnectable=True)
+    old_peer = cell.open_connection(JMQReconnectable=True)
     old_peer.ask(
         PacketType.AUTHENTICATE, {}, login("", cell.fixture.users.tokens[Actor.OWNER]), expect=200
     )
     cell.fixture.owners.append(old_peer.transport)
-    cell.peer = cell.arrive(JMQConnectionID=Long(cell.numbers[old_peer]))
+    cell.peer = cell.open_connection(JMQConnectionID=Long(cell.numbers[old_peer]))
     token = cell.fixture.users.tokens.get(cell.actor, WRONG_TOKEN)
     cell.ask(PacketType.AUTHENTICATE, {}, login("owner", token))
 
 
 @row(PacketType.AUTHENTICATE, "", LOGGED_IN)
 def _authenticate(cell: JmqCell) -> None:
-    cell.peer = cell.arrive()
+    cell.peer = cell.open_connection()
     cell.ask(
         PacketType.AUTHENTICATE,
         {},

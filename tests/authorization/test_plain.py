@@ -93,7 +93,7 @@ class PlainCell(Cell):
         self.fixture.run_event_loop()
         transport.take_written()
         self.before = self.fixture.snapshot()
-        self.peer.put(data)
+        self.peer.send_bytes(data)
         self.received = transport.take_written()
         self.after = self.fixture.snapshot()
         denied = refusal in self.received if refusal else not transport.open
@@ -116,7 +116,7 @@ class PlainCell(Cell):
     def message_id(self) -> bytes:
         """Return the PHPMQ id of the owner's message, which a connection of the owner holds."""
         owner = self.owners_connection()
-        owner.put(phpmq.encode_consume(RAW, 1))
+        owner.send_bytes(phpmq.encode_consume(RAW, 1))
         queue = self.fixture.queue(QUEUE)
         [delivery] = queue.queue.browse()
         return MessageIds(self.fixture.broker.identity).encode(delivery.sequence)
@@ -235,7 +235,7 @@ def _message(cell: PlainCell) -> None:
 @MSGLITE.row("message", "to a waiting consumer", RIGHTS, right=Operation.PRODUCE, changes=True)
 def _message_now(cell: PlainCell) -> None:
     purge(cell.fixture.broker, cell.fixture.queue(QUEUE))
-    cell.owners_connection().put(b"< 9 %b\r\n" % RAW)
+    cell.owners_connection().send_bytes(b"< 9 %b\r\n" % RAW)
     cell.peer = cell.connect(cell.actor)
     _refused(cell, b"> 1 0 %b\r\nx\r\n" % RAW)
 

@@ -55,7 +55,7 @@ class VibemqCell(Cell):
         fixture.owners.append(self.owner.transport)
         self.peer = self.connect(actor)
 
-    def arrive(self, options: SessionOptions | None = None) -> Peer:
+    def open_connection(self, options: SessionOptions | None = None) -> Peer:
         """Connect to a listener with these options, and say nothing."""
         transport = self.fixture.transport()
         access = self.fixture.with_login(transport, "vibemq")
@@ -70,7 +70,7 @@ class VibemqCell(Cell):
 
     def connect(self, actor: Actor, options: SessionOptions | None = None) -> Peer:
         """Connect as that actor."""
-        peer = self.arrive(options)
+        peer = self.open_connection(options)
         if actor is not Actor.ANONYMOUS:
             answer = peer.ask(wire.CONNECT, **self.credentials(actor))
             assert answer.type == (wire.CONNECT_ACK if actor in LOGGED_IN else wire.ERROR)
@@ -95,7 +95,7 @@ class VibemqCell(Cell):
         peer, fixture = self.peer, self.fixture
         peer.frames()
         self.before = fixture.snapshot()
-        peer.put(wire.encode(frame))
+        peer.send_bytes(wire.encode(frame))
         if (
             answered
             and not peer.transport.written
@@ -143,7 +143,7 @@ def row(kind: int, target: str, allowed: frozenset[Actor], **more: Any) -> Calla
 
 @row(wire.CONNECT, "", LOGGED_IN)
 def _connect(cell: VibemqCell) -> None:
-    cell.peer = cell.arrive()
+    cell.peer = cell.open_connection()
     cell.ask(wire.CONNECT, **cell.credentials(cell.actor))
 
 

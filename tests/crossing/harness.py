@@ -42,7 +42,7 @@ class Harness(SessionHarness):
         peer = VibemqPeer(
             self, transport, VibemqSession(transport, self.broker, access or Access())
         )
-        [answer] = peer.say(vibemq.Frame(vibemq.CONNECT, "hello"))
+        [answer] = peer.send(vibemq.Frame(vibemq.CONNECT, "hello"))
         assert answer.type == vibemq.CONNECT_ACK
         return peer
 

@@ -122,10 +122,10 @@ def test_msglite_worker_replies(
     requester.ask(reply_to, number=2)
     worker = harness.shell()
     for _ in range(2):
-        worker.put(b"< 60 questions\r\n")
+        worker.send_bytes(b"< 60 questions\r\n")
         ((_, _, (destination, reply), body),) = worker.frames()
         assert (destination, body) == (b"questions", b"request")
-        worker.put(b"> 4 %d %b\r\nthis\r\n" % (timeout, reply))
+        worker.send_bytes(b"> 4 %d %b\r\nthis\r\n" % (timeout, reply))
     assert requester.replies() == [(b"this", "c 1"), (b"this", "ID:2")]
 
 
@@ -134,9 +134,9 @@ def test_request_forwarded_by_msglite_keeps_correlation_id(
 ) -> None:
     requester.ask()
     shell = harness.shell()
-    shell.put(b"< 60 questions\r\n")
+    shell.send_bytes(b"< 60 questions\r\n")
     ((_, _, (_, reply), body),) = shell.frames()
-    shell.put(b"> %d 60 elsewhere %b\r\n%b\r\n" % (len(body), reply, body))
+    shell.send_bytes(b"> %d 60 elsewhere %b\r\n%b\r\n" % (len(body), reply, body))
     worker = harness.php()
     worker.consume(b"elsewhere", 1)
     (request,) = worker.frames()
@@ -146,7 +146,7 @@ def test_request_forwarded_by_msglite_keeps_correlation_id(
 
 def test_php_worker_replies_to_msglite_query(harness: Harness) -> None:
     shell = harness.shell()
-    shell.put(b"? 7 60 questions\r\nrequest\r\n")
+    shell.send_bytes(b"? 7 60 questions\r\nrequest\r\n")
     worker = harness.php()
     worker.consume(b"questions", 1)
     (request,) = worker.frames()
@@ -164,9 +164,9 @@ def test_every_reply_has_correlation_id(
     for number in (1, 2):
         requester.ask(reply_to, number=number)
     shell, php = harness.shell(), harness.php()
-    shell.put(b"< 60 questions\r\n")
+    shell.send_bytes(b"< 60 questions\r\n")
     ((_, _, (_, reply), _),) = shell.frames()
-    shell.put(b"> 1 60 %b\r\na\r\n> 1 60 %b\r\nb\r\n" % (reply, reply))
+    shell.send_bytes(b"> 1 60 %b\r\na\r\n> 1 60 %b\r\nb\r\n" % (reply, reply))
     php.consume(b"questions", 1)
     (request,) = php.frames()
     php.send(b"reply:" + request[3], b"c", b"d")
@@ -212,7 +212,7 @@ def test_late_reply_is_dropped(harness: Harness, requester: Requester) -> None:
     php.send(b"reply:" + request[3], b"late")
     php.send(TEMPORARY.name.encode(), b"late")
     for address in (TEMPORARY.name, "reply:queue:temporary_destination%3A//queue/1:c"):
-        shell.put(b"> 4 60 %b\r\nlate\r\n" % address.encode())
+        shell.send_bytes(b"> 4 60 %b\r\nlate\r\n" % address.encode())
     assert shell.got() == b""
     for name in (TEMPORARY.name, str(TEMPORARY_TOPIC)):
         assert dotnet.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
@@ -225,7 +225,7 @@ def test_late_reply_to_msglite_query_is_dropped(harness: Harness) -> None:
     access = RecordedAccess("questions: consume")
     shell, php, dotnet = harness.shell(), harness.php(access), harness.dotnet(access)
     php.consume(b"questions", 1)
-    shell.put(b"? 4 1 questions\r\nbody\r\n")
+    shell.send_bytes(b"? 4 1 questions\r\nbody\r\n")
     (request,) = php.frames()
     [name] = [d.name for d in harness.broker.destinations.values() if d.temporary]
     harness.run_event_loop(1000)
@@ -248,13 +248,13 @@ def test_reply_address_grants_permission_to_reply(harness: Harness, requester: R
     (request,) = php.frames()
     php.send(b"reply:" + request[3], b"php")
     shell = harness.shell(access)
-    shell.put(b"< 60 questions\r\n")
+    shell.send_bytes(b"< 60 questions\r\n")
     ((_, _, (_, reply), _),) = shell.frames()
-    shell.put(b"> 7 60 %b\r\nmsglite\r\n" % reply)
+    shell.send_bytes(b"> 7 60 %b\r\nmsglite\r\n" % reply)
     dotnet = harness.dotnet(access)
     dotnet.subscribe("questions")
     (frame,) = dotnet.more
-    dotnet.say(Frame(vibemq.PUBLISH, "m", frame.headers["replyTo"], b"1"))
+    dotnet.send(Frame(vibemq.PUBLISH, "m", frame.headers["replyTo"], b"1"))
     assert [body for body, _ in requester.replies()] == [b"php", b"msglite", b"1"]
     assert access.denials == []
 
@@ -262,9 +262,9 @@ def test_reply_address_grants_permission_to_reply(harness: Harness, requester: R
 def test_only_owner_consumes_temporary_queue(harness: Harness, requester: Requester) -> None:
     name = TEMPORARY.name.encode()
     shell = harness.shell()
-    shell.put(b"? 0 60 questions\r\n")
+    shell.send_bytes(b"? 0 60 questions\r\n")
     worker = harness.shell()
-    worker.put(b"< 60 questions\r\n")
+    worker.send_bytes(b"< 60 questions\r\n")
     ((_, _, (_, reply), _),) = worker.frames()
     for address in (name, reply):
         php = harness.php()
@@ -274,7 +274,7 @@ def test_only_owner_consumes_temporary_queue(harness: Harness, requester: Reques
     assert not harness.broker.destinations.queue(TEMPORARY.name).waiting
     dotnet = harness.dotnet()
     assert dotnet.error(vibemq.SUBSCRIBE, reply.decode()) == "NOT_AUTHORIZED"
-    [info] = dotnet.say(Frame(vibemq.QUEUE_INFO, "i", reply.decode()))
+    [info] = dotnet.send(Frame(vibemq.QUEUE_INFO, "i", reply.decode()))
     assert info.error_code == "QUEUE_NOT_FOUND"
     # as if there were none: it stays, and takes the answer
     assert dotnet.ask(vibemq.DELETE_QUEUE, reply.decode()).type == vibemq.DELETE_QUEUE
@@ -289,7 +289,7 @@ def test_messages_of_a_temporary_queue_are_not_acked_by_other_protocols(
     php.send(TEMPORARY.name.encode(), b"answer")
     [message] = requester.received
     sequence = MessageIds(harness.broker.identity).encode(message.sequence)
-    php.put(wire.encode_acknowledge(TEMPORARY.name.encode(), sequence))
+    php.send_bytes(wire.encode_acknowledge(TEMPORARY.name.encode(), sequence))
     assert php.transport.open
     assert harness.broker.destinations.queue(TEMPORARY.name).unacked == 1
 
@@ -313,7 +313,7 @@ def test_ordinary_reply_queue_requires_permission(harness: Harness, requester: R
     php.send(b"reply:" + request[3], b"answer")
     assert not php.transport.open
     shell = harness.shell(access)
-    shell.put(b"< 60 questions\r\n")
+    shell.send_bytes(b"< 60 questions\r\n")
     ((_, _, (_, reply), _),) = shell.frames()
     assert b"may not produce" in shell.ask(b"> 6 60 %b\r\nanswer\r\n" % reply)
     assert harness.dotnet(access).error(vibemq.PUBLISH, "a/b") == "NOT_AUTHORIZED"

@@ -42,7 +42,7 @@ class RawVibemq:
     ) -> None:
         self._socket.close()
 
-    def say(self, *frames: Frame) -> None:
+    def send(self, *frames: Frame) -> None:
         self._socket.sendall(b"".join(map(wire.encode, frames)))
 
     def next(self) -> Frame:
@@ -56,14 +56,14 @@ class RawVibemq:
     def ask(self, kind: int, queue: str = "", options: Any = None) -> Frame:
         """Send a request; returns its answer, which comes before anything else."""
         payload = b"" if options is None else json.dumps(options).encode()
-        self.say(Frame(kind, "r", queue, payload))
+        self.send(Frame(kind, "r", queue, payload))
         answer = self.next()
         assert answer.id == "r", answer
         return answer
 
     def publish(self, queue: str, *ids: str) -> None:
         """Each message has its id as payload; returns when all are on disk."""
-        self.say(*(Frame(wire.PUBLISH, i, queue, json.dumps(i).encode()) for i in ids))
+        self.send(*(Frame(wire.PUBLISH, i, queue, json.dumps(i).encode()) for i in ids))
         for _ in ids:
             assert self.next().type == wire.PUBLISH_ACK
 
@@ -75,7 +75,7 @@ class RawVibemq:
 
     def acknowledge(self, *ids: str) -> None:
         """Acknowledge these."""
-        self.say(*(Frame(wire.ACK, identity) for identity in ids))
+        self.send(*(Frame(wire.ACK, identity) for identity in ids))
 
     def take(self, count: int) -> list[tuple[str, str]]:
         """The next so many deliveries, each of which is acknowledged."""

@@ -40,7 +40,7 @@ ROUNDS: Final = size(1, 5)
 """First logins of each protocol."""
 ATTACKER: Final = "127.0.0.2"
 HONEST: Final = "127.0.0.3"
-PATIENCE: Final = 60.0
+TIMEOUT_SECONDS: Final = 60.0
 """Time limit for an answer in seconds, well above the expected time."""
 PASSWORD: Final = "correct horse battery"
 PROTOCOLS: Final = ("vibemq", "jmq", "http")
@@ -63,7 +63,7 @@ def login_vibemq(port: int, source: str, user: str, secret: str) -> bool:
     token = "" if user else secret
     frame = commands.connect("c", user, secret if user else "", token, [])
     decoder = Decoder()
-    with socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)) as connection:
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS, (source, 0)) as connection:
         connection.sendall(wire.encode(frame))
         frames: list[wire.Frame] = []
         while not frames:
@@ -87,7 +87,7 @@ def login_jmq(port: int, source: str, user: str, secret: str) -> bool:
 def login_http(port: int, source: str, user: str, secret: str) -> bool:
     encoded = base64.b64encode(f"{user}:{secret}".encode()).decode()
     authorization = f"Basic {encoded}" if user else f"Bearer {secret}"
-    connection = HTTPConnection("127.0.0.1", port, PATIENCE, (source, 0))
+    connection = HTTPConnection("127.0.0.1", port, TIMEOUT_SECONDS, (source, 0))
     try:
         connection.request("GET", "/api/v1/status", headers={"Authorization": authorization})
         status = connection.getresponse().status
@@ -137,7 +137,7 @@ def repeated(*actions: Callable[[int], None]) -> Iterator[list[Repeating]]:
         for thread in threads:
             thread.stopped.set()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT_SECONDS)
     for thread in threads:
         assert not thread.is_alive()
         if thread.error is not None:
@@ -174,7 +174,7 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
 
         def move(number: int) -> None:
             mover.publish("moved", number)
-            message = subscription.receive(PATIENCE)
+            message = subscription.receive(TIMEOUT_SECONDS)
             message.ack()
 
         guesses = [
@@ -187,13 +187,13 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
             port=ports["vibemq"],
             username="mover",
             password=PASSWORD,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_SECONDS,
         ) as mover:
             subscription = mover.subscribe("moved")
             for protocol, source in product(PROTOCOLS, FIRST):
                 assert LOGINS[protocol](ports[protocol], source, "proven", PASSWORD)
             with repeated(move, *guesses) as (moving, *guessing):
-                assert guess_event.wait(PATIENCE)
+                assert guess_event.wait(TIMEOUT_SECONDS)
                 end = time.monotonic() + TIMEOUT_SECONDS
                 first = {source: iter(users) for source, users in FIRST.items()}
                 moves = moving.number

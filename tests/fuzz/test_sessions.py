@@ -74,7 +74,7 @@ class ConcurrentSessions(RuleBasedStateMachine):
     def start(self) -> None:
         self.fixture = SessionFixture()
         self.producer, self.consumer = (self.fixture.connect("phpmq") for _ in range(2))
-        self.consumer.put(phpmq_wire.encode_consume(b"steady", WINDOW))
+        self.consumer.send_bytes(phpmq_wire.encode_consume(b"steady", WINDOW))
         self.dispatches = phpmq_wire.Decoder(kinds=phpmq_wire.FROM_SERVER)
         self.sent = self.received = 0
         self.unacked: list[bytes] = []
@@ -91,13 +91,15 @@ class ConcurrentSessions(RuleBasedStateMachine):
 
     def produce(self, count: int) -> None:
         numbers = range(self.sent, self.sent + count)
-        self.producer.put(b"".join(phpmq_wire.encode_send(b"steady", b"%d" % n) for n in numbers))
+        self.producer.send_bytes(
+            b"".join(phpmq_wire.encode_send(b"steady", b"%d" % n) for n in numbers)
+        )
         self.sent += count
 
     @rule(count=st.integers(1, WINDOW))
     def acknowledge(self, count: int) -> None:
         for message_id in self.unacked[:count]:
-            self.consumer.put(phpmq_wire.encode_acknowledge(b"steady", message_id))
+            self.consumer.send_bytes(phpmq_wire.encode_acknowledge(b"steady", message_id))
         del self.unacked[:count]
         self.collect()
 
@@ -126,16 +128,16 @@ class ConcurrentSessions(RuleBasedStateMachine):
         self.request_count += 1
         ready = msglite_wire.encode_ready(100, (b"questions",))
         if worker_waits_first:
-            self.worker.put(ready)
-        self.requester.put(msglite_wire.encode_query(100, b"questions", body))
+            self.worker.send_bytes(ready)
+        self.requester.send_bytes(msglite_wire.encode_query(100, b"questions", body))
         if not worker_waits_first:
-            self.worker.put(ready)
+            self.worker.send_bytes(ready)
         decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
         ((kind, timeout, (queue, reply), question),) = decoder.feed(
             self.worker.transport.take_written()
         )
         assert (kind, timeout, queue, question) == (msglite_wire.MESSAGE, 100, b"questions", body)
-        self.worker.put(msglite_wire.encode_message(100, reply, body[::-1]))
+        self.worker.send_bytes(msglite_wire.encode_message(100, reply, body[::-1]))
         answer = msglite_wire.encode_message(100, reply, body[::-1])
         assert self.requester.transport.take_written() == answer
 
@@ -156,7 +158,7 @@ class ConcurrentSessions(RuleBasedStateMachine):
         """Pass data to the session like the server: not while it is closed or paused."""
         peer = self.hostile[index]
         if data and peer.transport.open and not peer.transport.paused:
-            peer.put(data)
+            peer.send_bytes(data)
         if not peer.transport.stalled:
             peer.transport.take_written()
 

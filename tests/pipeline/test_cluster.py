@@ -39,7 +39,7 @@ from tests.server.authority import Authority
 
 HOME = local_home()
 ROWS = 600
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 """Seconds for anything here; it takes a few of them on a machine of one's own."""
 LOOPBACK = "127.0.0.1"
 JAVA_OPTIONS = f"{SHORT_JOB} -XX:SharedArchiveFile={class_archive()}"
@@ -135,7 +135,7 @@ class Cluster:
         family = [worker.pid, *descendants(worker.pid)]
         for pid in family:
             kill_if_there(pid)
-        worker.wait(PATIENCE)
+        worker.wait(TIMEOUT_SECONDS)
         self._start_worker(len(self._processes))
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ class Cluster:
                 process.terminate()
         for process in self._processes:
             try:
-                process.wait(PATIENCE)
+                process.wait(TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -175,7 +175,7 @@ class Cluster:
         return process
 
     def _wait_for(self, log: Path, pattern: str) -> str:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while (match := re.search(pattern, log.read_text(errors="replace"))) is None:
             assert self._processes[-1].poll() is None, log.read_text(errors="replace")
             assert time.monotonic() < deadline, log.read_text(errors="replace")
@@ -239,7 +239,7 @@ def wait_inside_batch(
     checkpoint: Path, after: int, process: subprocess.Popen[bytes], log: Path
 ) -> None:
     """Wait until the query has finished so many batches and is in the middle of another one."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while batches(checkpoint) < after or batches(checkpoint, "offsets") == batches(checkpoint):
         assert process.poll() is None, log.read_text(errors="replace")[-8000:]
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-8000:]
@@ -247,7 +247,7 @@ def wait_inside_batch(
 
 
 def expect_success(process: subprocess.Popen[bytes], log: Path) -> None:
-    assert process.wait(PATIENCE) == 0, log.read_text(errors="replace")[-8000:]
+    assert process.wait(TIMEOUT_SECONDS) == 0, log.read_text(errors="replace")[-8000:]
 
 
 def test_a_program_with_source_and_sink(cluster: Cluster, journal: Journal, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_the_commands_of_the_lake(
 
 def wait_for_progress(process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until `run --json` reports that nothing is unread."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         lines = [line for line in log.read_text(errors="replace").splitlines() if '"lag"' in line]
         if lines and json.loads(lines[-1]).get("lag") == 0:

@@ -184,7 +184,7 @@ class SessionPeer:
         """Return the current session; protocol detection replaces it."""
         return self.transport.session
 
-    def put(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         self.session.receive(data)
         self.harness.run_event_loop()
 

@@ -20,7 +20,7 @@ from tests.pipeline.decode.proxy import Heard, Proxy
 from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
 
 PORTS: Final = {"phpmq": 9100, "msglite": 9813, "vibemq": 2925, "jmq": 7676}
-PATIENCE: Final = 60
+TIMEOUT_SECONDS: Final = 60
 BODIES: Final = [b"%d " % number + b"\xc3\xa9" * (number * 37 % 3000) for number in range(40)]
 
 
@@ -61,7 +61,7 @@ def phpmq(port: int) -> None:
         client.send("orders", body, 60)
     client.subscribe("orders", 5)
     for _ in BODIES:
-        client.receive(PATIENCE).ack()
+        client.receive(TIMEOUT_SECONDS).ack()
     client.close()
 
 
@@ -69,7 +69,7 @@ def msglite(port: int) -> None:
     client = BlockingClient(MsgliteClient.connect, port=port)
     for body in BODIES:
         client.send("letters", body, 60, "answers")
-        assert client.ready("letters", timeout=PATIENCE) is not None
+        assert client.ready("letters", timeout=TIMEOUT_SECONDS) is not None
     client.close()
 
 
@@ -80,7 +80,7 @@ def vibemq(port: int) -> None:
         client.publish("events", body.decode(), {"n": str(number), "correlationId": "c"})
     subscription = client.subscribe("events")
     for _ in BODIES:
-        subscription.receive(PATIENCE).ack()
+        subscription.receive(TIMEOUT_SECONDS).ack()
     client.close()
 
 
@@ -98,7 +98,7 @@ def jmq(port: int) -> None:
     client.start()
     consumer = session.consumer("accounts")
     for _ in BODIES:
-        consumer.receive(PATIENCE).acknowledge()
+        consumer.receive(TIMEOUT_SECONDS).acknowledge()
     client.close()
 
 

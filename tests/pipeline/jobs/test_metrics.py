@@ -24,7 +24,7 @@ from sluicemq.pipeline.typed.definition import Definition
 from tests.pipeline.source.support import SMALL, message, put
 from tests.protocols.sockets import unused_port
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 DEFINITION = """
 [[table]]
 name = "orders"
@@ -65,7 +65,7 @@ class Scraper(threading.Thread):
         self.lag: Samples = {}
 
     def run(self) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < end and not self._complete():
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -103,7 +103,7 @@ def test_metrics_of_a_running_pipeline(spark: SparkSession, tmp_path: Path) -> N
         command = ["pipeline", "run", "--journal", str(directory), "--lake", str(tmp_path / "lake")]
         command += ["--definition", str(tmp_path / "pipeline.toml"), "--interval", "10ms"]
         assert main([*command, "--json", "--metrics-port", str(port)]) == 0
-        scraper.join(PATIENCE)
+        scraper.join(TIMEOUT_SECONDS)
     assert scraper.typed == EXPECTED
     prefix = "sluicemq_source_lag"
     assert scraper.lag == {

@@ -184,7 +184,7 @@ class Peer(SessionPeer):
         header: bytes = b"",
     ) -> list[Packet]:
         """A packet to which no answer is wanted; what has come."""
-        self.put(encode_packet(kind, flags, 0, properties, header, body))
+        self.send_bytes(encode_packet(kind, flags, 0, properties, header, body))
         packets = self.receive()
         self.inbox = packets
         return packets
@@ -212,7 +212,7 @@ class Peer(SessionPeer):
     ) -> Packet:
         """A request and its answer; what comes with that stays in the inbox."""
         number, data = self.encode_request(kind, properties, body, flags, header)
-        self.put(data)
+        self.send_bytes(data)
         packets = self.receive()
         [answer] = [p for p in packets if p.consumer_id == number and p.type == kind + 1]
         self.inbox = [p for p in packets if p is not answer]
@@ -298,7 +298,9 @@ class Peer(SessionPeer):
         flags = options.pop("flags", P) | A
         for body in bodies:
             self.numbers += 1
-            self.put(self.message(name, body, flags=flags, consumer_id=self.numbers, **options))
+            self.send_bytes(
+                self.message(name, body, flags=flags, consumer_id=self.numbers, **options)
+            )
             packets = self.receive()
             [answer] = [p for p in packets if p.consumer_id == self.numbers and p.type == 9]
             assert status(answer) == expect, answer.properties

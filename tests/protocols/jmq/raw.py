@@ -1,4 +1,4 @@
-"""A JMQ client that sends the packets a test gives it, over a real connection.
+"""JMQ client over a real connection that sends the packets of a test.
 
 Requests are numbered as the Java client numbers them, and wait for their reply; messages that come
 meanwhile are kept in `messages`.
@@ -30,8 +30,8 @@ from sluicemq.protocols.jmq.fields import (
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Oversized, Packet, encode_packet
 
-PATIENCE: Final = 60.0
-"""Seconds for an answer; not what a broker should need."""
+TIMEOUT_SECONDS: Final = 60.0
+"""Maximum time of a reply in seconds."""
 PREFETCH: Final = 200
 """Messages that a consumer may be sent before it asks for more."""
 ADDRESS: Final = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"
@@ -44,13 +44,13 @@ def login_body(user: str, secret: str) -> bytes:
 
 
 def basic(user: str, password: str) -> bytes:
-    """The body of a basic login as the Java client makes it: 57 bytes of the password at most."""
+    """Return the body of a basic login as of the Java client: 57 bytes of the password at most."""
     return login_body(user, base64.b64encode(password.encode()[:57]).decode())
 
 
 def ask_port_mapper(port: int, line: bytes = b"101\n", host: str = "127.0.0.1") -> list[str]:
-    """The lines that the port mapper answers, until it closes."""
-    with socket.create_connection((host, port), PATIENCE) as connection:
+    """Return the lines that the port mapper sends until it closes the connection."""
+    with socket.create_connection((host, port), TIMEOUT_SECONDS) as connection:
         connection.sendall(line)
         response = bytearray()
         while data := connection.recv(4096):
@@ -59,13 +59,13 @@ def ask_port_mapper(port: int, line: bytes = b"101\n", host: str = "127.0.0.1") 
 
 
 class RawJmq:
-    """One connection. ConnectionLost when it breaks, RequestTimeout when no answer comes."""
+    """One connection. Raises ConnectionLost when it breaks, RequestTimeout without a reply."""
 
     def __init__(
         self, port: int, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1"
     ) -> None:
         """Connect from the address `source`, and send nothing yet."""
-        connection = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
+        connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS, (source, 0))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = (
             tls.wrap_socket(connection, server_hostname="localhost") if tls else connection
@@ -128,7 +128,7 @@ class RawJmq:
 
     def reply_to(self, number: int) -> Packet:
         """Wait for the reply with that consumer id."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while number not in self._replies:
             self.read(deadline)
         waiting = self._replies[number]
@@ -148,7 +148,7 @@ class RawJmq:
         except OSError as error:
             raise ConnectionLost(str(error)) from error
         finally:
-            self.socket.settimeout(PATIENCE)
+            self.socket.settimeout(TIMEOUT_SECONDS)
         if not data:
             raise ConnectionLost("the broker has closed the connection")
         for packet in self._decoder.feed(data):
@@ -165,7 +165,7 @@ class RawJmq:
         """Return whether the broker closes the connection; packets before that are skipped."""
         try:
             while True:
-                self.read(time.monotonic() + PATIENCE)
+                self.read(time.monotonic() + TIMEOUT_SECONDS)
         except ConnectionLost:
             return True
         except RequestTimeout:
@@ -276,7 +276,7 @@ class RawJmq:
         (number,) = self.send_all(name, [body], transaction)
         return status_of(self.reply_to(number))
 
-    def receive(self, seconds: float = PATIENCE) -> Packet:
+    def receive(self, seconds: float = TIMEOUT_SECONDS) -> Packet:
         """The next message; the broker may go on if it has paused with it. RequestTimeout when none
         comes."""
         deadline = time.monotonic() + seconds

@@ -49,7 +49,7 @@ def connect(
 
 
 def send(peer: Peer, name: str = "q", flags: int = P | A, **header: Any) -> Packet:
-    peer.put(peer.message(name, b"body", flags=flags, consumer_id=99, **header))
+    peer.send_bytes(peer.message(name, b"body", flags=flags, consumer_id=99, **header))
     [answer] = [packet for packet in peer.receive() if packet.consumer_id == 99]
     return answer
 

@@ -87,7 +87,7 @@ def test_what_is_to_be_seen(harness: Harness, peer: Peer) -> None:
     harness.clock.advance(20)
     peer.send("q", "future", delivery_time=harness.clock.wall + 1000)
     peer.send("q", "open", transaction_id=peer.begin())
-    peer.put(peer.message("q", b"memory", flags=0))
+    peer.send_bytes(peer.message("q", b"memory", flags=0))
     peer.send("q", "first", priority=9)
     number, ids = browse(peer)
     assert ids[1] == flight.sysid
@@ -147,7 +147,7 @@ def test_selectors_on_properties_of_dead_messages_match_no_others(peer: Peer) ->
 
 def test_removed_messages_are_omitted(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcd")
-    peer.put(peer.message("q", b"e", flags=0))
+    peer.send_bytes(peer.message("q", b"e", flags=0))
     number, ids = browse(peer)
     consumer = peer.consume("q", peer.create_session())
     messages = peer.delivered()
@@ -229,7 +229,7 @@ def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
 
 def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None:
     for number in range(95):
-        peer.put(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
+        peer.send_bytes(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
     harness.scan_time.limit = 10
     peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
     assert peer.receive() == []  # others have their turn
@@ -255,7 +255,9 @@ def test_a_client_that_does_not_read_is_not_sent_more(
     peer.send("q", *["x" * 60] * 10)
     number, ids = browse(peer)
     peer.stop_reading()
-    peer.put(peer.encode_request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
+    peer.send_bytes(
+        peer.encode_request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1]
+    )
     assert peer.receive() == []
     peer.read_again()
     harness.broker.flush()
@@ -305,7 +307,7 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
     properties = {"JMQConsumerID": Long(number)}
     peer.stop_reading()  # the client does not read
     for selected in (ids[:1], ids[1:], ids[:1]):
-        peer.put(peer.encode_request(H.DELIVER, properties, b"".join(selected))[1])
+        peer.send_bytes(peer.encode_request(H.DELIVER, properties, b"".join(selected))[1])
     assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
     peer.read_again()
     peer.harness.run_event_loop()

@@ -98,7 +98,7 @@ def test_the_reply_comes_before_the_messages(peer: Peer) -> None:
     peer.send("q", "a", "b")
     session = peer.create_session()
     properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session), "JMQSize": 10}
-    peer.put(peer.encode_request(H.ADD_CONSUMER, properties)[1])
+    peer.send_bytes(peer.encode_request(H.ADD_CONSUMER, properties)[1])
     assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY, 1, 1]
 
 
@@ -168,7 +168,7 @@ def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> No
         "producer_id": 99,
         "sysid": encode_sysid(5, -1 & 0xFFFF_FFFF),
     }
-    peer.put(peer.message("q", b"\1\2", **fields))
+    peer.send_bytes(peer.message("q", b"\1\2", **fields))
     [message] = peer.delivered()
     assert message.body == b"\1\2"
     assert message.type == PacketType.MAP_MESSAGE
@@ -210,7 +210,7 @@ def test_an_acknowledgement_is_answered_when_it_counts(harness: Harness, peer: P
     harness.run_event_loop()
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.ACKNOWLEDGE_REPLY, Status.OK)
-    peer.put(peer.message("q", b"b", flags=0))
+    peer.send_bytes(peer.message("q", b"b", flags=0))
     [message] = peer.delivered()
     peer.session.receive(peer.encode_request(H.ACKNOWLEDGE, None, blocks(message))[1])
     assert len(peer.receive()) == 1

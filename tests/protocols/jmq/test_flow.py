@@ -290,7 +290,7 @@ def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: in
     received = {peer.consume("q", peer.create_session()): 0 for _ in range(500)}
     sender = harness.connect()
     for _ in range(1000 // group):
-        sender.put(b"".join(sender.message("q", b"x") for _ in range(group)))
+        sender.send_bytes(b"".join(sender.message("q", b"x") for _ in range(group)))
         while messages := peer.delivered():
             for message in messages:
                 received[message.consumer_id] += 1

@@ -60,15 +60,15 @@ def test_whatever_the_line_says_it_is_answered_and_the_end_follows(
     harness: PortMapperHarness, line: bytes
 ) -> None:
     peer = harness.connect()
-    peer.put(line)
+    peer.send_bytes(line)
     assert peer.transport.take_written() == ROWS
     assert peer.transport.close_reason == ""
 
 
 def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) -> None:
     peer = harness.connect()
-    peer.put(b"10")
-    peer.put(b"1" * (MAX_LINE - 3))
+    peer.send_bytes(b"10")
+    peer.send_bytes(b"1" * (MAX_LINE - 3))
     harness.run_event_loop(499)
     assert peer.transport.take_written() == b""
     harness.run_event_loop(1)
@@ -79,9 +79,9 @@ def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) 
 def test_a_line_that_arrives_in_chunks_is_answered_once(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     for byte in b"101":
-        peer.put(bytes([byte]))
+        peer.send_bytes(bytes([byte]))
     assert peer.transport.open
-    peer.put(b"\n")
+    peer.send_bytes(b"\n")
     assert peer.transport.take_written() == ROWS
     harness.run_event_loop(1000)
     assert peer.transport.take_written() == b""
@@ -99,7 +99,7 @@ def test_line_timeout_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     harness.run_event_loop(3_600_000)
     assert peer.transport.open
-    peer.put(b"\n")
+    peer.send_bytes(b"\n")
     assert peer.transport.take_written() == ROWS
 
 

@@ -77,28 +77,30 @@ def test_answers_of_one_read_come_together(harness: Harness, peer: Peer) -> None
     data = b"".join(
         peer.message("q", b"x", flags=P | A, consumer_id=number) for number in range(1, 5)
     )
-    peer.put(data)
+    peer.send_bytes(data)
     assert [answer.consumer_id for answer in peer.receive()] == [1, 2, 3, 4]
 
 
 def test_no_reply_is_sent_unless_requested(harness: Harness, peer: Peer) -> None:
-    peer.put(peer.message("q", b"x", flags=P))
-    peer.put(peer.message("q", b"y", flags=0))
+    peer.send_bytes(peer.message("q", b"x", flags=P))
+    peer.send_bytes(peer.message("q", b"y", flags=0))
     assert peer.receive() == []
     assert harness.bodies("q") == [b"x", b"y"]
-    peer.put(peer.message("mq.sys.dmq", b"z", flags=0))
+    peer.send_bytes(peer.message("mq.sys.dmq", b"z", flags=0))
     assert peer.receive() == []
-    peer.put(peer.message("q", b"z", flags=A, consumer_id=-7))
+    peer.send_bytes(peer.message("q", b"z", flags=A, consumer_id=-7))
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (-7, Status.OK)
 
 
 def test_durability(harness: Harness, peer: Peer) -> None:
-    peer.put(peer.message("q", b"x", flags=P) + peer.message("q", b"y", flags=0))
+    peer.send_bytes(peer.message("q", b"x", flags=P) + peer.message("q", b"y", flags=0))
     messages = [d.message for d in harness.queue("q").queue.browse()]
     assert [m.durability for m in messages if m] == [Durability.SYNC, Durability.NONE]
     lazy_peer = harness.connect(SessionOptions(durability=Durability.LAZY))
-    lazy_peer.put(lazy_peer.message("r", b"x", flags=P) + lazy_peer.message("r", b"y", flags=0))
+    lazy_peer.send_bytes(
+        lazy_peer.message("r", b"x", flags=P) + lazy_peer.message("r", b"y", flags=0)
+    )
     messages = [d.message for d in harness.queue("r").queue.browse()]
     assert [m.durability for m in messages if m] == [Durability.LAZY, Durability.LAZY]
 
@@ -179,7 +181,7 @@ def test_limits(harness: Harness, peer: Peer) -> None:
     peer.send("q", "long", expect=Status.ENTITY_TOO_LARGE)
     peer.send("q", "one")
     peer.send("q", "two", expect=Status.RESOURCE_FULL)
-    peer.put(peer.message("q", b"two", flags=0))
+    peer.send_bytes(peer.message("q", b"two", flags=0))
     assert peer.receive() == []
     assert harness.bodies("q") == [b"one"]
 
@@ -191,7 +193,7 @@ def test_while_the_broker_stops(harness: Harness, peer: Peer) -> None:
 
 def test_a_broken_header_is_refused(harness: Harness, peer: Peer) -> None:
     packet = peer.message("q", b"x", flags=P | A, consumer_id=3)
-    peer.put(packet.replace(b"\0\x01\0\x01q", b"\0\x01\x7fNq"))
+    peer.send_bytes(packet.replace(b"\0\x01\0\x01q", b"\0\x01\x7fNq"))
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.BAD_REQUEST)
     assert harness.find("q") is None
@@ -206,7 +208,7 @@ def test_a_destination_that_was_removed_comes_back(harness: Harness, peer: Peer)
 
 def test_only_so_many_headers_are_remembered(harness: Harness, peer: Peer) -> None:
     for number in range(1100):
-        peer.put(peer.message("q", b"x", flags=0, correlation_id=str(number)))
+        peer.send_bytes(peer.message("q", b"x", flags=0, correlation_id=str(number)))
     assert len(peer.session._producers._queues) == 1100 - 1024
     assert len(harness.bodies("q")) == 1100
 
@@ -225,9 +227,9 @@ def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
     assert answer.properties["JMQDestinationID"] == "Q:q"
     producer = answer.properties["JMQProducerID"]
     assert isinstance(producer, int)
-    peer.put(peer.message("q", b"a", flags=0, producer_id=producer))
+    peer.send_bytes(peer.message("q", b"a", flags=0, producer_id=producer))
     assert peer.receive() == []
-    peer.put(peer.message("q", b"b", flags=C, producer_id=producer))
+    peer.send_bytes(peer.message("q", b"b", flags=C, producer_id=producer))
     [resumption] = resume_flows(peer.receive())
     assert (resumption["JMQProducerID"], resumption["JMQSize"]) == (producer, 2)
 
@@ -245,18 +247,18 @@ def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
     producer = produce(peer, "q")
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "one")
-    peer.put(peer.message("q", b"two", flags=C, producer_id=producer))
+    peer.send_bytes(peer.message("q", b"two", flags=C, producer_id=producer))
     assert [resumption["JMQProducerID"] for resumption in resume_flows(peer.receive())] == [
         producer
     ]
-    peer.put(peer.message("q", b"x" * 9_000, flags=C, producer_id=producer))
+    peer.send_bytes(peer.message("q", b"x" * 9_000, flags=C, producer_id=producer))
     assert [resumption["JMQProducerID"] for resumption in resume_flows(peer.receive())] == [
         producer
     ]
 
 
 def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
-    peer.put(peer.message("q", b"a", flags=F))
+    peer.send_bytes(peer.message("q", b"a", flags=F))
     assert resume_flows(peer.receive()) == [{"JMQSize": -1}]
 
 
@@ -270,7 +272,7 @@ def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> 
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer = produce(peer, "q")
     peer.send("q", "a")
-    peer.put(peer.message("q", b"b", flags=P | A | C, consumer_id=9, producer_id=producer))
+    peer.send_bytes(peer.message("q", b"b", flags=P | A | C, consumer_id=9, producer_id=producer))
     assert peer.receive() == []
     assert harness.bodies("q") == [b"a"]
     peer.consume("q", peer.create_session(), size=1)  # makes room
@@ -285,7 +287,7 @@ def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> 
 def test_a_full_queue_that_is_removed(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer.send("q", "a")
-    peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
+    peer.send_bytes(peer.message("q", b"b", flags=P | A, consumer_id=9))
     harness.broker.core.settings = EngineSettings(auto_create_queues=False)
     harness.broker.remove(harness.queue("q"), force=True)
     [answer] = peer.receive()
@@ -307,7 +309,7 @@ def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
     producer = produce(peer, "a.*", topic=True)
     flags = P | A | C
     data = peer.message("a.*", "new", True, flags, consumer_id=9, producer_id=producer)
-    peer.put(data)
+    peer.send_bytes(data)
     assert consumer.texts() == ["new"]  # from a.d
     assert peer.receive() == []
     consumer.resume(numbers[0], 2)
@@ -326,8 +328,8 @@ def test_sends_that_wait_for_capacity_when_the_connection_closes(
     """Messages that request no reply are published after the connection has closed."""
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer.send("q", "a")
-    peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
-    peer.put(peer.message("q", b"c", flags=0))
+    peer.send_bytes(peer.message("q", b"b", flags=P | A, consumer_id=9))
+    peer.send_bytes(peer.message("q", b"c", flags=0))
     peer.drop()
     purge(harness.broker, harness.queue("q"))
     harness.run_event_loop()
@@ -390,7 +392,7 @@ def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
     for _ in range(100):
-        peer.put(peer.message("q", b"y", flags=P | I))
+        peer.send_bytes(peer.message("q", b"y", flags=P | I))
     peer.send("q", "x", sysid=sysid, flags=P | I)  # it has asked too often
 
 
@@ -435,7 +437,7 @@ def test_a_large_message_of_an_old_client_reaches_a_wildcard(harness: Harness, p
     message = bytearray(peer.message("a.*", table + b"body", True, A))
     message[4:6] = (200).to_bytes(2, "big")
     message[56:60] = len(table).to_bytes(4, "big")
-    peer.put(bytes(message))
+    peer.send_bytes(bytes(message))
     [answer, delivery] = sorted(peer.receive(), key=lambda packet: -packet.type)
     assert status(answer) == Status.OK
     assert delivery.body == b"body"

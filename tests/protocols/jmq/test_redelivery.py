@@ -92,7 +92,7 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", prefetch=4000))
     session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=4000)
-    peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(4000)]))
+    peer.send_bytes(b"".join([peer.message("q", b"x", flags=0) for _ in range(4000)]))
     messages = peer.delivered()
     elapsed: list[float] = []
     for order in (messages, messages[::-1]):
@@ -110,7 +110,7 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
 def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", prefetch=8100))
     peer.consume("q", peer.create_session(), size=8100)
-    peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(8100)]))
+    peer.send_bytes(b"".join([peer.message("q", b"x", flags=0) for _ in range(8100)]))
     messages = peer.delivered()
     peer.ask(H.STOP)
     elapsed: list[float] = []

@@ -106,9 +106,9 @@ def test_packets_behind_a_long_selector_wait_for_it(harness: ThreadHarness, kind
     peer.create("q")
     data = request(peer, kind, JMQSelector=long_selector())
     second_request = request(peer, H.CREATE_DESTINATION)
-    peer.put(data + second_request + second_request[:20])
+    peer.send_bytes(data + second_request + second_request[:20])
     assert peer.transport.paused
-    peer.put(second_request[20:])
+    peer.send_bytes(second_request[20:])
     assert peer.receive() == []
     harness.finish()
     assert not peer.transport.paused
@@ -123,7 +123,7 @@ def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) 
     peer.send("q", "b", properties={"colour": "blue"})
     session = peer.create_session()
     selector = long_selector()
-    peer.put(request(peer, H.ADD_CONSUMER, JMQSessionID=session, JMQSelector=selector))
+    peer.send_bytes(request(peer, H.ADD_CONSUMER, JMQSessionID=session, JMQSelector=selector))
     assert peer.receive() == []
     harness.finish()
     answer, *messages = peer.receive()
@@ -140,7 +140,7 @@ def test_a_mistake_is_answered_in_its_place(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
     invalid_request = request(peer, H.BROWSE, JMQSelector=long_selector() + " AND")
-    peer.put(invalid_request + request(peer, H.BROWSE))
+    peer.send_bytes(invalid_request + request(peer, H.BROWSE))
     harness.finish()
     assert [status(packet) for packet in peer.receive()] == [400, 200]
 
@@ -167,7 +167,7 @@ def test_a_selector_that_is_too_long_is_refused_at_once(
 def test_too_many_nodes_are_refused(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
-    peer.put(request(peer, H.BROWSE, JMQSelector=" OR ".join(["n = 1"] * 171)))
+    peer.send_bytes(request(peer, H.BROWSE, JMQSelector=" OR ".join(["n = 1"] * 171)))
     harness.finish()
     [answer] = peer.receive()
     assert status(answer) == Status.BAD_REQUEST
@@ -177,7 +177,7 @@ def test_too_many_nodes_are_refused(harness: ThreadHarness) -> None:
 def test_the_end_of_input_does_not_drop_what_waits(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
-    peer.put(
+    peer.send_bytes(
         request(peer, H.VERIFY_DESTINATION, JMQSelector=long_selector())
         + request(peer, H.BROWSE) * 2
     )
@@ -191,7 +191,7 @@ def test_the_end_of_input_does_not_drop_what_waits(harness: ThreadHarness) -> No
 def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
-    peer.put(
+    peer.send_bytes(
         request(
             peer, H.ADD_CONSUMER, JMQSessionID=peer.create_session(), JMQSelector=long_selector()
         )
@@ -211,7 +211,7 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
 def test_rights_are_asked_for_again_when_the_selector_is_there(harness: ThreadHarness) -> None:
     harness.broker.destinations.queue("q")
     peer = harness.connect(access=RecordedAccess("q: browse"))
-    peer.put(request(peer, H.BROWSE, JMQSelector=long_selector()))
+    peer.send_bytes(request(peer, H.BROWSE, JMQSelector=long_selector()))
     assert isinstance(peer.session, JmqSession)
     peer.session._connection.channel.identity = (
         ANONYMOUS  # the permission has been revoked meanwhile

@@ -162,7 +162,7 @@ def test_a_wrong_password_is_413_and_the_end() -> None:
     answer = peer.ask(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
     assert status(answer) == Status.INVALID_LOGIN
     assert answer.properties["JMQReason"] == "wrong"
-    peer.put(encode_packet(H.CREATE_SESSION, A, 5))
+    peer.send_bytes(encode_packet(H.CREATE_SESSION, A, 5))
     assert peer.receive() == []
     assert peer.transport.open
     harness.run_event_loop(1000)
@@ -299,9 +299,9 @@ def test_packets_behind_a_login_wait_for_its_outcome() -> None:
         peer.encode_request(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret")),
         peer.encode_request(H.CREATE_SESSION, {"JMQAckMode": 1}),
     ]
-    peer.put(b"".join(data for _, data in requests))
+    peer.send_bytes(b"".join(data for _, data in requests))
     late_request = peer.encode_request(H.PING)
-    peer.put(late_request[1])
+    peer.send_bytes(late_request[1])
     assert peer.receive() == []
     assert peer.transport.paused
     users.answer()
@@ -317,7 +317,7 @@ def test_an_outcome_comes_too_late() -> None:
     harness = Harness(access=users)
     peer = harness.connect_without_hello()
     peer.hello()
-    peer.put(peer.encode_request(H.AUTHENTICATE, {}, login("anna", "secret"))[1])
+    peer.send_bytes(peer.encode_request(H.AUTHENTICATE, {}, login("anna", "secret"))[1])
     peer.drop()
     users.answer()
 
@@ -376,11 +376,11 @@ def test_an_unknown_packet_type_gets_status_501_if_a_reply_is_requested() -> Non
     peer = Harness().connect()
     for kind in (7, 30, 74, 82, 1000, -1, 0x7FFE):
         number, data = peer.encode_request(kind)
-        peer.put(data)
+        peer.send_bytes(data)
         [answer] = peer.receive()
         assert (answer.type, answer.consumer_id) == (kind + 1, number)
         assert status(answer) == Status.NOT_IMPLEMENTED
-        peer.put(encode_packet(kind))
+        peer.send_bytes(encode_packet(kind))
         assert peer.receive() == []
     assert peer.transport.open
 
@@ -388,14 +388,14 @@ def test_an_unknown_packet_type_gets_status_501_if_a_reply_is_requested() -> Non
 def test_packets_without_a_reply_are_not_answered() -> None:
     peer = Harness().connect()
     for kind in (H.START, H.REDELIVER, H.RESUME_FLOW, H.FLOW_PAUSED, H.PING_REPLY, 0x7FFF):
-        peer.put(encode_packet(kind, A, 1, body=b"xyz"))
+        peer.send_bytes(encode_packet(kind, A, 1, body=b"xyz"))
     assert peer.receive() == []
 
 
 def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
     peer = Harness().connect()
     number, data = peer.encode_request(H.PING)
-    peer.put(data + b"GET / HTTP/1.1\r\n\r\n" + data)
+    peer.send_bytes(data + b"GET / HTTP/1.1\r\n\r\n" + data)
     [answer] = peer.receive()
     assert answer.consumer_id == number
     assert not peer.transport.open
@@ -405,10 +405,10 @@ def test_a_packet_that_is_too_large_is_423() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(max_packet_size=10_000))
     peer.send("q", "x" * 20_000, expect=Status.ENTITY_TOO_LARGE)
-    peer.put(peer.message("q", b"y" * 20_000, flags=0))
+    peer.send_bytes(peer.message("q", b"y" * 20_000, flags=0))
     assert peer.receive() == []
     _, data = peer.encode_request(H.CREATE_SESSION, body=bytes(20_000))
-    peer.put(data)
+    peer.send_bytes(data)
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.CREATE_SESSION_REPLY, Status.ENTITY_TOO_LARGE)
     peer.send("q", "x" * 9_000)
@@ -418,7 +418,7 @@ def test_a_packet_that_is_too_large_is_423() -> None:
 def test_strangers_are_given_little_memory() -> None:
     peer = Harness().connect_without_hello()
     number, data = peer.encode_request(H.HELLO, {"JMQProtocolLevel": 500}, bytes(70_000))
-    peer.put(data)
+    peer.send_bytes(data)
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (number, Status.ENTITY_TOO_LARGE)
     peer.hello()
@@ -440,7 +440,7 @@ def test_a_connection_has_only_so_much_of_everything() -> None:
 def test_a_broken_property_block_is_400() -> None:
     peer = Harness().connect()
     packet = encode_packet(H.CREATE_SESSION, A, 77, {"JMQAckMode": 1})
-    peer.put(packet.replace(b"\0\x0aJMQAckMode\0\x04", b"\0\x0aJMQAckMode\0\x44"))
+    peer.send_bytes(packet.replace(b"\0\x0aJMQAckMode\0\x04", b"\0\x0aJMQAckMode\0\x44"))
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (77, Status.BAD_REQUEST)
     assert peer.transport.open
@@ -673,7 +673,7 @@ def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:
     access = Users(later=True)
     peer = Harness().connect_without_hello(access=access)
     peer.hello()
-    peer.put(
+    peer.send_bytes(
         encode_packet(H.AUTHENTICATE, A, 2, body=login("anna", "secret"))
         + encode_packet(H.PING, A, 3, body=bytes(1000))
     )

@@ -150,9 +150,9 @@ class Model(RuleBasedStateMachine):
         # one that is pending at a connection was dispatched before others came back to the queue
         self.previously_ready = {message.number for message in self.ready_messages()}
 
-    def put(self, client: Client, data: bytes) -> None:
+    def send_bytes(self, client: Client, data: bytes) -> None:
         self.begin()
-        client.peer.put(data)
+        client.peer.send_bytes(data)
         self.collect()
 
     def requeue(self, messages: list[Message], uncounted: bool = False) -> None:
@@ -176,7 +176,7 @@ class Model(RuleBasedStateMachine):
         self.begin()
         # a non-persistent message is ready at once and may overtake a persistent one, which must
         # be written first: so only one kind at a time, and an iteration between
-        client.peer.put(data)
+        client.peer.send_bytes(data)
         self.collect()
 
     @rule(index=peers)
@@ -207,15 +207,15 @@ class Model(RuleBasedStateMachine):
             reader = client.readers[place % len(client.readers)]
             reader.credit = PREFETCH if size < 0 else min(size, PREFETCH)
             properties = {"JMQConsumerID": Long(reader.number), "JMQSize": size}
-            self.put(client, encode_packet(H.RESUME_FLOW, properties=properties))
+            self.send_bytes(client, encode_packet(H.RESUME_FLOW, properties=properties))
 
     @rule()
     def resume_all(self) -> None:
         for index, client in enumerate(self.clients):
             client.started, client.stopped = True, False
-            self.put(client, encode_packet(H.START))
+            self.send_bytes(client, encode_packet(H.START))
             properties: dict[str, object] = {"JMQSessionID": Long(client.session)}
-            self.put(client, encode_packet(H.START, properties=properties))
+            self.send_bytes(client, encode_packet(H.START, properties=properties))
             for place in range(len(client.readers)):
                 self.resume(index, place, PREFETCH)
             self.resume_connection(index)
@@ -224,7 +224,7 @@ class Model(RuleBasedStateMachine):
     def resume_connection(self, index: int) -> None:
         client = self.clients[index]
         client.flow_credit = FLOW
-        self.put(client, encode_packet(H.RESUME_FLOW))
+        self.send_bytes(client, encode_packet(H.RESUME_FLOW))
 
     @rule(index=peers, whole=st.booleans(), stop=st.sampled_from([False, False, True]))
     def start_or_stop(self, index: int, whole: bool, stop: bool) -> None:
@@ -235,7 +235,7 @@ class Model(RuleBasedStateMachine):
             client.stopped = stop
         properties = {} if whole else {"JMQSessionID": Long(client.session)}
         kind = H.STOP if stop else H.START
-        self.put(client, encode_packet(kind, properties=properties))
+        self.send_bytes(client, encode_packet(kind, properties=properties))
 
     @rule(index=peers, place=some, last=some, nothing=st.booleans())
     def close_consumer(self, index: int, place: int, last: int, nothing: bool) -> None:
@@ -278,7 +278,7 @@ class Model(RuleBasedStateMachine):
     def acknowledge(self, index: int, places: list[int]) -> None:
         client = self.clients[index]
         selected = self.take(client, places)
-        self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
+        self.send_bytes(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
 
     @rule(index=peers, places=numbers)
     def acknowledge_in_transaction(self, index: int, places: list[int]) -> None:
@@ -286,14 +286,14 @@ class Model(RuleBasedStateMachine):
         selected = self.take(client, places)
         client.acked += selected
         header = encode_header(transaction_id=client.transaction)
-        self.put(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(selected)))
+        self.send_bytes(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(selected)))
 
     @rule(index=peers, other=peers, places=numbers)
     def acknowledge_what_others_hold(self, index: int, other: int, places: list[int]) -> None:
         client = self.clients[index]
         if index != other:
             selected = self.choose(self.clients[other], places)
-            self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
+            self.send_bytes(client, encode_packet(H.ACKNOWLEDGE, body=packets(selected)))
 
     @rule(index=peers, commit=st.booleans())
     def end_transaction(self, index: int, commit: bool) -> None:
@@ -340,7 +340,7 @@ class Model(RuleBasedStateMachine):
         properties = {"JMQSetRedelivered": attempted}
         header = encode_header(transaction_id=transaction)
         self.begin()
-        client.peer.put(
+        client.peer.send_bytes(
             encode_packet(H.REDELIVER, properties=properties, header=header, body=packets(selected))
         )
         self.collect()
@@ -477,7 +477,7 @@ def test_a_client_that_says_anything(
         header = (
             encode_header("q", transaction_id=given_numbers[number_index]) if flags & 1 else b""
         )
-        peer.put(encode_packet(kind, flags, number, properties, header, body))
+        peer.send_bytes(encode_packet(kind, flags, number, properties, header, body))
         assert peer.transport.open
         for packet in peer.receive():
             if packet.is_message or packet.type in (H.RESUME_FLOW, H.PING):
@@ -489,7 +489,7 @@ def test_a_client_that_says_anything(
                 if isinstance(value, int):
                     given_numbers[number % KNOWN] = value
     number, data = peer.encode_request(H.PING)
-    peer.put(data)
+    peer.send_bytes(data)
     assert number in [p.consumer_id for p in peer.receive() if p.type == H.PING_REPLY]
     other.send("safe", "x")
     [message] = other.delivered()
@@ -511,5 +511,5 @@ def test_a_client_that_says_anything(
 def test_bytes_that_are_no_packets(data: bytes, logged_in: bool) -> None:
     harness = Harness()
     peer = harness.connect() if logged_in else harness.connect_without_hello()
-    peer.put(data)
+    peer.send_bytes(data)
     peer.drop()

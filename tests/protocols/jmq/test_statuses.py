@@ -95,7 +95,7 @@ def test_nothing_is_refused_without_a_status() -> None:
             for body in (b"", b"\xff" * 7, b"\xff" * 136):
                 peer = harness.connect()
                 number, data = peer.encode_request(kind, properties, body)
-                peer.put(data)
+                peer.send_bytes(data)
                 if kind == H.PING_REPLY:
                     continue
                 [answer] = [p for p in peer.receive() if p.consumer_id == number]

@@ -454,13 +454,13 @@ def test_only_so_many_endings_are_remembered(harness: Harness) -> None:
         requests = b""
         for _ in range(100):
             requests += peer.encode_request(H.START_TRANSACTION)[1]
-        peer.put(requests)
+        peer.send_bytes(requests)
         commits = b""
         for answer in peer.receive():
             number = answer.properties["JMQTransactionID"]
             assert isinstance(number, int)
             commits += peer.encode_request(H.COMMIT_TRANSACTION, id_property(number))[1]
-        peer.put(commits)
+        peer.send_bytes(commits)
         assert all(status(answer) == Status.OK for answer in peer.receive())
     assert len(harness.coordinator.branches._ended) == 4096
 
@@ -480,8 +480,8 @@ def test_messages_to_a_temporary_queue_that_has_gone(harness: Harness, peer: Pee
 
 def test_a_message_that_is_not_persistent(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
-    peer.put(peer.message("q", b"a", flags=0, transaction_id=transaction))
-    peer.put(peer.message("q", b"b", flags=P | A, transaction_id=transaction, consumer_id=4))
+    peer.send_bytes(peer.message("q", b"a", flags=0, transaction_id=transaction))
+    peer.send_bytes(peer.message("q", b"b", flags=P | A, transaction_id=transaction, consumer_id=4))
     [answer] = peer.receive()
     assert answer.consumer_id == 4
     peer.commit(transaction)

@@ -67,7 +67,7 @@ class Peer(SessionPeer):
 
     def ask(self, data: bytes) -> bytes:
         """Send, and return what comes back at once."""
-        self.put(data)
+        self.send_bytes(data)
         return self.got()
 
     def got(self) -> bytes:

@@ -39,18 +39,18 @@ class Worker:
 
     def take(self) -> tuple[dict[str, Any], bytes]:
         """The next request and its body."""
-        self.peer.put(b"< 0 %b\r\n" % ADDRESS.encode())
+        self.peer.send_bytes(b"< 0 %b\r\n" % ADDRESS.encode())
         [(_, timeout, (_, self.reply), announced, *_)] = self.peer.frames()
         assert timeout == TIMEOUT
         request = json.loads(announced)
-        self.peer.put(b"< 0 %b\r\n" % request.pop("bodyAddr").encode())
+        self.peer.send_bytes(b"< 0 %b\r\n" % request.pop("bodyAddr").encode())
         [body] = self.peer.frames()
         assert len(body[2]) == 1
         return request, body[3]
 
     def answer(self, *bodies: bytes) -> None:
         for body in bodies:
-            self.peer.put(wire.encode_message(60, self.reply, body))
+            self.peer.send_bytes(wire.encode_message(60, self.reply, body))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def worker(harness: Harness) -> Worker:
 
 
 def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Worker) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     assert worker.take() == (
         {
             "method": "GET",
@@ -87,7 +87,7 @@ def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Work
 
 
 def test_header_names_of_a_reply_are_canonical(client: Peer, worker: Worker) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     worker.answer(
         b'["200", ["content-type", "Text/Plain", "X-REQUEST-id", "Ab", "x_y-z", "1",'
@@ -100,14 +100,14 @@ def test_header_names_of_a_reply_are_canonical(client: Peer, worker: Worker) -> 
 
 
 def test_a_worker_of_another_protocol_gets_json(harness: Harness, client: Peer) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     [delivery] = harness.broker.destinations.queue(ADDRESS).queue.browse()
     assert delivery.message is not None
     assert delivery.message.kind is BodyKind.JSON
 
 
 def test_headers_are_canonical_joined_and_unfolded(client: Peer, worker: Worker) -> None:
-    client.put(
+    client.send_bytes(
         b"GET / HTTP/1.0\nx-test-HEADER: 1\nFolded:  a\n\t b \n c\nX-Test-Header:2\n"
         b"Empty:\nLatin: caf\xe9\nUtf: caf\xc3\xa9\n\n"
     )
@@ -122,9 +122,9 @@ def test_headers_are_canonical_joined_and_unfolded(client: Peer, worker: Worker)
 
 @pytest.mark.parametrize("method", ["HEAD", "GET", "POST", "PUT", "DELETE"])
 def test_a_body_of_the_announced_length(client: Peer, worker: Worker, method: str) -> None:
-    client.put(f"{method} / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhel".encode())
-    client.put(b"lo, and more")
-    client.put(b"which is ignored")
+    client.send_bytes(f"{method} / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhel".encode())
+    client.send_bytes(b"lo, and more")
+    client.send_bytes(b"which is ignored")
     assert worker.take() == (
         {
             "method": method,
@@ -137,8 +137,8 @@ def test_a_body_of_the_announced_length(client: Peer, worker: Worker, method: st
 
 
 def test_a_body_without_length_goes_to_the_end_of_input(client: Peer, worker: Worker) -> None:
-    client.put(b"POST / HTTP/1.0\r\n\r\nhel")
-    client.put(b"lo")
+    client.send_bytes(b"POST / HTTP/1.0\r\n\r\nhel")
+    client.send_bytes(b"lo")
     client.end()
     assert worker.take()[1] == b"hello"
     worker.answer(OK, b"after the half-close", b"")
@@ -197,7 +197,9 @@ def test_a_bad_request_is_answered_with_500(
 
 
 def test_a_head_at_the_limits(client: Peer, worker: Worker) -> None:
-    client.put(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 1022 + b"B: " + b"b" * 4092 + b"\r\n\r\n")
+    client.send_bytes(
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 1022 + b"B: " + b"b" * 4092 + b"\r\n\r\n"
+    )
     assert worker.take()[0]["headers"] == {"A": ",".join("b" * 1022), "B": "b" * 4092}
 
 
@@ -211,7 +213,7 @@ def test_the_limit_of_a_body_without_length() -> None:
 
 @pytest.mark.parametrize("data", [b"GET / HT", GET[:-2], b"PUT / HTTP/1.0\nContent-Length: 2\n\n1"])
 def test_half_a_request_is_answered_with_500(client: Peer, data: bytes) -> None:
-    client.put(data)
+    client.send_bytes(data)
     client.end()
     assert client.got().startswith(b"HTTP/1.0 500 ")
     assert not client.open
@@ -223,7 +225,7 @@ def test_a_connection_that_says_nothing_is_closed_without_a_word(client: Peer) -
 
 
 def test_a_request_that_does_not_arrive_in_time(harness: Harness, client: Peer) -> None:
-    client.put(GET[:5])
+    client.send_bytes(GET[:5])
     harness.run_event_loop(TIMEOUT * 1000 - 1)
     assert client.open
     harness.run_event_loop(1)
@@ -235,7 +237,7 @@ def test_a_request_that_does_not_arrive_in_time(harness: Harness, client: Peer) 
 
 @pytest.mark.parametrize("status", REASONS)
 def test_every_status(client: Peer, worker: Worker, status: str) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     worker.answer(b'["%b", ["connection", "keep-alive"]]' % status.encode())
     line, *rest = client.got().split(b"\r\n")
@@ -275,7 +277,7 @@ BAD_REPLIES = [
 def test_a_bad_reply_is_answered_with_500(
     harness: Harness, client: Peer, worker: Worker, reply: bytes
 ) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     worker.answer(reply)
     answer = client.got()
@@ -288,7 +290,7 @@ def test_a_bad_reply_is_answered_with_500(
 
 
 def test_no_reply_in_time(harness: Harness, client: Peer) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     harness.run_event_loop(TIMEOUT * 1000 - 1)
     assert client.open
     harness.run_event_loop(1)
@@ -300,7 +302,7 @@ def test_no_reply_in_time(harness: Harness, client: Peer) -> None:
 def test_silence_ends_a_response_and_each_piece_puts_it_off(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     for body in (OK, b"1", b"2"):
         harness.run_event_loop(TIMEOUT * 1000 - 1)
@@ -312,10 +314,10 @@ def test_silence_ends_a_response_and_each_piece_puts_it_off(
 
 
 def test_the_whole_response_at_once_and_nothing_after_its_end(client: Peer, worker: Worker) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     chunks = [b"%d," % number for number in range(100)]
-    worker.peer.put(
+    worker.peer.send_bytes(
         b"".join(wire.encode_message(60, worker.reply, b) for b in (OK, *chunks, b"", b"more", b""))
     )
     assert client.got().endswith(b"\r\n\r\n" + b"".join(chunks))
@@ -325,7 +327,7 @@ def test_the_whole_response_at_once_and_nothing_after_its_end(client: Peer, work
 def test_chunks_for_a_client_that_does_not_read_stay_in_their_queue(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     client.transport.stalled = True
     worker.answer(OK, *[b"x" * 1000] * 50, b"")
@@ -337,7 +339,7 @@ def test_chunks_for_a_client_that_does_not_read_stay_in_their_queue(
 
 
 def test_another_client_may_answer(harness: Harness, client: Peer, worker: Worker) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     worker.answer(OK)
     second = Worker(harness)
@@ -349,7 +351,7 @@ def test_another_client_may_answer(harness: Harness, client: Peer, worker: Worke
 def test_responses_to_a_disconnected_client_are_dropped(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     client.drop()
     worker.answer(OK, b"body", b"")
@@ -360,16 +362,16 @@ def test_a_blocked_request_is_withdrawn_with_its_client(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     harness.limit(ADDRESS, DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    client.put(GET)
+    client.send_bytes(GET)
     for _ in range(3):
         requester = harness.request()
-        requester.put(GET)
+        requester.send_bytes(GET)
         requester.drop()
     destination = harness.find(ADDRESS)
     assert destination is not None
     assert not destination.parked
     waiting = harness.request()
-    waiting.put(GET)
+    waiting.send_bytes(GET)
     worker.take()
     worker.answer(OK, b"first", b"")
     worker.take()
@@ -381,9 +383,9 @@ def test_a_blocked_request_is_withdrawn_with_its_client(
 def test_a_blocked_request_fails_if_its_queue_is_deleted() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit(ADDRESS, DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    harness.request().put(GET)
+    harness.request().send_bytes(GET)
     blocked = harness.request()
-    blocked.put(GET)
+    blocked.send_bytes(GET)
     assert blocked.open
     destination = harness.find(ADDRESS)
     assert destination is not None
@@ -396,7 +398,7 @@ def test_a_blocked_request_fails_if_its_queue_is_deleted() -> None:
 
 
 def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker: Worker) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     harness.broker.remove(harness.broker.destinations.queue(worker.reply.decode()), force=True)
     harness.run_event_loop()
@@ -407,9 +409,9 @@ def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker:
 def test_shutdown_sends_an_error_unless_the_response_has_begun(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
-    client.put(GET)
+    client.send_bytes(GET)
     unfinished, idle = harness.request(), harness.request()
-    unfinished.put(GET[:5])
+    unfinished.send_bytes(GET[:5])
     worker.take()
     worker.answer(OK)
     client.got()
@@ -425,7 +427,7 @@ def test_shutdown_sends_an_error_unless_the_response_has_begun(
 def test_refusals_of_the_broker_are_answered_with_500() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     client = harness.request()
-    client.put(GET)
+    client.send_bytes(GET)
     assert b"does not exist" in client.got()
     client.drop()
     assert not harness.broker.destinations
@@ -486,7 +488,7 @@ def test_a_request_is_read_the_same_way_however_it_is_cut(data: bytes, cuts: lis
 def test_any_reply_makes_one_well_formed_head(reply: bytes) -> None:
     harness = Harness()
     client, worker = harness.request(), Worker(harness)
-    client.put(GET)
+    client.send_bytes(GET)
     worker.take()
     worker.answer(reply)
     head, _, _ = client.got().partition(b"\r\n\r\n")

@@ -44,7 +44,7 @@ def test_the_matrix(harness: Harness, command: bytes, needs: Operation, has: Ope
 
 def test_a_ready_is_refused_for_any_of_its_addresses(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: consume"))
-    harness.connect().put(b"> 1 9 a\r\nx\r\n")
+    harness.connect().send_bytes(b"> 1 9 a\r\nx\r\n")
     assert peer.ask(b"< 9 a b\r\n") == b"- anna may not consume 'b'\r\n"
     assert harness.bodies("a") == [b"x"]
     assert harness.find("b") is None
@@ -53,11 +53,11 @@ def test_a_ready_is_refused_for_any_of_its_addresses(harness: Harness) -> None:
 def test_a_service_answers_without_a_permission_for_reply_addresses(harness: Harness) -> None:
     client = harness.connect(access=RecordedAccess("service: produce"))
     service = harness.connect(access=RecordedAccess("service: consume", name="bert"))
-    service.put(b"< 9 service\r\n")
-    client.put(b"? 4 9 service\r\nping\r\n")
+    service.send_bytes(b"< 9 service\r\n")
+    client.send_bytes(b"? 4 9 service\r\nping\r\n")
     ((_, _, (_, reply), body),) = service.frames()
     assert body == b"ping"
-    service.put(b"> 4 9 %b\r\npong\r\n" % reply)
+    service.send_bytes(b"> 4 9 %b\r\npong\r\n" % reply)
     assert client.bodies() == [b"pong"]
 
 
@@ -69,14 +69,14 @@ def test_a_name_that_only_looks_like_a_reply_address_is_not_one(harness: Harness
 
 def test_messages_sent_before_a_refused_command_are_kept(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: produce"))
-    peer.put(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n> 1 9 a\r\n3\r\n")
+    peer.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n> 1 9 a\r\n3\r\n")
     assert not peer.open
     assert harness.bodies("a") == [b"1"]
 
 
 def test_the_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("q: consume"))
-    peer.put(b"< 0 q\r\n")
+    peer.send_bytes(b"< 0 q\r\n")
     assert b"may not produce" in peer.ask(b"> 1 9 q\r\nx\r\n")
 
 
@@ -85,9 +85,9 @@ REQUEST = b"GET /x HTTP/1.0\r\nHost: h\r\n\r\n"
 
 def test_the_gateway_forwards_for_who_may_produce(harness: Harness) -> None:
     service = harness.connect()
-    service.put(b"< 9 msglite.httpRequests\r\n")
+    service.send_bytes(b"< 9 msglite.httpRequests\r\n")
     peer = harness.request(RecordedAccess("msglite.*: produce"))
-    peer.put(REQUEST)
+    peer.send_bytes(REQUEST)
     ((_, _, _, body),) = service.frames()
     assert json.loads(body)["url"] == "/x"
     assert peer.open

@@ -49,23 +49,23 @@ def test_the_conversation_of_the_protocol_page(client: Peer) -> None:
 def test_a_message_is_handed_to_who_waits_the_longest(harness: Harness, client: Peer) -> None:
     waiting = [harness.connect() for _ in range(3)]
     for peer in waiting:
-        peer.put(b"< 60 a\r\n")
-    client.put(b"> 1 9 a\r\n1\r\n")
+        peer.send_bytes(b"< 60 a\r\n")
+    client.send_bytes(b"> 1 9 a\r\n1\r\n")
     assert [peer.got() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"", b""]
-    waiting[0].put(b"< 60 a\r\n")
-    client.put(b"> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n> 1 9 a\r\n4\r\n")
+    waiting[0].send_bytes(b"< 60 a\r\n")
+    client.send_bytes(b"> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n> 1 9 a\r\n4\r\n")
     assert [peer.got()[-3:-2] for peer in waiting] == [b"4", b"2", b"3"]
 
 
 def test_a_ready_gets_one_message_however_many_there_are(client: Peer) -> None:
-    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
+    client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
     assert client.ask(b"< 9 a\r\n") == b"> 1 9 a\r\n1\r\n"
     client.harness.run_event_loop(60_000)
     assert client.got() == b""
 
 
 def test_addresses_are_tried_in_the_order_listed(client: Peer) -> None:
-    client.put(b"> 5 9 a\r\nolder\r\n> 5 9 b\r\nnewer\r\n")
+    client.send_bytes(b"> 5 9 a\r\nolder\r\n> 5 9 b\r\nnewer\r\n")
     assert client.ask(b"< 9 none b a\r\n") == b"> 5 9 b\r\nnewer\r\n"
     assert client.ask(b"< 9 none b a\r\n") == b"> 5 9 a\r\nolder\r\n"
 
@@ -74,24 +74,24 @@ def test_the_first_message_takes_the_client_out_of_all_lines(
     harness: Harness, client: Peer
 ) -> None:
     reader, other = harness.connect(), harness.connect()
-    reader.put(b"< 60 a b c d e f g h\r\n")
-    other.put(b"< 60 h\r\n")
-    client.put(b"> 0 9 c\r\n> 0 9 h\r\n")
+    reader.send_bytes(b"< 60 a b c d e f g h\r\n")
+    other.send_bytes(b"< 60 h\r\n")
+    client.send_bytes(b"> 0 9 c\r\n> 0 9 h\r\n")
     assert (reader.got(), other.got()) == (b"> 0 9 c\r\n", b"> 0 9 h\r\n")
-    client.put(b"> 0 9 a\r\n")
+    client.send_bytes(b"> 0 9 a\r\n")
     assert reader.got() == b""
     assert reader.ask(b"< 60 a b c d e f g h\r\n") == b"> 0 9 a\r\n"
 
 
 def test_the_same_address_twice_is_harmless(client: Peer, worker: Peer) -> None:
-    worker.put(b"< 60 a a b a\r\n")
-    client.put(b"> 0 9 a\r\n> 0 9 a\r\n")
+    worker.send_bytes(b"< 60 a a b a\r\n")
+    client.send_bytes(b"> 0 9 a\r\n> 0 9 a\r\n")
     assert worker.got() == b"> 0 9 a\r\n"
     assert worker.ask(b"< 60 b a a\r\n") == b"> 0 9 a\r\n"
 
 
 def test_names_are_bytes_and_case_counts(client: Peer) -> None:
-    client.put(b"> 0 9 \xff\0\xc2\xa0\r\n> 0 9 A\r\n")
+    client.send_bytes(b"> 0 9 \xff\0\xc2\xa0\r\n> 0 9 A\r\n")
     assert client.ask(b"< 0 a\r\n") == b"*\r\n"
     assert client.ask(b"< 0 \xff\0\xc2\xa0\r\n") == b"> 0 9 \xff\0\xc2\xa0\r\n"
 
@@ -99,7 +99,7 @@ def test_names_are_bytes_and_case_counts(client: Peer) -> None:
 def test_body_and_reply_address_come_out_as_they_went_in(client: Peer) -> None:
     for size in (0, 1, 5000, 300_000):
         command = wire.encode_message(7, b"a", b"\r\n\0\xff" * (size // 4 + 1), b"back")
-        client.put(command)
+        client.send_bytes(command)
         assert client.ask(b"< 0 a\r\n") == command
 
 
@@ -111,29 +111,29 @@ def test_the_perl_clients_trailing_blank_and_bare_line_feeds(client: Peer) -> No
 
 
 def test_a_ready_times_out_exactly_and_is_no_longer_ready(harness: Harness, client: Peer) -> None:
-    client.put(b"< 2 a b\r\n")
+    client.send_bytes(b"< 2 a b\r\n")
     harness.run_event_loop(1999)
     assert client.got() == b""
     harness.run_event_loop(1)
     assert client.got() == b"*\r\n"
-    harness.connect().put(b"> 0 9 a\r\n> 0 9 b\r\n")
+    harness.connect().send_bytes(b"> 0 9 a\r\n> 0 9 b\r\n")
     assert client.got() == b""
     assert client.ask(b"< 9 b\r\n") == b"> 0 9 b\r\n"
 
 
 def test_each_ready_has_its_own_time(harness: Harness, client: Peer, worker: Peer) -> None:
-    worker.put(b"< 10 a\r\n")
+    worker.send_bytes(b"< 10 a\r\n")
     harness.run_event_loop(9_000)
-    client.put(b"> 0 9 a\r\n")
-    worker.put(b"< 10 a\r\n")
+    client.send_bytes(b"> 0 9 a\r\n")
+    worker.send_bytes(b"< 10 a\r\n")
     assert worker.got() == b"> 0 9 a\r\n"
     harness.run_event_loop(9_999)
     assert worker.got() == b"", "timed out by the alarm of the ready before"
     harness.run_event_loop(1)
     assert worker.got() == b"*\r\n"
-    worker.put(b"< 100 a\r\n")
-    client.put(b"> 0 9 a\r\n")
-    worker.put(b"< 1 a\r\n")
+    worker.send_bytes(b"< 100 a\r\n")
+    client.send_bytes(b"> 0 9 a\r\n")
+    worker.send_bytes(b"< 1 a\r\n")
     worker.got()
     harness.run_event_loop(1000)
     assert worker.got() == b"*\r\n", "the alarm of the ready before was too late for this one"
@@ -145,12 +145,12 @@ def test_ready_0_takes_what_is_there_or_times_out_at_once(client: Peer) -> None:
 
 
 def test_message_0_is_for_who_waits_already(harness: Harness, client: Peer) -> None:
-    client.put(b"> 0 0 a\r\n> 0 -1 a\r\n")
+    client.send_bytes(b"> 0 0 a\r\n> 0 -1 a\r\n")
     assert client.ask(b"< 0 a\r\n") == b"*\r\n"
     waiting = [harness.connect() for _ in range(2)]
     for peer in waiting:
-        peer.put(b"< 9 a\r\n")
-    client.put(b"> 1 9 a\r\n1\r\n> 1 0 a\r\n2\r\n> 1 0 a\r\n3\r\n")
+        peer.send_bytes(b"< 9 a\r\n")
+    client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 0 a\r\n2\r\n> 1 0 a\r\n3\r\n")
     assert [peer.got() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"> 1 0 a\r\n2\r\n"]
     assert client.ask(b"< 0 a\r\n") == b"*\r\n"
 
@@ -158,24 +158,24 @@ def test_message_0_is_for_who_waits_already(harness: Harness, client: Peer) -> N
 def test_a_message_lives_for_its_timeout_and_shows_it_unchanged(
     harness: Harness, client: Peer
 ) -> None:
-    client.put(b"> 0 5 a\r\n> 0 9 a\r\n")
+    client.send_bytes(b"> 0 5 a\r\n> 0 9 a\r\n")
     harness.run_event_loop(4_999)
     assert client.ask(b"< 0 a\r\n") == b"> 0 5 a\r\n"
-    client.put(b"> 0 5 b\r\n> 0 9 b\r\n")
+    client.send_bytes(b"> 0 5 b\r\n> 0 9 b\r\n")
     harness.run_event_loop(5_000)
     assert client.ask(b"< 0 b\r\n") == b"> 0 9 b\r\n"
 
 
 @pytest.mark.parametrize("seconds", [10**9, 7_400_000_000, 10**10, 2**53, 2**63 - 1])
 def test_large_timeouts_do_not_wrap(harness: Harness, client: Peer, seconds: int) -> None:
-    client.put(b"> 0 %d a\r\n" % seconds)
+    client.send_bytes(b"> 0 %d a\r\n" % seconds)
     harness.run_event_loop(10**9)
     assert client.ask(b"< 0 a\r\n") == b"> 0 %d a\r\n" % seconds
-    client.put(b"< %d a\r\n" % seconds)
+    client.send_bytes(b"< %d a\r\n" % seconds)
     for _ in range(40):
         harness.run_event_loop(86_400_000)
     assert client.got() == b""
-    harness.connect().put(b"> 0 1 a\r\n")
+    harness.connect().send_bytes(b"> 0 1 a\r\n")
     assert client.got() == b"> 0 1 a\r\n"
 
 
@@ -183,21 +183,21 @@ def test_large_timeouts_do_not_wrap(harness: Harness, client: Peer, seconds: int
 
 
 def test_a_waiting_ready_holds_up_all_behind_it(harness: Harness, client: Peer) -> None:
-    client.put(b"< 5 a\r\n> 1 9 b\r\nx\r\n< 5 c\r\n")
-    client.put(b"< 0 d\r\n.\r\n> 0 9 b\r\n")
+    client.send_bytes(b"< 5 a\r\n> 1 9 b\r\nx\r\n< 5 c\r\n")
+    client.send_bytes(b"< 0 d\r\n.\r\n> 0 9 b\r\n")
     assert harness.bodies("b") == []
     harness.run_event_loop(5000)
     assert client.got() == b"*\r\n"
     assert harness.bodies("b") == [b"x"]
-    harness.connect().put(b"> 0 9 c\r\n")
+    harness.connect().send_bytes(b"> 0 9 c\r\n")
     assert client.got() == b"> 0 9 c\r\n*\r\n"
     assert not client.open
     assert harness.bodies("b") == [b"x"], "commands behind a quit were carried out"
 
 
 def test_many_ready_commands_at_once_are_answered_in_order(client: Peer) -> None:
-    client.put(b"".join(b"> %d 9 a\r\n%d\r\n" % (len(b"%d" % n), n) for n in range(3000)))
-    client.put(b"< 9 a\r\n" * 3000)
+    client.send_bytes(b"".join(b"> %d 9 a\r\n%d\r\n" % (len(b"%d" % n), n) for n in range(3000)))
+    client.send_bytes(b"< 9 a\r\n" * 3000)
     decoder = wire.Decoder(kinds=wire.FROM_SERVER)
     assert [frame[3] for frame in decoder.feed(client.got())] == [b"%d" % n for n in range(3000)]
 
@@ -205,30 +205,30 @@ def test_many_ready_commands_at_once_are_answered_in_order(client: Peer) -> None
 def test_a_chain_of_sessions_that_wake_each_other(harness: Harness) -> None:
     count = 300
     for n in range(count):
-        harness.connect().put(b"< 99 c%d\r\n> 0 0 c%d\r\n" % (n, n + 1))
+        harness.connect().send_bytes(b"< 99 c%d\r\n> 0 0 c%d\r\n" % (n, n + 1))
     end = harness.connect()
-    end.put(b"< 99 c%d\r\n" % count)
-    harness.connect().put(b"> 0 9 c0\r\n")
+    end.send_bytes(b"< 99 c%d\r\n" % count)
+    harness.connect().send_bytes(b"> 0 9 c0\r\n")
     assert end.got() == b"> 0 0 c%d\r\n" % count
 
 
 def test_what_was_held_up_by_output_reaches_others_at_once(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
-    harness.connect().put(wire.encode_message(9, b"a", bytes(300_000)))
+    harness.connect().send_bytes(wire.encode_message(9, b"a", bytes(300_000)))
     client.transport.stalled = True
-    client.put(b"< 60 a\r\n> 1 9 b\r\nx\r\n")
-    worker.put(b"< 60 b\r\n")
+    client.send_bytes(b"< 60 a\r\n> 1 9 b\r\nx\r\n")
+    worker.send_bytes(b"< 60 b\r\n")
     client.transport.stalled = False
     harness.run_event_loop()
     assert worker.got() == b"> 1 9 b\r\nx\r\n"
 
 
 def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, client: Peer) -> None:
-    client.put(b"< 5 a\r\n" + b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
+    client.send_bytes(b"< 5 a\r\n" + b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
     assert not client.transport.paused
     for _ in range(300):
-        client.put(b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
+        client.send_bytes(b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
     assert client.transport.paused
     harness.run_event_loop(5000)
     assert not client.transport.paused
@@ -238,9 +238,9 @@ def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, clien
 
 def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client: Peer) -> None:
     for _ in range(20):
-        harness.connect().put(wire.encode_message(9, b"a", bytes(100_000)))
+        harness.connect().send_bytes(wire.encode_message(9, b"a", bytes(100_000)))
     client.transport.stalled = True
-    client.put(b"< 9 a\r\n" * 20)
+    client.send_bytes(b"< 9 a\r\n" * 20)
     client.stop_reading()
     assert len(client.got()) < 400_000
     other = harness.connect()
@@ -257,9 +257,9 @@ def test_a_message_that_the_client_reads_late_is_not_delivered_twice(
 ) -> None:
     harness.limit("a", DestinationSettings(ack_timeout=1000))
     client.transport.stalled = True
-    client.put(b"< 60 a\r\n")
-    harness.connect().put(b"> 1 60 a\r\n1\r\n")
-    worker.put(b"< 60 a\r\n")
+    client.send_bytes(b"< 60 a\r\n")
+    harness.connect().send_bytes(b"> 1 60 a\r\n1\r\n")
+    worker.send_bytes(b"< 60 a\r\n")
     harness.run_event_loop(5000)
     assert worker.got() == b""
     client.transport.stalled = False
@@ -271,9 +271,9 @@ def test_a_message_that_the_client_reads_late_is_not_delivered_twice(
 def test_long_reply_addresses_count_as_output_too(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
     for _ in range(20):
-        sender.put(wire.encode_message(9, b"a", b"", b"r" * 60_000))
+        sender.send_bytes(wire.encode_message(9, b"a", b"", b"r" * 60_000))
     client.transport.stalled = True
-    client.put(b"< 9 a\r\n" * 20)
+    client.send_bytes(b"< 9 a\r\n" * 20)
     assert len(client.got()) < 400_000
 
 
@@ -281,13 +281,13 @@ def test_long_reply_addresses_count_as_output_too(harness: Harness, client: Peer
 
 
 def test_a_query_and_its_reply(harness: Harness, client: Peer, worker: Peer) -> None:
-    worker.put(b"< 60 oven\r\n")
-    client.put(b"? 4 7 oven\r\nhot?\r\n")
+    worker.send_bytes(b"< 60 oven\r\n")
+    client.send_bytes(b"? 4 7 oven\r\nhot?\r\n")
     request = worker.got()
     address = reply_address(request)
     assert request == b"> 4 7 oven %b\r\nhot?\r\n" % address
     assert re.fullmatch(rb"%X\.1[0-9A-F]{24}" % 1_700_000_000, address)
-    worker.put(b"> 3 5 %b\r\n220\r\n< 60 oven\r\n" % address)
+    worker.send_bytes(b"> 3 5 %b\r\n220\r\n< 60 oven\r\n" % address)
     assert client.got() == b"> 3 5 %b\r\n220\r\n" % address
     assert harness.find(address.decode()) is None
 
@@ -305,12 +305,12 @@ def test_reply_addresses_cannot_be_guessed_from_earlier_ones(harness: Harness) -
 def test_a_query_without_body_needs_no_line_break_but_may_have_one(
     client: Peer, worker: Peer
 ) -> None:
-    client.put(b"? 0 1 a\r\n\r\n")
+    client.send_bytes(b"? 0 1 a\r\n\r\n")
     assert worker.ask(b"< 0 a\r\n")[:8] == b"> 0 1 a "
 
 
 def test_a_query_times_out_like_a_ready(harness: Harness, client: Peer) -> None:
-    client.put(b"? 0 3 unanswered\r\n")
+    client.send_bytes(b"? 0 3 unanswered\r\n")
     harness.run_event_loop(2999)
     assert client.got() == b""
     harness.run_event_loop(1)
@@ -321,12 +321,12 @@ def test_a_query_times_out_like_a_ready(harness: Harness, client: Peer) -> None:
 
 def test_surplus_and_late_replies_are_dropped(harness: Harness, client: Peer, worker: Peer) -> None:
     for seconds, replies in ((9, 2), (1, 0)):
-        client.put(b"? 0 %d oven\r\n" % seconds)
+        client.send_bytes(b"? 0 %d oven\r\n" % seconds)
         address = reply_address(worker.ask(b"< 0 oven\r\n"))
-        worker.put(b"> 0 60 %b\r\n" % address * replies)
+        worker.send_bytes(b"> 0 60 %b\r\n" % address * replies)
         harness.run_event_loop(1000)
         client.got()
-        worker.put(b"> 0 60 %b\r\n" % address * 2)
+        worker.send_bytes(b"> 0 60 %b\r\n" % address * 2)
         assert harness.find(address.decode()) is None
         assert worker.ask(b"< 0 %b\r\n" % address) == b"*\r\n"
 
@@ -336,9 +336,9 @@ def test_a_ready_for_a_reply_address_whose_request_is_over_creates_no_queue(
 ) -> None:
     content = harness.replies.create(harness.broker, harness.replies, None)  # as the gateway does
     ready = b"< 9 %b\r\n" % content.name.encode()
-    worker.put(ready)
+    worker.send_bytes(ready)
     harness.broker.remove(content, force=True)
-    client.put(ready)
+    client.send_bytes(ready)
     harness.run_event_loop(9000)
     assert client.got() == worker.got() == b"*\r\n"
     assert not harness.broker.destinations
@@ -351,16 +351,16 @@ def test_an_address_that_looks_like_a_reply_but_was_never_given_is_an_ordinary_o
     prefix = b"%X." % 1_700_000_000
     for name in (prefix + b"FFFF", prefix + b"1f", prefix + b"01", prefix, b"0.1"):
         command = b"> 0 9 %b\r\n" % name
-        client.put(command)
+        client.send_bytes(command)
         assert client.ask(b"< 0 %b\r\n" % name) == command
 
 
 def test_pipelined_queries_are_answered_in_order(harness: Harness, client: Peer) -> None:
     worker = harness.connect()
-    client.put(b"? 1 9 a\r\n1\r\n? 1 9 a\r\n2\r\n< 0 a\r\n")
+    client.send_bytes(b"? 1 9 a\r\n1\r\n? 1 9 a\r\n2\r\n< 0 a\r\n")
     for number in (b"1", b"2"):
         request = worker.ask(b"< 0 a\r\n")
-        worker.put(b"> 1 9 %b\r\n%b\r\n" % (reply_address(request), request[-3:-2]))
+        worker.send_bytes(b"> 1 9 %b\r\n%b\r\n" % (reply_address(request), request[-3:-2]))
         assert number in client.transport.written
     assert [line[-1:] for line in client.got().split(b"\r\n")[1::2]] == [b"1", b"2", b""]
 
@@ -368,22 +368,22 @@ def test_pipelined_queries_are_answered_in_order(harness: Harness, client: Peer)
 def test_only_the_requester_may_wait_on_a_reply_address(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
-    client.put(b"? 0 5 a\r\n")
+    client.send_bytes(b"? 0 5 a\r\n")
     address = reply_address(worker.ask(b"< 0 a\r\n"))
     thief = harness.connect()
     assert thief.ask(b"< 9 %b\r\n" % address).startswith(b"- %b is temporary" % address)
     assert not thief.open
-    worker.put(b"> 1 5 %b\r\n1\r\n" % address)
+    worker.send_bytes(b"> 1 5 %b\r\n1\r\n" % address)
     assert client.got() == b"> 1 5 %b\r\n1\r\n" % address
 
 
 def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
-    client.put(b"? 0 60 a\r\n")
+    client.send_bytes(b"? 0 60 a\r\n")
     client.drop()
     address = reply_address(worker.ask(b"< 0 a\r\n"))
-    worker.put(b"> 0 60 %b\r\n" % address)
+    worker.send_bytes(b"> 0 60 %b\r\n" % address)
     assert list(map(str, harness.broker.destinations)) == ["a"]
 
 
@@ -391,9 +391,9 @@ def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
 
 
 def test_a_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer) -> None:
-    harness.connect().put(b"> 1 9 a\r\nx\r\n")
+    harness.connect().send_bytes(b"> 1 9 a\r\nx\r\n")
     client.transport.stalled = True
-    client.put(b"< 0 a\r\n")
+    client.send_bytes(b"< 0 a\r\n")
     assert harness.bodies("a") == [b"x"]
     client.transport.stalled = False
     harness.run_event_loop()
@@ -404,9 +404,9 @@ def test_a_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer
 
 def test_unsent_messages_return_to_the_head_of_the_queue(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
-    sender.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
+    sender.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
     client.transport.stalled = True
-    client.put(b"< 0 a\r\n< 0 b\r\n")
+    client.send_bytes(b"< 0 a\r\n< 0 b\r\n")
     assert harness.bodies("b") == [b"3"]
     client.drop()
     other = harness.connect()
@@ -418,7 +418,7 @@ def test_unsent_messages_return_to_the_head_of_the_queue(harness: Harness, clien
 def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
     harness: Harness, client: Peer
 ) -> None:
-    harness.connect().put(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n")
+    harness.connect().send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n")
     assert client.ask(b"< 0 a\r\n< 0 b\r\n< 0 a b\r\n") == b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n*\r\n"
     assert harness.broker.destinations.queue("a").consumers == 1
 
@@ -426,34 +426,34 @@ def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
 def test_a_disconnected_client_waits_at_no_queue(harness: Harness, client: Peer) -> None:
     for leave in ("drop", "end"):
         consumer = harness.connect()
-        consumer.put(b"< 60 a b\r\n")
+        consumer.send_bytes(b"< 60 a b\r\n")
         if leave == "drop":
             consumer.drop()
         else:
             consumer.end()
-        client.put(b"> 1 9 b\r\nx\r\n")
+        client.send_bytes(b"> 1 9 b\r\nx\r\n")
         assert harness.bodies("b") == [b"x"], leave
         assert client.ask(b"< 0 b\r\n") == b"> 1 9 b\r\nx\r\n"
 
 
 def test_half_close_answers_what_can_be_answered_at_once(harness: Harness, client: Peer) -> None:
-    client.put(b"> 5 1 a\r\nhello\r\n< 1 a\r\n")
+    client.send_bytes(b"> 5 1 a\r\nhello\r\n< 1 a\r\n")
     client.end()
     assert client.got() == b"> 5 1 a\r\nhello\r\n"
     assert client.transport.close_reason == ""
     other = harness.connect()
-    other.put(b"< 9 a\r\n> 0 9 b\r\n? 0 9 b\r\n< 9 b\r\n")
+    other.send_bytes(b"< 9 a\r\n> 0 9 b\r\n? 0 9 b\r\n< 9 b\r\n")
     other.end()
     assert other.got() == b"*\r\n*\r\n> 0 9 b\r\n"
     assert not other.open
 
 
 def test_end_of_input_within_a_command_is_an_error(client: Peer, worker: Peer) -> None:
-    client.put(b"> 5 1 a\r\nhel")
+    client.send_bytes(b"> 5 1 a\r\nhel")
     client.end()
     assert client.got() == b"- the input ends within a command\r\n"
     assert not client.open
-    worker.put(b" \r")
+    worker.send_bytes(b" \r")
     worker.end()
     assert worker.got() == b""
 
@@ -461,7 +461,7 @@ def test_end_of_input_within_a_command_is_an_error(client: Peer, worker: Peer) -
 def test_messages_received_from_a_client_that_broke_off_are_kept(
     harness: Harness, client: Peer
 ) -> None:
-    client.put(b"< 60 a\r\n> 1 9 b\r\n1\r\n? 0 9 b\r\n> 1 9 b\r\n2\r\n.\r\n> 1 9 b\r\n3\r\n")
+    client.send_bytes(b"< 60 a\r\n> 1 9 b\r\n1\r\n? 0 9 b\r\n> 1 9 b\r\n2\r\n.\r\n> 1 9 b\r\n3\r\n")
     client.drop()
     assert harness.bodies("b")[:2] == [b"1", b"2"]
 
@@ -474,11 +474,11 @@ def test_quit_is_not_answered_and_nothing_behind_it_is_done(harness: Harness, cl
 
 
 def test_shutdown_closes_without_a_word_and_loses_nothing(harness: Harness, client: Peer) -> None:
-    client.put(b"< 60 a\r\n? 0 60 a\r\n")
+    client.send_bytes(b"< 60 a\r\n? 0 60 a\r\n")
     client.session.disconnect("the broker stops", stopping=True)
     client.session.disconnect("the broker stops", stopping=True)
     assert (client.got(), client.open) == (b"", False)
-    harness.connect().put(b"> 1 9 a\r\nx\r\n")
+    harness.connect().send_bytes(b"> 1 9 a\r\nx\r\n")
     client.drop()
     assert harness.bodies("a") == [b"x"]
 
@@ -494,7 +494,7 @@ def test_shutdown_resets_a_connection_with_messages_that_wait(
     harness: Harness, client: Peer, commands: bytes
 ) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    client.put(commands)
+    client.send_bytes(commands)
     harness.broker.stop()
     for _ in range(2):
         client.session.disconnect("the broker stops", stopping=True)
@@ -504,7 +504,7 @@ def test_shutdown_resets_a_connection_with_messages_that_wait(
 
 def test_an_administrator_refuses_a_message_that_waits(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
+    client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
     client.session.disconnect("enough")
     assert client.got() == b"- enough\r\n"
     client.drop()
@@ -551,20 +551,20 @@ def test_bad_data_is_one_error_line_then_the_end(
 
 
 def test_an_error_waits_for_its_turn(harness: Harness, client: Peer) -> None:
-    client.put(b"< 3 a\r\nbad\r\n")
+    client.send_bytes(b"< 3 a\r\nbad\r\n")
     assert client.open
     harness.run_event_loop(3000)
     assert client.got().startswith(b"*\r\n- unknown command 'bad'")
     other = harness.connect()
-    other.put(b"< 3 a\r\nbad\r\n")
-    harness.connect().put(b"> 0 9 a\r\n")
+    other.send_bytes(b"< 3 a\r\nbad\r\n")
+    harness.connect().send_bytes(b"> 0 9 a\r\n")
     assert other.got().startswith(b"> 0 9 a\r\n- unknown")
 
 
 def test_an_error_after_much_output_is_not_forgotten(harness: Harness, client: Peer) -> None:
-    harness.connect().put(wire.encode_message(9, b"a", bytes(300_000)))
+    harness.connect().send_bytes(wire.encode_message(9, b"a", bytes(300_000)))
     client.transport.stalled = True
-    client.put(b"< 0 a\r\nbad\r\n")
+    client.send_bytes(b"< 0 a\r\nbad\r\n")
     assert client.open
     client.transport.stalled = False
     harness.run_event_loop()
@@ -598,7 +598,7 @@ def test_polling_an_unknown_address_creates_no_queue(harness: Harness, client: P
     assert client.ask(b"> 1 9 a\r\nx\r\n< 0 b a\r\n< 0 b a\r\n") == b"> 1 9 a\r\nx\r\n*\r\n"
     assert [address.name for address in harness.broker.destinations] == ["a"]
     other = harness.connect()
-    other.put(b"> 1 9 b\r\ny\r\n")
+    other.send_bytes(b"> 1 9 b\r\ny\r\n")
     assert client.ask(b"< 0 b a\r\n") == b"> 1 9 b\r\ny\r\n"
 
 
@@ -611,7 +611,7 @@ def test_a_full_queue_is_an_error(harness: Harness, client: Peer) -> None:
 
 def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n< 0 none\r\n")
+    client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n< 0 none\r\n")
     assert harness.bodies("a") == [b"1"]
     assert client.session.buffered > 1
     other = harness.connect()
@@ -619,7 +619,7 @@ def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client:
     assert client.got() == b""
     assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n2\r\n"
     assert client.got() == b"*\r\n"
-    client.put(b"> 1 9 a\r\n4\r\n> 1 9 a\r\n5\r\n")
+    client.send_bytes(b"> 1 9 a\r\n4\r\n> 1 9 a\r\n5\r\n")
     client.drop()
     for body in (b"3", b"4", b"5"):
         assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n%b\r\n" % body
@@ -627,19 +627,19 @@ def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client:
 
 def test_a_blocked_query_still_times_out(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    client.put(b"> 1 9 a\r\n1\r\n")
-    client.put(b"? 1000 2 a\r\n%b\r\n" % bytes(1000))
+    client.send_bytes(b"> 1 9 a\r\n1\r\n")
+    client.send_bytes(b"? 1000 2 a\r\n%b\r\n" % bytes(1000))
     assert client.session.buffered == 1000
-    client.put(b"< 0 b\r\n")
+    client.send_bytes(b"< 0 b\r\n")
     harness.run_event_loop(2000)
     assert client.got() == b"*\r\n"
-    harness.connect().put(b"< 0 a\r\n")
+    harness.connect().send_bytes(b"< 0 a\r\n")
     assert client.got() == b"*\r\n"
 
 
 def test_an_exclusive_queue_that_is_taken_is_an_error(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_consumers=1))
-    client.put(b"< 9 a\r\n")
+    client.send_bytes(b"< 9 a\r\n")
     other = harness.connect()
     assert other.ask(b"< 9 b a\r\n").startswith(b"- a: it has 1 consumers")
     other.drop()
@@ -648,12 +648,12 @@ def test_an_exclusive_queue_that_is_taken_is_an_error(harness: Harness, client: 
 
 def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: Peer) -> None:
     for address in ("a", "b"):
-        client.put(b"< 60 a b\r\n")
+        client.send_bytes(b"< 60 a b\r\n")
         queue = harness.find(address)
         assert queue is not None
         harness.broker.remove(queue, force=True)
         sender = harness.connect()
-        sender.put(b"> 0 9 %b\r\n" % address.encode())
+        sender.send_bytes(b"> 0 9 %b\r\n" % address.encode())
         assert client.got() == b"> 0 9 %b\r\n" % address.encode()
         harness.broker.remove(harness.broker.destinations.queue(address), force=True)
     assert client.ask(b"> 0 9 b\r\n< 0 a b\r\n") == b"> 0 9 b\r\n"
@@ -662,9 +662,9 @@ def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: 
 def test_removing_a_queue_keeps_its_consumers_in_the_order_of_other_queues(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
-    worker.put(b"< 60 a b\r\n")
+    worker.send_bytes(b"< 60 a b\r\n")
     harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
-    client.put(b"> 1 9 b\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
+    client.send_bytes(b"> 1 9 b\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
     assert worker.got() == b"> 1 9 b\r\n1\r\n"
     # and the order of the list holds again
     assert worker.ask(b"< 60 a b\r\n") == b"> 1 9 a\r\n2\r\n"
@@ -674,7 +674,7 @@ def test_a_removed_queue_that_may_not_be_created_again_is_an_error() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("a", DestinationSettings())
     client = harness.connect()
-    client.put(b"< 60 a\r\n")
+    client.send_bytes(b"< 60 a\r\n")
     harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
     assert client.got().startswith(b"- a does not exist")
     assert not client.open
@@ -684,7 +684,7 @@ def test_a_removed_queue_that_may_not_be_created_again_is_an_error_for_blocked_s
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client = harness.connect()
-    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n< 0 none\r\n")
+    client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n< 0 none\r\n")
     harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
     assert client.got() == b"- a has been removed, and another may not be created\r\n"
     assert not client.open
@@ -693,7 +693,7 @@ def test_a_removed_queue_that_may_not_be_created_again_is_an_error_for_blocked_s
 def test_a_query_whose_reply_address_is_removed_ends_in_time(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
-    client.put(b"? 0 9 a\r\n")
+    client.send_bytes(b"? 0 9 a\r\n")
     harness.broker.remove(
         harness.broker.destinations.queue(reply_address(worker.ask(b"< 0 a\r\n")).decode()),
         force=True,
@@ -709,7 +709,7 @@ def test_messages_of_a_broken_connection_that_wait_count_as_memory(harness: Harn
     client, consumer = harness.connect(), harness.connect()
     bodies = b"1", b"2", bytes(100_000)
     refused = wire.encode_message(9, b"b", b"too large") + wire.encode_message(9, b"c", b"behind")
-    client.put(b"".join(wire.encode_message(9, b"a", body) for body in bodies) + refused)
+    client.send_bytes(b"".join(wire.encode_message(9, b"a", body) for body in bodies) + refused)
     client.drop()
     assert harness.broker.memory > 100_000
     for body in bodies:
@@ -722,7 +722,7 @@ def test_messages_of_a_broken_connection_that_wait_count_as_memory(harness: Harn
 
 def test_sync_a_client_finds_what_it_has_just_sent(harness: Harness) -> None:
     client = harness.connect(Durability.SYNC)
-    client.put(b"> 1 9 a\r\nx\r\n< 0 a\r\n< 0 a\r\n")
+    client.send_bytes(b"> 1 9 a\r\nx\r\n< 0 a\r\n< 0 a\r\n")
     assert client.got() == b"> 1 9 a\r\nx\r\n*\r\n"
 
 
@@ -774,13 +774,13 @@ def test_messages_are_as_durable_as_the_listener_says(
     harness: Harness, durability: Durability
 ) -> None:
     client = harness.connect(durability)
-    client.put(b"> 1 9 a\r\nx\r\n? 0 9 a\r\n")
+    client.send_bytes(b"> 1 9 a\r\nx\r\n? 0 9 a\r\n")
     assert harness.broker.journal.stats().live == (2 if durability else 0)
     other = harness.connect(durability)
     other.ask(b"< 0 a\r\n")
     address = reply_address(other.ask(b"< 0 a\r\n"))
     assert harness.broker.journal.stats().live == 0, "settled only with the next turn"
-    other.put(b"> 1 9 %b\r\ny\r\n" % address)
+    other.send_bytes(b"> 1 9 %b\r\ny\r\n" % address)
     assert client.got() == b"> 1 9 %b\r\ny\r\n" % address
     assert Address(Kind.QUEUE, address.decode()) not in harness.broker.journal.addresses.values()
 
@@ -820,7 +820,7 @@ def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
 
 
 def test_what_comes_in_is_a_message_like_any_other(harness: Harness, client: Peer) -> None:
-    client.put(b"> 1 9 a back\r\nx\r\n")
+    client.send_bytes(b"> 1 9 a back\r\nx\r\n")
     (delivery,) = harness.broker.destinations.queue("a").queue.browse()
     message = delivery.message
     assert message is not None
@@ -833,13 +833,13 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
     """Else a client with Nagle's algorithm on keeps its next command back for 40 ms; and where a
     command waits or is answered, confirming by itself would only cost."""
     worker, sender = harness.connect(), harness.connect()
-    sender.put(b"> 1 60 a\r\nx\r\n")
+    sender.send_bytes(b"> 1 60 a\r\nx\r\n")
     assert sender.transport.quick_acks == 1
-    worker.put(b"< 60 a\r\n")
+    worker.send_bytes(b"< 60 a\r\n")
     assert worker.got() == b"> 1 60 a\r\nx\r\n"
-    worker.put(b"< 60 a\r\n")
+    worker.send_bytes(b"< 60 a\r\n")
     assert worker.transport.quick_acks == 0
-    sender.put(b"> 5 60 b\r\n")  # the body comes in the next segment
+    sender.send_bytes(b"> 5 60 b\r\n")  # the body comes in the next segment
     assert sender.transport.quick_acks == 2
 
 

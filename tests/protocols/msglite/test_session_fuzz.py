@@ -110,7 +110,7 @@ class Model(RuleBasedStateMachine):
         body = b"%d" % self.sent
         self.sent += 1
         self.clients[peer].commands.append(("send", timeout, (name,), body))
-        self.peers[peer].put(wire.encode_message(timeout, name, body))
+        self.peers[peer].send_bytes(wire.encode_message(timeout, name, body))
         self.compare()
 
     @rule(peer=peers, names=lists, timeout=st.integers(0, 5))
@@ -119,7 +119,7 @@ class Model(RuleBasedStateMachine):
             return  # one command behind a waiting one keeps the order within a turn obvious
         self.advance()
         self.clients[peer].commands.append(("ready", timeout, names, b""))
-        self.peers[peer].put(wire.encode_ready(timeout, names))
+        self.peers[peer].send_bytes(wire.encode_ready(timeout, names))
         self.compare()
 
     @rule(seconds=st.integers(1, 3))
@@ -203,7 +203,7 @@ def test_any_input_raises_nothing_and_leaves_nothing_behind(
     peers: list[Peer] = [harness.connect() for _ in range(3)]
     for (index, parts, then), milliseconds in script:
         peer = peers[index]
-        peer.put(b"".join(parts))
+        peer.send_bytes(b"".join(parts))
         if then == "end":
             peer.end()
         elif then == "drop":

@@ -70,13 +70,13 @@ class Peer(SessionPeer):
         self.decoder = wire.Decoder(kinds=wire.FROM_SERVER)
 
     def send(self, queue: bytes, *bodies: bytes, ttl: int = 0) -> None:
-        self.put(b"".join(wire.encode_send(queue, body, ttl) for body in bodies))
+        self.send_bytes(b"".join(wire.encode_send(queue, body, ttl) for body in bodies))
 
     def consume(self, queue: bytes, count: int) -> None:
-        self.put(wire.encode_consume(queue, count))
+        self.send_bytes(wire.encode_consume(queue, count))
 
     def acknowledge(self, frame: wire.Frame) -> None:
-        self.put(wire.encode_acknowledge(frame[1], frame[3]))
+        self.send_bytes(wire.encode_acknowledge(frame[1], frame[3]))
 
     def frames(self) -> list[wire.Frame]:
         """Dispatches since the last call."""

@@ -28,7 +28,7 @@ def harness() -> Harness:
 
 
 def send(peer: Peer, body: bytes, dispatch_version: int, ttl: int = 0) -> None:
-    peer.put(wire.encode_send(b"q", body, ttl, dispatch_version=dispatch_version))
+    peer.send_bytes(wire.encode_send(b"q", body, ttl, dispatch_version=dispatch_version))
 
 
 def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
@@ -77,7 +77,7 @@ def test_auto_dispatches_to_a_connection_in_the_form_of_its_first_send(
     send(other, b"1", 1)
     send(other, b"2", 2)
     peer = harness.connect("auto")
-    peer.put(wire.encode_send(b"elsewhere", b"", dispatch_version=dispatch_version))
+    peer.send_bytes(wire.encode_send(b"elsewhere", b"", dispatch_version=dispatch_version))
     peer.consume(b"q", 10)
     assert dispatched(peer) == [(header, b"1"), (header, b"2")]
 
@@ -87,11 +87,11 @@ def test_a_send_decides_for_the_subscription_that_exists(harness: Harness) -> No
     peer.consume(b"q", 10)
     send(other, b"before", 1)
     assert dispatched(peer) == [(THREE, b"before")]
-    peer.put(wire.encode_send(b"elsewhere", b"", 5))
+    peer.send_bytes(wire.encode_send(b"elsewhere", b"", 5))
     send(other, b"after", 1)
     assert dispatched(peer) == [(FOUR, b"after")]
     # later sends change nothing
-    peer.put(wire.encode_send(b"elsewhere", b"", dispatch_version=1))
+    peer.send_bytes(wire.encode_send(b"elsewhere", b"", dispatch_version=1))
     send(other, b"later", 1)
     assert dispatched(peer) == [(FOUR, b"later")]
 
@@ -125,7 +125,7 @@ def test_a_requeue_keeps_the_form(
     peer = harness.connect("auto")
     peer.consume(b"q", 1)
     [frame] = peer.frames()
-    peer.put(wire.encode_requeue(b"q", frame[3], 60))
+    peer.send_bytes(wire.encode_requeue(b"q", frame[3], 60))
     assert dispatched(peer) == [(header, b"1")]
 
 
@@ -166,7 +166,7 @@ def test_the_form_survives_restart_dead_lettering_and_redrive(tmp_path: Path) ->
     peer = harness.connect("auto")
     peer.consume(b"q", 10)
     for frame in peer.frames():
-        peer.put(wire.encode_dead_letter(b"q", frame[3]))
+        peer.send_bytes(wire.encode_dead_letter(b"q", frame[3]))
     peer.drop()
     assert consume(harness, b"q.dlq") == expected
     harness = harness.restart()

@@ -29,7 +29,7 @@ def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness
     peer.consume(b"jobs", 1)
     [frame] = peer.frames()
     set_level(harness, SpaceLevel.LOW)
-    peer.put(
+    peer.send_bytes(
         wire.encode_send(b"done", b"first")
         + wire.encode_acknowledge(frame[1], frame[3])
         + wire.encode_send(b"done", b"second")
@@ -48,7 +48,7 @@ def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness
 def test_probe_is_answered_only_when_the_sends_before_it_are_stored(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
-    peer.put(
+    peer.send_bytes(
         wire.encode_consume(PROBE + b"1", 1)
         + wire.encode_send(b"jobs", b"one")
         + wire.encode_send(PROBE + b"1", b"")
@@ -80,7 +80,7 @@ def test_all_probes_behind_waiting_sends_are_answered(harness: Harness) -> None:
 def test_sends_without_content_count_while_they_wait(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
-    peer.put(wire.encode_send(b"jobs", b"") * (phpmq_session.MAX_WAITING // 512 + 1))
+    peer.send_bytes(wire.encode_send(b"jobs", b"") * (phpmq_session.MAX_WAITING // 512 + 1))
     assert peer.transport.paused
 
 
@@ -153,7 +153,7 @@ def test_sends_that_waited_for_space_may_have_to_wait_for_their_queue(harness: H
     peer.send(b"queue", b"one", b"two", b"three")
     set_level(harness, SpaceLevel.ENOUGH)
     assert harness.bodies("queue") == [b"one"]
-    peer.put(wire.encode_send(b"queue", b"four"))
+    peer.send_bytes(wire.encode_send(b"queue", b"four"))
     reader = harness.connect()
     reader.consume(b"queue", 1)
     bodies = []

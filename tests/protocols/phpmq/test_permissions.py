@@ -59,7 +59,7 @@ def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Ope
     (frame,) = holder.frames()
     access = RecordedAccess(f"q:{has}")
     peer = harness.connect(access=access)
-    peer.put(frame_for(operation, frame[3]))
+    peer.send_bytes(frame_for(operation, frame[3]))
     if has is needs:
         assert peer.transport.open
         assert access.denials == []
@@ -92,7 +92,7 @@ def test_the_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
 def test_messages_sent_before_a_refused_send_are_kept(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: produce"))
     sends = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
-    peer.put(b"".join(wire.encode_send(queue, body) for queue, body in sends))
+    peer.send_bytes(b"".join(wire.encode_send(queue, body) for queue, body in sends))
     assert not peer.transport.open
     assert harness.bodies("a") == [b"1"]
     assert harness.find("b") is None
@@ -121,7 +121,7 @@ def terminal(harness: Harness, access: RecordedAccess) -> SessionPeer:
 
 
 def ask(peer: SessionPeer, command: str) -> str:
-    peer.put(command.encode() + b"\n")
+    peer.send_bytes(command.encode() + b"\n")
     return peer.transport.take_written().decode()
 
 

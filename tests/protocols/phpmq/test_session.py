@@ -99,14 +99,14 @@ def test_names_are_case_sensitive(harness: Harness) -> None:
 def test_packets_in_any_order(harness: Harness) -> None:
     peer = harness.connect()
     number = b"1".zfill(29)
-    peer.put(b"H0100102P02" + b"4".zfill(29) + b"bodyP01" + number + b"q")
-    peer.put(b"H0100202P04" + number + b"1P01" + number + b"q")
+    peer.send_bytes(b"H0100102P02" + b"4".zfill(29) + b"bodyP01" + number + b"q")
+    peer.send_bytes(b"H0100202P04" + number + b"1P01" + number + b"q")
     assert peer.bodies() == [b"body"]
 
 
 def test_everything_pipelined_in_one_read(harness: Harness) -> None:
     peer = harness.connect()
-    peer.put(
+    peer.send_bytes(
         wire.encode_send(b"q", b"1")
         + wire.encode_consume(b"q", 1)
         + wire.encode_send(b"q", b"2")
@@ -118,8 +118,8 @@ def test_everything_pipelined_in_one_read(harness: Harness) -> None:
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_the_line_form_is_answered_in_the_line_form(harness: Harness, newline: bytes) -> None:
     peer = harness.connect()
-    peer.put(in_line_form(wire.encode_send(b"q", b"body"), newline))
-    peer.put(in_line_form(wire.encode_consume(b"q", 1), newline))
+    peer.send_bytes(in_line_form(wire.encode_send(b"q", b"body"), newline))
+    peer.send_bytes(in_line_form(wire.encode_consume(b"q", 1), newline))
     assert newline in peer.transport.written
     assert peer.bodies() == [b"body"]
 
@@ -186,7 +186,7 @@ def test_reading_pauses_while_the_client_does_not_read_the_answers_to_its_probes
     peer = harness.connect()
     probe = wire.encode_send(b"sluicemq.probe.1", b"")
     peer.stop_reading()
-    peer.put(probe * (MAX_UNREAD // len(probe)))
+    peer.send_bytes(probe * (MAX_UNREAD // len(probe)))
     assert peer.transport.paused
     assert peer.transport.written
     peer.read_again()
@@ -230,7 +230,9 @@ def test_the_window_is_topped_up_by_each_acknowledgement_for_ever(harness: Harne
     consumer.acknowledge(second)
     [third] = consumer.frames()
     assert third[2] == b"2"
-    consumer.put(wire.encode_acknowledge(b"q", first[3]) + wire.encode_acknowledge(b"q", third[3]))
+    consumer.send_bytes(
+        wire.encode_acknowledge(b"q", first[3]) + wire.encode_acknowledge(b"q", third[3])
+    )
     fourth, fifth = consumer.frames()
     assert (fourth[2], fifth[2]) == (b"3", b"4")
     consumer.acknowledge(fourth)
@@ -330,7 +332,7 @@ def test_unknown_ids_and_wrong_queues_are_ignored(harness: Harness, settle) -> N
         (b"other", frame[3]),
         (b"nowhere", frame[3]),
     ):
-        peer.put(settle(queue, message_id))
+        peer.send_bytes(settle(queue, message_id))
     assert peer.transport.open
     assert peer.frames() == []
     assert harness.bodies("q") == [b"1", b"2"]
@@ -343,7 +345,7 @@ def test_a_second_acknowledgement_frees_no_second_place(harness: Harness) -> Non
     peer.send(b"q", b"1", b"2", b"3")
     peer.consume(b"q", 1)
     [frame] = peer.frames()
-    peer.put(wire.encode_acknowledge(b"q", frame[3]) * 3)
+    peer.send_bytes(wire.encode_acknowledge(b"q", frame[3]) * 3)
     assert peer.bodies() == [b"2"]
 
 
@@ -352,7 +354,7 @@ def test_an_acknowledgement_that_crosses_a_new_request_still_deletes(harness: Ha
     peer.send(b"q", b"1")
     peer.consume(b"q", 1)
     [frame] = peer.frames()
-    peer.put(wire.encode_consume(b"q", 0) + wire.encode_acknowledge(b"q", frame[3]))
+    peer.send_bytes(wire.encode_consume(b"q", 0) + wire.encode_acknowledge(b"q", frame[3]))
     assert harness.bodies("q") == []
 
 
@@ -363,7 +365,7 @@ def test_requeue_puts_at_the_tail_with_the_same_id_and_a_new_time_to_live(harnes
     peer.consume(b"q", 1)
     [first] = peer.frames()
     harness.run_event_loop(9000)
-    peer.put(wire.encode_requeue(b"q", first[3], 100))
+    peer.send_bytes(wire.encode_requeue(b"q", first[3], 100))
     [second] = peer.frames()
     assert second[2] == b"2"
     harness.run_event_loop(2000)
@@ -378,7 +380,7 @@ def test_requeue_by_another_connection_frees_the_holders_window(harness: Harness
     other.send(b"q", b"1", b"2")
     holder.consume(b"q", 1)
     [first] = holder.frames()
-    other.put(wire.encode_requeue(b"q", first[3]))
+    other.send_bytes(wire.encode_requeue(b"q", first[3]))
     assert holder.bodies() == [b"2"]
 
 
@@ -387,7 +389,7 @@ def test_a_dead_letter_leaves_its_queue_and_can_be_found(harness: Harness) -> No
     peer.send(b"q", b"1", b"2", ttl=3600)
     peer.consume(b"q", 1)
     [first] = peer.frames()
-    peer.put(wire.encode_dead_letter(b"q", first[3]))
+    peer.send_bytes(wire.encode_dead_letter(b"q", first[3]))
     assert peer.bodies() == [b"2"]
     assert harness.bodies("q") == [b"2"]
     assert harness.bodies("q.dlq") == [b"1"]
@@ -420,8 +422,8 @@ def test_unsettled_messages_go_back_to_their_place_with_the_same_ids(
 
 def test_input_after_a_close_is_ignored(harness: Harness) -> None:
     peer = harness.connect()
-    peer.put(b"nonsense")
-    peer.put(b"nonsense" + wire.encode_send(b"q", b"1"))
+    peer.send_bytes(b"nonsense")
+    peer.send_bytes(b"nonsense" + wire.encode_send(b"q", b"1"))
     peer.send(b"q", b"2")
     peer.session.end_of_input()
     peer.session.disconnect("the broker stops", stopping=True)
@@ -492,7 +494,7 @@ def test_the_end_of_input_behind_a_blocked_send(harness: Harness) -> None:
 
 def test_an_incomplete_message_is_dropped_with_its_connection(harness: Harness) -> None:
     peer = harness.connect()
-    peer.put(wire.encode_send(b"q", b"whole") + wire.encode_send(b"q", b"half")[:-3])
+    peer.send_bytes(wire.encode_send(b"q", b"whole") + wire.encode_send(b"q", b"half")[:-3])
     peer.session.end_of_input()
     peer.drop()
     assert harness.bodies("q") == [b"whole"]
@@ -502,10 +504,10 @@ def test_a_pause_inside_a_message_is_waited_out(harness: Harness) -> None:
     peer = harness.connect()
     message = wire.encode_send(b"q", b"body")
     for cut in (3, 20, 45, 80, 109):
-        peer.put(message[:cut])
+        peer.send_bytes(message[:cut])
         harness.run_event_loop(60_000)
         assert harness.bodies("q") == []
-        peer.put(message[cut:])
+        peer.send_bytes(message[cut:])
         assert peer.transport.open
         assert harness.bodies("q") == [b"body"]
         destination = harness.find("q")
@@ -553,7 +555,7 @@ def test_a_time_to_live_beyond_all_clocks(harness: Harness) -> None:
     peer.consume(b"q", 1)
     [frame] = peer.frames()
     assert frame[4] > 10**12
-    peer.put(wire.encode_requeue(b"q", frame[3], 10**20 - 1))
+    peer.send_bytes(wire.encode_requeue(b"q", frame[3], 10**20 - 1))
     assert peer.bodies() == [b"body"]
 
 
@@ -566,7 +568,7 @@ def test_malformed_input_closes_that_connection_only(harness: Harness, name: str
     other.consume(b"q", 5)
     lines = MALFORMED[name][8:9] in b"\r\n"
     before = b"" if lines else wire.encode_send(b"q", b"before")
-    malformed_peer.put(before + MALFORMED[name] + b"\n" * 64)
+    malformed_peer.send_bytes(before + MALFORMED[name] + b"\n" * 64)
     assert malformed_peer.transport.close_reason
     assert malformed_peer.transport.take_written() == b""
     assert other.bodies() == ([] if lines else [b"before"])
@@ -631,10 +633,10 @@ def test_queues_that_may_not_be_created() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
         peer = harness.connect()
-        peer.put(request)
+        peer.send_bytes(request)
         assert not peer.transport.open
     polite = harness.connect()
-    polite.put(wire.encode_consume(b"q", 0) + wire.encode_acknowledge(b"q", UNKNOWN_ID))
+    polite.send_bytes(wire.encode_consume(b"q", 0) + wire.encode_acknowledge(b"q", UNKNOWN_ID))
     assert polite.transport.open
 
 
@@ -688,7 +690,7 @@ def test_bytes_that_were_on_their_way_when_reading_was_paused(harness: Harness) 
 def test_a_producer_that_leaves_while_it_waits_loses_nothing_it_had_sent(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
-    producer.put(
+    producer.send_bytes(
         b"".join(wire.encode_send(b"q", b"%d" % n) for n in range(4)) + wire.encode_consume(b"q", 9)
     )
     producer.session.end_of_input()
@@ -704,7 +706,7 @@ def test_a_producer_that_leaves_while_it_waits_loses_nothing_it_had_sent(harness
 def test_an_error_behind_a_blocked_send_closes_after_it(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
-    producer.put(wire.encode_send(b"q", b"1") + wire.encode_send(b"q", b"2") + b"nonsense!!")
+    producer.send_bytes(wire.encode_send(b"q", b"1") + wire.encode_send(b"q", b"2") + b"nonsense!!")
     assert producer.transport.open
     consumer.consume(b"q", 10)
     assert consumer.bodies() == [b"1", b"2"]
@@ -789,7 +791,7 @@ def test_an_acknowledgement_behind_a_blocked_send_of_a_broken_connection(
     worker.send(b"jobs", b"job")
     worker.consume(b"jobs", 1)
     [frame] = worker.frames()
-    worker.put(
+    worker.send_bytes(
         wire.encode_send(b"done", b"1")
         + wire.encode_send(b"done", b"2")
         + wire.encode_acknowledge(frame[1], frame[3])
@@ -828,7 +830,7 @@ def test_a_queue_that_was_removed_is_created_again_by_the_next_send(harness: Har
     destination = harness.find("q")
     assert destination is not None
     harness.broker.remove(destination, force=True)
-    peer.put(wire.encode_acknowledge(b"q", UNKNOWN_ID))
+    peer.send_bytes(wire.encode_acknowledge(b"q", UNKNOWN_ID))
     assert harness.find("q") is None
     peer.send(b"q", b"2")
     consumer.consume(b"q", 1)
@@ -884,7 +886,7 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_produc
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer = harness.connect()
     producer.consume(b"q", 1)
-    producer.put(
+    producer.send_bytes(
         wire.encode_send(b"q", b"1")
         + wire.encode_send(b"q", b"2")
         + wire.encode_send(b"q", b"3")
@@ -914,7 +916,7 @@ def test_many_requests_in_one_read_are_not_all_answered(harness: Harness) -> Non
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", *(b"%d" % number for number in range(10)))
     consumer.transport.stalled = True
-    consumer.put(wire.encode_consume(b"q", 4) * 100)
+    consumer.send_bytes(wire.encode_consume(b"q", 4) * 100)
     assert consumer.bodies() == [b"0", b"1", b"2", b"3"]
     consumer.transport.stalled = False
     harness.run_event_loop()
@@ -928,7 +930,7 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
     harness.connect().send(b"q", b"1", b"2")
     consumer = harness.connect()
     consumer.transport.stalled = True
-    consumer.put(wire.encode_consume(b"q", 1) * 2)
+    consumer.send_bytes(wire.encode_consume(b"q", 1) * 2)
     assert consumer.bodies() == [b"1"]
     consumer.stop_reading()
     harness.run_event_loop()
@@ -941,10 +943,10 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
 def test_user_at_the_quota_is_disconnected() -> None:
     harness = Harness(EngineSettings(max_destinations_per_user=1))
     first = harness.connect()
-    first.put(wire.encode_send(b"first", b""))
+    first.send_bytes(wire.encode_send(b"first", b""))
     assert first.transport.open
     for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
         peer = harness.connect()
-        peer.put(request)
+        peer.send_bytes(request)
         assert not peer.transport.open
     assert len(harness.broker.destinations) == 1

@@ -45,7 +45,7 @@ class Model(RuleBasedStateMachine):
             self.sent += 1
             self.alive[queue].append(body)
             data += wire.encode_send(queue, body, dispatch_version=dispatch_version)
-        self.peers[peer].put(data)
+        self.peers[peer].send_bytes(data)
         self.collect()
 
     @rule(peer=peers, queue=queues, window=st.integers(0, 4))
@@ -56,7 +56,7 @@ class Model(RuleBasedStateMachine):
         self.collect()
 
     @rule(holder=peers, by=peers, which=st.integers(0, 9), how=st.sampled_from("ard"))
-    def settle(self, holder: int, by: int, which: int, how: str) -> None:
+    def end_delivery(self, holder: int, by: int, which: int, how: str) -> None:
         unacked = self.held[holder]
         if not unacked:
             return
@@ -65,12 +65,12 @@ class Model(RuleBasedStateMachine):
         queue, body = frame[1:3]
         self.alive[queue].remove(body)
         if how == "a":
-            self.peers[by].put(wire.encode_acknowledge(queue, message_id))
+            self.peers[by].send_bytes(wire.encode_acknowledge(queue, message_id))
         elif how == "d":
-            self.peers[by].put(wire.encode_dead_letter(queue, message_id))
+            self.peers[by].send_bytes(wire.encode_dead_letter(queue, message_id))
         else:
             self.alive[queue].append(body)
-            self.peers[by].put(wire.encode_requeue(queue, message_id))
+            self.peers[by].send_bytes(wire.encode_requeue(queue, message_id))
         self.collect()
 
     @rule(peer=peers, how=st.sampled_from(["reset", "eof", "garbage", "shutdown"]))
@@ -97,10 +97,10 @@ class Model(RuleBasedStateMachine):
         self.collect()
 
     @rule(peer=peers, data=st.lists(queues, max_size=3))
-    def settle_what_is_not_there(self, peer: int, data: list[bytes]) -> None:
+    def end_unknown_delivery(self, peer: int, data: list[bytes]) -> None:
         for queue in data:
-            self.peers[peer].put(wire.encode_acknowledge(queue, b"0" * 32))
-            self.peers[peer].put(wire.encode_requeue(queue, b"f" * 32, 1))
+            self.peers[peer].send_bytes(wire.encode_acknowledge(queue, b"0" * 32))
+            self.peers[peer].send_bytes(wire.encode_requeue(queue, b"f" * 32, 1))
         self.collect()
 
     @invariant()
@@ -146,7 +146,7 @@ def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
     position = index = 0
     while position < len(data):
         step = steps[index % len(steps)]
-        peer.put(data[position : position + step])
+        peer.send_bytes(data[position : position + step])
         position += step
         index += 1
     peer.drop()

@@ -19,7 +19,7 @@ from tests.support.sessions import RecordedTransport, SessionHarness, SessionPee
 
 
 class ManualBackground:
-    """Other threads, whose work is done when the test wants it."""
+    """Background threads whose work a test runs."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -28,7 +28,7 @@ class ManualBackground:
         self.jobs.append((work, callback))
 
     def run(self) -> int:
-        """Do all work there is. Returns how many jobs that were."""
+        """Run all submitted work; return the number of jobs."""
         jobs, self.jobs = self.jobs, []
         for work, callback in jobs:
             callback(work())
@@ -36,7 +36,7 @@ class ManualBackground:
 
 
 class Budget:
-    """A double of `InputBudget`, for reservations only."""
+    """Fake of `InputBudget` with reservations only."""
 
     def __init__(self) -> None:
         self.limit = 1 << 30
@@ -65,22 +65,22 @@ class Harness(SessionHarness):
     def open(self, transport: Transport) -> VibemqSession:
         return VibemqSession(transport, self.broker, self.access)
 
-    def arrive(self, options: SessionOptions | None = None) -> Peer:
-        """A client that has not said Connect."""
+    def open_connection(self, options: SessionOptions | None = None) -> Peer:
+        """Return a client that has not sent Connect."""
         transport = RecordedTransport(self)
         session = VibemqSession(transport, self.broker, self.access, options, self.large)
         return Peer(self, transport, session)
 
-    def settle(self) -> None:
-        """Do all that is due now, in the other threads too."""
+    def run_until_idle(self) -> None:
+        """Run the event loop and the background threads until nothing is left to do now."""
         for _ in range(20):
             self.run_event_loop()
             self.background.run()
 
     def connect(self, options: SessionOptions | None = None, **headers: str) -> Peer:
-        """A client that has, with these headers."""
-        peer = self.arrive(options)
-        [answer] = peer.say(Frame(wire.CONNECT, "hello", headers=headers))
+        """Return a client that has sent Connect with these headers."""
+        peer = self.open_connection(options)
+        [answer] = peer.send(Frame(wire.CONNECT, "hello", headers=headers))
         assert answer.type == wire.CONNECT_ACK
         return peer
 
@@ -104,9 +104,9 @@ class Peer(SessionPeer):
         self.numbers += 1
         return f"r{self.numbers}"
 
-    def say(self, *frames: Frame) -> list[Frame]:
-        """Send frames in one read; what has been received since the last call."""
-        self.put(b"".join(map(wire.encode, frames)))
+    def send(self, *frames: Frame) -> list[Frame]:
+        """Send frames in one read, and return the frames received since the last call."""
+        self.send_bytes(b"".join(map(wire.encode, frames)))
         return self.frames()
 
     def frames(self) -> list[Frame]:
@@ -128,7 +128,7 @@ class Peer(SessionPeer):
         """Send a request and return its answer, which must be the first frame."""
         identity = self.next_id()
         body = b"" if payload is None else json.dumps(payload).encode()
-        responses = self.say(Frame(kind, identity, queue, body, headers))
+        responses = self.send(Frame(kind, identity, queue, body, headers))
         assert responses[0].id == identity
         self.more = responses[1:]
         """Frames that arrived with the answer."""
@@ -153,21 +153,21 @@ class Peer(SessionPeer):
             Frame(wire.PUBLISH, message_id, queue, json.dumps(message_id).encode(), headers)
             for message_id in ids
         ]
-        responses = self.say(*requests)
+        responses = self.send(*requests)
         acknowledged = [frame.id for frame in responses if frame.type == wire.PUBLISH_ACK]
         assert acknowledged == list(ids), responses
         self.more = [frame for frame in responses if frame.type != wire.PUBLISH_ACK]
 
     def acknowledge(self, *ids: str) -> list[Frame]:
         """Acknowledge each message in a frame of its own, like the .NET client."""
-        return self.say(*(Frame(wire.ACK, message_id) for message_id in ids))
+        return self.send(*(Frame(wire.ACK, message_id) for message_id in ids))
 
     def create(self, queue: str, **options: Any) -> None:
         answer = self.ask(wire.CREATE_QUEUE, queue, options)
         assert answer == Frame(wire.CREATE_QUEUE, answer.id, queue)
 
     def info(self, queue: str) -> Any:
-        """None if there is no such queue."""
+        """Return the information on a queue; None if it does not exist."""
         answer = self.ask(wire.QUEUE_INFO, queue)
         assert answer.type == wire.QUEUE_INFO
         return json.loads(answer.payload) if answer.payload else None

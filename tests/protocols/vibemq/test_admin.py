@@ -265,7 +265,7 @@ def test_revoking_from_an_unknown_user_succeeds(root: Peer, database: Directory)
 
 def test_a_payload_that_is_no_json(root: Peer) -> None:
     for payload in (b"{", b"\xff", b'{"\xff": 1}', b"[" * 100_000):
-        [answer] = root.say(Frame(wire.CREATE_USER, "c", payload=payload))
+        [answer] = root.send(Frame(wire.CREATE_USER, "c", payload=payload))
         assert answer.error_code == "INVALID_PAYLOAD"
 
 
@@ -303,7 +303,7 @@ def test_an_answer_may_come_later_or_never(
     requests = [
         Frame(50, str(n), payload=b'{"username":"u%d","password":"x"}' % n) for n in range(2)
     ]
-    assert root.say(*requests, Frame(wire.PING, "p")) == [Frame(wire.PONG, "p")]
+    assert root.send(*requests, Frame(wire.PING, "p")) == [Frame(wire.PONG, "p")]
     done_later, error = database.waiting.pop()
     done_later(error)
     [answer] = root.frames()

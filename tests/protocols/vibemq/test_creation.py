@@ -264,7 +264,7 @@ def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Har
     peer = harness.connect(SessionOptions(block_timeout=2_500))
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
-    assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
+    assert peer.send(Frame(wire.PUBLISH, "2", "q", b"2")) == []
     harness.run_event_loop(2_499)
     assert peer.frames() == []
     harness.run_event_loop(1)

@@ -33,7 +33,7 @@ def windowed(harness: Harness, window: int) -> Peer:
 def test_the_answer_comes_before_the_backlog(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("q", "1", "2")
-    first, *backlog = peer.say(Frame(wire.SUBSCRIBE, "s", "q"))
+    first, *backlog = peer.send(Frame(wire.SUBSCRIBE, "s", "q"))
     assert first == Frame(
         wire.SUBSCRIBE_ACK, "s", "q", headers={"queueName": "q", "subscriptionId": "s"}
     )
@@ -87,7 +87,7 @@ def test_headers_of_the_publisher_come_unchanged_with_the_attempt_added(
 
 def test_no_payload_is_delivered_as_none(harness: Harness) -> None:
     peer = harness.connect()
-    peer.say(Frame(wire.PUBLISH, "m", "q"))
+    peer.send(Frame(wire.PUBLISH, "m", "q"))
     peer.subscribe("q")
     assert peer.more[0].payload == b""
 
@@ -101,7 +101,7 @@ def test_by_the_header_of_the_protocol_page_or_by_the_id_of_the_net_client(
     peer = harness.connect()
     peer.publish("q", "1", "2", "3")
     peer.subscribe("q")
-    assert peer.say(Frame(wire.ACK, "3", headers={"messageId": "1"}), Frame(wire.ACK, "2")) == []
+    assert peer.send(Frame(wire.ACK, "3", headers={"messageId": "1"}), Frame(wire.ACK, "2")) == []
     assert harness.bodies("q") == [b'"3"']
 
 
@@ -119,7 +119,7 @@ def test_acks_of_unknown_and_foreign_ids_are_ignored(harness: Harness) -> None:
 
 def test_an_ack_of_a_repeated_id_acks_the_oldest_message(harness: Harness) -> None:
     peer = harness.connect()
-    peer.say(*(Frame(wire.PUBLISH, "m", queue, b"%d" % n) for n, queue in enumerate("abab")))
+    peer.send(*(Frame(wire.PUBLISH, "m", queue, b"%d" % n) for n, queue in enumerate("abab")))
     peer.subscribe("b")
     peer.subscribe("a")
     for counts in ((2, 1), (2, 0), (1, 0), (0, 0)):
@@ -205,10 +205,10 @@ def test_the_window_is_in_bytes_too(harness: Harness) -> None:
     body = b'"%b"' % (b"x" * 998)
     other = harness.connect()
     for n in range(4):
-        other.say(Frame(wire.PUBLISH, str(n), "q", body))
+        other.send(Frame(wire.PUBLISH, str(n), "q", body))
     assert peer.ids() == ["0", "1", "2"]
     assert [frame.id for frame in peer.acknowledge("1")] == ["3"]
-    other.say(Frame(wire.PUBLISH, "4", "q", body))
+    other.send(Frame(wire.PUBLISH, "4", "q", body))
     assert peer.ids() == []
     assert [frame.id for frame in peer.acknowledge("3")] == ["4"]
 
@@ -219,7 +219,7 @@ def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> N
     body = b'"%b"' % (b"x" * 998)
     other = harness.connect()
     for n in range(2):
-        other.say(Frame(wire.PUBLISH, str(n), "q", body))
+        other.send(Frame(wire.PUBLISH, str(n), "q", body))
     assert peer.ids() == ["0"]
     queue = harness.destination("q").queue
     [delivery] = [d for d in queue.browse() if d.consumer is not None]
@@ -594,7 +594,7 @@ def test_messages_that_no_client_can_read_are_dead_lettered(harness: Harness) ->
     publish(harness, bytes(1 << 20), BodyKind.BYTES, Origin.JMQ)
     publish(harness, b"small", BodyKind.BYTES, Origin.JMQ)
     assert peer.subscribe("q") == []
-    harness.settle()
+    harness.run_until_idle()
     assert len(peer.deliveries()) == 1
     dead_letters = harness.find("q.dlq")
     assert dead_letters is not None

@@ -36,7 +36,7 @@ def test_the_only_subscriber_restarts_with_twenty_in_hand(harness: Harness, how:
     elif how == "unsubscribe":
         peer.ask(wire.UNSUBSCRIBE, "f")
     else:
-        peer.say(wire.Frame(wire.DISCONNECT, "bye"))
+        peer.send(wire.Frame(wire.DISCONNECT, "bye"))
     publisher.publish("f", "new")
     assert publisher.info("f")["messageCount"] == 35
     after = harness.connect()

@@ -314,7 +314,7 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
     jmq.find_or_create(broker, Address(Kind.QUEUE, "jms"), None)
     broker.destinations.queue("php", by=CreatedBy.PHPMQ)
     for name in ("jms", "php"):
-        harness.connect().say(Frame(wire.PUBLISH, name, name, b"1"))
+        harness.connect().send(Frame(wire.PUBLISH, name, name, b"1"))
     before = [queues.info(harness.destination(name), False) for name in ("q", "jms", "php")]
     if from_snapshot:
         journal.seal()
@@ -343,6 +343,6 @@ def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> N
         destination = harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
         assert destination.settings.max_messages == expected
         assert destination.provenance.created_by is CreatedBy.PHPMQ
-        harness.connect().say(Frame(wire.PUBLISH, str(limit), "q", b"1"))
+        harness.connect().send(Frame(wire.PUBLISH, str(limit), "q", b"1"))
         journal.sync()
         journal.close()

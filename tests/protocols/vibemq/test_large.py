@@ -53,12 +53,12 @@ def publish(harness: Harness, payload: bytes, queue: str = "q") -> Message:
     destination = harness.broker.destinations.queue(queue)
     message = Message(destination.address, payload, BodyKind.JSON, Origin.VIBEMQ)
     harness.broker.publish(destination, message)
-    harness.settle()
+    harness.run_until_idle()
     return message
 
 
 def publish_large(harness: Harness) -> None:
-    """Publish ORDERS as `m` and leave the jobs of the other threads to `settle`."""
+    """Publish ORDERS as `m` and leave the jobs of the other threads to `run_until_idle`."""
     publisher = harness.connect()
     publisher.session.receive(packed(ORDERS))
     harness.run_event_loop()
@@ -76,7 +76,7 @@ def test_large_list_is_published_compressed(harness: Harness, how: Compression) 
     peer = compressing(harness)
     peer.session.receive(packed(ORDERS, how=how))
     assert peer.transport.paused
-    harness.settle()
+    harness.run_until_idle()
     [answer] = read(peer)
     assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "m")
     assert harness.bodies("q") == [ORDERS]
@@ -93,7 +93,7 @@ def test_frames_around_a_large_one_keep_their_order(harness: Harness) -> None:
     assert harness.bodies("q") == [b"0"]
     assert peer.transport.paused
     peer.session.receive(small[3])
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.id for frame in read(peer)] == ["0", "m", "1", "m2", "2", "3"]
 
 
@@ -104,7 +104,7 @@ def test_large_plain_payload_is_checked_off_the_event_loop(harness: Harness) -> 
         peer.session.receive(wire.encode(Frame(wire.PUBLISH, str(number), "q", payload)))
         harness.run_event_loop()
         assert harness.background.jobs
-        harness.settle()
+        harness.run_until_idle()
     answer, error = read(peer)
     assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "0")
     assert (error.type, error.id, error.error_code) == (wire.ERROR, "1", "INVALID_MESSAGE")
@@ -116,7 +116,7 @@ def test_large_request_other_than_publish_is_refused(harness: Harness) -> None:
     peer = harness.connect()
     payload = b'{"maxQueueSize":5,"x":"%b"}' % (b"x" * 300_000)
     peer.session.receive(wire.encode(Frame(wire.CREATE_QUEUE, "c", "q", payload)))
-    harness.settle()
+    harness.run_until_idle()
     [error] = read(peer)
     assert (error.id, error.error_code) == ("c", "INVALID_MESSAGE")
     assert harness.find("q") is None
@@ -138,7 +138,7 @@ def test_plain_frame_above_the_limit_is_skipped(harness: Harness) -> None:
 
 def test_plain_frame_above_the_unpacked_limit_is_skipped(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(unpacked=1000))
-    peer.put(wire.encode(Frame(wire.PUBLISH, "big", "q", b'"%b"' % (b"x" * 2000))))
+    peer.send_bytes(wire.encode(Frame(wire.PUBLISH, "big", "q", b'"%b"' % (b"x" * 2000))))
     assert peer.frames()[0].id == "big"
     peer.publish("q", "next")
 
@@ -146,7 +146,7 @@ def test_plain_frame_above_the_unpacked_limit_is_skipped(harness: Harness) -> No
 def test_compressed_frame_above_the_unpacked_limit_ends_the_connection(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(unpacked=1_000_000))
     peer.session.receive(packed(ORDERS))
-    harness.settle()
+    harness.run_until_idle()
     [error] = read(peer)
     assert error.error_code == "INVALID_MESSAGE"
     assert error.id
@@ -158,15 +158,15 @@ def test_compressed_frame_above_the_unpacked_limit_ends_the_connection(harness: 
 
 def test_compressed_frame_above_the_frame_limit_ends_the_connection(harness: Harness) -> None:
     peer = harness.connect()
-    peer.put((wire.MAX_BODY + 1).to_bytes(4, "big") + b"\2")
+    peer.send_bytes((wire.MAX_BODY + 1).to_bytes(4, "big") + b"\2")
     assert peer.frames()[0].error_code == "INVALID_MESSAGE"
     assert not peer.transport.open
 
 
 def test_compressed_frame_before_the_login_is_refused(harness: Harness) -> None:
-    peer = harness.arrive()
+    peer = harness.open_connection()
     frame = Frame(wire.CONNECT, "hello", headers={"x": "y" * 4000})
-    peer.put(wire.compressed(wire.encode(frame), Compression.BROTLI))
+    peer.send_bytes(wire.compressed(wire.encode(frame), Compression.BROTLI))
     [error] = peer.frames()
     assert "before the login" in error.error_message
     assert not peer.transport.open
@@ -209,7 +209,7 @@ def test_connection_that_closes_meanwhile(harness: Harness) -> None:
     for peer in peers:
         peer.drop()
         assert peer.session.buffered == 0
-    harness.settle()
+    harness.run_until_idle()
     assert harness.find("q") is None
     assert harness.memory.reserved == 0
 
@@ -218,7 +218,7 @@ def test_end_of_input_waits_for_a_large_frame(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(packed(ORDERS) + wire.encode(Frame(wire.PUBLISH, "last", "q", b"1")))
     peer.session.end_of_input()
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.id for frame in read(peer)] == ["m", "last"]
     assert peer.transport.close_reason == ""
 
@@ -228,7 +228,7 @@ def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:
     peer.session.receive(packed(ORDERS))
     harness.run_event_loop()
     peer.session.disconnect("the broker stops", stopping=True)
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.type for frame in read(peer)] == [wire.DISCONNECT]
     assert harness.find("q") is None
 
@@ -242,7 +242,7 @@ def test_large_message_is_delivered_compressed(harness: Harness, names: str) -> 
     publish(harness, b"1")
     peer = compressing(harness, names)
     peer.subscribe("q")
-    harness.settle()
+    harness.run_until_idle()
     large_message, small = read(peer)
     assert large_message.payload == ORDERS
     assert large_message.headers["deliveryAttempts"] == "1"
@@ -256,10 +256,10 @@ def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
     peer.subscribe("q")
     publishing = harness.connect()
     publishing.session.receive(packed(ORDERS))
-    harness.settle()
+    harness.run_until_idle()
     read(publishing)
     publishing.publish("q", "small")
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.id for frame in read(peer)] == ["m", "small"]
 
 
@@ -269,11 +269,11 @@ def test_message_with_large_headers_is_compressed_off_the_event_loop(harness: Ha
     frame = Frame(wire.PUBLISH, "m", "q", b"1", headers)
     data = wire.encode(frame, limit=wire.MAX_UNPACKED)
     publisher.session.receive(wire.compressed(data, Compression.BROTLI))
-    harness.settle()
+    harness.run_until_idle()
     peer = compressing(harness)
     peer.subscribe("q")
     assert (peer.more, len(harness.background.jobs)) == ([], 1)
-    harness.settle()
+    harness.run_until_idle()
     [delivered] = read(peer)
     assert delivered.headers == {**headers, "deliveryAttempts": "1"}
 
@@ -294,7 +294,7 @@ def test_message_is_compressed_once_for_all_subscribers(
     for peer in peers:
         peer.subscribe("q")
     owner.session.receive(packed(ORDERS))
-    harness.settle()
+    harness.run_until_idle()
     for peer in peers:
         [frame] = read(peer)
         assert frame.payload == ORDERS
@@ -312,7 +312,7 @@ def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None
     assert [frame.payload for frame in read(uncompressed)] == [b"1"]
     assert harness.bodies("q") == [ORDERS, b"1"]
     consumer.read_again()
-    harness.settle()
+    harness.run_until_idle()
     [frame] = read(consumer)
     assert frame.payload == ORDERS
     assert frame.headers["deliveryAttempts"] == "1"
@@ -327,11 +327,11 @@ def test_skipped_message_is_given_to_a_consumer_that_comes(harness: Harness) -> 
     former.stop_reading()
     publish(harness, ORDERS)
     former.drop()
-    harness.settle()
+    harness.run_until_idle()
     assert harness.bodies("q") == [ORDERS]
     consumer = compressing(harness)
     consumer.subscribe("q")
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.payload for frame in read(consumer)] == [ORDERS]
 
 
@@ -379,9 +379,9 @@ def test_dead_letter_that_no_consumer_can_take_stays(harness: Harness) -> None:
     assert harness.bodies("q.dlq") == [ORDERS]
     reader = harness.connect()
     reader.subscribe("q.dlq")
-    harness.settle()
+    harness.run_until_idle()
     reader.drop()
-    harness.settle()
+    harness.run_until_idle()
     assert harness.bodies("q.dlq") == [ORDERS]
     assert read(reader) == []
     dead_letters = harness.find("q.dlq")
@@ -389,7 +389,7 @@ def test_dead_letter_that_no_consumer_can_take_stays(harness: Harness) -> None:
     assert dead_letters.queue.ready == 1
     consumer = compressing(harness)
     consumer.subscribe("q.dlq")
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.payload for frame in read(consumer)] == [ORDERS]
 
 
@@ -402,12 +402,12 @@ def test_consumer_that_leaves_gives_back_what_was_being_compressed(harness: Harn
     harness.run_event_loop()
     assert harness.background.jobs
     peer.drop()
-    harness.settle()
+    harness.run_until_idle()
     assert harness.bodies("q") == [ORDERS, b"1"]
     assert harness.memory.reserved == 0
     other = compressing(harness)
     other.subscribe("q")
-    harness.settle()
+    harness.run_until_idle()
     received = other.more + read(other)
     assert [frame.headers["deliveryAttempts"] for frame in received] == ["1", "1"]
 
@@ -420,11 +420,11 @@ def test_timeout_runs_from_the_sending_of_a_compressed_message(harness: Harness)
     peer.subscribe("q")
     publish_large(harness)
     harness.run_event_loop(1500)
-    harness.settle()
+    harness.run_until_idle()
     harness.run_event_loop(999)
     assert [frame.headers["deliveryAttempts"] for frame in read(peer)] == ["1"]
     harness.run_event_loop(1)
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.headers["deliveryAttempts"] for frame in read(peer)] == ["2"]
 
 
@@ -436,7 +436,7 @@ def test_redelivery_waits_once_behind_a_message_that_is_being_compressed(harness
     publish_large(harness)
     for _ in range(3):
         harness.run_event_loop(1000)
-    harness.settle()
+    harness.run_until_idle()
     assert [frame.id for frame in read(peer)] == ["m"]
     frames = peer.acknowledge("m")
     assert [(frame.id, frame.headers["deliveryAttempts"]) for frame in frames] == [("small", "2")]

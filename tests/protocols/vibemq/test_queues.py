@@ -167,7 +167,7 @@ def test_unreadable_options_are_refused_by_name(harness: Harness, name: str, val
 )
 def test_options_that_are_no_object(harness: Harness, payload: bytes) -> None:
     peer = harness.connect()
-    [answer] = peer.say(Frame(wire.CREATE_QUEUE, "c", "q", payload))
+    [answer] = peer.send(Frame(wire.CREATE_QUEUE, "c", "q", payload))
     assert answer.error_code == "INVALID_MESSAGE"
 
 

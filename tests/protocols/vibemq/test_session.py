@@ -76,25 +76,25 @@ def limited(*permissions: tuple[str, Operation]) -> Harness:
 def test_connect_is_answered_with_its_id_and_the_headers_of_the_protocol_page(
     harness: Harness,
 ) -> None:
-    peer, other = harness.arrive(), harness.arrive()
-    [answer] = peer.say(Frame(wire.CONNECT, "c"))
+    peer, other = harness.open_connection(), harness.open_connection()
+    [answer] = peer.send(Frame(wire.CONNECT, "c"))
     assert answer.type == wire.CONNECT_ACK
     assert answer.id == "c"
     assert answer.headers.keys() == {"connectionId", "serverVersion"}
     assert answer.headers["serverVersion"] == __version__
-    [another] = other.say(Frame(wire.CONNECT, "c"))
+    [another] = other.send(Frame(wire.CONNECT, "c"))
     assert another.headers["connectionId"] != answer.headers["connectionId"]
 
 
 def test_the_broker_sends_nothing_before_connect(harness: Harness) -> None:
-    peer = harness.arrive()
+    peer = harness.open_connection()
     harness.run_event_loop(100_000)
     assert peer.frames() == []
 
 
 @pytest.mark.parametrize("kind", sorted((wire.FROM_CLIENT | {77}) - {wire.CONNECT, wire.PING}))
 def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
-    peer = harness.arrive()
+    peer = harness.open_connection()
     assert peer.error(kind, "q") == "NOT_AUTHENTICATED"
     assert peer.ask(wire.PING).type == wire.PONG
     assert harness.find("q") is None
@@ -116,8 +116,8 @@ def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
 def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
     harness: Harness, offered: str, supported: tuple[Compression, ...], agreed: str | None
 ) -> None:
-    peer = harness.arrive(SessionOptions(compression=supported, threshold=600))
-    [answer] = peer.say(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
+    peer = harness.open_connection(SessionOptions(compression=supported, threshold=600))
+    [answer] = peer.send(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
     assert answer.headers.get("negotiated-compression") == agreed
     flag = {None: 0, "gzip": 1, "brotli": 2}[agreed]
     peer.subscribe("q")
@@ -135,7 +135,7 @@ def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
 def test_a_second_connect_negotiates_anew_and_keeps_subscriptions(harness: Harness) -> None:
     peer = harness.connect(**{"supported-compression": "gzip"})
     peer.subscribe("q")
-    [answer] = peer.say(Frame(wire.CONNECT, "again"))
+    [answer] = peer.send(Frame(wire.CONNECT, "again"))
     assert answer.id == "again"
     assert "negotiated-compression" not in answer.headers
     harness.connect().publish("q", "m")
@@ -143,9 +143,9 @@ def test_a_second_connect_negotiates_anew_and_keeps_subscriptions(harness: Harne
 
 
 def test_a_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
-    peer = harness.arrive()
+    peer = harness.open_connection()
     requests = [Frame(wire.CONNECT, str(n), headers={"authToken": "t"}) for n in range(2000)]
-    responses = peer.say(*requests)
+    responses = peer.send(*requests)
     for _ in range(2000):
         harness.run_event_loop()
         responses += peer.frames()
@@ -172,11 +172,11 @@ def test_frames_after_connect_wait_for_the_login(
 ) -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive()
+    peer = harness.open_connection()
     frames = [Frame(wire.CONNECT, "c", headers=headers), Frame(wire.PUBLISH, "1", "q", b"1")]
-    assert peer.say(*frames) == []
+    assert peer.send(*frames) == []
     assert peer.transport.paused
-    assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
+    assert peer.send(Frame(wire.PUBLISH, "2", "q", b"2")) == []
     [(received, callback)] = authenticator.asked
     assert received == credentials
     callback(EVERYBODY)
@@ -201,10 +201,10 @@ def test_frames_after_connect_wait_for_the_login(
 def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code: str) -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive()
+    peer = harness.open_connection()
     login = {"authUsername": "u", "authPassword": "p"}
     frames = [Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q", b"1")]
-    assert peer.say(*frames) == []
+    assert peer.send(*frames) == []
     authenticator.asked[0][1](error)
     harness.run_event_loop(60_000)
     answers = peer.frames()
@@ -215,7 +215,7 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
     assert answers[0].error_message
     assert peer.session.login is Login.DUE
     assert harness.find("q") is None
-    assert peer.say(Frame(wire.CONNECT, "c2", headers=login), *frames[1:]) == []
+    assert peer.send(Frame(wire.CONNECT, "c2", headers=login), *frames[1:]) == []
     authenticator.asked[1][1](EVERYBODY)
     harness.run_event_loop()
     assert [(frame.type, frame.id) for frame in peer.frames()] == [
@@ -228,15 +228,15 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
 def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive(SessionOptions(login_failures=allowed))
+    peer = harness.open_connection(SessionOptions(login_failures=allowed))
     logins = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
-    assert peer.say(*logins, Frame(wire.PUBLISH, "p", "q", b"1")) == []
+    assert peer.send(*logins, Frame(wire.PUBLISH, "p", "q", b"1")) == []
     for n in range(allowed):
         assert peer.transport.open
         authenticator.asked[n][1](AuthenticationFailed("wrong"))
     harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(allowed)]
-    assert peer.say(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
+    assert peer.send(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
     harness.run_event_loop(1000)
     assert not peer.transport.open
     assert len(authenticator.asked) == allowed
@@ -247,9 +247,9 @@ def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
     """Else one who has an account could guess at others for ever on one connection."""
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive(SessionOptions(login_failures=2))
+    peer = harness.open_connection(SessionOptions(login_failures=2))
     for outcome in (AuthenticationFailed("wrong"), EVERYBODY, AuthenticationFailed("wrong")):
-        peer.say(Frame(wire.CONNECT, "c"))
+        peer.send(Frame(wire.CONNECT, "c"))
         authenticator.asked[-1][1](outcome)
     harness.run_event_loop(1000)
     assert not peer.transport.open
@@ -258,12 +258,12 @@ def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
 def test_a_refused_second_login_keeps_the_first() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive()
-    peer.say(Frame(wire.CONNECT, "c"))
+    peer = harness.open_connection()
+    peer.send(Frame(wire.CONNECT, "c"))
     authenticator.asked[0][1](
         Identity("ann", [Permission("own.*", frozenset({Operation.PRODUCE}))])
     )
-    peer.say(Frame(wire.CONNECT, "c2"))
+    peer.send(Frame(wire.CONNECT, "c2"))
     authenticator.asked[1][1](AuthenticationFailed("wrong"))
     peer.frames()
     assert peer.session.login is Login.DONE
@@ -274,8 +274,8 @@ def test_a_refused_second_login_keeps_the_first() -> None:
 def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive()
-    peer.say(Frame(wire.CONNECT, "c"))
+    peer = harness.open_connection()
+    peer.send(Frame(wire.CONNECT, "c"))
     peer.session.end_of_input()
     authenticator.asked[0][1](AuthenticationFailed("wrong"))
     harness.run_event_loop()
@@ -286,9 +286,9 @@ def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -
 def test_a_connection_beyond_the_limit_gets_an_error_at_connect() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive(SessionOptions(refused=True))
+    peer = harness.open_connection(SessionOptions(refused=True))
     login = {"authUsername": "u", "authPassword": "p"}
-    [error] = peer.say(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
+    [error] = peer.send(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
     assert (error.id, error.error_code) == ("c", "CONNECTION_LIMIT")
     harness.run_event_loop(1000)
     assert not peer.transport.open
@@ -297,8 +297,8 @@ def test_a_connection_beyond_the_limit_gets_an_error_at_connect() -> None:
 
 def test_closed_connection_withdraws_its_login() -> None:
     authenticator = Authenticator()
-    peer = behind(authenticator).arrive()
-    peer.say(Frame(wire.CONNECT, "c"))
+    peer = behind(authenticator).open_connection()
+    peer.send(Frame(wire.CONNECT, "c"))
     assert authenticator.cancelled == 0
     peer.session.end_of_input()
     assert authenticator.cancelled == 1
@@ -310,8 +310,8 @@ def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
     for outcome in (EVERYBODY, AuthenticationFailed("wrong")):
         authenticator = Authenticator()
         harness = behind(authenticator)
-        peer = harness.arrive()
-        peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
+        peer = harness.open_connection()
+        peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
         peer.drop()
         authenticator.asked[0][1](outcome)
         harness.run_event_loop(1000)
@@ -323,8 +323,8 @@ def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
 def test_a_refused_client_that_leaves_is_not_closed_again() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive()
-    peer.say(Frame(wire.CONNECT, "c"))
+    peer = harness.open_connection()
+    peer.send(Frame(wire.CONNECT, "c"))
     authenticator.asked[0][1](AuthenticationFailed("wrong"))
     peer.drop()
     harness.run_event_loop(1000)
@@ -334,8 +334,8 @@ def test_a_refused_client_that_leaves_is_not_closed_again() -> None:
 def test_the_end_of_input_during_a_login_comes_after_it() -> None:
     authenticator = Authenticator()
     harness = behind(authenticator)
-    peer = harness.arrive()
-    peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"), Frame(wire.PING, "p"))
+    peer = harness.open_connection()
+    peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"), Frame(wire.PING, "p"))
     peer.session.end_of_input()
     assert peer.transport.open
     authenticator.asked[0][1](EVERYBODY)
@@ -349,12 +349,12 @@ def test_a_guest_may_log_in_and_has_the_permissions_of_that_user() -> None:
     harness = behind(authenticator)
     peer = harness.connect()
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
-    assert peer.say(Frame(wire.CONNECT, "c", headers={"authToken": "t"})) == []
+    assert peer.send(Frame(wire.CONNECT, "c", headers={"authToken": "t"})) == []
     authenticator.asked[0][1](EVERYBODY)
     assert [frame.type for frame in peer.frames()] == [wire.CONNECT_ACK]
     peer.publish("q", "m")
     # and vice versa: permissions of one user are not kept for the next
-    peer.say(Frame(wire.CONNECT, "c", headers={"authToken": "other"}))
+    peer.send(Frame(wire.CONNECT, "c", headers={"authToken": "other"}))
     authenticator.asked[1][1](Identity("unprivileged"))
     peer.frames()
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
@@ -492,7 +492,7 @@ def test_a_payload_that_is_no_json_is_refused_and_the_connection_lives(
     harness: Harness, payload: bytes
 ) -> None:
     peer = harness.connect()
-    [answer] = peer.say(Frame(wire.PUBLISH, "m", "q", payload))
+    [answer] = peer.send(Frame(wire.PUBLISH, "m", "q", payload))
     assert (answer.type, answer.id, answer.error_code) == (wire.ERROR, "m", "INVALID_MESSAGE")
     assert harness.find("q") is None
     peer.publish("q", "next")
@@ -553,7 +553,7 @@ def test_the_oldest_goes_by_default(harness: Harness) -> None:
 def test_drop_newest_is_an_error(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=1)
-    answers = peer.say(*(Frame(wire.PUBLISH, str(n), "q", b"0") for n in range(3)))
+    answers = peer.send(*(Frame(wire.PUBLISH, str(n), "q", b"0") for n in range(3)))
     assert [(frame.id, frame.error_code) for frame in answers] == [
         ("1", "QUEUE_FULL"),
         ("2", "QUEUE_FULL"),
@@ -582,7 +582,7 @@ def test_block_publisher_delays_the_ack_until_there_is_capacity(harness: Harness
     peer.publish("q", "1")
     assert [frame.id for frame in peer.more] == ["1"]
     peer.publish("q", "2")
-    assert peer.say(*(Frame(wire.PUBLISH, n, "q", b"0") for n in ("3", "4"))) == []
+    assert peer.send(*(Frame(wire.PUBLISH, n, "q", b"0") for n in ("3", "4"))) == []
     assert not peer.transport.paused
     # other queues are not affected
     peer.publish("other", "x")
@@ -600,9 +600,9 @@ def test_block_publisher_gives_up_before_the_client_does(harness: Harness) -> No
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
-    assert peer.say(Frame(wire.PUBLISH, "2", "q", b"0")) == []
+    assert peer.send(Frame(wire.PUBLISH, "2", "q", b"0")) == []
     harness.run_event_loop(5000)
-    assert peer.say(Frame(wire.PUBLISH, "3", "q", b"0")) == []
+    assert peer.send(Frame(wire.PUBLISH, "3", "q", b"0")) == []
     harness.run_event_loop(2999)
     assert peer.frames() == []
     harness.run_event_loop(1)
@@ -618,7 +618,7 @@ def test_publishes_waiting_for_capacity_end_with_their_connection(harness: Harne
     peer, other = harness.connect(), harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
-    peer.say(Frame(wire.PUBLISH, "2", "q", b"0"))
+    peer.send(Frame(wire.PUBLISH, "2", "q", b"0"))
     peer.drop()
     assert other.subscribe("q") == ["1"]
     assert harness.destination("q").parked == type(harness.destination("q").parked)()
@@ -628,7 +628,7 @@ def test_publishes_waiting_for_capacity_are_limited(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
-    answers = peer.say(*(Frame(wire.PUBLISH, f"m{n}", "q", b"0") for n in range(1001)))
+    answers = peer.send(*(Frame(wire.PUBLISH, f"m{n}", "q", b"0") for n in range(1001)))
     assert [(frame.id, frame.error_code) for frame in answers] == [("m1000", "QUEUE_FULL")]
 
 
@@ -638,8 +638,8 @@ def test_a_removed_queue_is_created_again_by_publishes_waiting_for_capacity(
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
-    peer.say(Frame(wire.PUBLISH, "2", "q", b"0"))
-    answers = peer.say(Frame(wire.DELETE_QUEUE, "d", "q"))
+    peer.send(Frame(wire.PUBLISH, "2", "q", b"0"))
+    answers = peer.send(Frame(wire.DELETE_QUEUE, "d", "q"))
     assert [(frame.type, frame.id) for frame in answers] == [
         (wire.DELETE_QUEUE, "d"),
         (wire.PUBLISH_ACK, "2"),
@@ -652,8 +652,8 @@ def test_publishes_waiting_for_capacity_of_a_removed_queue_are_refused() -> None
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
-    peer.say(Frame(wire.PUBLISH, "2", "q", b"0"))
-    answers = peer.say(Frame(wire.DELETE_QUEUE, "d", "q"))
+    peer.send(Frame(wire.PUBLISH, "2", "q", b"0"))
+    answers = peer.send(Frame(wire.DELETE_QUEUE, "d", "q"))
     assert [(frame.id, frame.error_code) for frame in answers] == [
         ("2", "QUEUE_NOT_FOUND"),
         ("d", ""),
@@ -686,7 +686,7 @@ def test_a_malformed_frame_is_answered_and_ends_the_connection(
     harness: Harness, bad: bytes, identity: str | None
 ) -> None:
     peer = harness.connect()
-    peer.put(wire.encode(Frame(wire.PUBLISH, "m", "q", b"0")) + bad)
+    peer.send_bytes(wire.encode(Frame(wire.PUBLISH, "m", "q", b"0")) + bad)
     error, answer = peer.frames()
     assert answer.id == "m"
     assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
@@ -702,13 +702,13 @@ def test_frames_in_chunks(harness: Harness) -> None:
     peer.subscribe("q")
     data = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"x"', {"h": "v"}))
     for position in range(len(data)):
-        peer.put(data[position : position + 1])
+        peer.send_bytes(data[position : position + 1])
     assert [frame.type for frame in peer.frames()] == [wire.PUBLISH_ACK, wire.DELIVER]
 
 
 def test_disconnect_has_no_answer_but_those_before_it_have(harness: Harness) -> None:
     peer = harness.connect()
-    peer.put(
+    peer.send_bytes(
         b"".join(
             map(
                 wire.encode,
@@ -751,7 +751,7 @@ def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> Non
     peer = harness.connect(SessionOptions(rate_limit=3))
     peer.subscribe("q")
     peer.publish("q", "1")
-    answers = peer.say(
+    answers = peer.send(
         Frame(wire.PUBLISH, "2", "q", b"0"), Frame(wire.PING, "p"), Frame(wire.ACK, "1")
     )
     assert [(frame.id, frame.error_code) for frame in answers] == [("2", "RATE_LIMITED"), ("p", "")]
@@ -767,9 +767,9 @@ def test_a_client_that_reads_no_answers_is_not_read_either(harness: Harness) -> 
     peer = harness.connect()
     peer.stop_reading()
     pings = wire.encode(Frame(wire.PING, "p" * 1000)) * 1000
-    peer.put(pings)
+    peer.send_bytes(pings)
     assert not peer.transport.paused
-    peer.put(pings)
+    peer.send_bytes(pings)
     assert peer.transport.paused
     peer.read_again()
     assert not peer.transport.paused
@@ -858,8 +858,8 @@ def test_topics_and_queues_of_one_name(harness: Harness) -> None:
 def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
     harness: Harness,
 ) -> None:
-    peer = harness.arrive(SessionOptions(login_bytes=1000))
-    peer.put((1001).to_bytes(4, "big") + b"\0")
+    peer = harness.open_connection(SessionOptions(login_bytes=1000))
+    peer.send_bytes((1001).to_bytes(4, "big") + b"\0")
     [error] = peer.frames()
     assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
     assert not peer.transport.open
@@ -869,11 +869,11 @@ def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
 
 def test_the_state_of_the_login_is_known() -> None:
     authenticator = Authenticator()
-    peer = behind(authenticator).arrive()
+    peer = behind(authenticator).open_connection()
     assert peer.session.login is Login.DUE
-    peer.say(Frame(wire.PING, "p"))
+    peer.send(Frame(wire.PING, "p"))
     assert peer.session.login is Login.DUE
-    peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b'"%b"' % bytes(500)))
+    peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b'"%b"' % bytes(500)))
     assert peer.session.login is Login.CHECKING
     assert peer.session.buffered >= 500
     authenticator.asked[0][1](EVERYBODY)
@@ -883,9 +883,9 @@ def test_the_state_of_the_login_is_known() -> None:
 
 
 def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> None:
-    peer = harness.arrive()
+    peer = harness.open_connection()
     peer.transport.user_limit_reached = True
-    [error] = peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
+    [error] = peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
     assert error.error_code == "CONNECTION_LIMIT"
     assert error.error_message == "Maximum connections reached."
     harness.run_event_loop(1000)
@@ -946,7 +946,7 @@ def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> 
     harness.limit("full", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer = harness.connect()
     peer.publish("full", "first")
-    peer.say(Frame(wire.PUBLISH, "second", "full", b'"%b"' % (b"x" * 1000)))
+    peer.send(Frame(wire.PUBLISH, "second", "full", b'"%b"' % (b"x" * 1000)))
     assert peer.session.buffered == 1002
     harness.run_event_loop(9000)
     assert peer.session.buffered == 0

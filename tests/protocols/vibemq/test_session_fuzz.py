@@ -87,7 +87,7 @@ class Model(RuleBasedStateMachine):
             Frame(wire.PUBLISH, identity, queue, b'"%b"' % identity.encode())
             for identity, queue in zip(ids, where, strict=True)
         ]
-        self.peers[peer].put(b"".join(map(wire.encode, requests)))
+        self.peers[peer].send_bytes(b"".join(map(wire.encode, requests)))
         self.collect({peer: ids})
 
     @rule(peer=peers, queue=st.sampled_from([*QUEUES, FAN_OUT]))
@@ -97,7 +97,7 @@ class Model(RuleBasedStateMachine):
             self.due[peer] += self.unclaimed
             self.unclaimed.clear()
         self.subscribed[peer].add(queue)
-        self.peers[peer].put(wire.encode(Frame(wire.SUBSCRIBE, "s", queue)))
+        self.peers[peer].send_bytes(wire.encode(Frame(wire.SUBSCRIBE, "s", queue)))
         head = wire.encode(
             Frame(
                 wire.SUBSCRIBE_ACK, "s", queue, headers={"queueName": queue, "subscriptionId": "s"}
@@ -112,7 +112,7 @@ class Model(RuleBasedStateMachine):
     def unsubscribe(self, peer: int, queue: str) -> None:
         self.subscribed[peer].discard(queue)
         self.held[peer] = {i: q for i, q in self.held[peer].items() if q != queue}
-        [answer] = self.peers[peer].say(Frame(wire.UNSUBSCRIBE, "u", queue))
+        [answer] = self.peers[peer].send(Frame(wire.UNSUBSCRIBE, "u", queue))
         assert answer.type == wire.UNSUBSCRIBE_ACK
         self.collect()
 
@@ -126,14 +126,14 @@ class Model(RuleBasedStateMachine):
             identity = list(unacked)[index % len(unacked)]
             self.alive[unacked.pop(identity)].remove(identity)
             frames.append(Frame(wire.ACK, identity))
-        self.peers[peer].put(b"".join(map(wire.encode, frames)))
+        self.peers[peer].send_bytes(b"".join(map(wire.encode, frames)))
         self.collect()
 
     @rule(peer=peers, number=st.integers(0, 30))
     def acknowledge_what_one_does_not_hold(self, peer: int, number: int) -> None:
         identity = f"m{number}"
         if identity not in self.held[peer] and identity not in self.timed_out[peer]:
-            self.peers[peer].put(wire.encode(Frame(wire.ACK, identity)))
+            self.peers[peer].send_bytes(wire.encode(Frame(wire.ACK, identity)))
             self.collect()
 
     @rule(peer=peers, how=st.sampled_from(["reset", "eof", "garbage", "shutdown", "disconnect"]))
@@ -258,12 +258,12 @@ def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
     hello: bool, parts: list[bytes], steps: list[int]
 ) -> None:
     harness = Harness()
-    peer = harness.connect() if hello else harness.arrive()
+    peer = harness.connect() if hello else harness.open_connection()
     data = b"".join(parts)
     position = index = 0
     while position < len(data):
         step = steps[index % len(steps)]
-        peer.put(data[position : position + step])
+        peer.send_bytes(data[position : position + step])
         position += step
         index += 1
     peer.frames()  # every reply can be decoded

@@ -57,7 +57,7 @@ def harness() -> Harness:
 
 def arrived(harness: Harness, user: str) -> Peer:
     if not user:
-        return harness.arrive()
+        return harness.open_connection()
     return harness.connect(authUsername=user, authPassword=user)
 
 
@@ -81,7 +81,7 @@ def refusal(answer: Frame) -> tuple[str, str]:
     ],
 )
 def test_refused_logins(harness: Harness, headers: dict[str, str], code: str, text: str) -> None:
-    peer = harness.arrive()
+    peer = harness.open_connection()
     assert refusal(peer.ask(wire.CONNECT, **headers)) == (code, text)
     assert refusal(peer.ask(wire.PUBLISH, "q", 1)) == (
         "NOT_AUTHENTICATED",
@@ -321,7 +321,7 @@ def test_too_many_requests(harness: Harness) -> None:
 
 
 def test_too_many_connections(harness: Harness) -> None:
-    peer = harness.arrive()
+    peer = harness.open_connection()
     peer.transport.user_limit_reached = True
     answer = peer.ask(wire.CONNECT, authUsername="root", authPassword="root")
     assert refusal(answer) == ("CONNECTION_LIMIT", "Maximum connections reached.")

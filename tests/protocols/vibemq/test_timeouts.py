@@ -276,7 +276,7 @@ def test_an_acknowledgement_of_a_second_copy_passes_nothing(harness: Harness) ->
     harness.run_event_loop(30 * SECOND)
     assert peer.ids() == ["1"]
     harness.run_event_loop(15 * SECOND)
-    peer.say(Frame(wire.ACK, "1"))
+    peer.send(Frame(wire.ACK, "1"))
     harness.run_event_loop(29 * SECOND)
     assert peer.ids() == []
     harness.run_event_loop(SECOND)
