@@ -229,7 +229,11 @@ async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None
     ("body", "detail"),
     [
         ({"max_messages": "many"}, "Expected `int | null`, got `str` in `max_messages`"),
-        ({"overflow": "explode"}, "Invalid enum value 'explode' in `overflow`"),
+        (
+            {"overflow": "explode"},
+            "Invalid enum value 'explode' in `overflow`; there are reject-new, drop-oldest, "
+            "drop-lowest-priority, block-publisher, redirect-to-dead-letter",
+        ),
         ({"colour": "red"}, "Object contains unknown field `colour`"),
     ],
 )
@@ -239,6 +243,16 @@ async def test_an_error_names_the_field(
 ) -> None:
     answer = await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/q", body)
     assert answer.json()["detail"] == f"the body is not valid: {detail}"
+
+
+@in_event_loop
+async def test_an_error_names_the_permitted_values_of_a_parameter(api_fixture: ApiFixture) -> None:
+    path = "/destinations/queue/q/messages?state=delayed"
+    answer = await api_fixture.http_client(local=True).ask("GET", path)
+    assert answer.json()["detail"] == (
+        "in the parameters: Invalid enum value 'delayed' in `state`; "
+        "there are ready, scheduled, unacked"
+    )
 
 
 @in_event_loop

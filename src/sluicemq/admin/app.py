@@ -306,6 +306,5 @@ def _decoded(call: Call, body: bytes | bytearray) -> Any:
     try:
         return msgspec.json.decode(body, type=call.endpoint.operation.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(
-            400, "bad-body", f"the body is not valid: {decoding_error_text(error)}"
-        ) from None
+        text = decoding_error_text(error, call.endpoint.operation.body)
+        raise ApiError(400, "bad-body", f"the body is not valid: {text}") from None

@@ -486,7 +486,7 @@ def parameters(
     try:
         return msgspec.convert(values, operation.parameters, strict=False)
     except msgspec.ValidationError as error:
-        message = f"in the parameters: {decoding_error_text(error)}"
+        message = f"in the parameters: {decoding_error_text(error, operation.parameters)}"
         raise ApiError(400, "bad-parameter", message) from None
     except UnicodeEncodeError:  # raised for the value of a Literal parameter
         message = f"a value of {', '.join(query)} is not UTF-8"

@@ -29,11 +29,21 @@ anything else                500     internal-error; details are in the log
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
+from msgspec.inspect import (
+    EnumType,
+    LiteralType,
+    Metadata,
+    StructType,
+    Type,
+    UnionType,
+    type_info,
+)
 from msgspec.structs import asdict
 from starlette.responses import Response
 
@@ -125,11 +135,38 @@ def error_response(error: Exception) -> Response:
     return Response(msgspec.json.encode(body), api_error.status, api_error.headers, PROBLEM_TYPE)
 
 
-def decoding_error_text(error: Exception) -> str:
+def decoding_error_text(error: Exception, decoded: Any) -> str:
     """Return the text of msgspec's error about a request with the name of the field as the client
-    wrote it: "… in `max_messages`" instead of "… - at `$.max_messages`"."""
-    text = str(error).replace(" - at `key` in `$.", " for a name in `")
-    return text.replace(" - at `$.", " in `")
+    wrote it: "… in `max_messages`" instead of "… - at `$.max_messages`".
+
+    The values that the type `decoded` permits follow an invalid one of an enumeration.
+    """
+    text = str(error)
+    choices: list[str] = []
+    if path := _ENUM_PATH.search(text):
+        choices = _choices(type_info(decoded), path[1].split("."))
+    text = text.replace(" - at `key` in `$.", " for a name in `").replace(" - at `$.", " in `")
+    return f"{text}; there are {', '.join(choices)}" if choices else text
+
+
+_ENUM_PATH: Final = re.compile(r"^Invalid enum value .* - at `\$\.([^`]+)`$", re.DOTALL)
+
+
+def _choices(info: Type, path: Sequence[str]) -> list[str]:
+    """Return the values of the enumeration at a path of field names; empty if there is none."""
+    match info:
+        case Metadata():
+            return _choices(info.type, path)
+        case UnionType():
+            return [choice for member in info.types for choice in _choices(member, path)]
+        case StructType() if path:
+            fields = (field for field in info.fields if field.encode_name == path[0])
+            return [choice for field in fields for choice in _choices(field.type, path[1:])]
+        case LiteralType() if not path:
+            return [str(value) for value in info.values]
+        case EnumType() if not path:
+            return [str(member.value) for member in info.cls]
+    return []
 
 
 _ERRORS: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
