@@ -177,8 +177,8 @@ def test_overview_of_a_running_broker(start: Start) -> None:
 # --- alarms ---------------------------------------------------------------------------------------
 
 
-class Trouble:
-    """A healthy broker in which a test causes alarms."""
+class AlarmFixture:
+    """A healthy broker for which a test raises alarms."""
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.clock = ManualClock()
@@ -198,58 +198,58 @@ class Trouble:
 
 
 @pytest.fixture
-def trouble() -> Trouble:
-    return Trouble()
+def alarm_fixture() -> AlarmFixture:
+    return AlarmFixture()
 
 
-def test_no_alarms(trouble: Trouble) -> None:
+def test_no_alarms(alarm_fixture: AlarmFixture) -> None:
     for _ in range(100):
-        trouble.lag.record(0.001)
-        trouble.syncs.record(0.01)
-    trouble.lag.record(5.0)  # one measurement is too few
-    trouble.broker.core.memory = 900
+        alarm_fixture.lag.record(0.001)
+        alarm_fixture.syncs.record(0.01)
+    alarm_fixture.lag.record(5.0)  # one measurement is too few
+    alarm_fixture.broker.core.memory = 900
     for number in range(9):
-        trouble.broker.destinations.queue(str(number))
-    trouble.listeners = [replace(LISTENER, connections=9)]
-    assert trouble.codes() == []
+        alarm_fixture.broker.destinations.queue(str(number))
+    alarm_fixture.listeners = [replace(LISTENER, connections=9)]
+    assert alarm_fixture.codes() == []
 
 
-def test_each_alarm(trouble: Trouble) -> None:
-    trouble.broker.core.memory = 901
-    assert trouble.codes() == ["memory"]
-    trouble.broker.core.memory = 0
-    trouble.listeners = [LISTENER, replace(LISTENER, connections=10)]
-    assert trouble.codes() == ["connections-full"]
-    trouble.listeners = []
+def test_each_alarm(alarm_fixture: AlarmFixture) -> None:
+    alarm_fixture.broker.core.memory = 901
+    assert alarm_fixture.codes() == ["memory"]
+    alarm_fixture.broker.core.memory = 0
+    alarm_fixture.listeners = [LISTENER, replace(LISTENER, connections=10)]
+    assert alarm_fixture.codes() == ["connections-full"]
+    alarm_fixture.listeners = []
     for _ in range(MIN_MEASUREMENTS):
-        trouble.syncs.record(0.8)
-    assert trouble.codes() == ["disk-slow"]
-    trouble.syncs = Histogram()
+        alarm_fixture.syncs.record(0.8)
+    assert alarm_fixture.codes() == ["disk-slow"]
+    alarm_fixture.syncs = Histogram()
     for _ in range(MIN_MEASUREMENTS):
-        trouble.lag.record(0.2)
-    assert trouble.codes() == ["loop-slow"]
-    trouble.lag = Histogram()
+        alarm_fixture.lag.record(0.2)
+    assert alarm_fixture.codes() == ["loop-slow"]
+    alarm_fixture.lag = Histogram()
     for number in range(10):
-        trouble.broker.destinations.queue(str(number))
-    assert trouble.codes() == ["destinations-full"]
-    trouble.broker.remove(trouble.broker.destinations[Address(Kind.QUEUE, "0")])
-    process: Any = trouble.context.process
+        alarm_fixture.broker.destinations.queue(str(number))
+    assert alarm_fixture.codes() == ["destinations-full"]
+    alarm_fixture.broker.remove(alarm_fixture.broker.destinations[Address(Kind.QUEUE, "0")])
+    process: Any = alarm_fixture.context.process
     process.now = "stopping"
-    assert trouble.codes() == ["not-serving"]
+    assert alarm_fixture.codes() == ["not-serving"]
 
 
-def test_an_old_prepared_transaction_is_an_alarm(trouble: Trouble) -> None:
-    transactions = trouble.broker.transactions
+def test_an_old_prepared_transaction_is_an_alarm(alarm_fixture: AlarmFixture) -> None:
+    transactions = alarm_fixture.broker.transactions
     transactions.prepare(transactions.begin(), b"x")
-    trouble.clock.advance(MAX_PREPARED_MS)
-    assert trouble.codes() == []
-    trouble.clock.advance(1)
-    assert trouble.codes() == ["prepared"]
+    alarm_fixture.clock.advance(MAX_PREPARED_MS)
+    assert alarm_fixture.codes() == []
+    alarm_fixture.clock.advance(1)
+    assert alarm_fixture.codes() == ["prepared"]
     transactions.rollback(transactions.prepared[b"x"])
-    assert trouble.codes() == []
+    assert alarm_fixture.codes() == []
 
 
-class NearlyFull(MemoryJournal):
+class NearlyFullJournal(MemoryJournal):
     """A journal on a nearly full disk, with most space retained by a slot."""
 
     level = SpaceLevel.ENOUGH
@@ -262,20 +262,22 @@ class NearlyFull(MemoryJournal):
 
 
 def test_disk_space_names_the_slots_that_hold_it() -> None:
-    trouble = Trouble(NearlyFull())
-    journal = trouble.broker.journal
-    assert isinstance(journal, NearlyFull)
-    assert trouble.codes() == []
+    alarm_fixture = AlarmFixture(NearlyFullJournal())
+    journal = alarm_fixture.broker.journal
+    assert isinstance(journal, NearlyFullJournal)
+    assert alarm_fixture.codes() == []
     journal.level = SpaceLevel.LOW
-    assert trouble.codes() == ["disk-space"]
-    [alarm] = alarms(trouble.context, [], trouble.lag.read(), trouble.syncs.read())
+    assert alarm_fixture.codes() == ["disk-space"]
+    [alarm] = alarms(
+        alarm_fixture.context, [], alarm_fixture.lag.read(), alarm_fixture.syncs.read()
+    )
     assert "lake holds 4711 bytes" in alarm.message
     journal.level = SpaceLevel.EXHAUSTED
-    assert trouble.codes() == ["disk-full"]
+    assert alarm_fixture.codes() == ["disk-full"]
 
 
-def test_few_measurements_are_no_alarm(trouble: Trouble) -> None:
+def test_few_measurements_are_no_alarm(alarm_fixture: AlarmFixture) -> None:
     for _ in range(MIN_MEASUREMENTS - 1):
-        trouble.syncs.record(2.0)
-        trouble.lag.record(2.0)
-    assert trouble.codes() == []
+        alarm_fixture.syncs.record(2.0)
+        alarm_fixture.lag.record(2.0)
+    assert alarm_fixture.codes() == []

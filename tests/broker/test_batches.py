@@ -40,8 +40,8 @@ def rows(
     return [(to, Message(to, body or text.encode(), durability=durability)) for text in texts]
 
 
-class Lives:
-    """A broker on disk, and the next one on the same directory."""
+class RestartableBroker:
+    """A broker on disk that can be restarted on its directory."""
 
     def __init__(self, directory: Path, settings: EngineSettings | None = None) -> None:
         self.directory = directory
@@ -80,10 +80,10 @@ class Lives:
 
 
 @pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    lives = Lives(tmp_path)
-    yield lives
-    lives.journal.close()
+def restartable(tmp_path: Path) -> Iterator[RestartableBroker]:
+    restartable = RestartableBroker(tmp_path)
+    yield restartable
+    restartable.journal.close()
 
 
 def test_a_part_is_one_unit_and_visible_once_durable() -> None:
@@ -112,38 +112,40 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_written_parts_are_known_after_a_restart(lives: Lives, sealed: bool) -> None:
-    assert lives.write(FIRST, "a")
+def test_written_parts_are_known_after_a_restart(
+    restartable: RestartableBroker, sealed: bool
+) -> None:
+    assert restartable.write(FIRST, "a")
     parts = [BatchPart("query", 1, 5, part, part == 2, 20 + part, 1) for part in range(3)]
-    assert lives.write(parts[0], "b")
-    lives.restart(sealed=sealed)
-    assert lives.waiting() == ["a", "b"]
-    assert not lives.write(FIRST, "older than the latest batch")
-    assert not lives.write(parts[0], "b")
+    assert restartable.write(parts[0], "b")
+    restartable.restart(sealed=sealed)
+    assert restartable.waiting() == ["a", "b"]
+    assert not restartable.write(FIRST, "older than the latest batch")
+    assert not restartable.write(parts[0], "b")
     with pytest.raises(BatchConflict, match="order"):
-        lives.write(replace(parts[0], digest=99), "x")
-    assert lives.write(parts[1], "c")
-    assert lives.write(parts[2], "d")
-    lives.restart(sealed=sealed)
-    assert not lives.write(parts[2], "d")
+        restartable.write(replace(parts[0], digest=99), "x")
+    assert restartable.write(parts[1], "c")
+    assert restartable.write(parts[2], "d")
+    restartable.restart(sealed=sealed)
+    assert not restartable.write(parts[2], "d")
     for changes in ({"rows": 2, "digest": 63}, {"rows": 3, "digest": 64}):
         with pytest.raises(BatchConflict, match="not the 3 rows"):
-            lives.write(replace(parts[2], part=0, **changes), "d")
-    assert not lives.write(replace(parts[2], part=0, rows=3, digest=63), "b", "c", "d")
-    assert lives.waiting() == ["a", "b", "c", "d"]
+            restartable.write(replace(parts[2], part=0, **changes), "d")
+    assert not restartable.write(replace(parts[2], part=0, rows=3, digest=63), "b", "c", "d")
+    assert restartable.waiting() == ["a", "b", "c", "d"]
 
 
-def test_parts_in_the_snapshot_and_after_it_add_up(lives: Lives) -> None:
-    assert lives.write(BatchPart("query", 3, 0, 0, False, 1, 1), "a")
-    lives.journal.seal()
-    lives.sync()
-    assert lives.write(BatchPart("query", 3, 0, 1, True, 2, 1), "b")
-    assert lives.write(BatchPart("query", 3, 1, 0, True, 2, 1), "c")
-    lives.restart()
-    assert lives.write(BatchPart("query", 3, 2, 0, True, 2, 1), "d")
-    assert not lives.write(BatchPart("query", 3, 0, 0, True, 3, 2), "a", "b")
+def test_parts_in_the_snapshot_and_after_it_add_up(restartable: RestartableBroker) -> None:
+    assert restartable.write(BatchPart("query", 3, 0, 0, False, 1, 1), "a")
+    restartable.journal.seal()
+    restartable.sync()
+    assert restartable.write(BatchPart("query", 3, 0, 1, True, 2, 1), "b")
+    assert restartable.write(BatchPart("query", 3, 1, 0, True, 2, 1), "c")
+    restartable.restart()
+    assert restartable.write(BatchPart("query", 3, 2, 0, True, 2, 1), "d")
+    assert not restartable.write(BatchPart("query", 3, 0, 0, True, 3, 2), "a", "b")
     with pytest.raises(BatchConflict, match="not the 1 rows"):
-        lives.write(BatchPart("query", 3, 1, 0, True, 2, 2), "c", "x")
+        restartable.write(BatchPart("query", 3, 1, 0, True, 2, 2), "c", "x")
 
 
 def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows() -> None:
@@ -294,12 +296,12 @@ def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_writer_has_its_owner_after_a_restart(tmp_path: Path, sealed: bool) -> None:
-    lives = Lives(tmp_path)
-    lives.write(replace(FIRST, owner="anna"), "a")
-    assert lives.broker.batches.owner_of("another") == ""
-    lives.restart(sealed=sealed)
-    assert lives.broker.batches.owner_of(FIRST.writer) == "anna"
-    lives.journal.close()
+    restartable = RestartableBroker(tmp_path)
+    restartable.write(replace(FIRST, owner="anna"), "a")
+    assert restartable.broker.batches.owner_of("another") == ""
+    restartable.restart(sealed=sealed)
+    assert restartable.broker.batches.owner_of(FIRST.writer) == "anna"
+    restartable.journal.close()
 
 
 def test_writers_are_forgotten_after_their_time() -> None:
@@ -316,14 +318,14 @@ def test_writers_are_forgotten_after_their_time() -> None:
 
 
 def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> None:
-    lives = Lives(tmp_path)
+    restartable = RestartableBroker(tmp_path)
     for name in "abcd":
-        lives.write(replace(FIRST, writer=name), name)
-    lives.settings = EngineSettings(max_batch_writers=2)
-    lives.restart(sealed=True)
-    lives.write(replace(FIRST, writer="e"), "e")
-    assert list(lives.broker.batches.writers) == ["d", "e"]
-    lives.journal.close()
+        restartable.write(replace(FIRST, writer=name), name)
+    restartable.settings = EngineSettings(max_batch_writers=2)
+    restartable.restart(sealed=True)
+    restartable.write(replace(FIRST, writer="e"), "e")
+    assert list(restartable.broker.batches.writers) == ["d", "e"]
+    restartable.journal.close()
 
 
 def test_many_partitions_take_little_space() -> None:

@@ -159,8 +159,8 @@ def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
     assert [message.body for message in fixture.dead_letters()] == [b"a", b"b"]
 
 
-class Note:
-    """A protocol's decision: `kept` is its answer, and it marks its dead letters."""
+class RecordingPolicy:
+    """Dead-letter policy that returns `kept`, records its calls and marks its dead letters."""
 
     def __init__(self, kept: bool | None) -> None:
         self.kept = kept
@@ -189,7 +189,7 @@ def test_a_protocol_decides_for_its_own_messages(
     kept: bool | None, setting: bool, force: bool
 ) -> None:
     fixture = BrokerFixture()
-    policy = fixture.broker.dead_letters.policies[Origin.JMQ] = Note(kept)
+    policy = fixture.broker.dead_letters.policies[Origin.JMQ] = RecordingPolicy(kept)
     queue = fixture.queue(dead_letter=setting)
     reader = fixture.read(queue)
     for body, origin in (("a", Origin.JMQ), ("b", Origin.PHPMQ)):
@@ -209,7 +209,7 @@ def test_a_protocol_decides_for_its_own_messages(
 
 def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
     fixture = BrokerFixture()
-    fixture.broker.dead_letters.policies[Origin.JMQ] = Note(True)
+    fixture.broker.dead_letters.policies[Origin.JMQ] = RecordingPolicy(True)
     queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner="connection")
     fixture.send(queue, "a", origin=Origin.JMQ, expiration=fixture.clock.wall + 100)
     fixture.wait(300)
@@ -218,7 +218,7 @@ def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
 
 def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
     fixture = BrokerFixture()
-    fixture.broker.dead_letters.policies[Origin.JMQ] = Note(True)
+    fixture.broker.dead_letters.policies[Origin.JMQ] = RecordingPolicy(True)
     queue = fixture.queue()
     fixture.send(queue, "a", origin=Origin.JMQ, expiration=fixture.clock.wall + 100)
     fixture.wait(300)
@@ -234,8 +234,8 @@ def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
 
 def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
     fixture = BrokerFixture()
-    fixture.broker.dead_letters.policies[Origin.JMQ] = Note(None)
-    fixture.broker.dead_letters.policies[Origin.PHPMQ] = Note(False)
+    fixture.broker.dead_letters.policies[Origin.JMQ] = RecordingPolicy(None)
+    fixture.broker.dead_letters.policies[Origin.PHPMQ] = RecordingPolicy(False)
     queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "there", "kept", origin=Origin.JMQ)
     with pytest.raises(LimitExceeded):

@@ -132,29 +132,29 @@ def test_very_many_destinations_are_reported_in_slices() -> None:
     assert max(share_sizes) <= BATCH
 
 
-class Looked:
-    """Stand-in for any number of destinations."""
+class CountingDestination:
+    """Fake destination that counts how often it is read."""
 
     number = unacked = consumers = 0
     temporary = removed = False
-    looks = 0
+    reads = 0
 
     @property
     def waiting(self) -> int:
-        self.looks += 1
+        self.reads += 1
         return 0
 
 
 def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
     fixture = DepthSamplerFixture(0)
     fixture.disk.options = replace(fixture.disk.options, depth_interval=5000)
-    destination: Any = Looked()
+    destination: Any = CountingDestination()
     destinations = {Address(Kind.QUEUE, str(number)): destination for number in range(100_000)}
     DepthSampler(fixture.broker.core, destinations)
     fixture.clock.advance(5000)
     for turn in range(1, 201):
         fixture.broker.tick()
-        assert destination.looks == turn * MAX_BATCH
+        assert destination.reads == turn * MAX_BATCH
         fixture.clock.advance(50)
 
 

@@ -180,7 +180,7 @@ def test_a_consumed_destination_is_not_deleted_by_mistake() -> None:
     assert reader.got() == ["a"]
 
 
-class Comeback(Reader):
+class ReattachingReader(Reader):
     """Attaches to the queue's successor when notified that the queue was deleted."""
 
     def __init__(self, broker: Broker) -> None:
@@ -197,7 +197,7 @@ class Comeback(Reader):
 def test_a_consumer_may_reattach_when_notified_of_the_deletion() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    reader = Comeback(fixture.broker)
+    reader = ReattachingReader(fixture.broker)
     fixture.send(queue, "a")
     fixture.broker.remove(queue, force=True)
     assert not fixture.broker.acknowledge(reader.consumer, 1)

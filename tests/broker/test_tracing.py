@@ -23,7 +23,7 @@ from sluicemq.model.message import Durability, Message
 from tests.support.broker import BrokerFixture, Reader, purge
 
 
-class Witness:
+class RecordingObserver:
     """Observer that records all calls; it traces messages whose body does not begin with a dash."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Witness:
 class TracedFixture(BrokerFixture):
     def __init__(self, settings: EngineSettings | None = None) -> None:
         super().__init__(settings)
-        self.witness = Witness()
+        self.witness = RecordingObserver()
         self.broker = Broker(self.journal, self.clock, settings, observer=self.witness)
 
 
@@ -242,7 +242,7 @@ def test_ended_messages_are_released(fixture: TracedFixture) -> None:
 
 def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
-    witness = Witness()
+    witness = RecordingObserver()
     address = Address(Kind.TOPIC, "t")
 
     def start() -> Broker:

@@ -17,7 +17,7 @@ from tests.support.journal import read_from
 QUEUE = Address(Kind.QUEUE, "q")
 
 
-class Recording:
+class TransientFixture:
     """A broker whose journal may record transient messages."""
 
     def __init__(self, directory: Path, record_transient: bool = True) -> None:
@@ -54,7 +54,7 @@ class Recording:
 
 
 def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
-    fixture = Recording(tmp_path)
+    fixture = TransientFixture(tmp_path)
     sequence = fixture.send(b"a")
     reader = Reader(fixture.broker)
     reader.consumer = fixture.broker.attach(fixture.queue.queue, reader, Window(10, True))
@@ -72,14 +72,14 @@ def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
 def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, seal: bool) -> None:
-    fixture = Recording(tmp_path)
+    fixture = TransientFixture(tmp_path)
     sequence = fixture.send(b"transient")
     fixture.send(b"lazy", Durability.LAZY)
     if seal:
         fixture.journal.seal()
         fixture.journal.sync()
     fixture.journal.close()
-    fixture = Recording(tmp_path)
+    fixture = TransientFixture(tmp_path)
     fixture.acknowledge()
     assert fixture.waiting == 1
     assert [fixture.journal.fetch(d.sequence).body for d in fixture.queue.queue.browse()] == [
@@ -88,17 +88,17 @@ def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, sea
     assert fixture.about(sequence)[-1] == (RecordType.COMPLETED, Cause.DISCARDED)
     fixture.journal.close()
     # also if they are no longer recorded
-    assert Recording(tmp_path, record_transient=False).waiting == 1
+    assert TransientFixture(tmp_path, record_transient=False).waiting == 1
 
 
 def test_without_the_setting_nothing_is_recorded(tmp_path: Path) -> None:
-    fixture = Recording(tmp_path, record_transient=False)
+    fixture = TransientFixture(tmp_path, record_transient=False)
     assert fixture.about(fixture.send(b"a")) == []
     fixture.journal.close()
 
 
 def test_messages_to_temporary_destinations_are_not_recorded(tmp_path: Path) -> None:
-    fixture = Recording(tmp_path)
+    fixture = TransientFixture(tmp_path)
     address = Address(Kind.QUEUE, "reply")
     fixture.queue = fixture.broker.destinations.create(
         address, DestinationSettings(), object(), False
@@ -108,7 +108,7 @@ def test_messages_to_temporary_destinations_are_not_recorded(tmp_path: Path) -> 
 
 
 def test_transactions_record_transient_messages_too(tmp_path: Path) -> None:
-    fixture = Recording(tmp_path)
+    fixture = TransientFixture(tmp_path)
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     messages = [
@@ -127,7 +127,7 @@ def test_transactions_record_transient_messages_too(tmp_path: Path) -> None:
 
 
 def test_a_recorded_message_is_not_persistent_for_selectors(tmp_path: Path) -> None:
-    fixture = Recording(tmp_path)
+    fixture = TransientFixture(tmp_path)
     sequence = fixture.send(b"a")
     selector = fixture.broker.compile_selector("JMSDeliveryMode = 'NON_PERSISTENT'")
     assert selector(fixture.journal.fetch(sequence))

@@ -13,8 +13,8 @@ from sluicemq.clients.http import RETRY_TIMEOUT, HttpClient, HttpRefusal, HttpTa
 from sluicemq.model.errors import AccessDenied, AuthenticationFailed, ConnectionLost
 
 
-class Stand(ThreadingHTTPServer):
-    """Server that sends prepared answers in order; `asked` has the requests.
+class ScriptedServer(ThreadingHTTPServer):
+    """Server that sends prepared answers in order; `received_requests` has the requests.
 
     An answer is a status and a body; None breaks the connection off instead.
     """
@@ -24,7 +24,7 @@ class Stand(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[tuple[int, bytes] | None] = []
-        self.asked: list[tuple[str, str, bytes, str | None]] = []
+        self.received_requests: list[tuple[str, str, bytes, str | None]] = []
         self.connections = 0
 
     @property
@@ -34,7 +34,7 @@ class Stand(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Stand
+    server: ScriptedServer
 
     def setup(self) -> None:
         super().setup()
@@ -43,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         request = (self.command, self.path, body, self.headers["Authorization"])
-        self.server.asked.append(request)
+        self.server.received_requests.append(request)
         answer = self.server.answers.pop(0)
         if answer is None:
             self.close_connection = True
@@ -63,8 +63,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def stand() -> Iterator[Stand]:
-    with Stand() as server:
+def scripted_server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -72,51 +72,53 @@ def stand() -> Iterator[Stand]:
         thread.join()
 
 
-def test_requests_share_a_connection(stand: Stand) -> None:
-    stand.answers = [(200, b"1"), (200, b"")]
-    with HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote:
+def test_requests_share_a_connection(scripted_server: ScriptedServer) -> None:
+    scripted_server.answers = [(200, b"1"), (200, b"")]
+    with HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote:
         assert remote.request("POST", "/a?b=c", [b"12", b"", b"3"]).body == b"1"
         assert remote.request("GET", "/d").status == 200
-    assert stand.asked == [
+    assert scripted_server.received_requests == [
         ("POST", "/a?b=c", b"123", "Bearer geheim"),
         ("GET", "/d", b"", "Bearer geheim"),
     ]
-    assert stand.connections == 1
+    assert scripted_server.connections == 1
 
 
 def test_an_idle_connection_that_the_server_has_closed_is_replaced(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
+    scripted_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Handler, "timeout", 0.01)
-    stand.answers = [(200, b"1"), (200, b"2")]
-    with HttpClient(stand.target) as remote:
+    scripted_server.answers = [(200, b"1"), (200, b"2")]
+    with HttpClient(scripted_server.target) as remote:
         remote.request("POST", "/")
         assert remote._connection is not None
         select.select([remote._connection.sock], [], [])
         assert remote.request("POST", "/").body == b"2"
-    assert stand.connections == 2
+    assert scripted_server.connections == 2
 
 
-def test_what_passes_is_tried_again(stand: Stand) -> None:
+def test_what_passes_is_tried_again(scripted_server: ScriptedServer) -> None:
     """With the whole body; answers are those of the last attempt."""
-    stand.answers = [None, (503, b"{}"), (200, b"done")]
-    with HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote:
+    scripted_server.answers = [None, (503, b"{}"), (200, b"done")]
+    with HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote:
         remote.send("POST", "/", [b"x", b"y"])
         assert remote.receive().body == b"done"
-    assert [body for _, _, body, _ in stand.asked] == [b"xy"] * 3
+    assert [body for _, _, body, _ in scripted_server.received_requests] == [b"xy"] * 3
 
 
-def test_retries_end(stand: Stand) -> None:
-    stand.answers = [None]
+def test_retries_end(scripted_server: ScriptedServer) -> None:
+    scripted_server.answers = [None]
     with (
-        HttpClient(stand.target, retry_timeout=0) as remote,
+        HttpClient(scripted_server.target, retry_timeout=0) as remote,
         pytest.raises(ConnectionLost) as error,
     ):
         remote.request("GET", "/")
-    assert str(stand.target) in str(error.value)
-    stand.answers = [(503, b'{"code": "temporarily-unavailable", "detail": "the queue is full"}')]
+    assert str(scripted_server.target) in str(error.value)
+    scripted_server.answers = [
+        (503, b'{"code": "temporarily-unavailable", "detail": "the queue is full"}')
+    ]
     with (
-        HttpClient(stand.target, retry_timeout=0) as remote,
+        HttpClient(scripted_server.target, retry_timeout=0) as remote,
         pytest.raises(HttpRefusal, match="the queue is full"),
     ):
         remote.request("GET", "/")
@@ -125,10 +127,12 @@ def test_retries_end(stand: Stand) -> None:
 @pytest.mark.parametrize(
     ("status", "error"), [(401, AuthenticationFailed), (403, AccessDenied), (409, HttpRefusal)]
 )
-def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exception]) -> None:
-    stand.answers = [(status, b'{"code": "c", "detail": "so it is", "more": 1}')]
+def test_refusals_are_not_tried_again(
+    scripted_server: ScriptedServer, status: int, error: type[Exception]
+) -> None:
+    scripted_server.answers = [(status, b'{"code": "c", "detail": "so it is", "more": 1}')]
     with (
-        HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote,
+        HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote,
         pytest.raises(error, match="so it is") as error_info,
     ):
         remote.request("GET", "/")
@@ -137,27 +141,27 @@ def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exc
         assert (error_info.value.status, error_info.value.code) == (409, "c")
 
 
-def test_another_server(stand: Stand) -> None:
+def test_another_server(scripted_server: ScriptedServer) -> None:
     """The error includes the beginning of an answer that is not a broker's."""
-    stand.answers = [(404, b"<html>" + b"x" * 10_000)]
+    scripted_server.answers = [(404, b"<html>" + b"x" * 10_000)]
     with (
-        HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote,
+        HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote,
         pytest.raises(ConnectionLost, match="<html>") as error,
     ):
         remote.request("GET", "/")
     assert len(str(error.value)) < 1000
 
 
-def test_a_redirection_is_an_error(stand: Stand) -> None:
-    stand.answers = [(301, b"")]
+def test_a_redirection_is_an_error(scripted_server: ScriptedServer) -> None:
+    scripted_server.answers = [(301, b"")]
     with (
-        HttpClient(stand.target, retry_timeout=RETRY_TIMEOUT) as remote,
+        HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote,
         pytest.raises(ConnectionLost, match="it redirects to https://elsewhere/"),
     ):
         remote.request("DELETE", "/")
 
 
-def test_no_server(stand: Stand) -> None:
+def test_no_server(scripted_server: ScriptedServer) -> None:
     unreachable = target({"url": "http://127.0.0.1:9"})
     with (
         HttpClient(unreachable, retry_timeout=0) as remote,

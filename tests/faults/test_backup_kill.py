@@ -28,10 +28,10 @@ CLIENT_ACKNOWLEDGE = 2
 BACKUP_SECONDS = 180
 
 
-class Finished(NamedTuple):
-    """A backup, and how many messages had been confirmed before it and sent when it was done."""
+class FinishedBackup(NamedTuple):
+    """A backup, with the number of messages confirmed before it and sent at its end."""
 
-    place: Path
+    directory: Path
     confirmed: int
     sent: int
 
@@ -40,7 +40,7 @@ def test_kill_during_backups(tmp_path: Path) -> None:
     chance = seeded_random()
     broker = LocalBroker(tmp_path / "data", LISTEN, environment=SMALL_SEGMENTS)
     orders, churn = Recorder(), Recorder()
-    finished: list[Finished] = []
+    finished: list[FinishedBackup] = []
     following = following_churn = 0
     with ExitStack() as stack:
         stack.callback(broker.stop)
@@ -53,7 +53,7 @@ def test_kill_during_backups(tmp_path: Path) -> None:
             confirmed = max(orders.confirmed_numbers, default=-1) + 1
             directory = tmp_path / f"backup-{turn}"
             if _back_up(broker, directory, finished, chance, VICTIMS[turn % len(VICTIMS)]):
-                finished.append(Finished(directory, confirmed, sender.next))
+                finished.append(FinishedBackup(directory, confirmed, sender.next))
             broker.kill()
             following, following_churn = _end(sender), load.end()
     assert finished
@@ -61,21 +61,21 @@ def test_kill_during_backups(tmp_path: Path) -> None:
     slots = Slots(tmp_path / "data" / "journal").list()
     assert all(name.startswith(SLOT_PREFIX) and slot.until for name, slot in slots.items())
     for backup in finished:
-        _check(backup, orders, tmp_path / f"{backup.place.name}-restored")
+        _check(backup, orders, tmp_path / f"{backup.directory.name}-restored")
 
 
 def _back_up(
     broker: LocalBroker,
-    place: Path,
-    finished: list[Finished],
+    directory: Path,
+    finished: list[FinishedBackup],
     chance: random.Random,
     victim: str,
 ) -> bool:
     """Run a backup and kill the victim; return whether the backup is complete."""
-    command = [sys.executable, "-m", "sluicemq.cli", "backup", "create", str(place)]
+    command = [sys.executable, "-m", "sluicemq.cli", "backup", "create", str(directory)]
     command += ["--data-dir", str(broker.directory)]
     if finished and chance.random() < 0.5:
-        command += ["--incremental-from", str(finished[-1].place)]
+        command += ["--incremental-from", str(finished[-1].directory)]
     if chance.random() < 0.5:
         command += ["--hard-links"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -89,7 +89,7 @@ def _back_up(
         output, _ = process.communicate(timeout=BACKUP_SECONDS)
     finally:
         process.kill()
-    is_complete = (place / MANIFEST_NAME).exists()
+    is_complete = (directory / MANIFEST_NAME).exists()
     assert is_complete or process.returncode, output
     assert victim != "none" or is_complete, output
     return is_complete
@@ -101,10 +101,10 @@ def _end(sender: JmsSender) -> int:
     return sender.next
 
 
-def _check(backup: Finished, orders: Recorder, target: Path) -> None:
-    verdict = verify(backup.place)
+def _check(backup: FinishedBackup, orders: Recorder, target: Path) -> None:
+    verdict = verify(backup.directory)
     assert not verdict.problems
-    restore(backup.place, target)
+    restore(backup.directory, target)
     with LocalBroker(target, LISTEN) as broker, RawJmq.login(broker.port("jmq")) as client:
         client.session = client.create_session(CLIENT_ACKNOWLEDGE)
         send_confirmed(client, [END])

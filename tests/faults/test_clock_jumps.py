@@ -29,8 +29,8 @@ SHORT = 2
 JUMPS = [5 * HOUR, -5 * HOUR, 400 * 24 * HOUR, -400 * 24 * HOUR]
 
 
-class Wall:
-    """The wall clock of a broker, seen from outside."""
+class BrokerClock:
+    """Wall clock of a broker process, which a test sets."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -56,7 +56,7 @@ def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
 
 @pytest.mark.parametrize("jump", JUMPS[: size(2, 4)])
 def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) -> None:
-    wall = Wall(tmp_path / "clock")
+    wall = BrokerClock(tmp_path / "clock")
     path = tmp_path / "socket"
     with LocalBroker(
         tmp_path, [url.format(path) for url in LISTEN], program=machine(f"clock:{wall.file}")
@@ -96,7 +96,7 @@ def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) ->
 def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None:
     """Between the sending and the showing of a message there is a sync, which may take long."""
     chance = seeded_random()
-    wall = Wall(tmp_path / "clock")
+    wall = BrokerClock(tmp_path / "clock")
     program = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
     with (
         LocalBroker(tmp_path, LISTEN[:1], program=program) as broker,
@@ -118,7 +118,7 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
     ("set_to", "left"), [(HOUR // 2, HOUR // 2), (2 * HOUR, 0), (-2 * HOUR, HOUR)]
 )
 def test_a_clock_that_is_set_across_a_restart(tmp_path: Path, set_to: int, left: int) -> None:
-    wall = Wall(tmp_path / "clock")
+    wall = BrokerClock(tmp_path / "clock")
     broker = LocalBroker(tmp_path, LISTEN[:1], program=machine(f"clock:{wall.file}"))
     with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.send("q", b"mortal", HOUR)

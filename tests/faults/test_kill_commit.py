@@ -39,8 +39,8 @@ class Request(Enum):
     COMMIT = "commit of a prepared branch"
 
 
-class Work(NamedTuple):
-    """A transaction: its number, its Xid if it has one, and the bodies of both queues."""
+class TransactionPlan(NamedTuple):
+    """A transaction: number, Xid or None, and bodies of the acknowledged and sent messages."""
 
     number: int
     xid: Xid | None
@@ -95,14 +95,14 @@ def measure(port: int) -> dict[Request, float]:
     return seconds
 
 
-def time_of(client: RawJmq, request: Request, work: Work) -> float:
+def time_of(client: RawJmq, request: Request, work: TransactionPlan) -> float:
     start = time.monotonic()
     reply = client.reply_to(ask(client, request, work))
     assert status_of(reply) == Status.OK, reply.properties
     return time.monotonic() - start
 
 
-def begin(client: RawJmq, request: Request, name: str) -> Work:
+def begin(client: RawJmq, request: Request, name: str) -> TransactionPlan:
     """Begin a transaction with messages that `name` distinguishes from all others, and do all that
     belongs to it; a branch of two phases is ended."""
     xid = None if request is Request.ONE_PHASE else Xid(FORMAT, name.encode(), b"")
@@ -122,10 +122,10 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
     if xid is not None:
         end = client.request_transaction(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
-    return Work(number, xid, source_bodies, sent)
+    return TransactionPlan(number, xid, source_bodies, sent)
 
 
-def ask(client: RawJmq, request: Request, work: Work) -> int:
+def ask(client: RawJmq, request: Request, work: TransactionPlan) -> int:
     """Send the request. Returns its number, for `reply_to`."""
     if request is Request.ONE_PHASE:
         return client.send_transaction_packet(
@@ -141,7 +141,7 @@ def ask(client: RawJmq, request: Request, work: Work) -> int:
 
 def kill_during(
     broker: LocalBroker, request: Request, turn: int, delay: float
-) -> tuple[Work, bool]:
+) -> tuple[TransactionPlan, bool]:
     """Kill the broker `delay` seconds after the request. Returns the transaction, and whether the
     request was answered."""
     with RawJmq.login(broker.port("jmq")) as client:
@@ -160,7 +160,7 @@ def kill_during(
 
 
 def find_outcome(
-    port: int, request: Request, work: Work, answered: bool, chance: random.Random
+    port: int, request: Request, work: TransactionPlan, answered: bool, chance: random.Random
 ) -> bool | None:
     """Return whether the transaction must be committed after the restart; None = it may be either.
 
@@ -185,7 +185,7 @@ def find_outcome(
         return commit
 
 
-def expect_all_or_nothing(port: int, work: Work, committed: bool | None) -> bool:
+def expect_all_or_nothing(port: int, work: TransactionPlan, committed: bool | None) -> bool:
     """Take everything out of both queues. Fail unless it is what the transaction leaves when it is
     committed, or when it is not; None = either. Return whether it was committed."""
     sent = sorted(consume_all(port, TARGET))

@@ -31,7 +31,7 @@ class Branch(NamedTuple):
     sent: frozenset[bytes]
 
 
-class Ledger:
+class ExpectedState:
     """Expected messages of the two queues, and the open transactions."""
 
     def __init__(self) -> None:
@@ -75,32 +75,32 @@ def test_kill_between_prepare_and_commit(tmp_path: Path) -> None:
         )
         for program in (PROGRAM, machine("volatile"))
     ]
-    ledger = Ledger()
+    expected_state = ExpectedState()
     with ExitStack() as stack:
         for broker in brokers:
             stack.callback(broker.stop)
         for turn in range(KILLS):
             broker = brokers[turn % 2].start()
             port = broker.port("jmq")
-            look(port, ledger)
-            finish_some(port, ledger, chance)
+            look(port, expected_state)
+            finish_some(port, expected_state, chance)
             if turn % 4 == 3:
-                empty(port, ledger)
-            prepare(port, ledger, chance, turn)
-            die(broker, port, ledger, chance)
+                empty(port, expected_state)
+            prepare(port, expected_state, chance, turn)
+            die(broker, port, expected_state, chance)
         broker = brokers[0].start()
         port = broker.port("jmq")
-        look(port, ledger)
-        finish_some(port, ledger, chance, everything=True)
-        look(port, ledger)
-        empty(port, ledger)
+        look(port, expected_state)
+        finish_some(port, expected_state, chance, everything=True)
+        look(port, expected_state)
+        empty(port, expected_state)
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
-    assert ledger.committed + ledger.rolled_back == KILLS
-    print(f"{ledger.committed} committed, {ledger.rolled_back} rolled back")
+    assert expected_state.committed + expected_state.rolled_back == KILLS
+    print(f"{expected_state.committed} committed, {expected_state.rolled_back} rolled back")
 
 
-def look(port: int, ledger: Ledger) -> None:
+def look(port: int, expected_state: ExpectedState) -> None:
     """RECOVER on a connection of its own."""
     with RawJmq.login(port) as client:
         reply = client.request_transaction(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
@@ -108,31 +108,31 @@ def look(port: int, ledger: Ledger) -> None:
         count = number_of(reply, "JMQQuantity")
         assert len(reply.body) == count * XID_SIZE
         starts = range(0, len(reply.body), XID_SIZE)
-        ledger.recovered(
+        expected_state.recovered(
             {decode_xid(reply.body[position : position + XID_SIZE]) for position in starts}
         )
 
 
 def finish_some(
-    port: int, ledger: Ledger, chance: random.Random, *, everything: bool = False
+    port: int, expected_state: ExpectedState, chance: random.Random, *, everything: bool = False
 ) -> None:
     """Commit or roll back by Xid, on a connection that has never seen them."""
     with RawJmq.login(port) as client:
-        for xid, branch in list(ledger.open.items()):
+        for xid, branch in list(expected_state.open.items()):
             if everything or chance.random() < 0.6:
                 commit = chance.random() < 0.6
                 kind = commit_or_rollback(commit)
                 reply = client.request_transaction(kind, xid, flags=XaFlag.NOFLAGS)
                 assert status_of(reply) == Status.OK, reply.properties
-                del ledger.open[xid]
-                (ledger.commit if commit else ledger.roll_back)(branch)
+                del expected_state.open[xid]
+                (expected_state.commit if commit else expected_state.roll_back)(branch)
 
 
 def commit_or_rollback(commit: bool) -> PacketType:
     return PacketType.COMMIT_TRANSACTION if commit else PacketType.ROLLBACK_TRANSACTION
 
 
-def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None:
+def prepare(port: int, expected_state: ExpectedState, chance: random.Random, turn: int) -> None:
     """A transaction that takes some messages and sends some; whether PREPARE is answered is left
     to chance."""
     source_bodies = {b"in %d %d" % (turn, n) for n in range(chance.randint(1, 4))}
@@ -141,13 +141,13 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
     with RawJmq.login(port) as client:
         for body in sorted(source_bodies):
             assert client.send(SOURCE, body) == Status.OK
-        ledger.source |= source_bodies
+        expected_state.source |= source_bodies
         client.session = client.create_session(None)
         start = client.request_transaction(PacketType.START_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
         assert status_of(start) == Status.OK, start.properties
         number = number_of(start, "JMQTransactionID")
         assert status_of(client.consume(SOURCE)) == Status.OK
-        messages = [client.receive() for _ in range(chance.randint(1, len(ledger.source)))]
+        messages = [client.receive() for _ in range(chance.randint(1, len(expected_state.source)))]
         for message in messages:
             assert client.acknowledge(message, transaction=number) == Status.OK
         for body in to_send:
@@ -155,18 +155,18 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
         end = client.request_transaction(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
         bodies = frozenset(message.body for message in messages)
-        assert bodies <= ledger.source, "what is taken by a prepared transaction came again"
-        ledger.source -= bodies
+        assert bodies <= expected_state.source, "what is taken by a prepared transaction came again"
+        expected_state.source -= bodies
         branch = Branch(xid, bodies, frozenset(to_send))
-        ledger.unknown[xid] = branch, "prepare"
+        expected_state.unknown[xid] = branch, "prepare"
         method = chance.random()
         if method < 0.7:
             reply = client.request_transaction(
                 PacketType.PREPARE_TRANSACTION, xid, number, XaFlag.NOFLAGS
             )
             assert status_of(reply) == Status.OK, reply.properties
-            del ledger.unknown[xid]
-            ledger.open[xid] = branch
+            del expected_state.unknown[xid]
+            expected_state.open[xid] = branch
         elif method < 0.85:
             client.send_transaction_packet(
                 PacketType.PREPARE_TRANSACTION, xid, flags=XaFlag.NOFLAGS
@@ -174,16 +174,18 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
             time.sleep(chance.uniform(0, 0.01))
 
 
-def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -> None:
+def die(
+    broker: LocalBroker, port: int, expected_state: ExpectedState, chance: random.Random
+) -> None:
     """Kill the broker: at once, or during a request whose outcome remains unknown."""
-    if chance.random() < 0.5 or not ledger.open:
+    if chance.random() < 0.5 or not expected_state.open:
         broker.kill()
         return
-    xid, branch = chance.choice(list(ledger.open.items()))
+    xid, branch = chance.choice(list(expected_state.open.items()))
     commit = chance.random() < 0.6
     with RawJmq.login(port) as client:
-        del ledger.open[xid]
-        ledger.unknown[xid] = branch, "commit" if commit else "rollback"
+        del expected_state.open[xid]
+        expected_state.unknown[xid] = branch, "commit" if commit else "rollback"
         client.send_transaction_packet(commit_or_rollback(commit), xid, flags=XaFlag.NOFLAGS)
         time.sleep(chance.uniform(0, 0.01))
         broker.kill()
@@ -191,9 +193,9 @@ def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -
             client.receive(0.01)
 
 
-def empty(port: int, ledger: Ledger) -> None:
+def empty(port: int, expected_state: ExpectedState) -> None:
     """Take everything out of both queues: exactly what must be there, each message once."""
-    for queue, expected in ((SOURCE, ledger.source), (TARGET, ledger.target)):
+    for queue, expected in ((SOURCE, expected_state.source), (TARGET, expected_state.target)):
         assert sorted(consume_all(port, queue)) == sorted(expected), (
             f"{queue} does not hold what it should"
         )

@@ -33,8 +33,8 @@ TIMEOUT_SECONDS: Final = 30
 QUEUE: Final = "unbounded"
 
 
-class Bystander(threading.Thread):
-    """Another client of the broker, which sends to itself until it is stopped.
+class OtherClient(threading.Thread):
+    """Another client of the broker, which sends messages to itself until it is stopped.
 
     round_trips  seconds that each took
     peak         the largest resident memory that the broker reported meanwhile, in bytes
@@ -68,7 +68,7 @@ def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path)
     with LocalBroker(tmp_path, listen, environment=ENVIRONMENT) as broker:
         port = broker.port("jmq")
         before = broker.status()["resident_memory_bytes"]
-        bystander = Bystander(broker)
+        bystander = OtherClient(broker)
         bystander.start()
         try:
             with RawJmq.login(port) as client:

@@ -26,8 +26,8 @@ TURNS = 150
 LIVES = size(2, 12)
 
 
-class Witness(Client):
-    """Sends itself messages that stay in memory. Counts how often that took a disk's time."""
+class TransientClient(Client):
+    """Sends transient messages to itself, and counts those that took as long as a disk write."""
 
     def __init__(self, path: Path) -> None:
         self.turns = 0
@@ -62,7 +62,7 @@ def test_a_slow_disk(tmp_path: Path) -> None:
             broker.start()
             load = Load(broker.port("phpmq"), following, numbered, chance, 200, MAX_LEAD[turn % 2])
             msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
-            witness = Witness(path)
+            witness = TransientClient(path)
             witness.finish()
             turns += witness.turns
             late_turns += witness.late

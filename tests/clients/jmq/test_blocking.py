@@ -16,7 +16,7 @@ from tests.protocols.jmq.harness import Harness
 from tests.protocols.sockets import serve, unused_port
 
 
-class Served:
+class BrokerThread:
     """A broker in a thread."""
 
     def __init__(self) -> None:
@@ -48,17 +48,17 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    served = Served()
+def served() -> Iterator[BrokerThread]:
+    served = BrokerThread()
     yield served
     served.stop()
 
 
-def connect(served: Served, **options: Any) -> BlockingClient:
+def connect(served: BrokerThread, **options: Any) -> BlockingClient:
     return BlockingClient(JmqClient.connect, port=served.port, direct=True, **options)
 
 
-def test_send_receive_acknowledge(served: Served) -> None:
+def test_send_receive_acknowledge(served: BrokerThread) -> None:
     with connect(served) as client:
         session = client.session(AckMode.CLIENT)
         with session.producer("q1") as producer, session.consumer(Queue("q1")) as consumer:
@@ -84,7 +84,7 @@ def test_send_receive_acknowledge(served: Served) -> None:
     assert served.bodies("q1") == []
 
 
-def test_transactions(served: Served) -> None:
+def test_transactions(served: BrokerThread) -> None:
     with connect(served) as client:
         with client.session(transacted=True) as session:
             producer = session.producer("q2")
@@ -108,7 +108,7 @@ def test_transactions(served: Served) -> None:
         assert next(iter(plain_session.browser("q2", "JMSPriority < 5"))).body == "b"
 
 
-def test_subscriptions_and_temporary_destinations(served: Served) -> None:
+def test_subscriptions_and_temporary_destinations(served: BrokerThread) -> None:
     with connect(served, client_id="me") as client:
         session = client.session()
         consumer = session.consumer(Topic("t3"), name="d", durable=True)
@@ -126,7 +126,7 @@ def test_subscriptions_and_temporary_destinations(served: Served) -> None:
         session.delete(session.temporary_topic())
 
 
-def test_requests(served: Served) -> None:
+def test_requests(served: BrokerThread) -> None:
     with connect(served) as client:
 
         def work() -> None:
@@ -139,7 +139,7 @@ def test_requests(served: Served) -> None:
         worker.join()
 
 
-def test_the_end(served: Served) -> None:
+def test_the_end(served: BrokerThread) -> None:
     client = connect(served)
     consumer = client.session().consumer("q5")
     failures: list[BaseException] = []
