@@ -89,6 +89,12 @@ async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
     view = await script.ask("GET", "/users/root")
     assert [item["id"] for item in view.json()["tokens"]] == [token["id"]]
     assert token["token"].encode() not in view.body
+    expires = int(api_fixture.now * 1000) + 5001
+    timed = (await admin.ask("POST", "/users/root/tokens", {"expires": expires})).json()
+    items = (await admin.ask("GET", "/users/root")).json()["tokens"]
+    [item] = [item for item in items if item["id"] == timed["id"]]
+    assert item["created"] == api_fixture.now * 1000
+    assert item["expires"] == timed["expires"] == (api_fixture.now + 6) * 1000
     rejection = await admin.ask("POST", "/users/root/tokens", {"expires": 5})
     assert (rejection.status, rejection.code) == (409, "rejected")
     assert (await admin.ask("DELETE", "/users/root/tokens/none")).code == "token-not-found"

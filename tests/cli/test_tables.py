@@ -41,7 +41,7 @@ VALUES: dict[str, Any] = {
     "kind": "topic",
     "body_kind": "object",
     "redelivered": True,
-    "expires": TIME // 1000,
+    "expires": TIME,
     "has_password": True,
     "allow_digest": True,
     "superuser": False,
@@ -72,7 +72,7 @@ class Message(Values):
 class Account(Values):
     """A user or a token: its times are in seconds, its id is a text."""
 
-    created = TIME // 1000
+    created = TIME
     id = LONG
 
 

@@ -183,8 +183,8 @@ def test_tokens_are_printed_once(users: Run, tmp_path: Path) -> None:
             "user": "anna",
             "id": record.id,
             "label": "[bold]ci",
-            "created": record.created,
-            "expires": record.expires,
+            "created": record.created * 1000,
+            "expires": record.expires * 1000,
         }
     ]
     assert "[bold]ci" in users("users", "token", "list", "anna").out

@@ -235,13 +235,13 @@ _USERS: Final[tuple[Column[UserView], ...]] = (
     Column("User", lambda item: str(item.name)),
     Column("Login by", lambda item: _login_methods(item)),
     Column("Permissions", lambda item: _granted_rights(item)),
-    Column("Created", lambda item: _date(item.created), no_fold=True, optional=True),
+    Column("Created", lambda item: moment(item.created), no_fold=True, optional=True),
 )
 _TOKENS: Final[tuple[Column[tuple[str, TokenView]], ...]] = (
     Column("User", lambda item: item[0]),
     Column("Token", lambda item: item[1].id),
     Column("Label", lambda item: item[1].label),
-    Column("Created", lambda item: _date(item[1].created), no_fold=True, optional=True),
+    Column("Created", lambda item: moment(item[1].created), no_fold=True, optional=True),
     Column("Expires", lambda item: _expiry(item[1]), no_fold=True),
 )
 
@@ -360,7 +360,7 @@ def add_token(
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
     expiry = 0
     if expires is not None:
-        expiry = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS))
+        expiry = (int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS))) * 1000
     request = NamedBody(name=user, body=TokenRequest(label=label, expires=expiry))
     token = accounts.call(CREATE_TOKEN, request)
     text = f"This is token {token.id} of {user}. It is not shown again."
@@ -471,14 +471,11 @@ def _granted_rights(user: UserView) -> str:
     return ", ".join([f"{len(user.permissions)} permissions", *user.roles])
 
 
-def _date(seconds: int) -> str:
-    return moment(seconds * 1000)
-
-
 def _expiry(token: TokenView) -> str:
     if not token.expires:
         return "never"
-    return f"{_date(token.expires)}{' (expired)' if time.time() >= token.expires else ''}"
+    is_expired = time.time() * 1000 >= token.expires
+    return f"{moment(token.expires)}{' (expired)' if is_expired else ''}"
 
 
 # --- `sluicemq permissions …` ---------------------------------------------------------------------

@@ -44,7 +44,7 @@ class PermissionView(msgspec.Struct, frozen=True):
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """Token without its secret. Times are in seconds since the epoch; `expires` 0 = never."""
+    """Token without its secret. Times are in ms since the epoch; `expires` 0 = never."""
 
     id: str
     label: str
@@ -59,7 +59,7 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
     password_scheme  argon2id, bcrypt (migrated, until the first login) or "" for no password
     allow_digest     true if it can log in with a digest
     permissions      its own, without those of its roles
-    created, updated  seconds since the epoch
+    created, updated  ms since the epoch
     """
 
     name: str
@@ -154,10 +154,10 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Label and expiration time of a token; seconds since the epoch, 0 = never expires."""
+    """Label of a token and its expiration: ms since the epoch, rounded up to seconds; 0 = never."""
 
     label: Annotated[str, Meta(max_length=200)] = ""
-    expires: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    expires: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
 
 
 class TokenPath(NamePath, frozen=True, kw_only=True):

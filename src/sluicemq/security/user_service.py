@@ -161,12 +161,13 @@ class UserService:
     ) -> TokenResult:
         """Create a token, which is returned only once."""
         now, requested = self._directory.now(), parameters.body
-        if requested.expires and requested.expires <= now:
+        expires = -(-requested.expires // 1000)
+        if expires and expires <= now:
             raise AccessError("the token would have expired already")
-        token, record = make_token(requested.label, now, requested.expires)
+        token, record = make_token(requested.label, now, expires)
         await self._change(call, records.add_token, parameters.name, record, now)
         call.note = record.id
-        return TokenResult(id=record.id, token=token, expires=requested.expires)
+        return TokenResult(id=record.id, token=token, expires=expires * 1000)
 
     @implements(DELETE_TOKEN)
     async def delete_token(self, call: UserCall, parameters: TokenPath) -> None:
@@ -248,11 +249,16 @@ def user_view(database: Database, name: str) -> UserView:
         roles=list(user.roles),
         permissions=permission_views(user.permissions),
         tokens=[
-            TokenView(id=token.id, label=token.label, created=token.created, expires=token.expires)
+            TokenView(
+                id=token.id,
+                label=token.label,
+                created=token.created * 1000,
+                expires=token.expires * 1000,
+            )
             for token in user.tokens
         ],
-        created=user.created,
-        updated=user.updated,
+        created=user.created * 1000,
+        updated=user.updated * 1000,
     )
 
 

@@ -63,7 +63,7 @@ function view(user, path, refresh) {
         ],
         ["Password", user.has_password ? "yes" : "none; only tokens can be used to log in"],
         ["Roles", roles.join(", ") || "none"],
-        ["Created", timeElement(user.created * 1000)],
+        ["Created", timeElement(user.created)],
       ]),
     ),
     panel("Permissions", permissionList(user, permissions, path, refresh), {
@@ -123,7 +123,7 @@ function tokenList(user, tokens, path, refresh) {
         [
           token.label || token.id,
           " ",
-          h("small", null, token.expires ? ["expires ", timeElement(token.expires * 1000)] : "does not expire"),
+          h("small", null, token.expires ? ["expires ", timeElement(token.expires)] : "does not expire"),
         ],
         button("Revoke…", () => revokeToken(token, path, refresh), {
           tone: "quiet small",
@@ -253,7 +253,7 @@ async function createToken(name, path, refresh) {
     ],
     action: "Create",
     submit({ label, days }) {
-      const expires = days ? Math.floor(Date.now() / 1000) + days * 86_400 : 0;
+      const expires = days ? Date.now() + days * 86_400_000 : 0;
       return post(`${path}/tokens`, { label, expires });
     },
   });
