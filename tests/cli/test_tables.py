@@ -70,9 +70,8 @@ class Message(Values):
 
 
 class Account(Values):
-    """A user or a token: its times are in seconds, its id is a text."""
+    """A user or a token, whose id is a text."""
 
-    created = TIME
     id = LONG
 
 
