@@ -47,7 +47,6 @@ COMPILED = {
     "broker/pending": ("backlog", "cursor", "entry", "queue"),
     "journal": ("append", "format", "liveness", "log"),
     "protocols": ("channel", "framing"),
-    "protocols/jmq": ("wire",),
     "protocols/msglite": ("mapping", "session", "wire"),
     "protocols/phpmq": ("session", "wire"),
     "protocols/vibemq": ("wire",),

@@ -41,9 +41,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
-from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
+from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.model.message import Property
-from sluicemq.protocols.framing import FrameDecoder
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.fields import (
     CONTROL_SYSID,
@@ -186,18 +185,33 @@ _oldest: Final = Struct(">Ihhiiqq20xiiiBxxBi")
 _i64: Final = Struct(">q")
 
 
-class Decoder(FrameDecoder[Packet]):
+class Decoder:
     """Decoder of the packets of one direction of a connection.
+
+    `error` is None until the peer sends an invalid packet; it then contains the reason, and the
+    decoder ignores all further input. `feed` still returns the packets before the invalid one, so
+    the caller handles them first and checks `error` afterwards.
 
     Variable headers and property blocks are decoded on first use, which raises the error of an
     invalid one; the connection can continue.
     """
 
-    __slots__ = ("_header_limit", "_limit", "_property_limit")
+    __slots__ = (
+        "_header_limit",
+        "_limit",
+        "_need",
+        "_property_limit",
+        "_rest",
+        "_skip",
+        "error",
+    )
 
     def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
-        super().__init__()
+        self.error: ProtocolError | None = None
         self.allow(limits)
+        self._rest = bytearray()
+        self._need = 0
+        self._skip = 0
 
     def allow(self, limits: Limits) -> None:
         """Set the limits of the packets that have not been received in part."""
@@ -206,19 +220,54 @@ class Decoder(FrameDecoder[Packet]):
         self._property_limit = limits.properties
 
     @property
+    def incomplete(self) -> bool:
+        """True if a packet has been received in part."""
+        return bool(self._rest) or self._skip > 0
+
+    @property
     def buffered(self) -> int:
-        """Bytes received of packets that are not returned yet; 1 while a packet is skipped."""
+        """Bytes held of the unfinished packet; 1 while one is being skipped."""
         return len(self._rest) or int(self._skip > 0)
 
-    def _parse(self, data: bytes, frames: list[Packet]) -> int:
-        """Append the complete packets, as `FrameDecoder` requires."""
+    def discard(self) -> None:
+        """Drop the unfinished packet."""
+        self._rest.clear()
+
+    def feed(self, data: bytes) -> list[Packet]:
+        """Decode received bytes and return the completed packets. Never raises."""
+        packets: list[Packet] = []
+        if self.error is not None:
+            return packets
         position = 0
+        if self._skip:
+            position = min(self._skip, len(data))
+            self._skip -= position
+            if position == len(data):
+                return packets
+        rest = self._rest
+        if rest:
+            if len(rest) + len(data) < self._need:
+                rest += data
+                return packets
+            data = b"".join((rest, data))
+            rest.clear()
+        try:
+            end = self._parse(data, position, packets)
+        except ProtocolError as fault:
+            self.error = without_traceback(fault)
+            return packets
+        if end < len(data):
+            rest += memoryview(data)[end:]
+        return packets
+
+    def _parse(self, data: bytes, position: int, packets: list[Packet]) -> int:
+        """Append the complete packets of `data` to `packets`; return the offset of the rest."""
         size = len(data)
         limit = self._limit
         header_limit = self._header_limit
         property_limit = self._property_limit
         unpack = _fixed.unpack_from
-        append = frames.append
+        append = packets.append
         while position < size:
             if size - position < FIXED_SIZE:
                 self._need = _bytes_needed(data, position)
