@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from sluicemq.clients.jmq import JmqClient
@@ -15,7 +14,7 @@ from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet, encode_reply
-from tests.protocols.sockets import port_of
+from tests.clients.scripted_broker import Decode, ScriptedListener
 
 SHORT_BACKOFF = Backoff(0.01, 0.01)
 """Backoff of tests that reconnect."""
@@ -25,29 +24,21 @@ Answer = Callable[[Packet], bytes | None]
 """Returns the reply to a packet; None: the default reply."""
 
 
-class ScriptedBroker:
+class ScriptedBroker(ScriptedListener[Packet]):
     """Broker with defined replies; `received` has the packets of the clients."""
 
     def __init__(self, answer: Answer | None = None) -> None:
-        self.received: list[Packet] = []
-        self.connections: list[asyncio.StreamWriter] = []
+        super().__init__()
         self.answer: Answer = answer or (lambda packet: None)
         self._ids = itertools.count(1000)
-        self._received_more = asyncio.Condition()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections.append(writer)
-        decoder = Decoder()
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(1 << 16):
-                for packet in decoder.feed(data):
-                    assert type(packet) is Packet
-                    self.received.append(packet)
-                    reply = self.answer(packet)
-                    writer.write(self.default_reply(packet) if reply is None else reply)
-                async with self._received_more:
-                    self._received_more.notify_all()
-        writer.close()
+    def decoder(self) -> Decode[Packet]:
+        return Decoder().feed
+
+    def handle(self, frame: Packet, writer: asyncio.StreamWriter) -> None:
+        assert type(frame) is Packet
+        reply = self.answer(frame)
+        writer.write(self.default_reply(frame) if reply is None else reply)
 
     def default_reply(self, packet: Packet) -> bytes:
         """Return the reply of a broker that accepts the packet."""
@@ -79,11 +70,6 @@ class ScriptedBroker:
                 properties = {"JMQNextTransactionID": new_id}
         return encode_reply(kind + 1, cid, Status.OK, properties)
 
-    async def wait_until(self, enough: Callable[[], bool]) -> None:
-        """Wait until a condition on the received packets holds."""
-        async with self._received_more:
-            await self._received_more.wait_for(enough)
-
     async def wait_for_packet(self, kind: PacketType, number: int = 1) -> Packet:
         """Wait for the packet of a type with that number, from 1, and return it."""
         await self.wait_until(lambda: len(self.all(kind)) >= number)
@@ -103,14 +89,6 @@ class ScriptedBroker:
     def send(self, *data: bytes) -> None:
         """Send data to the most recent connection."""
         self.connections[-1].write(b"".join(data))
-
-    @contextlib.asynccontextmanager
-    async def listen(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        async with asyncio.timeout(120), server:
-            yield port_of(server.sockets[0])
-            for connection in self.connections:
-                connection.close()
 
 
 def deliver(

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 
 from sluicemq.clients.vibemq import Backoff
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
-from tests.protocols.sockets import port_of
+from tests.clients.scripted_broker import Decode, ScriptedListener
 
 SHORT_BACKOFF = Backoff(0.01, 0.01)
 """Backoff of tests that reconnect."""
 HELLO = Frame(wire.CONNECT_ACK, "x")
 
 
-class ScriptedBroker:
+class ScriptedBroker(ScriptedListener[Frame]):
     """Broker with defined replies; `received` has the frames of the clients."""
 
     def __init__(self, answer: Callable[[Frame], list[Frame]] | None = None) -> None:
-        self.received: list[Frame] = []
-        self.connections: list[asyncio.StreamWriter] = []
+        super().__init__()
         self._answer = answer or acknowledge
-        self._received_more = asyncio.Condition()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections.append(writer)
-        decoder = Decoder()
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(1 << 16):
-                for frame in decoder.feed(data):
-                    self.received.append(frame)
-                    for answer in self._answer(frame):
-                        writer.write(wire.encode(answer))
-                    if frame.type == wire.DISCONNECT:
-                        writer.close()
-                async with self._received_more:
-                    self._received_more.notify_all()
-        writer.close()
+    def decoder(self) -> Decode[Frame]:
+        return Decoder().feed
 
-    async def wait_until(self, enough: Callable[[], bool]) -> None:
-        """Wait until a condition on the received frames holds."""
-        async with self._received_more:
-            await self._received_more.wait_for(enough)
+    def handle(self, frame: Frame, writer: asyncio.StreamWriter) -> None:
+        for answer in self._answer(frame):
+            writer.write(wire.encode(answer))
+        if frame.type == wire.DISCONNECT:
+            writer.close()
 
     def types(self) -> list[int]:
         return [frame.type for frame in self.received]
@@ -51,14 +37,6 @@ class ScriptedBroker:
     def send(self, *frames: Frame) -> None:
         """Send to the most recent connection."""
         self.connections[-1].write(b"".join(map(wire.encode, frames)))
-
-    @contextlib.asynccontextmanager
-    async def listen(self) -> AsyncIterator[int]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        async with asyncio.timeout(120), server:
-            yield port_of(server.sockets[0])
-            for connection in self.connections:
-                connection.close()
 
 
 ANSWERS = {
