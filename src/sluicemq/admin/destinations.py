@@ -220,9 +220,7 @@ class DestinationService(Service):
         return changes
 
     def _check_name(self, name: str) -> None:
-        limit = self._context.limits.name
-        if not 0 < len(encode_name(name)) <= limit:
-            raise ApiError(400, "bad-name", f"the name of a destination has 1 to {limit} bytes")
+        check_length(name, self._context.limits.name, "bad-name")
         if is_temporary(name):
             raise ApiError(
                 400,
@@ -268,6 +266,12 @@ class DestinationService(Service):
         broker.destinations.set_paused(destination, paused)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
+
+
+def check_length(name: str, max_bytes: int, code: str) -> None:
+    """Check the length of a destination's name. Raises ApiError with the code."""
+    if not 0 < len(encode_name(name)) <= max_bytes:
+        raise ApiError(400, code, f"the name of a destination has 1 to {max_bytes} bytes")
 
 
 def find_destination(context: ApiContext, call: Call, address: Address) -> Destination:

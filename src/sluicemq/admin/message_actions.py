@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from sluicemq.admin.batches import body_problem
 from sluicemq.admin.clients import is_private
-from sluicemq.admin.destinations import find_destination, not_found
+from sluicemq.admin.destinations import check_length, find_destination, not_found
 from sluicemq.admin.endpoints import (
     ApiContext,
     Call,
@@ -58,7 +58,7 @@ from sluicemq.management.messages import (
 from sluicemq.management.operation import KINDS
 from sluicemq.model.access import Operation
 from sluicemq.model.dead_letters import origin_of
-from sluicemq.model.destination import Address, CreatedBy, encode_name, is_temporary
+from sluicemq.model.destination import Address, CreatedBy, is_temporary
 from sluicemq.model.errors import (
     ActionRefused,
     DestinationNotFound,
@@ -90,10 +90,7 @@ def address_of(target: MessageTarget, max_name_bytes: int) -> Address:
     """Return the address of a destination in a request. Raises ApiError for a missing name, or one
     of more than `max_name_bytes`."""
     name = destination_name(target.name, "name_base64", target.name_base64)
-    if not 0 < len(encode_name(name)) <= max_name_bytes:
-        raise ApiError(
-            400, "bad-body", f"the name of a destination has 1 to {max_name_bytes} bytes"
-        )
+    check_length(name, max_name_bytes, "bad-body")
     return Address(KINDS[target.kind], name)
 
 
@@ -118,8 +115,7 @@ class PublishingService(Service):
         """Publish one message."""
         broker = self._broker
         address = parameters.address
-        if not 0 < len(encode_name(address.name)) <= self._context.limits.name:
-            raise not_found(address)
+        check_length(address.name, self._context.limits.name, "bad-name")
         message = self._message(address, parameters.body)
         broker.schedule_flush()
         destination = resolve_destination(broker, call, address)
