@@ -479,6 +479,9 @@ def _make(copy: Callable[[], Manifest], target: Path, peer: str) -> dict[str, An
     try:
         manifest = copy()
         log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
+        # the client knows the earlier backup by its name, as in the request and in the list
+        previous_name = Path(manifest.incremental_from).name
+        manifest = msgspec.structs.replace(manifest, incremental_from=previous_name)
         return {"state": "done", "backup": msgspec.to_builtins(manifest)}
     except Exception as error:
         shutil.rmtree(target, ignore_errors=True)
