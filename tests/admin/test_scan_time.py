@@ -9,11 +9,15 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from sluicemq.admin import clients
 from sluicemq.admin.time_slices import RUN, TimeSlices
+from sluicemq.broker import Window
 from sluicemq.management.operation import SortedPageQuery
 from sluicemq.model.destination import Address, DestinationSettings, Kind
-from tests.admin.stock import in_event_loop, queue, read, send
+from tests.admin.context import AttachedConsumer
+from tests.admin.stock import in_event_loop, queue, read, send, topic
 from tests.support.api import ApiFixture
+from tests.support.broker import Reader
 
 MESSAGES = 300
 MESSAGE_PATH = "/destinations/queue/q/messages"
@@ -101,20 +105,53 @@ async def test_a_list_is_sorted_in_several_slices(
     numbers = [number * 7 % (10 * RUN) for number in range(10 * RUN)]
     compared = Counter[int]()
 
+    class Key(int):
+        def __lt__(self, other: int) -> bool:
+            compared[len(api_fixture.scan_time.asked)] += 1
+            return super().__lt__(other)
+
     async def items() -> AsyncIterator[int]:
         for number in numbers:
             yield number
 
-    def key(number: int) -> int:
-        compared[len(api_fixture.scan_time.asked)] += 1
-        return number
-
     api_fixture.scan_time.limit = 1
     query = SortedPageQuery(order=order, limit=20, offset=2 * RUN - 10)
-    page = await TimeSlices(api_fixture.broker).sorted_page(query, items(), key)
+    page = await TimeSlices(api_fixture.broker).sorted_page(query, items(), Key)
     assert page.items == sorted(numbers, reverse=order == "desc")[2 * RUN - 10 : 2 * RUN + 10]
     assert (page.total, page.next_cursor) == (10 * RUN, str(2 * RUN + 10))
     assert max(compared.values()) <= 3 * RUN
+
+
+LISTS = {
+    "/consumers": "ConsumerItem",
+    "/subscriptions": "SubscriptionItem",
+    "/transactions": "TransactionItem",
+}
+
+
+@pytest.mark.parametrize("path", LISTS)
+@in_event_loop
+async def test_only_the_items_of_the_page_are_built(
+    api_fixture: ApiFixture, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = api_fixture.broker
+    registry: Any = api_fixture.context.connections
+    for number in range(30):
+        broker.transactions.begin()
+        subscription = broker.subscribe(topic(broker), f"s{number}")
+        consumer = broker.attach(subscription, Reader(broker), Window(1, True))
+        registry.attached.append(AttachedConsumer(number, consumer))
+    item_type = getattr(clients, LISTS[path])
+    built = []
+
+    def build(**fields: Any) -> Any:
+        built.append(item_type(**fields))
+        return built[-1]
+
+    monkeypatch.setattr(clients, LISTS[path], build)
+    answer = await api_fixture.http_client().ask("GET", f"{path}?limit=4&offset=7")
+    assert answer.json()["total"] == 30
+    assert len(answer.json()["items"]) == len(built) == 4
 
 
 @in_event_loop

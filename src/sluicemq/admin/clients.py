@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from sluicemq.admin.destinations import may_see_destination
 from sluicemq.admin.endpoints import Call, ListedConnection, Service, destination_name, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
-from sluicemq.broker import Consumer, Destination, Subscription, Transaction, TransactionState
+from sluicemq.broker import Consumer, Subscription, Transaction, TransactionState
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
     COMMIT_TRANSACTION,
@@ -58,7 +57,7 @@ def _consumer_count(connection: ListedConnection) -> int:
     return sum(1 for _ in connection.consumers())
 
 
-SORT_VALUES: Final[dict[str, Callable[[ListedConnection], Any]]] = {
+_CONNECTION_SORT_VALUES: Final[dict[str, Callable[[ListedConnection], Any]]] = {
     "id": lambda connection: connection.number,
     "protocol": lambda connection: connection.session_info().protocol,
     "peer": lambda connection: connection.peer,
@@ -81,17 +80,19 @@ class ConnectionService(Service):
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
         slices = TimeSlices(self._broker)
-        sort_value = SORT_VALUES[query.sort]
-        # the values are read once, because they change between slices
-        entries = (
-            (sort_value(connection), connection.number, connection)
+        sort_value = _CONNECTION_SORT_VALUES[query.sort]
+        connections = (
+            connection
             async for connection in slices.iterate(self._context.connections)
             if _selects_connection(query, connection)
             and may_see_connection(call.identity, connection.session_info())
         )
-        page = await slices.sorted_page(query, entries, itemgetter(0, 1))
-        items = [_connection_item(connection) for *_, connection in page.items]
-        return query.page_with(items, page.total or 0)
+        return await slices.sorted_views(
+            query,
+            connections,
+            lambda connection: (sort_value(connection), connection.number),
+            _connection_item,
+        )
 
     @handles(GET_CONNECTION)
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
@@ -164,6 +165,34 @@ _OF_JMS: Final = re.compile(r"(?:shared-)?(?:durable|group|shared|consumer):([^/
 """Names of JMQ subscriptions: client id and name, percent-encoded."""
 
 
+_SUBSCRIPTION_SORT_VALUES: Final[dict[str, Callable[[Subscription], Any]]] = {
+    "destination": lambda subscription: subscription.destination.name,
+    "name": lambda subscription: subscription.name,
+    "ready": lambda subscription: subscription.waiting,
+    "unacked": lambda subscription: subscription.unacked,
+    "consumers": lambda subscription: len(subscription.consumers),
+}
+"""Values that lists are sorted by; topic and name decide between equal ones."""
+
+
+class ConnectedConsumer(NamedTuple):
+    """A consumer with its connection."""
+
+    connection: ListedConnection
+    consumer: Consumer
+
+
+_CONSUMER_SORT_VALUES: Final[dict[str, Callable[[ConnectedConsumer], Any]]] = {
+    "id": lambda connected: connected.consumer.number,
+    "destination": lambda connected: connected.consumer.subscription.destination.name,
+    "connection": lambda connected: connected.connection.number,
+    "credit": lambda connected: connected.consumer.window.credit,
+    "unacked": lambda connected: len(connected.consumer.unacked),
+    "delivered": lambda connected: connected.consumer.delivered,
+}
+"""Values that lists are sorted by; the id decides between equal ones."""
+
+
 class SubscriptionService(Service):
     """Handlers of `/subscriptions`."""
 
@@ -179,16 +208,26 @@ class SubscriptionService(Service):
         else:
             topics = list(self._broker.destinations.values())
         slices = TimeSlices(self._broker)
-        items = (
-            _subscription_item(topic, subscription)
+        sort_value = _SUBSCRIPTION_SORT_VALUES[query.sort]
+        subscriptions = (
+            subscription
             async for topic in slices.iterate(topics)
             async for subscription in slices.iterate(list(topic.subscriptions.values()))
-            if _selects_subscription(query, topic, subscription)
+            if _selects_subscription(query, subscription)
             # the owner of a subscription may lack permissions for the topic
             and (_has_owner(subscription) or may_see_destination(call.identity, topic))
             and may_see_subscription(call.identity, subscription)
         )
-        return await slices.sorted_page(query, items, attrgetter(query.sort, "destination", "name"))
+        return await slices.sorted_views(
+            query,
+            subscriptions,
+            lambda subscription: (
+                sort_value(subscription),
+                subscription.destination.name,
+                subscription.name,
+            ),
+            _subscription_item,
+        )
 
     @handles(DELETE_SUBSCRIPTION)
     async def delete(self, call: Call, query: DeleteSubscription) -> None:
@@ -220,8 +259,9 @@ class SubscriptionService(Service):
         """GET /consumers"""
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
         slices = TimeSlices(self._broker)
-        items = (
-            _consumer_item(connection, consumer)
+        sort_value = _CONSUMER_SORT_VALUES[query.sort]
+        consumers = (
+            ConnectedConsumer(connection, consumer)
             async for connection in slices.iterate(self._context.connections)
             if query.connection in (0, connection.number)
             async for consumer in slices.iterate(connection.consumers())
@@ -229,7 +269,12 @@ class SubscriptionService(Service):
             and may_see_destination(call.identity, consumer.subscription.destination)
             and may_see_subscription(call.identity, consumer.subscription)
         )
-        return await slices.sorted_page(query, items, attrgetter(query.sort, "id"))
+        return await slices.sorted_views(
+            query,
+            consumers,
+            lambda connected: (sort_value(connected), connected.consumer.number),
+            _consumer_item,
+        )
 
 
 def may_see_subscription(identity: Identity, subscription: Subscription) -> bool:
@@ -248,11 +293,9 @@ def _has_owner(subscription: Subscription) -> bool:
     return subscription.durable or (subscription.shared and bool(subscription.name))
 
 
-def _selects_subscription(
-    query: SubscriptionQuery, topic: Destination, subscription: Subscription
-) -> bool:
+def _selects_subscription(query: SubscriptionQuery, subscription: Subscription) -> bool:
     return (query.durable is None or subscription.durable == query.durable) and (
-        query.filter in topic.name
+        query.filter in subscription.destination.name
         or query.filter in subscription.name
         or query.filter in unquote(subscription.name)
     )
@@ -265,15 +308,16 @@ def _selects_consumer(query: ConsumerQuery, name: str, consumer: Consumer) -> bo
     )
 
 
-def _subscription_item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
+def _subscription_item(subscription: Subscription) -> SubscriptionItem:
+    topic_name = subscription.destination.name
     client_id, label = "", subscription.name
     match = _OF_JMS.match(subscription.name)
     if match is not None:
         client_id, label = unquote(match[1]), unquote(match[2])
     selector = subscription.selector
     return SubscriptionItem(
-        destination=printable(topic.name),
-        destination_base64=base64_of(topic.name),
+        destination=printable(topic_name),
+        destination_base64=base64_of(topic_name),
         kind="topic",
         name=printable(subscription.name),
         client_id=printable(client_id),
@@ -289,7 +333,8 @@ def _subscription_item(topic: Destination, subscription: Subscription) -> Subscr
     )
 
 
-def _consumer_item(connection: ListedConnection, consumer: Consumer) -> ConsumerItem:
+def _consumer_item(connected: ConnectedConsumer) -> ConsumerItem:
+    connection, consumer = connected
     subscription = consumer.subscription
     destination = subscription.destination
     selector = consumer.pending_queue.selector or subscription.selector
@@ -328,6 +373,15 @@ _PROTOCOL = "jmq"
 """Protocol of all transactions: only JMQ has transactions that last longer than a request."""
 
 
+_TRANSACTION_SORT_VALUES: Final[dict[str, Callable[[Transaction], Any]]] = {
+    "started": lambda transaction: transaction.created,
+    "state": lambda transaction: transaction.state.value,
+    "publishes": lambda transaction: len(transaction.sends),
+    "acks": lambda transaction: len(transaction.acks),
+}
+"""Values that lists are sorted by; start and id decide between equal ones."""
+
+
 class TransactionService(Service):
     """Handlers of `/transactions`."""
 
@@ -337,14 +391,24 @@ class TransactionService(Service):
         transactions = self._broker.transactions
         candidates = (*transactions.prepared.values(), *transactions.open.values())
         slices = TimeSlices(self._broker)
-        items = (
-            _transaction_item(transaction)
+        sort_value = _TRANSACTION_SORT_VALUES[query.sort]
+        selected = (
+            transaction
             async for transaction in slices.iterate(candidates)
             if transaction.state is not TransactionState.ENDED
             and query.state in ("", transaction.state.value)
             and may_administer_transaction(call.identity, transaction)
         )
-        return await slices.sorted_page(query, items, attrgetter(query.sort, "started", "id"))
+        return await slices.sorted_views(
+            query,
+            selected,
+            lambda transaction: (
+                sort_value(transaction),
+                transaction.created,
+                id_of(transaction),
+            ),
+            _transaction_item,
+        )
 
     @handles(COMMIT_TRANSACTION)
     async def commit(self, call: Call, parameters: IdPath) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -92,16 +92,19 @@ class DestinationService(Service):
         slices = TimeSlices(self._broker)
         is_selected = _filter(query)
         sort_value = SORT_VALUES[query.sort]
-        # the values are read once, because they change between slices
-        entries = (
-            (sort_value(destination), destination.name, destination.topic, destination)
+        destinations = (
+            destination
             async for destination in slices.iterate(list(self._broker.destinations.values()), 64)
             if is_selected(destination) and may_see_destination(call.identity, destination)
         )
-        page = await slices.sorted_page(query, entries, itemgetter(0, 1, 2))
+        page = await slices.sorted_page(
+            query,
+            destinations,
+            lambda destination: (sort_value(destination), destination.name, destination.topic),
+        )
         items = [
             self.item(destination)
-            async for *_, destination in slices.iterate(page.items)
+            async for destination in slices.iterate(page.items)
             if not destination.removed
         ]
         return query.page_with(items, page.total or 0)
@@ -378,13 +381,12 @@ class DeadLetterService(Service):
         slices = TimeSlices(self._broker)
         queues = await self._queues(call.identity, slices)
         sort_value = SORT_VALUES[query.sort]
-        entries = (
-            (sort_value(queue), queue.name, queue) async for queue in slices.iterate(queues, 64)
+        page = await slices.sorted_page(
+            query, slices.iterate(queues, 64), lambda queue: (sort_value(queue), queue.name)
         )
-        page = await slices.sorted_page(query, entries, itemgetter(0, 1))
         limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page.items)))
         items = []
-        async for *_, queue in slices.iterate(page.items):
+        async for queue in slices.iterate(page.items):
             summary = await self._count(queue, limit, slices)
             item = DeadLetterItem(
                 kind="queue",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from sluicemq.broker import Broker, Cursor, Delivery
@@ -15,6 +16,7 @@ from sluicemq.management.operation import Page, SortedPageQuery
 from sluicemq.security.access import wait_for_callback
 
 ItemT = TypeVar("ItemT")
+ViewT = TypeVar("ViewT")
 STEP: Final = 20
 """Messages scanned between two checks of the conditions that end a scan."""
 RUN: Final = 500
@@ -48,17 +50,30 @@ class TimeSlices:
     async def sorted_page(
         self, query: SortedPageQuery, items: AsyncIterable[ItemT], key: Callable[[ItemT], Any]
     ) -> Page[ItemT]:
-        """Return the requested page of the items, sorted by `key`. Runs of items are sorted one at
-        a time, and merged up to the end of the page."""
+        """Return the requested page of the items, sorted by `key`. It is called once per item,
+        because its values can change between slices. Runs of items are sorted one at a time, and
+        merged up to the end of the page."""
         is_descending = query.order == "desc"
-        unsorted = [item async for item in items]
+        unsorted = [(key(item), item) async for item in items]
         runs = [
-            sorted(unsorted[start : start + RUN], key=key, reverse=is_descending)
+            sorted(unsorted[start : start + RUN], key=itemgetter(0), reverse=is_descending)
             async for start in self.iterate(range(0, len(unsorted), RUN))
         ]
-        merged = islice(merge(*runs, key=key, reverse=is_descending), query.part.stop)
-        first_items = [item async for item in self.iterate(merged, STEP)]
+        merged = islice(merge(*runs, key=itemgetter(0), reverse=is_descending), query.part.stop)
+        first_items = [item async for _, item in self.iterate(merged, STEP)]
         return query.page_with(first_items[query.part.start :], len(unsorted))
+
+    async def sorted_views(
+        self,
+        query: SortedPageQuery,
+        items: AsyncIterable[ItemT],
+        key: Callable[[ItemT], Any],
+        view: Callable[[ItemT], ViewT],
+    ) -> Page[ViewT]:
+        """Return the views of the items of the page that `sorted_page` returns."""
+        page = await self.sorted_page(query, items, key)
+        views = [view(item) async for item in self.iterate(page.items)]
+        return Page(items=views, total=page.total, next_cursor=page.next_cursor)
 
     async def scan(
         self, cursor: Cursor[Delivery], requested: Callable[[], int]
