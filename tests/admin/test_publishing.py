@@ -255,6 +255,8 @@ async def test_a_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
     assert (answer.status, answer.code) == (507, "low-disk-space")
     answer = await http_client.ask("POST", POST, {"body": "x", "durability": "none"})
     assert answer.status == 201
+    # consumers free space, and a load balancer must not keep them away
+    assert (await http_client.ask("GET", "/health/ready")).status == 200
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.ENOUGH))
     answer = await http_client.ask("POST", POST, {"body": "x"})
     assert answer.status == 201

@@ -402,7 +402,8 @@ class StatusService(Service):
     @handles(GET_READINESS)
     @handles(dataclasses.replace(GET_READINESS, prefix=""))
     async def ready(self, call: Call, parameters: NoParameters) -> HealthView:
-        """GET /health/ready: 503 while clients would be rejected."""
+        """GET /health/ready: 503 unless the broker serves clients. Low disk space and full memory
+        do not matter: consumers, which free space, must still reach the broker."""
         state = self._context.process.state()
         if state != "serving":
             raise ApiError(

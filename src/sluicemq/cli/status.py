@@ -105,7 +105,7 @@ def status(api: Api) -> CommandResult:
 
 @query_command(app, "health")
 def health(api: Api) -> CommandResult:
-    """Check the broker's health: exit code 0 if it accepts messages, else 1. Needs no login."""
+    """Check the broker's health: exit code 0 if it serves clients, else 1. Needs no login."""
     try:
         document = api.call(GET_READINESS, NoParameters())
     except HttpRefusal as error:
