@@ -167,7 +167,7 @@ async def test_names_of_special_identities_are_reserved(api_fixture: ApiFixture)
     api_fixture.add("root", superuser=True)
     root = api_fixture.http_client()
     await root.login("root")
-    for name in ("(local)", "(admin token)", "(everybody)", ""):
+    for name in ("(local)", "(admin token)", "(anonymous)", ""):
         answer = await root.ask("PUT", f"/users/{quote(name)}", {"password": PASSWORD})
         assert answer.status in (404, 409), name
     assert [*api_fixture.store.read().users] == ["root"]

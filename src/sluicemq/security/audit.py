@@ -18,6 +18,8 @@ from sluicemq.model.access import is_user_name
 from sluicemq.security.records import Database
 
 LOGGER: Final = "sluicemq.audit"
+ANONYMOUS_USER: Final = "(anonymous)"
+"""Name of users without a login; not a valid user name."""
 _MAX_NAME: Final = 300
 """Maximum number of characters of a name given by a client."""
 _COMMON_EVENTS: Final = ("login", "login failed", "login refused", "denied", "change")
@@ -63,7 +65,7 @@ class Audit:
     def log_denied(self, peer: str, user: str, operation: str) -> None:
         """Log an operation that was denied to a user."""
         self._write(
-            "denied", peer=peer, user=user or "(anonymous)", operation=_printable(operation)
+            "denied", peer=peer, user=user or ANONYMOUS_USER, operation=_printable(operation)
         )
 
     def log_change(self, peer: str, user: str, action: str, operation: str, result: str) -> None:
@@ -72,7 +74,7 @@ class Audit:
         self._write(
             "change",
             peer=peer,
-            user=user or "(everybody)",
+            user=user or ANONYMOUS_USER,
             operation=_printable(operation),
             action=action,
             result=result,

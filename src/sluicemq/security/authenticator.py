@@ -43,7 +43,7 @@ from sluicemq.security.access import (
     is_open,
     wait_for_callback,
 )
-from sluicemq.security.audit import Audit
+from sluicemq.security.audit import ANONYMOUS_USER, Audit
 from sluicemq.security.files import read_secret_file
 from sluicemq.security.logins import (
     ADMIN,
@@ -383,7 +383,7 @@ class ConnectionAccess(Access):
         def answer(outcome: AccessError | None) -> None:
             self._transport.call_later(0, partial(done, outcome))
 
-        author = f"{name or 'everybody'} at {self._transport.peer}"
+        author = f"{name or ANONYMOUS_USER} at {self._transport.peer}"
         limited_user = "" if identity.superuser else name
         self._authenticator.change(change, author, answer, limited_user)
 
