@@ -43,6 +43,15 @@ def test_every_kind_of_message_is_displayed(
     assert download.value.path().read_bytes() == b"hello"
 
 
+def test_deeply_nested_json_is_displayed(console: ConsoleFixture, open_page: OpenPage) -> None:
+    depth = 50_000
+    message = console.publish("orders", body="[" * depth + "]" * depth)
+    page = open_page(console).open(f"queue/orders/messages/{message}")
+    text = page.get_by_role("region", name="Body, JSON").text_content() or ""
+    assert text.startswith("[\n  [\n    [")
+    assert len(text) < 4 * depth
+
+
 def test_publish_select_move_and_delete(console: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(console, ("400",))
     page = browser_page.open("destinations", "There are no destinations yet")

@@ -8,6 +8,10 @@ const PER_LINE = 16;
 /** Maximum number of bytes in a hex dump. */
 const MAX_BYTES = 16_384;
 
+/** Maximum number of levels of JSON on lines of their own: the spaces before the lines grow with the
+    square of the depth. */
+const MAX_LEVELS = 50;
+
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|([{}[\],])|([^\s"{}[\],:]+)/g;
 /** Characters of a body in a list. */
 const PREVIEW = 160;
@@ -17,13 +21,14 @@ const PREVIEW = 160;
 function formatJson(text) {
   const nodes = [];
   let depth = 0;
-  const line = () => `\n${"  ".repeat(depth)}`;
+  const line = () => nodes.push(`\n${"  ".repeat(depth)}`);
   let previous = "";
   for (const [, string, colon, sign, other] of text.matchAll(TOKEN)) {
     const closes = sign === "}" || sign === "]";
     if (closes) depth -= 1;
     const opened = previous === "{" || previous === "[";
-    if (previous && (closes ? !opened : opened || previous === ",")) nodes.push(line());
+    const breaks = previous && (closes ? !opened : opened || previous === ",");
+    if (breaks && depth <= MAX_LEVELS) line();
     if (sign === "{" || sign === "[") depth += 1;
     if (sign) nodes.push(sign);
     else if (colon) nodes.push(h("span", { class: "key" }, string), ": ");
