@@ -52,6 +52,16 @@ def test_deeply_nested_json_is_displayed(console: ConsoleFixture, open_page: Ope
     assert len(text) < 4 * depth
 
 
+def test_message_with_an_expiration_in_the_far_future_is_displayed(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    seconds = 9e12
+    console.jms().session().producer(Queue("orders")).send("hello", ttl=seconds)
+    [item] = console.ask("GET", "/destinations/queue/orders/messages")["items"]
+    browser_page = open_page(console)
+    browser_page.open(f"queue/orders/messages/{item['id']}", "after the year 275760")
+
+
 def test_publish_select_move_and_delete(console: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(console, ("400",))
     page = browser_page.open("destinations", "There are no destinations yet")

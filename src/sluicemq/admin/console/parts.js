@@ -98,9 +98,13 @@ export function reading(name, tone = "") {
   };
 }
 
+/** The latest time of a Date, in ms. */
+const LAST_TIME = 8.64e15;
+
 /** Return a time; its tooltip says how long ago it was. */
 export function timeElement(value) {
   if (!(value > 0)) return "–";
+  if (value > LAST_TIME) return "after the year 275760";
   const ago = Date.now() - value;
   const relative = ago >= 0 ? `${duration(ago)} ago` : `in ${duration(-ago)}`;
   const iso = new Date(value).toISOString();
