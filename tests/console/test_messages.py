@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Request, expect
 
 from sluicemq.cli.message_options import FAILURE_REASONS
-from sluicemq.clients.jmq import Queue, Xid
+from sluicemq.clients.jmq import Queue, Topic, Xid
 from sluicemq.model.rows import row
 from tests.faults.plan import SMALL_SEGMENTS
 from tests.support.console import ConsoleFixture, OpenPage
@@ -283,6 +283,28 @@ def test_only_changed_settings_are_sent(console: ConsoleFixture, open_page: Open
     assert settings["max_messages"] == 5000
     assert settings["message_ttl"] == 60_000
     browser_page.wait_for_text("Dead letters go to orders.dlq")
+
+
+def test_dialogs_of_rows_state_the_latest_figures(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    jms = console.jms("desk")
+    session = jms.session()
+    session.consumer(Topic("prices"), name="desk", durable=True).close()
+    browser_page = open_page(console)
+    page = browser_page.open("topic/prices/subscriptions", "durable")
+    producer = session.producer(Topic("prices"))
+    for number in range(3):
+        producer.send(f"{number}")
+    page.get_by_role("row").filter(has_text="3").get_by_role("button", name="Delete desk…").click()
+    page.get_by_role("dialog").get_by_text("3 messages will be deleted").wait_for()
+    page.keyboard.press("Escape")
+    browser_page.open("connections", "desk")
+    session.consumer(Queue("orders"))
+    row = page.get_by_role("row").filter(has_text="jmq")
+    expect(row.locator("[data-label=Consumers]")).to_have_text("1")
+    row.get_by_role("button", name="Close").click()
+    page.get_by_role("dialog").get_by_text("It has 1 consumer;").wait_for()
 
 
 def test_connection_is_closed(console: ConsoleFixture, open_page: OpenPage) -> None:

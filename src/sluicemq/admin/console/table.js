@@ -5,11 +5,11 @@ import { h, replaceContent, screenReaderText } from "./dom.js";
 import { count } from "./format.js";
 
 /**
- * columns: {key, label, show(item), fingerprint?(item), sort?: true, first?: "asc"|"desc", number?, wide?,
- *           rank?: 2|3, head?: true, hidden?: true}
+ * columns: {key, label, show(item, latest), fingerprint?(item), sort?: true, first?: "asc"|"desc", number?,
+ *           wide?, rank?: 2|3, head?: true, hidden?: true}
  *
  * `show` returns a text or a node; `fingerprint` a text that changes whenever the content does (by
- * default the content itself). Columns of `rank` 2 are hidden on narrow pages, those of `rank` 3 also
+ * default the content itself). Listeners of the content call `latest()` for the item as last updated. Columns of `rank` 2 are hidden on narrow pages, those of `rank` 3 also
  * on medium ones. The cell of the `head` column names the row. A `hidden` label is for screen readers
  * only. With `stack`, each row is a card on narrow pages; the elements have explicit roles, because
  * browsers derive the implicit ones from the styles.
@@ -87,15 +87,16 @@ export class Table {
         ? h("th", { ...shared, scope: "row", role: "rowheader" })
         : h("td", { ...shared, role: "cell" });
     });
-    return { element: h("tr", { role: "row" }, cells), cells, texts: [] };
+    return { element: h("tr", { role: "row" }, cells), cells, texts: [], item: null };
   }
 
   refresh(row, item) {
+    row.item = item;
     this.columns.forEach((column, index) => {
       const text = column.fingerprint ? column.fingerprint(item) : String(column.show(item));
       if (row.texts[index] === text) return;
       row.texts[index] = text;
-      replaceContent(row.cells[index], column.fingerprint ? column.show(item) : text);
+      replaceContent(row.cells[index], column.fingerprint ? column.show(item, () => row.item) : text);
     });
   }
 }

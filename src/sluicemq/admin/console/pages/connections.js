@@ -99,8 +99,8 @@ function columns(onclose) {
       hidden: true,
       number: true,
       fingerprint: ({ id }) => String(id),
-      show: (item) =>
-        button("Close…", () => onclose(item), {
+      show: (item, latest) =>
+        button("Close…", () => onclose(latest()), {
           tone: "quiet small",
           name: `Close ${item.peer}…`,
           disabledReason: session.superuser ? "" : "only a superuser can close a connection",

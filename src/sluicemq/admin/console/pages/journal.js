@@ -167,8 +167,8 @@ function slotColumns(ondelete) {
       hidden: true,
       number: true,
       fingerprint: ({ name }) => name,
-      show: (slot) =>
-        button("Delete…", () => ondelete(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
+      show: (slot, latest) =>
+        button("Delete…", () => ondelete(latest()), { tone: "quiet small", name: `Delete ${slot.name}…` }),
     },
   ];
 }

@@ -69,9 +69,9 @@ function columns(destination, ondelete) {
       hidden: true,
       number: true,
       fingerprint: ({ name, durable }) => `${name} ${durable}`,
-      show: (item) =>
+      show: (item, latest) =>
         item.durable &&
-        button("Delete…", () => ondelete(item), {
+        button("Delete…", () => ondelete(latest()), {
           tone: "quiet small",
           name: `Delete ${item.display_name || item.name}…`,
           disabledReason:

@@ -80,13 +80,13 @@ function columns(ondecide) {
       hidden: true,
       number: true,
       fingerprint: ({ state }) => state,
-      show: (item) => [
+      show: (item, latest) => [
         item.state === "prepared" &&
-          button("Commit…", () => ondecide(item, "commit"), {
+          button("Commit…", () => ondecide(latest(), "commit"), {
             tone: "quiet small",
             name: `Commit ${item.id}…`,
           }),
-        button("Roll back…", () => ondecide(item, "rollback"), {
+        button("Roll back…", () => ondecide(latest(), "rollback"), {
           tone: "quiet small",
           name: `Roll ${item.id} back…`,
         }),
