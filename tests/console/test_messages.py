@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, Request, expect
+from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from sluicemq.cli.message_options import FAILURE_REASONS
 from sluicemq.clients.jmq import Queue, Topic, Xid
@@ -104,6 +105,29 @@ def test_publish_select_move_and_delete(console: ConsoleFixture, open_page: Open
     dialog.get_by_role("button", name="Delete all messages").click()
     page.get_by_text("2 messages deleted").wait_for()
     browser_page.wait_for_text("No ready messages")
+
+
+def test_cancelled_operation_stops_and_reports_what_it_has_done(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    for number in range(30):
+        console.publish("orders", body=f"{number}")
+    page = open_page(console).open("queue/orders", "Protocol")
+    dialog = page.get_by_role("dialog")
+    requests: list[object] = []
+
+    def limit(route: Route) -> None:
+        requests.append({**route.request.post_data_json, "limit": 10})
+        if len(requests) == 2:
+            dialog.get_by_role("button", name="Cancel").click()
+        route.continue_(post_data=json.dumps(requests[-1]))
+
+    page.route("**/messages/actions*", limit)
+    page.get_by_role("button", name="Delete all").click()
+    dialog.get_by_role("button", name="Delete all messages").click()
+    page.get_by_text("20 messages deleted; stopped before the others: cancelled").wait_for()
+    expect(page.locator("tbody tr")).to_have_count(10)
+    assert len(requests) == 2
 
 
 def test_large_numbers_are_published_as_typed(console: ConsoleFixture, open_page: OpenPage) -> None:

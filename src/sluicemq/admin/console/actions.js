@@ -1,7 +1,7 @@
 // Operations on messages of a destination. The broker limits the number of messages per request, so
 // requests are repeated until all messages are processed.
 
-import { post } from "./api.js";
+import { ApiError, post } from "./api.js";
 import { openForm } from "./dialogs.js";
 import { count, plural } from "./format.js";
 import { DestinationRef } from "./destination_ref.js";
@@ -23,26 +23,37 @@ const REASONS = {
 };
 
 /**
- * Apply an action to the selected messages, and return {processed, failed: [{id, reason}]}.
+ * Apply an action to the selected messages, and return {processed, failed: [{id, reason}], stopped}.
  *
  * `selection` is {ids: […]}, {selector: "…"} or {all: true}, with an optional subscription and state.
+ * After `signal` is aborted or a later request has failed, the remaining messages are not processed, and
+ * `stopped` is the reason.
  */
-export async function applyAction(destination, action, selection, target = null) {
-  const total = { processed: 0, failed: [] };
+export async function applyAction(destination, action, selection, signal, target = null) {
+  const total = { processed: 0, failed: [], stopped: "" };
   let cursor = null;
   do {
     const body = { action, ...selection, ...(target && { target }), ...(cursor && { cursor }) };
-    const answer = await post(destination.full("/messages/actions"), body);
+    let answer;
+    try {
+      answer = await post(destination.full("/messages/actions"), body);
+    } catch (error) {
+      if (!cursor || !(error instanceof ApiError)) throw error;
+      total.stopped = error.message;
+      break;
+    }
     total.processed += answer.processed;
     total.failed.push(...(answer.failed ?? []));
     cursor = answer.next_cursor;
-  } while (cursor);
+    if (cursor && signal.aborted) total.stopped = "cancelled";
+  } while (cursor && !total.stopped);
   return total;
 }
 
 /** Describe the result of an operation. */
-export function resultText(verb, { processed, failed }) {
-  const summary = `${plural(processed, "message")} ${verb}`;
+export function resultText(verb, { processed, failed, stopped }) {
+  const messages = `${plural(processed, "message")} ${verb}`;
+  const summary = stopped ? `${messages}; stopped before the others: ${stopped}` : messages;
   if (!failed.length) return summary;
   const reasons = new Map();
   for (const { reason } of failed) reasons.set(reason, (reasons.get(reason) ?? 0) + 1);
@@ -53,7 +64,7 @@ export function resultText(verb, { processed, failed }) {
 }
 
 function notifyResult(verb, result) {
-  notify(resultText(verb, result), result.failed.length ? "bad" : "good");
+  notify(resultText(verb, result), result.failed.length || result.stopped ? "bad" : "good");
 }
 
 // The functions below ask for confirmation and return whether the action was applied. `messages`
@@ -65,7 +76,7 @@ export async function deleteMessages(destination, messages, selection, verb = "D
     text: ["They are deleted permanently and not delivered to any consumer."],
     action: `${verb} ${messages}`,
     tone: "danger",
-    submit: () => applyAction(destination, "delete", selection),
+    submit: (_, signal) => applyAction(destination, "delete", selection, signal),
   });
   if (result) notifyResult(verb === "Purge" ? "purged" : "deleted", result);
   return result !== null;
@@ -91,7 +102,8 @@ export async function transferMessages(destination, action, messages, selection)
       },
     ],
     action: `${verb} ${messages}`,
-    submit: ({ name, kind }) => applyAction(destination, action, selection, new DestinationRef(kind, name).toBody()),
+    submit: ({ name, kind }, signal) =>
+      applyAction(destination, action, selection, signal, new DestinationRef(kind, name).toBody()),
   });
   if (result) notifyResult(action === "move" ? "moved" : "copied", result);
   return result !== null;
@@ -104,7 +116,7 @@ export async function redeliverMessages(destination, messages, selection) {
       "Unacked messages are requeued and delivered again; scheduled messages become ready now.",
     ],
     action: `Redeliver ${messages}`,
-    submit: () => applyAction(destination, "redeliver", selection),
+    submit: (_, signal) => applyAction(destination, "redeliver", selection, signal),
   });
   if (result) notifyResult("made ready", result);
   return result !== null;
@@ -115,7 +127,7 @@ export async function redriveMessages(destination, messages, selection) {
     title: `Redrive ${messages} of ${destination}?`,
     text: ["Each message is moved to its original destination with its delivery attempts reset."],
     action: `Redrive ${messages}`,
-    submit: () => applyAction(destination, "redrive", selection),
+    submit: (_, signal) => applyAction(destination, "redrive", selection, signal),
   });
   if (result) notifyResult("redriven", result);
   return result !== null;

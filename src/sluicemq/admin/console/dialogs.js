@@ -3,12 +3,16 @@
 import { ApiError } from "./api.js";
 import { h, replaceContent, uniqueId } from "./dom.js";
 import { field, values } from "./fields.js";
+import { notify } from "./notifications.js";
 
 /**
  * Show a form; return the result of `submit`, or null if the user cancels.
  *
- * {title, text: […], fields: […], action, tone: "danger", submit(values)}; `text` are paragraphs,
+ * {title, text: […], fields: […], action, tone: "danger", submit(values, signal)}; `text` are paragraphs,
  * `fields` as in fields.js. An error of `submit` is displayed in the dialog, which stays open.
+ *
+ * If the user cancels while `submit` is running, `signal` is aborted, and the result is that of `submit`:
+ * what the broker has already done cannot be undone.
  */
 export function openForm({ title, text = [], fields = [], action, tone = "", submit }) {
   const heading = uniqueId("dialog");
@@ -30,25 +34,33 @@ export function openForm({ title, text = [], fields = [], action, tone = "", sub
     form,
   );
   return new Promise((resolve) => {
-    let result = null;
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
+    const cancelled = new AbortController();
+    let result = Promise.resolve(null);
+    const run = async () => {
       alert.hidden = true;
       submitButton.disabled = true;
       try {
-        result = (await submit(values(form, fields))) ?? true;
+        const submitted = (await submit(values(form, fields), cancelled.signal)) ?? true;
         dialog.close();
+        return submitted;
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
+        if (!dialog.open) notify(error.message, "bad");
         replaceContent(alert, error.message);
         alert.hidden = false;
+        return null;
       } finally {
         submitButton.disabled = false;
       }
+    };
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      result = run();
     });
     dialog.addEventListener("close", () => {
       // the browser has given the focus back to where it was
       dialog.remove();
+      cancelled.abort();
       resolve(result);
     });
     document.body.append(dialog);
