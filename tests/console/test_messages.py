@@ -226,6 +226,20 @@ def test_redrive_moves_dead_letters_to_their_original_queue(
     page.get_by_text("1 message purged").wait_for()
 
 
+def test_purge_of_a_long_queue_may_take_longer_than_other_requests(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    console.publish("orders", body="x")
+    page = open_page(console).open("queue/orders", "Protocol")
+    page.evaluate(
+        """() => { const original = AbortSignal.timeout.bind(AbortSignal);
+        AbortSignal.timeout = (ms) => original(ms <= 60_000 ? 0 : ms); }"""
+    )
+    page.get_by_role("button", name="Purge").click()
+    page.get_by_role("dialog").get_by_role("button", name="Purge 1").click()
+    page.get_by_text("1 message purged").wait_for()
+
+
 def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, open_page: OpenPage) -> None:
     for _ in range(7):
         console.publish("orders", body="x" * 100)

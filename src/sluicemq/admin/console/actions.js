@@ -1,7 +1,7 @@
 // Operations on messages of a destination. The broker limits the number of messages per request, so
 // requests are repeated until all messages are processed.
 
-import { ApiError, post } from "./api.js";
+import { ApiError, LONG_TIMEOUT_MS, post } from "./api.js";
 import { openForm } from "./dialogs.js";
 import { count, plural } from "./format.js";
 import { DestinationRef } from "./destination_ref.js";
@@ -36,7 +36,7 @@ export async function applyAction(destination, action, selection, signal, target
     const body = { action, ...selection, ...(target && { target }), ...(cursor && { cursor }) };
     let answer;
     try {
-      answer = await post(destination.full("/messages/actions"), body);
+      answer = await post(destination.full("/messages/actions"), body, { timeout: LONG_TIMEOUT_MS });
     } catch (error) {
       if (!cursor || !(error instanceof ApiError)) throw error;
       total.stopped = error.message;

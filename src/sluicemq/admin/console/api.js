@@ -6,6 +6,8 @@ import { session } from "./session.js";
 export const ROOT = new URL("../api/v1/", location.href.split("#")[0]);
 
 const TIMEOUT_MS = 15_000;
+/** Timeout of operations on all messages of a destination, whose duration depends on their number. */
+export const LONG_TIMEOUT_MS = 600_000;
 
 /** Error response of the API; `status` 0: the broker has not responded. */
 export class ApiError extends Error {
@@ -44,13 +46,13 @@ async function readError(response) {
 /**
  * Send a request; return the decoded response, or null if it has no content.
  *
- * `query` and `body` are objects; `signal` aborts the request. Throws ApiError.
+ * `query` and `body` are objects; `signal` aborts the request; `timeout` is in ms. Throws ApiError.
  */
-export async function call(method, path, { query, body, signal } = {}) {
+export async function call(method, path, { query, body, signal, timeout = TIMEOUT_MS } = {}) {
   const headers = { Accept: "application/json, application/problem+json", "X-Requested-With": "console" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (method !== "GET" && session.csrfToken) headers["X-CSRF-Token"] = session.csrfToken;
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const limit = AbortSignal.timeout(timeout);
   let response;
   try {
     response = await fetch(apiUrl(path, query), {
@@ -64,7 +66,7 @@ export async function call(method, path, { query, body, signal } = {}) {
   } catch (error) {
     if (signal?.aborted) throw new DOMException("request aborted", "AbortError");
     if (error.name === "TimeoutError") {
-      throw new ApiError(0, "request-timeout", `no response within ${TIMEOUT_MS / 1000} s`);
+      throw new ApiError(0, "request-timeout", `no response within ${timeout / 1000} s`);
     }
     throw new ApiError(0, "unreachable", "the broker cannot be reached");
   }

@@ -1,6 +1,6 @@
 // One queue or topic: its statistics, its operations, and tabs for messages, settings and others.
 
-import { get, post, remove } from "../api.js";
+import { LONG_TIMEOUT_MS, get, post, remove } from "../api.js";
 import { openForm } from "../dialogs.js";
 import { h, replaceContent } from "../dom.js";
 import { bytes, compact, count, plural, perSecond, duration } from "../format.js";
@@ -161,7 +161,8 @@ class Destination {
       fields: unacked > 0 ? [{ name: "unacked", label: "Purge unacked messages too", kind: "check" }] : [],
       action: ready ? `Purge ${plural(ready, "message")}` : "Purge",
       tone: "danger",
-      submit: ({ unacked: withUnacked = false }) => post(this.destination.full("/purge"), { unacked: withUnacked }),
+      submit: ({ unacked: withUnacked = false }) =>
+        post(this.destination.full("/purge"), { unacked: withUnacked }, { timeout: LONG_TIMEOUT_MS }),
     });
     if (!result) return;
     notify(`${plural(result.purged, "message")} purged`);
