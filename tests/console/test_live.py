@@ -79,6 +79,29 @@ def test_console_reconnects_after_a_restart_of_the_broker(
         expect(page.get_by_text("The broker does not respond")).to_have_count(0)
 
 
+def test_lost_and_foreign_responses_are_reported(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    console.publish("orders", body="x")
+    page = open_page(console).open("queue/orders", "Protocol")
+    page.evaluate(
+        """() => { const original = window.fetch;
+        window.fetch = async (...request) => {
+          const response = await original(...request);
+          const lost = async () => { throw new TypeError('network error'); };
+          return Object.assign(response, {text: lost, json: lost});
+        }; }"""
+    )
+    page.get_by_role("button", name="Purge").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Purge 1").click()
+    expect(dialog.get_by_role("alert")).to_have_text("the broker cannot be reached")
+    page.route("**/api/v1/connections?*", lambda route: route.fulfill(body="<p>Sign in</p>"))
+    page.goto(f"{console.url}#/connections")
+    page.reload()
+    page.get_by_role("alert").get_by_text("the response is not the broker's").wait_for()
+
+
 def test_statistics_are_polled_beyond_the_limit_of_streams(
     tmp_path: Path, browser: Browser
 ) -> None:

@@ -32,15 +32,23 @@ export function apiUrl(path, query = {}) {
   return url;
 }
 
-async function readError(response) {
+function decodeError(status, text) {
   let details = {};
   try {
-    details = await response.json();
+    details = JSON.parse(text);
   } catch {
     // the response may be a proxy's; then there is only the status
   }
-  const { code = "no-code", detail = `the broker responded with status ${response.status}` } = details ?? {};
-  return new ApiError(response.status, code, detail);
+  const { code = "no-code", detail = `the broker responded with status ${status}` } = details ?? {};
+  return new ApiError(status, code, detail);
+}
+
+function decode(status, text) {
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    throw new ApiError(status, "no-json", "the response is not the broker's; it may be a proxy's");
+  }
 }
 
 /**
@@ -54,6 +62,7 @@ export async function call(method, path, { query, body, signal, timeout = TIMEOU
   if (method !== "GET" && session.csrfToken) headers["X-CSRF-Token"] = session.csrfToken;
   const limit = AbortSignal.timeout(timeout);
   let response;
+  let text;
   try {
     response = await fetch(apiUrl(path, query), {
       method,
@@ -63,6 +72,7 @@ export async function call(method, path, { query, body, signal, timeout = TIMEOU
       cache: "no-store",
       credentials: "same-origin",
     });
+    text = await response.text();
   } catch (error) {
     if (signal?.aborted) throw new DOMException("request aborted", "AbortError");
     if (error.name === "TimeoutError") {
@@ -71,13 +81,11 @@ export async function call(method, path, { query, body, signal, timeout = TIMEOU
     throw new ApiError(0, "unreachable", "the broker cannot be reached");
   }
   if (!response.ok) {
-    const apiError = await readError(response);
+    const apiError = decodeError(response.status, text);
     if (apiError.status === 401) session.end(apiError);
     throw apiError;
   }
-  if (response.status === 204) return null;
-  const text = await response.text();
-  return text ? JSON.parse(text) : null;
+  return decode(response.status, text);
 }
 
 export const get = (path, query, signal) => call("GET", path, { query, signal });
