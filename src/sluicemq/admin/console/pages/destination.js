@@ -59,11 +59,12 @@ class Destination {
       consumers: reading("Consumers"),
       dead: reading("Dead-lettered"),
     };
-    this.figures = h(
+    this.content = h(
       "div",
       { class: "readings across" },
       Object.values(this.readings).map((entry) => entry.element),
     );
+    this.figures = h("div", null, this.content);
     this.tab = h("div", { class: "tab" });
     const top = head(h("span", { class: "name" }, destination.name), { aside: this.tags });
     top.append(this.actions);
@@ -100,6 +101,7 @@ class Destination {
 
   async load() {
     this.update(await get(this.destination.path(), this.destination.query(), this.route.signal));
+    if (this.figures.firstChild !== this.content) replaceContent(this.figures, this.content);
   }
 
   update(item) {
