@@ -107,7 +107,7 @@ def test_messages_beyond_the_count_stay_in_the_queue(run: Run, url: str) -> None
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
-@pytest.mark.parametrize("protocol", ["phpmq", "jmq"])
+@pytest.mark.parametrize("protocol", ["phpmq", "jmq", "vibemq"])
 def test_messages_beyond_the_count_are_not_attempted(
     run: Run, ask: Run, broker: RunningBroker, protocol: str, count: int
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from io import BufferedReader
 from itertools import islice
@@ -25,13 +26,18 @@ from sluicemq.cli.console import (
     quantity,
 )
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
-from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout, SluiceError
+from sluicemq.model.errors import (
+    ClientError,
+    ConfigurationError,
+    ConnectionLost,
+    RequestTimeout,
+    SluiceError,
+)
 from sluicemq.model.url import Url
 from sluicemq.server.settings import Unit, format_quantity
 
 if TYPE_CHECKING:
     from sluicemq.clients.blocking import BlockingClient
-    from sluicemq.clients.phpmq import PhpmqMessage
 
 
 # --- Clients of one queue -------------------------------------------------------------------------
@@ -81,6 +87,10 @@ class QueueClient(ABC):
         self.queue = url.queue
         self.options = options
         self.window = min(count or WINDOW, WINDOW)
+        self.early_acks = inf
+        """Number of acknowledgements that `acknowledge_early` may still send."""
+        self.late_acks: list[Any] = []
+        """Messages to acknowledge together with the end of the subscription."""
 
     @classmethod
     def check(cls, url: Url, options: dict[str, str]) -> None:
@@ -122,6 +132,14 @@ class QueueClient(ABC):
         """Acknowledge messages."""
         for message in messages:
             await message.acknowledge()
+
+    async def acknowledge_early(self, message: Any) -> None:
+        """Acknowledge a message of the client now or, after `early_acks`, at the end."""
+        if self.early_acks > 0:
+            self.early_acks -= 1
+            await message.ack()
+        else:
+            self.late_acks.append(message)
 
     async def confirm(self) -> None:
         """Wait until the broker has accepted all sent messages. The client sends nothing
@@ -186,13 +204,9 @@ class _Phpmq(QueueClient):
 
     def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
         super().__init__(client, url, options, count)
-        self._early_acks = inf
-        """Number of acknowledgements that may still be sent before the end."""
-        self._late_acks: list[PhpmqMessage] = []
-        """Messages to acknowledge at the end."""
         if count:
             self.window = min(max(1, count // 10), WINDOW)
-            self._early_acks = count - self.window
+            self.early_acks = count - self.window
 
     async def _send(self, body: bytes, ttl: int) -> None:
         await self.client.send(self.queue, body, ttl)
@@ -202,21 +216,14 @@ class _Phpmq(QueueClient):
             await self.client.subscribe(self.queue, self.window)
             self._subscribed = True
         message = await self.client.receive(timeout)
-        acknowledge = partial(self._acknowledge, message)
+        acknowledge = partial(self.acknowledge_early, message)
         return ReceivedMessage(
             message.queue, message.body, message.id, message.ttl, "", acknowledge
         )
 
-    async def _acknowledge(self, message: PhpmqMessage) -> None:
-        if self._early_acks > 0:
-            self._early_acks -= 1
-            await message.ack()
-        else:
-            self._late_acks.append(message)
-
     async def close(self) -> None:
-        if self._late_acks:
-            await self.client.subscribe(self.queue, 0, *self._late_acks)
+        if self.late_acks:
+            await self.client.subscribe(self.queue, 0, *self.late_acks)
         await super().close()
 
 
@@ -241,9 +248,18 @@ class _Msglite(QueueClient):
 class _Vibemq(QueueClient):
     """VibeMQ client. Bodies are JSON: a body that is a JSON value other than a string is sent
     unchanged, other text as a JSON string and other bytes in base64. A received string is decoded
-    to its text, so bodies survive a round trip."""
+    to its text, so bodies survive a round trip.
+
+    The broker decides how many messages it dispatches. Those that are not received count no attempt
+    if the last acknowledgement is sent together with the end of the subscription.
+    """
 
     _messages: Any = None
+
+    def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
+        super().__init__(client, url, options, count)
+        if count:
+            self.early_acks = count - 1
 
     async def _send(self, body: bytes, ttl: int) -> None:
         from sluicemq.clients.vibemq.commands import payload_of
@@ -260,7 +276,14 @@ class _Vibemq(QueueClient):
             self._messages = await self.client.subscribe(self.queue)
         message = await self._messages.receive(timeout)
         reply_to = message.headers.get("replyTo", "")
-        return ReceivedMessage(message.queue, message.text, message.id, 0, reply_to, message.ack)
+        acknowledge = partial(self.acknowledge_early, message)
+        return ReceivedMessage(message.queue, message.text, message.id, 0, reply_to, acknowledge)
+
+    async def close(self) -> None:
+        if self._messages is not None:
+            with nullcontext() if self.late_acks else suppress(ConnectionLost):
+                await self._messages.unsubscribe(*self.late_acks)
+        await super().close()
 
 
 class _Jmq(QueueClient):

@@ -84,6 +84,22 @@ def test_unacked_messages_are_redelivered_with_their_delivery_count() -> None:
     run(scenario)
 
 
+def test_messages_behind_the_last_acknowledged_one_count_no_attempt() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            await client.publish_all("q", range(4))
+            subscription = await client.subscribe("q")
+            first, second = await subscription.receive(), await subscription.receive()
+            await first.ack()
+            await subscription.unsubscribe(first, second)
+            assert second.acknowledged
+            async with await client.subscribe("q") as subscription:
+                messages = [await subscription.receive(), await subscription.receive()]
+            assert [(message.json(), message.attempts) for message in messages] == [(2, 1), (3, 1)]
+
+    run(scenario)
+
+
 def test_a_client_whose_prefetch_is_full_publishes() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         # one message fills the client, which must read on for the answer all the same

@@ -413,6 +413,35 @@ def test_what_was_begun_before_the_end_counts_as_tried(harness: Harness) -> None
     assert harness.connect().subscribe("q") == ["queued"]
 
 
+def test_unsubscribing_counts_no_attempt_of_messages_that_the_client_has_not_begun(
+    harness: Harness,
+) -> None:
+    peer = harness.connect()
+    peer.create("q", maxRetryAttempts=2)
+    peer.publish("q", "done", "begun", "queued")
+    peer.subscribe("q")
+    peer.acknowledge("done")
+    peer.ask(wire.UNSUBSCRIBE, "q")
+    other = harness.connect()
+    assert other.subscribe("q") == ["begun", "queued"]
+    assert [frame.headers["deliveryAttempts"] for frame in other.more] == ["2", "1"]
+
+
+def test_a_client_that_unsubscribes_with_its_last_acknowledgement_has_begun_nothing(
+    harness: Harness,
+) -> None:
+    publisher = harness.connect()
+    publisher.create("q", maxRetryAttempts=1)
+    publisher.publish("q", "1", "2", "3")
+    peer = harness.connect()
+    peer.subscribe("q")
+    [answer] = peer.send(Frame(wire.ACK, "1"), Frame(wire.UNSUBSCRIBE, "u", "q"))
+    assert answer.type == wire.UNSUBSCRIBE_ACK
+    other = harness.connect()
+    assert other.subscribe("q") == ["2", "3"]
+    assert [frame.headers["deliveryAttempts"] for frame in other.more] == ["1", "1"]
+
+
 # --- modes -----------------------------------------------------------------------------------
 
 

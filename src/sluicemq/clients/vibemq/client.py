@@ -290,12 +290,25 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             raise
         return subscription
 
-    async def end_subscription(self, subscription: Subscription) -> None:
+    async def end_subscription(
+        self, subscription: Subscription, acknowledged: Iterable[VibeMQMessage]
+    ) -> None:
         """End a subscription, for `Subscription.unsubscribe`."""
+        connection = None
+        unacked = [message for message in acknowledged if not message.acknowledged]
         if self._subscriptions.get(subscription.queue) is subscription:
             del self._subscriptions[subscription.queue]
             subscription.finish(ConnectionLost("the subscription has ended"))
-            await self._ask(wire.UNSUBSCRIBE, subscription.queue)
+            connection = await self.ready()
+            sent = [message for message in unacked if message._connection is connection]
+            acks = b"".join(wire.encode(Frame(wire.ACK, message.id)) for message in sent)
+            frame = Frame(wire.UNSUBSCRIBE, self._new_id(), subscription.queue)
+            await connection.request(frame.id, commands.encode(frame), acks)
+            for message in sent:
+                message.acknowledged = True
+        for message in unacked:
+            if message._connection is not connection:
+                await message.ack()
 
     # --- queues
 
@@ -467,9 +480,14 @@ class Subscription(AsyncClient):
         while True:
             yield await self.receive()
 
-    async def unsubscribe(self) -> None:
-        """Unsubscribe; the broker requeues unacked messages. Raises ClientError."""
-        await self._client.end_subscription(self)
+    async def unsubscribe(self, *acknowledged: VibeMQMessage) -> None:
+        """Unsubscribe; the broker requeues unacked messages.
+
+        The messages `acknowledged` are acknowledged in the same write: no message that `receive`
+        has not returned then counts an attempt. Raises ClientError; ConnectionLost, too, if one of
+        them was received on an earlier connection.
+        """
+        await self._client.end_subscription(self, acknowledged)
 
     async def close(self) -> None:
         """Unsubscribe, unless the subscription has ended. Raises ClientError."""

@@ -133,9 +133,12 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         )
         self.compression = commands.negotiated_compression(answer, offered)
 
-    async def request(self, identity: str, data: bytes) -> Frame:
-        """Send, and return the response. Raises CommandRefused, ConnectionLost, RequestTimeout."""
-        return await self.send_request(identity, await self._packed(data))
+    async def request(self, identity: str, data: bytes, acks: bytes = b"") -> Frame:
+        """Send `acks` and a request in one write, and return the response.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout.
+        """
+        return await self.send_request(identity, acks + await self._packed(data))
 
     async def publish(
         self, identity: str, data: bytes, limit: int, confirmations: Confirmations[Frame]

@@ -43,6 +43,9 @@ acknowledge it.
 When the connection closes, the messages of passed and current copies have had an attempt, which may
 have been their last. Those of queued copies also count an attempt, but are requeued however many
 they had: a client that crashes on one message must not dead-letter all messages behind it.
+
+A client that unsubscribes has not crashed: its queued copies count no attempt. Neither does the
+current copy if the Unsubscribe directly follows an Ack: the client stops after that message.
 """
 
 from __future__ import annotations
@@ -157,10 +160,11 @@ class Subscriber:
         except BrokerError:
             self.consumer = None  # the queue has reached its limit of consumers
 
-    def end(self, begun: set[int]) -> None:
+    def end(self, begun: set[int], *, attempted: bool) -> None:
         """Requeue all unacked deliveries and detach.
 
-        `begun` as of `Subscriptions._begun_sequences`.
+        `begun` as of `Subscriptions._begun_sequences`. `attempted`: the others count an attempt,
+        too, but not their last.
         """
         broker = self._broker
         unsent = self._stop_sending()
@@ -173,7 +177,7 @@ class Subscriber:
             return
         broker.release(consumer, unsent, attempted=False)
         sequences = [sequence for sequence in consumer.unacked if sequence not in begun]
-        broker.release(consumer, sequences, ignore_max_attempts=True)
+        broker.release(consumer, sequences, attempted=attempted, ignore_max_attempts=True)
         broker.detach(consumer)
         if self._topic:
             broker.unsubscribe(consumer.subscription)
@@ -531,18 +535,22 @@ class Subscriptions:
         self._alarm = Alarm(connection.channel.transport)
         self._due = 0
 
-    def remove(self, name: str) -> None:
-        """End the subscription to a queue name, if there is one, and forget its copies."""
+    def remove(self, name: str, follows_ack: bool = False) -> None:
+        """End the subscription to a queue name, if there is one, and forget its copies.
+
+        `follows_ack`: the client has begun nothing since its last acknowledgement.
+        """
         subscriber = self.by_name.pop(name, None)
         if subscriber is not None:
-            subscriber.end(self._begun_sequences())
+            begun = self._begun_sequences(with_current=not follows_ack)
+            subscriber.end(begun, attempted=False)
             self.copies.keep(lambda copy: copy.subscriber is not subscriber)
 
     def end(self) -> None:
         """End all subscriptions."""
         begun = self._begun_sequences()
         for subscriber in self.by_name.values():
-            subscriber.end(begun)
+            subscriber.end(begun, attempted=True)
         self.by_name.clear()
         self.copies.clear()
         self._restoration.cancel()
@@ -616,10 +624,12 @@ class Subscriptions:
         ]
         return passed, current
 
-    def _begun_sequences(self) -> set[int]:
+    def _begun_sequences(self, *, with_current: bool = True) -> set[int]:
         """Return the sequences of the messages that the client may have begun."""
         passed, current = self._sort_copies()
-        return {copy.sequence for copy in (*passed, current) if copy is not None}
+        if current is not None and with_current:
+            passed.append(current)
+        return {copy.sequence for copy in passed}
 
     # --- timeouts ----------------------------------------------------------------------------
 

@@ -335,7 +335,7 @@ class VibemqSession:
             elif kind == REFUSED:
                 self._connection.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
-                self._execute(frame)
+                self._execute(frame, follows_ack=index > 0 and frames[index - 1][0] == ACK)
                 later_frames = frames[index + 1 :]
                 if kind in _LONG_REQUESTS and later_frames and not channel.closed:
                     channel.hold(later_frames, size)
@@ -355,8 +355,8 @@ class VibemqSession:
                 self._answer_malformed(decoder.error)
         self._channel.update_reading()
 
-    def _execute(self, frame: Frame) -> None:
-        """Process an infrequent request."""
+    def _execute(self, frame: Frame, *, follows_ack: bool) -> None:
+        """Process an infrequent request; `follows_ack` if an Ack directly precedes it in a read."""
         command = COMMANDS.get(frame.type)
         try:
             if frame.type == CONNECT:
@@ -364,7 +364,7 @@ class VibemqSession:
             elif frame.type == SUBSCRIBE:
                 self._subscribe(frame)
             elif frame.type == UNSUBSCRIBE:
-                self._unsubscribe(frame)
+                self._unsubscribe(frame, follows_ack)
             elif command is None or (frame.type in ADMIN and self._channel.access.users is None):
                 reason = f"Unknown command type: {_TYPE_NAMES.get(frame.type, frame.type)}"
                 self._connection.refuse(frame.id, "UNKNOWN_COMMAND", reason)
@@ -470,9 +470,9 @@ class VibemqSession:
         headers = {"queueName": frame.queue, "subscriptionId": frame.id}
         self._connection.send(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
-    def _unsubscribe(self, frame: Frame) -> None:
+    def _unsubscribe(self, frame: Frame, follows_ack: bool) -> None:
         check_queue_name(frame)
-        self._subscriptions.remove(frame.queue)
+        self._subscriptions.remove(frame.queue, follows_ack)
         headers = {"queueName": frame.queue}
         self._connection.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
