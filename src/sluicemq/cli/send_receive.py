@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from io import BufferedReader
 from itertools import islice
@@ -419,6 +419,7 @@ def send(
     started = time.monotonic()
     with (
         connect(target, connect_timeout) as connection,
+        _advice_on_timeout(),
         # an animation would erase the lines that are being typed
         _progress("sending", total, quiet=lines and sys.stdin.isatty()) as progress,
     ):
@@ -485,6 +486,20 @@ def receive(
             f" within {format_quantity(receive_timeout, Unit.SECONDS)}" if receive_timeout else ""
         )
         raise SluiceError(f"no message from {url}{period}")
+
+
+@contextmanager
+def _advice_on_timeout() -> Iterator[None]:
+    """Add to a timeout why a broker may not confirm messages: it waits for capacity, and not all
+    protocols can report that."""
+    try:
+        yield
+    except RequestTimeout as error:
+        error.add_note(
+            "The queue may be full, or the broker's disk nearly full: see sluicemq status and the "
+            "broker's log. It is unknown which messages were accepted."
+        )
+        raise
 
 
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
