@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from sluicemq.admin.endpoints import ApiContext, Call, Service, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
-from sluicemq.broker import Broker, Delivery, Destination, Subscription
+from sluicemq.broker import Broker, Delivery, Destination
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
     GET_DESTINATION,
@@ -62,7 +62,7 @@ MAX_SUBSCRIPTIONS: Final = 200
 
 
 def _scheduled_count(destination: Destination) -> int:
-    return sum(len(subscription.scheduled) for subscription in subscriptions_of(destination))
+    return sum(len(subscription.scheduled) for subscription in destination.all_subscriptions)
 
 
 SORT_VALUES: Final[dict[str, Callable[[Destination], Any]]] = {
@@ -242,7 +242,7 @@ class DestinationService(Service):
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        count = sum(subscription.waiting for subscription in subscriptions_of(destination))
+        count = sum(subscription.waiting for subscription in destination.all_subscriptions)
         call.note = f"with {count} messages"
         broker.remove(destination, force=True)
         await wait_until_durable(broker, broker.journal.next_sequence())
@@ -300,15 +300,10 @@ def not_found(address: Address) -> ApiError:
     )
 
 
-def subscriptions_of(destination: Destination) -> list[Subscription]:
-    """Return all subscriptions of a queue or topic."""
-    return [destination.queue, *destination.subscriptions.values()]
-
-
 def oldest_age(broker: Broker, destination: Destination) -> int | None:
     """Return the age in ms of the oldest ready message. For a topic, only the first
     MAX_SUBSCRIPTIONS subscriptions are searched."""
-    subscriptions = subscriptions_of(destination)[:MAX_SUBSCRIPTIONS]
+    subscriptions = destination.all_subscriptions[:MAX_SUBSCRIPTIONS]
     heads = list(
         filter(
             None,

@@ -172,7 +172,7 @@ class Broker:
                 f"{destination.address} has {destination.consumers} consumers; close them first"
             )
         orphans: list[Consumer] = []
-        for subscription in (destination.queue, *destination.subscriptions.values()):
+        for subscription in destination.all_subscriptions:
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
         self.depth_sampler.sample_deleted(destination)

@@ -252,7 +252,7 @@ class Destinations:
         active_consumers = destination.settings.active_consumers
         destination.apply(settings)
         if settings.active_consumers != active_consumers:
-            for subscription in (destination.queue, *destination.subscriptions.values()):
+            for subscription in destination.all_subscriptions:
                 activate_consumers(subscription)
         if destination.parked:
             self._core.unblocking[destination] = None
@@ -265,7 +265,7 @@ class Destinations:
             return
         destination.paused = paused
         if not paused:
-            for subscription in (destination.queue, *destination.subscriptions.values()):
+            for subscription in destination.all_subscriptions:
                 self._core.dispatchable[subscription] = None
         if not destination.temporary:
             self.journal_settings(destination)

@@ -325,8 +325,8 @@ class Operations:
         Only messages that are present now are deleted, in slices of the time for scans.
         `callback` is called at the end with their number, at once if one slice is enough.
         """
-        subscriptions = [destination.queue, *destination.subscriptions.values()]
-        slices = _slices(subscriptions, self._core.journal.next_sequence(), unacked)
+        until = self._core.journal.next_sequence()
+        slices = _slices(destination.all_subscriptions, until, unacked)
         self._core.scans.begin(partial(self._purge, slices, 0, callback))
 
     def _purge(self, slices: Iterator[Slice], count: int, callback: Callable[[int], None]) -> None:

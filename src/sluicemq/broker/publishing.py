@@ -324,7 +324,7 @@ class Publisher:
         core.event_recorder.suspend(self.low_space)
         if was_halted and not core.halted:
             for destination in self._destinations.values():
-                for subscription in (destination.queue, *destination.subscriptions.values()):
+                for subscription in destination.all_subscriptions:
                     if subscription.waiting:
                         core.dispatchable[subscription] = None
         if not self.low_space:

@@ -74,7 +74,7 @@ def snapshot(broker: Broker) -> bytes:
     attempts: list[Attempts] = []
     unacked: dict[int, list[Delivery]] = {}
     for destination in broker.destinations.values():
-        for subscription in (destination.queue, *destination.subscriptions.values()):
+        for subscription in destination.all_subscriptions:
             if subscription.number:
                 counts = list(_failures(subscription))
                 if counts:

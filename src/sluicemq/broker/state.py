@@ -563,6 +563,11 @@ class Destination:
         return self.automatic and self.settings.idle_timeout == 0
 
     @property
+    def all_subscriptions(self) -> list[Subscription]:
+        """Its own subscription, `queue`, and those of a topic."""
+        return [self.queue, *self.subscriptions.values()]
+
+    @property
     def waiting(self) -> int:
         """Number of waiting messages; for a topic, those of its longest subscription."""
         maximum = self.queue.waiting
@@ -582,21 +587,18 @@ class Destination:
     @property
     def unacked(self) -> int:
         """Number of unacked deliveries."""
-        return self.queue.unacked + sum(s.unacked for s in self.subscriptions.values())
+        return sum(subscription.unacked for subscription in self.all_subscriptions)
 
     @property
     def bytes(self) -> int:
         """Body bytes of waiting and unacked messages."""
-        unacked_bytes = self.queue.unacked_bytes
-        unacked_bytes += sum(s.unacked_bytes for s in self.subscriptions.values())
+        unacked_bytes = sum(subscription.unacked_bytes for subscription in self.all_subscriptions)
         return self.waiting_bytes + unacked_bytes
 
     @property
     def consumers(self) -> int:
         """Number of attached consumers."""
-        return len(self.queue.consumers) + sum(
-            len(s.consumers) for s in self.subscriptions.values()
-        )
+        return sum(len(subscription.consumers) for subscription in self.all_subscriptions)
 
     def would_exceed_limits(self, size: int) -> bool:
         """Return whether a message of `size` bytes would exceed max_messages or max_bytes."""

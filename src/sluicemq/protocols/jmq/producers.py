@@ -286,7 +286,7 @@ class Producers:
         identity = broker.identity
         sysid = sysid_of(message, identity)
         priority = destination.priority(message.priority)
-        for subscription in (destination.queue, *destination.subscriptions.values()):
+        for subscription in destination.all_subscriptions:
             for delivery in _latest_first(broker, subscription, priority):
                 candidate = None
                 if delivery is not None:

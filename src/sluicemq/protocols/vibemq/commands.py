@@ -173,7 +173,7 @@ def _deletion_refusal(broker: Broker, destination: Destination, identity: Identi
     if source is not None:
         source_name = source.name if identity.sees(source.name) else "another queue"
         return f"queue {name} is the dead-letter queue of {source_name}; delete that one first"
-    for subscription in (destination.queue, *destination.subscriptions.values()):
+    for subscription in destination.all_subscriptions:
         idle = subscription.durable and subscription is not destination.queue
         sinks = [consumer.sink for consumer in subscription.consumers]
         if not all(isinstance(sink, Subscriber) for sink in sinks) or (idle and not sinks):
