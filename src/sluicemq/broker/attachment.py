@@ -14,12 +14,12 @@ not dispatched to that kind again, and costs other queues nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import release
-from sluicemq.broker.routing import Selector
+from sluicemq.broker.routing import Routes, Selector
 from sluicemq.broker.selector_rescan import SelectorRescan
 from sluicemq.broker.selectors.equality import Equality
 from sluicemq.broker.state import Consumer, Delivery, Destination, Sink, Subscription, Window
@@ -53,8 +53,7 @@ def attach(
         raise SubscriptionInUse(
             f"{subscription.destination.name}: it has {limit} consumers, the limit"
         )
-    if selector is not None:
-        _expect_selector_load(subscription, selector)
+    expect_load(destination, subscription.selective, selector)
     pending_queue = _join_pending_queue(subscription, selector)
     consumer = Consumer(
         subscription,
@@ -120,20 +119,16 @@ def activate_consumers(subscription: Subscription) -> None:
             consumer.pending_queue.available_consumers.pop(consumer, None)
 
 
-def _expect_selector_load(subscription: Subscription, selector: Selector) -> None:
-    """Raise LimitExceeded if the selectors of a queue would cost each message too much."""
-    if selector.text in subscription.pending_queues:
-        return
-    expect_load(subscription.destination, subscription.selective.load_with(selector))
-
-
-def expect_load(destination: Destination, load: int) -> None:
-    """Raise LimitExceeded if the selectors of a destination exceed the permitted load.
+def expect_load(destination: Destination, routes: Routes[Any], selector: Selector | None) -> None:
+    """Raise LimitExceeded if the load of the selectors would exceed the limit with this one.
 
     The load of a topic that accepts no messages has no cost.
     """
     limit = destination.core.settings.max_destination_selector_nodes
-    if limit and load > limit and not destination.refuses_messages:
+    if selector is None or selector.text in routes.routes or destination.refuses_messages:
+        return
+    load = routes.load_with(selector)
+    if limit and load > limit:
         raise LimitExceeded(
             f"the selectors in use at {destination.address} would have {load} identifiers, "
             f"literals and operations together, at most {limit} are allowed "

@@ -263,8 +263,7 @@ class Broker:
         other terms and has consumers (JMS 1.1 section 6.11.1: with other terms and no consumers it
         is replaced).
         """
-        if selector is not None and selector.text not in topic.routes.routes:
-            attachment.expect_load(topic, topic.routes.load_with(selector))
+        attachment.expect_load(topic, topic.routes, selector)
         existing = topic.subscriptions.get(name)
         if existing is not None:
             text = selector.text if selector else None
