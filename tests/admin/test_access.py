@@ -76,15 +76,15 @@ def test_users_and_their_permissions(
     port = broker.port("http")
     with Client(port) as anonymous:
         for method, path in (("GET", "/status"), ("POST", "/batches"), *READING):
-            answer = anonymous.ask(method, path)
-            assert (answer.status, answer.code) == (401, "authentication-required"), path
-            assert answer.headers["www-authenticate"].startswith("Basic ")
+            response = anonymous.request(method, path)
+            assert (response.status, response.code) == (401, "authentication-required"), path
+            assert response.headers["www-authenticate"].startswith("Basic ")
     for header in (basic("anna", SECRET), f"Bearer {token}", f"bearer  {token}", basic("x", token)):
         with Client(port, Authorization=header) as anna:
             assert anna.get("/status").status == 200
             for method, path in READING:
-                answer = anna.ask(method, path)
-                assert (answer.status, answer.code) == (403, "forbidden"), path
+                response = anna.request(method, path)
+                assert (response.status, response.code) == (403, "forbidden"), path
     with Client(port, Authorization=basic("anna", SECRET)) as anna:
         batch = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
         rejected_write = anna.write(batch)
@@ -99,7 +99,7 @@ def test_users_and_their_permissions(
     with Client(port, Authorization=basic("root", SECRET)) as root:
         first = root.journal()["segments"][0]["first_sequence"]
         assert root.segment(first).status == 200
-        assert root.ask("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
+        assert root.request("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
     assert ready_counts(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
     events = audit(broker)
     assert events.count(("login", "anna")) == 5  # one per connection
@@ -114,8 +114,8 @@ def test_wrong_credentials(start: Start, command: Command) -> None:
     broker = start(HTTP, environment={**LOG, **limits})
     with Client(broker.port("http")) as client:
         for header in ("Basic", "Basic !", "Basic YQ==", "Bearer", "Bearer ", "Digest x", "\xff"):
-            answer = client.get("/status", Authorization=header)
-            assert (answer.status, answer.code) == (400, "bad-authorization"), header
+            response = client.get("/status", Authorization=header)
+            assert (response.status, response.code) == (400, "bad-authorization"), header
         assert client.get("/status", Authorization=basic("anna", SECRET)).status == 200
         for header in (
             basic("anna", "wrong"),
@@ -123,15 +123,15 @@ def test_wrong_credentials(start: Start, command: Command) -> None:
             basic("unknown", SECRET),
             "Bearer sluicemq-nonsense",
         ):
-            answer = client.get("/status", Authorization=header)
-            assert (answer.status, answer.code) == (401, "authentication-failed"), header
+            response = client.get("/status", Authorization=header)
+            assert (response.status, response.code) == (401, "authentication-failed"), header
         for _ in range(2):
-            answer = client.get("/status", Authorization=basic("ghost", "wrong"))
-            assert (answer.status, answer.code) == (401, "authentication-failed")
-        answer = client.get("/status", Authorization=basic("ghost", "wrong"))
-        assert (answer.status, answer.code) == (429, "too-many-failures")
-        assert 1 <= int(answer.headers["retry-after"]) <= 60
-        assert "for this user from this address" in answer.json()["detail"]
+            response = client.get("/status", Authorization=basic("ghost", "wrong"))
+            assert (response.status, response.code) == (401, "authentication-failed")
+        response = client.get("/status", Authorization=basic("ghost", "wrong"))
+        assert (response.status, response.code) == (429, "too-many-failures")
+        assert 1 <= int(response.headers["retry-after"]) <= 60
+        assert "for this user from this address" in response.json()["detail"]
         # requests without credentials are never throttled
         assert client.get("/status").status == 401
     assert ("login failed", "anna") in audit(broker)
@@ -166,8 +166,8 @@ def test_requests_from_other_origins(start: Start) -> None:
             ({"Host": "localhost:1", "Origin": "http://localhost:2"}, 403),
             ({"Host": "localhost:1", "Origin": "http://localhost:1"}, 200),
         ):
-            answer = client.get("/status", **headers)
-            assert answer.status == status, headers
+            response = client.get("/status", **headers)
+            assert response.status == status, headers
 
 
 def test_any_host_name_is_accepted_on_public_and_tls_listeners(
@@ -193,8 +193,8 @@ def test_requests_from_other_origins_with_users(start: Start, command: Command) 
     header = basic("anna", SECRET)
     with Client(start(HTTP).port("http"), Authorization=header) as client:
         assert client.get("/status", Host="broker.example").status == 200
-        answer = client.get("/status", Host="broker.example", Origin="http://evil.example")
-        assert (answer.status, answer.code) == (403, "cross-origin")
+        response = client.get("/status", Host="broker.example", Origin="http://evil.example")
+        assert (response.status, response.code) == (403, "cross-origin")
 
 
 def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority) -> None:
@@ -217,8 +217,8 @@ def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority)
 def test_a_unix_socket_and_old_clients(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     broker = start(HTTP, f"http+unix://{path}")
-    answer = exchange_bytes(broker.port("http"), b"GET /api/v1/status HTTP/1.0\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200 ")
+    response = exchange_bytes(broker.port("http"), b"GET /api/v1/status HTTP/1.0\r\n\r\n")
+    assert response.startswith(b"HTTP/1.1 200 ")
 
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(TIMEOUT)
@@ -230,8 +230,8 @@ def test_a_unix_socket_and_old_clients(start: Start, tmp_path: Path) -> None:
 def test_other_paths_and_methods(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for path in ("", "/", "/nothing", "/status/", "/journal/", "/%2e%2e/status", "/%ff"):
-            answer = client.get(path)
-            assert (answer.status, answer.code) == (404, "not-found"), path
+            response = client.get(path)
+            assert (response.status, response.code) == (404, "not-found"), path
         for method, path in (
             ("POST", "/status"),
             ("DELETE", "/batches"),
@@ -239,8 +239,8 @@ def test_other_paths_and_methods(start: Start) -> None:
             ("PATCH", "/journal/slots/a"),
             ("OPTIONS", "/batches"),
         ):
-            answer = client.ask(method, path)
-            assert (answer.status, answer.code) == (405, "method-not-allowed")
-            assert answer.headers["allow"]
-        head = client.ask("HEAD", "/status")
+            response = client.request(method, path)
+            assert (response.status, response.code) == (405, "method-not-allowed")
+            assert response.headers["allow"]
+        head = client.request("HEAD", "/status")
         assert (head.status, head.body) == (200, b"")

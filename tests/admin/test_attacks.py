@@ -26,7 +26,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.rows import encode, row
 from tests.server.conftest import Start
 from tests.support.api import PASSWORD, ApiFixture, HttpClient, in_event_loop
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Answer, Client, exchange_bytes
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, Response, exchange_bytes
 
 OTHERS = "of-others.secret"
 OWN = "own.jobs"
@@ -44,7 +44,7 @@ def target(endpoint: Endpoint, name: str) -> str:
 
 async def attempt(http_client: HttpClient, endpoint: Endpoint, name: str, **headers: str) -> Any:
     body = {} if endpoint.operation.body is not None else None
-    return await http_client.ask(
+    return await http_client.request(
         endpoint.operation.method,
         target(endpoint, name),
         body,
@@ -139,8 +139,8 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
             )
             api_fixture.add(name, f"own.*: {rest}")
         await http_client.login(name)
-        answer = await http_client.ask(method, path, body)
-        assert (answer.status, answer.code) == (403, "forbidden"), (
+        response = await http_client.request(method, path, body)
+        assert (response.status, response.code) == (403, "forbidden"), (
             missing_permission,
             method,
             path,
@@ -156,7 +156,7 @@ async def test_a_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> 
     await http_client.login("anna")
     body = b"".join(encode([row(f"q{number}") for number in range(3)]))
     path = "/batches?writer=w&batch=0&partition=0&part=0"
-    assert (await http_client.ask("POST", path, body)).status == 409
+    assert (await http_client.request("POST", path, body)).status == 409
     denials = [line for line in api_fixture.audit_lines() if line.startswith("denied")]
     assert denials == ["denied: anna produce q0 and 2 others"]
 
@@ -168,8 +168,8 @@ async def test_names_of_special_identities_are_reserved(api_fixture: ApiFixture)
     root = api_fixture.http_client()
     await root.login("root")
     for name in ("(local)", "(admin token)", "(anonymous)", ""):
-        answer = await root.ask("PUT", f"/users/{quote(name)}", {"password": PASSWORD})
-        assert answer.status in (404, 409), name
+        response = await root.request("PUT", f"/users/{quote(name)}", {"password": PASSWORD})
+        assert response.status in (404, 409), name
     assert [*api_fixture.store.read().users] == ["root"]
 
 
@@ -183,16 +183,16 @@ async def test_brute_force(api_fixture: ApiFixture) -> None:
     thief = api_fixture.http_client("10.6.6.6:1")
     credentials = base64.b64encode(b"root:another guess").decode()
     for guess in range(4):
-        answers = (
+        responses = (
             await thief.login("root", f"guess {guess}"),
-            await thief.ask("GET", "/status", Authorization=f"Bearer guess{guess}"),
+            await thief.request("GET", "/status", Authorization=f"Bearer guess{guess}"),
         )
-        for answer in answers:
+        for response in responses:
             if guess < 3:
-                assert (answer.status, answer.code) == (401, "authentication-failed")
+                assert (response.status, response.code) == (401, "authentication-failed")
             else:
-                refused(answer)
-    refused(await thief.ask("GET", "/status", Authorization=f"Basic {credentials}"))
+                refused(response)
+    refused(await thief.request("GET", "/status", Authorization=f"Basic {credentials}"))
     # the right password is not checked either; other users and other addresses can log in
     refused(await thief.login("root"))
     api_fixture.add("anna")
@@ -204,11 +204,11 @@ async def test_brute_force(api_fixture: ApiFixture) -> None:
     assert [line for line in api_fixture.audit_lines() if line.startswith("login refused")]
 
 
-def refused(answer: Answer) -> None:
-    assert (answer.status, answer.code) == (429, "too-many-failures")
-    assert answer.headers["retry-after"] == "1"
-    assert "try again in 1 s" in answer.json()["detail"]
-    assert "www-authenticate" not in answer.headers
+def refused(response: Response) -> None:
+    assert (response.status, response.code) == (429, "too-many-failures")
+    assert response.headers["retry-after"] == "1"
+    assert "try again in 1 s" in response.json()["detail"]
+    assert "www-authenticate" not in response.headers
 
 
 @in_event_loop
@@ -218,8 +218,8 @@ async def test_brute_force_of_own_password(api_fixture: ApiFixture) -> None:
     page = api_fixture.http_client("10.6.6.6:1")
     await page.login("root")
     guesses = [{"current_password": f"guess {n}", "new_password": "mine now"} for n in range(6)]
-    answers = [await page.ask("POST", "/session/password", guess) for guess in guesses]
-    assert [answer.status for answer in answers] == [401] * 3 + [429] * 3
+    responses = [await page.request("POST", "/session/password", guess) for guess in guesses]
+    assert [response.status for response in responses] == [401] * 3 + [429] * 3
 
 
 @in_event_loop
@@ -235,7 +235,7 @@ async def test_session_fixation(api_fixture: ApiFixture) -> None:
     assert page.cookie != first
     thief = api_fixture.http_client("10.6.6.6:1")
     thief.cookie = planted_cookie
-    assert (await thief.ask("GET", "/session")).status == 401
+    assert (await thief.request("GET", "/session")).status == 401
     assert len({first, page.cookie, planted_cookie}) == 3
     assert len(page.cookie) >= 43  # 256 bits
 
@@ -255,16 +255,16 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
         if endpoint.operation.changes:
             for token in ("", "x", of_another):
                 victim.csrf = token
-                answer = await attempt(victim, endpoint, OWN)
-                assert (answer.status, answer.code) == (403, "csrf-token-missing"), endpoint
-    assert (await victim.ask("GET", "/session")).status == 200  # the session is still valid
+                response = await attempt(victim, endpoint, OWN)
+                assert (response.status, response.code) == (403, "csrf-token-missing"), endpoint
+    assert (await victim.request("GET", "/session")).status == 200  # the session is still valid
     victim.csrf = right
-    assert (await victim.ask("PUT", "/roles/r")).status == 201
+    assert (await victim.request("PUT", "/roles/r")).status == 201
     victim.csrf = ""
     # pages of other origins cannot send a token in a header
     victim.cookie = ""
     victim.headers["Authorization"] = f"Bearer {api_fixture.token('root')}"
-    assert (await victim.ask("PUT", "/roles/s")).status == 201
+    assert (await victim.request("PUT", "/roles/s")).status == 201
 
 
 @in_event_loop
@@ -280,25 +280,25 @@ async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> 
     ]
     for rejected_headers in attacks:
         for method, path in (("GET", "/status"), ("POST", "/session"), ("PUT", "/roles/x")):
-            answer = await guest.ask(
+            response = await guest.request(
                 method, path, {} if method != "GET" else None, **rejected_headers
             )
-            assert (answer.status, answer.code) == (403, "cross-origin"), rejected_headers
+            assert (response.status, response.code) == (403, "cross-origin"), rejected_headers
     api_fixture.add("root", superuser=True)
     victim = api_fixture.http_client()
     await victim.login("root")
     for rejected_headers in attacks:
-        assert (await victim.ask("PUT", "/roles/x", **rejected_headers)).code == "cross-origin"
+        assert (await victim.request("PUT", "/roles/x", **rejected_headers)).code == "cross-origin"
     # the console itself, and a link on another page
     for accepted_headers in (
         {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
         {"Sec-Fetch-Site": "none"},
     ):
-        assert (await victim.ask("GET", "/session", **accepted_headers)).status == 200
+        assert (await victim.request("GET", "/session", **accepted_headers)).status == 200
     # other origins may not read the response
-    answer = await victim.ask("GET", "/session")
-    assert not [name for name in answer.headers if name.startswith("access-control-")]
+    response = await victim.request("GET", "/session")
+    assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
 # --- scripts in names ------------------------------------------------------------------------
@@ -314,8 +314,8 @@ async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
             continue
         for path in (target(endpoint, SCRIPT), f"{target(endpoint, SCRIPT)}?{quote(SCRIPT)}=1"):
             body = {SCRIPT: SCRIPT} if endpoint.operation.body is not None else None
-            answer = await http_client.ask(endpoint.operation.method, path, body)
-            kind = answer.headers.get("content-type", "application/json")
+            response = await http_client.request(endpoint.operation.method, path, body)
+            kind = response.headers.get("content-type", "application/json")
             assert kind.partition(";")[0] not in (
                 "text/html",
                 "image/svg+xml",
@@ -323,13 +323,13 @@ async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
                 "application/xml",
             ), endpoint
             for name in HEADERS:
-                assert name.lower() in answer.headers, endpoint
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            assert "script-src" not in answer.headers["content-security-policy"]
-            assert "default-src 'none'" in answer.headers["content-security-policy"]
-            if answer.body and kind in ("application/json", "application/problem+json"):
-                json.loads(answer.body)
-    not_found = await http_client.ask("GET", f"/{quote(SCRIPT)}", prefix="")
+                assert name.lower() in response.headers, endpoint
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert "script-src" not in response.headers["content-security-policy"]
+            assert "default-src 'none'" in response.headers["content-security-policy"]
+            if response.body and kind in ("application/json", "application/problem+json"):
+                json.loads(response.body)
+    not_found = await http_client.request("GET", f"/{quote(SCRIPT)}", prefix="")
     assert not_found.headers["content-type"] == "application/problem+json"
 
 
@@ -390,9 +390,9 @@ async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
                 else ""
             )
             path = target(endpoint, OWN) + query
-            answer = await guest.ask(endpoint.operation.method, path, **headers)
-            assert answer.status == status, (name, endpoint, answer.body)
-            assert answer.headers["connection"] == "close"
+            response = await guest.request(endpoint.operation.method, path, **headers)
+            assert response.status == status, (name, endpoint, response.body)
+            assert response.headers["connection"] == "close"
 
 
 def test_deep_and_wide_documents(start: Start) -> None:
@@ -404,7 +404,7 @@ def test_deep_and_wide_documents(start: Start) -> None:
         before = time.monotonic()
         for body, path in itertools.product(bodies, ("/users/a", "/session")):
             method = "PUT" if path == "/users/a" else "POST"
-            assert client.ask(method, path, body).status in (200, 400, 409)
+            assert client.request(method, path, body).status in (200, 400, 409)
         assert time.monotonic() - before < TIMEOUT
 
 
@@ -440,11 +440,11 @@ def test_a_head_that_is_too_large(start: Start) -> None:
     ):
         before = broker.status()["resident_memory_bytes"]
         try:
-            answer = exchange_bytes(broker.port("http"), head)
+            response = exchange_bytes(broker.port("http"), head)
         except ConnectionError:
             pass  # the broker closed the connection during the request
         else:
-            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert response.startswith(b"HTTP/1.1 400 ")
         assert broker.status()["resident_memory_bytes"] < before + 4_000_000
 
 
@@ -470,7 +470,7 @@ def test_invalid_cookies(tmp_path: Path) -> None:
             ";;;=;==",
             "\xff\xfe",
         ):
-            assert (await http_client.ask("GET", "/status", Cookie=value)).status == 401, value
+            assert (await http_client.request("GET", "/status", Cookie=value)).status == 401, value
         api_fixture.authenticator.close()
 
     asyncio.run(scenario())

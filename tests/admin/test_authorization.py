@@ -94,9 +94,9 @@ async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
         ("/users/target/permissions", {**GRANT, "pattern": "x.*"}),
         ("/users/target/roles/clerk", None),
     ):
-        answer = await root.ask("PUT", path, body)
-        assert answer.status in (200, 201), (path, answer)
-    token = (await root.ask("POST", "/users/target/tokens", {})).json()["id"]
+        response = await root.request("PUT", path, body)
+        assert response.status in (200, 201), (path, response)
+    token = (await root.request("POST", "/users/target/tokens", {})).json()["id"]
     broker = api_fixture.broker
     queue, topic = broker.destinations.queue(OWN), broker.destinations.topic(NEWS)
     broker.subscribe(topic, "readers", durable=True, owner="owner")
@@ -124,7 +124,7 @@ async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
         tls=False,
     )
     api_fixture.context.connections.views.append(connection)  # type: ignore[attr-defined]
-    [item] = (await root.ask("GET", f"/destinations/queue/{OWN}/messages")).json()["items"]
+    [item] = (await root.request("GET", f"/destinations/queue/{OWN}/messages")).json()["items"]
     return {
         "connections": "1",
         "destinations": item["id"],
@@ -182,24 +182,24 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
         body = BODIES.get(operation_id)
         watch = stop if operation_id == "streamEvents" else None
         path = address(operation, ids)
-        answer = await client.ask(operation.method, path, body, watch=watch)
+        response = await client.request(operation.method, path, body, watch=watch)
         if permitted(operation.needs, caller):
-            assert answer.status < 300 or answer.code in IN_MEMORY, answer
+            assert response.status < 300 or response.code in IN_MEMORY, response
         elif caller == "anonymous":
-            assert (answer.status, answer.code) == (401, "authentication-required")
+            assert (response.status, response.code) == (401, "authentication-required")
         elif operation.needs is Need.OWNER:
-            assert answer.status in (403, 404), answer
+            assert response.status in (403, 404), response
         else:
-            assert (answer.status, answer.code) == (403, "forbidden")
+            assert (response.status, response.code) == (403, "forbidden")
         if operation.method != "GET" and caller != "anonymous":
             latest_event = next(
                 e for e in api_fixture.context.audit.recent() if e.event == "change"
             )
-            result = "done" if answer.status < 300 else str(answer.status)
+            result = "done" if response.status < 300 else str(response.status)
             audited = (latest_event.action, latest_event.result) == (operation_id, result)
             assert audited is (operation_id not in TRAFFIC), latest_event
         if operation.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
-            assert b"own." not in answer.body
+            assert b"own." not in response.body
 
     scenario(tmp_path)
 
@@ -213,7 +213,7 @@ def test_owner_sees_own_items_in_lists(tmp_path: Path) -> None:
         for caller in ("owner", "root"):
             client = await enter(api_fixture, caller)
             for path in ("/connections", "/destinations", "/subscriptions"):
-                assert b"own." in (await client.ask("GET", path)).body, path
-            assert (await client.ask("GET", "/transactions")).json()["total"] == 1
+                assert b"own." in (await client.request("GET", path)).body, path
+            assert (await client.request("GET", "/transactions")).json()["total"] == 1
 
     scenario(tmp_path)

@@ -53,15 +53,15 @@ def fill(broker: LocalBroker, count: int) -> None:
 
 
 def back_up(client: Client, name: str, **more: object) -> list[dict[str, Any]]:
-    answer = client.ask("POST", "/backups", json.dumps({"directory": name, **more}).encode())
-    assert answer.status == 200, answer
-    assert answer.headers["content-type"] == "application/x-ndjson"
-    return [json.loads(line) for line in answer.body.splitlines()]
+    response = client.request("POST", "/backups", json.dumps({"directory": name, **more}).encode())
+    assert response.status == 200, response
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.body.splitlines()]
 
 
 def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
-    answer = client.ask("POST", "/backups", json.dumps({"directory": name, **more}).encode())
-    return answer.status, answer.code
+    response = client.request("POST", "/backups", json.dumps({"directory": name, **more}).encode())
+    return response.status, response.code
 
 
 def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_a_backup_without_progress_is_cancelled_with_its_connection(
     # the next chunk is due after minutes
     body = json.dumps({"directory": "slow", "max_rate": 5_000}).encode()
     connection.request("POST", "/api/v1/backups", body)
-    with connection.getresponse() as answer:
-        assert [json.loads(answer.readline())["state"] for _ in range(2)] == ["copying"] * 2
+    with connection.getresponse() as response:
+        assert [json.loads(response.readline())["state"] for _ in range(2)] == ["copying"] * 2
     connection.close()
     with Client(broker.port("http")) as client:
         wait_until_none_runs(client)
@@ -239,8 +239,8 @@ def test_a_backup_ends_when_the_broker_stops(start: Start, home: Path) -> None:
     port = broker.port("http")
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as connection:
         connection.request("POST", "/api/v1/backups", body)
-        with connection.getresponse() as answer:
-            assert json.loads(answer.readline())["state"] == "copying"
+        with connection.getresponse() as response:
+            assert json.loads(response.readline())["state"] == "copying"
             stop_time = time.monotonic()
             assert broker.stop() == 0
     assert time.monotonic() - stop_time < 60  # the backup would take minutes

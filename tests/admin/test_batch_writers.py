@@ -21,9 +21,9 @@ def test_writers_are_sorted_by_their_latest_batch(start: Start) -> None:
         client.write(rows, writer="two", batch=1, final="false")
         client.write(rows, writer="two", batch=1, part=1)
         client.write(rows, writer="two", batch=1, partition=1, final="false")
-        answer = client.get("/batches").json()
-    assert answer["total"] == 2
-    newer, older = answer["items"]
+        response = client.get("/batches").json()
+    assert response["total"] == 2
+    newer, older = response["items"]
     assert newer.pop("last_seen") >= older.pop("last_seen") > 0
     common = {"owner": "", "partitions_done": 1}
     assert newer == {**common, "writer": "two", "batch": 1, "parts_open": 1, "rows": 9}
@@ -34,9 +34,9 @@ def test_a_page_of_writers(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for number in range(5):
             assert client.write([row("q", b"")], writer=f"w{number}").status == 200
-        answer = client.get("/batches?offset=2&limit=2").json()
-        assert [item["writer"] for item in answer["items"]] == ["w2", "w1"]
-        assert answer["total"] == 5
-        answer = client.get("/batches?order=asc&limit=2").json()
-        assert [item["writer"] for item in answer["items"]] == ["w0", "w1"]
+        response = client.get("/batches?offset=2&limit=2").json()
+        assert [item["writer"] for item in response["items"]] == ["w2", "w1"]
+        assert response["total"] == 5
+        response = client.get("/batches?order=asc&limit=2").json()
+        assert [item["writer"] for item in response["items"]] == ["w0", "w1"]
         assert client.get("/batches?sort=name").status == 400

@@ -48,8 +48,8 @@ def written(broker: LocalBroker) -> list[Message]:
     return messages
 
 
-def reasons(answer: Any) -> dict[int, str]:
-    return {rejection["row"]: rejection["reason"] for rejection in answer["rejected"]}
+def reasons(response: Any) -> dict[int, str]:
+    return {rejection["row"]: rejection["reason"] for rejection in response["rejected"]}
 
 
 def test_every_field_arrives(start: Start) -> None:
@@ -70,9 +70,9 @@ def test_every_field_arrives(start: Start) -> None:
         timestamp=1_700_000_000_000,
     )
     with Client(broker.port("http")) as client:
-        answer = client.write([complete_row, row(b"raw\xff", expiration=4_100_000_000_000)])
-        assert answer.status == 200, answer
-        assert answer.json()["written"] == 2
+        response = client.write([complete_row, row(b"raw\xff", expiration=4_100_000_000_000)])
+        assert response.status == 200, response
+        assert response.json()["written"] == 2
     first, second = written(broker)
     assert first.body == '{"é": 1}'.encode()
     assert (first.kind, first.priority, first.type) == (BodyKind.JSON, 9, "t")
@@ -93,8 +93,8 @@ def test_a_part_is_written_once(start: Start) -> None:
     with Client(broker.port("http")) as client, Client(broker.port("http")) as other_client:
         assert client.write(rows(5), part=0, final="false").json()["written"] == 5
         for writer in (client, other_client):
-            answer = writer.write(rows(5), part=0, final="false").json()
-            assert (answer["duplicate"], answer["written"]) == (True, 0)
+            response = writer.write(rows(5), part=0, final="false").json()
+            assert (response["duplicate"], response["written"]) == (True, 0)
         conflict = client.write(rows(5, start=1), part=0, final="false")
         assert (conflict.status, conflict.code) == (409, "batch-conflict")
         gap_conflict = client.write(rows(5), part=2)
@@ -135,18 +135,18 @@ def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
 
 def test_the_same_part_at_the_same_time(start: Start) -> None:
     broker = start(HTTP)
-    answers: list[dict[str, Any]] = []
+    responses: list[dict[str, Any]] = []
 
     def send() -> None:
         with Client(broker.port("http")) as client:
-            answers.append(client.write(rows(2000)).json())
+            responses.append(client.write(rows(2000)).json())
 
     threads = [threading.Thread(target=send) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(answer["written"] for answer in answers) == [0, 0, 0, 2000]
+    assert sorted(response["written"] for response in responses) == [0, 0, 0, 2000]
     assert ready_counts(broker) == {"q": 2000}
 
 
@@ -183,9 +183,9 @@ def send_all(
     with Client(broker.port("http")) as client:
         for number, part in enumerate(parts):
             final = "true" if number == len(parts) - 1 else "false"
-            answer = client.write(part, batch=batch, part=number, final=final)
-            assert answer.status == 200, answer
-            already.append(answer.json()["duplicate"])
+            response = client.write(part, batch=batch, part=number, final=final)
+            assert response.status == 200, response
+            already.append(response.json()["duplicate"])
 
 
 def test_a_large_part(start: Start) -> None:
@@ -219,22 +219,25 @@ GOOD: list[RowValues] = [row("ok", b"1"), row("ok", b"2")]
 def test_rejected_rows_fail_the_part(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        answer = client.write([GOOD[0], *BAD, GOOD[1]])
-        assert (answer.status, answer.code) == (409, "rejected")
-        error = answer.json()
+        response = client.write([GOOD[0], *BAD, GOOD[1]])
+        assert (response.status, response.code) == (409, "rejected")
+        error = response.json()
         assert error["rejected_rows"] == len(BAD)
         assert list(reasons(error)) == list(range(1, 1 + len(BAD)))
         assert ready_counts(broker) == {}
-        long_answer = client.write(BAD * 20).json()
-        assert (len(long_answer["rejected"]), long_answer["rejected_rows"]) == (100, 20 * len(BAD))
+        long_response = client.write(BAD * 20).json()
+        assert (len(long_response["rejected"]), long_response["rejected_rows"]) == (
+            100,
+            20 * len(BAD),
+        )
         assert client.write(GOOD).json()["written"] == 2  # the rejected part left no state
 
 
 def test_rejected_rows_are_left_out(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        answer = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
-        assert (answer["written"], answer["rejected_rows"]) == (2, len(BAD))
+        response = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
+        assert (response["written"], response["rejected_rows"]) == (2, len(BAD))
         assert ready_counts(broker) == {"ok": 2}
         repetition = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
         assert repetition["duplicate"] is True
@@ -244,12 +247,12 @@ def test_rejected_rows_become_dead_letters(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
-        answer = client.write([GOOD[0], *BAD, GOOD[1]], **query).json()
-        assert (answer["written"], answer["dead_lettered"]) == (2, len(BAD))
+        response = client.write([GOOD[0], *BAD, GOOD[1]], **query).json()
+        assert (response["written"], response["dead_lettered"]) == (2, len(BAD))
     assert ready_counts(broker) == {"ok": 2, "bad.rows": len(BAD)}
     dead_letters = written(broker)[2:]
     assert [dead_letter.body for dead_letter in dead_letters] == [values[2] for values in BAD]
-    for dead_letter, reason in zip(dead_letters, reasons(answer).values(), strict=True):
+    for dead_letter, reason in zip(dead_letters, reasons(response).values(), strict=True):
         assert dead_letter.properties is not None
         assert dead_letter.properties["deadLetterReason"] == reason
     assert dead_letters[3].properties is not None
@@ -265,8 +268,8 @@ def test_dead_letter_of_a_row_that_its_sender_could_not_convert(start: Start) ->
         ([5, "x"], False, b""),
     ]
     with Client(broker.port("http")) as client:
-        answer = client.write(invalid_rows).json()
-        assert list(reasons(answer).values())[:2] == ["no such type", "too large"]
+        response = client.write(invalid_rows).json()
+        assert list(reasons(response).values())[:2] == ["no such type", "too large"]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
         assert client.write(invalid_rows, **query).json()["dead_lettered"] == 3
     first, second, third = written(broker)
@@ -290,22 +293,22 @@ def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
     broker = start(HTTP, options=("--config", str(tmp_path / "sluicemq.toml")))
     mixed = [row("small", b"x" * 10), row("small", b"x" * 11), row("unknown")]
     with Client(broker.port("http")) as client:
-        answer = client.write(mixed)
-        assert (answer.status, answer.code) == (409, "rejected")
-        assert list(reasons(answer.json())) == [1, 2]
+        response = client.write(mixed)
+        assert (response.status, response.code) == (409, "rejected")
+        assert list(reasons(response.json())) == [1, 2]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "dlq"}
         assert client.write(mixed, **query).json()["dead_lettered"] == 2
         assert ready_counts(broker) == {"small": 1, "dlq": 2}
         assert [message.body for message in written(broker)] == [b"x" * 10, b"x" * 11, b""]
-        second_answer = client.write(
+        second_response = client.write(
             mixed, batch=1, bad_rows="dead-letter", dead_letter_queue="unknown"
         )
-        assert (second_answer.status, second_answer.code) == (409, "rejected")
+        assert (second_response.status, second_response.code) == (409, "rejected")
         assert client.write([row("full")] * 2, batch=2).json()["written"] == 2
         for policy in ("fail", "drop", "dead-letter"):
-            third_answer = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
-            assert (third_answer.status, third_answer.code) == (503, "temporarily-unavailable")
-            assert third_answer.headers["retry-after"] == "1"
+            third_response = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
+            assert (third_response.status, third_response.code) == (503, "temporarily-unavailable")
+            assert third_response.headers["retry-after"] == "1"
         assert ready_counts(broker) == {"small": 1, "dlq": 2, "full": 2}
 
 
@@ -343,9 +346,9 @@ def test_wrong_parameters(start: Start) -> None:
     with Client(broker.port("http")) as client:
         for name, values in WRONG.items():
             for value in values:
-                answer = client.write(GOOD, **{name: value})
-                assert (answer.status, answer.code) == (400, "bad-parameter"), (name, value)
-                assert name in answer.json()["detail"]
+                response = client.write(GOOD, **{name: value})
+                assert (response.status, response.code) == (400, "bad-parameter"), (name, value)
+                assert name in response.json()["detail"]
     assert ready_counts(broker) == {}
 
 
@@ -369,10 +372,10 @@ def test_wrong_bodies(start: Start) -> None:
             (frame([["q"]] * FRAME_ROWS) * 40, 413, "too-many-rows"),
             (bytes((17 << 20) + 1), 413, "too-large"),
         ):
-            answer = client.ask("POST", path, body)
-            assert (answer.status, answer.code) == (status, code), body[:20]
-        assert "several parts" in answer.json()["detail"]
-        chunked = client.ask("POST", path, None, **{"Transfer-Encoding": "chunked"})
+            response = client.request("POST", path, body)
+            assert (response.status, response.code) == (status, code), body[:20]
+        assert "several parts" in response.json()["detail"]
+        chunked = client.request("POST", path, None, **{"Transfer-Encoding": "chunked"})
         assert (chunked.status, chunked.code) == (411, "length-required")
     assert ready_counts(broker) == {}
     assert "Traceback" not in broker.log.read_text()
@@ -387,16 +390,16 @@ def test_a_stop_between_parts_is_reported(start: Start) -> None:
         stopper = threading.Timer(chance.uniform(0.05, 0.1), broker.stop)
         stopper.start()
         while True:
-            answer = client.write(rows(50), batch=parts_written)
-            if answer.status != 200:
-                assert (answer.status, answer.code) == (503, "stopping")
+            response = client.write(rows(50), batch=parts_written)
+            if response.status != 200:
+                assert (response.status, response.code) == (503, "stopping")
                 break
             parts_written += 1
     stopper.join()
     broker.start()
     with Client(broker.port("http")) as client:
-        last_answer = client.write(rows(50), batch=parts_written)
-        assert last_answer.status == 200
+        last_response = client.write(rows(50), batch=parts_written)
+        assert last_response.status == 200
         assert json.dumps(ready_counts(broker)) == json.dumps({"q": 50 * (parts_written + 1)})
 
 
@@ -412,12 +415,12 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
         assert ready_counts(broker) == {}
         for batch in range(2):
             rows_of = [row(f"{batch}{number}", b"") for number in range(3)]
-            answer = client.write(rows_of, batch=batch)
-        assert (answer.status, answer.code) == (409, "rejected")
-        assert "max_destinations_per_user" in answer.json()["detail"]
+            response = client.write(rows_of, batch=batch)
+        assert (response.status, response.code) == (409, "rejected")
+        assert "max_destinations_per_user" in response.json()["detail"]
         assert ready_counts(broker)["00"] == 1
         assert client.write(rows(1, "00"), batch=2).status == 200
         invalid_rows: Any = [([f"b{number}", "too large"], False, b"") for number in range(4)]
         known_rows = [row(f"0{number}", b"") for number in range(3)]
-        answer = client.write(known_rows + invalid_rows, batch=3, bad_rows="drop").json()
-        assert (answer["written"], answer["rejected_rows"]) == (3, 4)
+        response = client.write(known_rows + invalid_rows, batch=3, bad_rows="drop").json()
+        assert (response["written"], response["rejected_rows"]) == (3, 4)

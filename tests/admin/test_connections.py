@@ -39,9 +39,9 @@ CLOSE_MESSAGE = "closed by an administrator: you are too loud"
 
 
 def listed(client: Client, query: str = "") -> list[dict[str, Any]]:
-    answer = client.get(f"/connections?{query}")
-    assert answer.status == 200, answer
-    items: list[dict[str, Any]] = answer.json()["items"]
+    response = client.get(f"/connections?{query}")
+    assert response.status == 200, response
+    items: list[dict[str, Any]] = response.json()["items"]
     return items
 
 
@@ -52,8 +52,8 @@ def only(client: Client, protocol: str) -> dict[str, Any]:
 
 def close(client: Client, protocol: str) -> None:
     number = only(client, protocol)["id"]
-    answer = client.ask("DELETE", f"/connections/{number}?reason=you%20are%20too%20loud")
-    assert answer.status == 204, answer
+    response = client.request("DELETE", f"/connections/{number}?reason=you%20are%20too%20loud")
+    assert response.status == 204, response
 
 
 def wait_until_gone(client: Client, protocol: str) -> None:
@@ -128,11 +128,11 @@ def http(broker: LocalBroker, client: Client) -> None:
             n for n in numbers if client.get(f"/connections/{n}").json()["peer"] == name(client)
         ]
         [other_number] = numbers - {own_number}
-        assert client.ask("DELETE", f"/connections/{other_number}").status == 204
+        assert client.request("DELETE", f"/connections/{other_number}").status == 204
         assert peer.connection.sock is not None
         assert peer.connection.sock.recv(1) == b""
         # a client that closes its own connection gets the response first
-        assert client.ask("DELETE", f"/connections/{own_number}").status == 204
+        assert client.request("DELETE", f"/connections/{own_number}").status == 204
 
 
 def name(client: Client) -> str:
@@ -226,9 +226,9 @@ def connect(api_fixture: ApiFixture, *views: ConnectionItem) -> NoConnections:
 
 
 async def numbers(http_client: HttpClient, query: str = "") -> list[int]:
-    answer = await http_client.ask("GET", f"/connections?{query}")
-    assert answer.status == 200, answer
-    return [item["id"] for item in answer.json()["items"]]
+    response = await http_client.request("GET", f"/connections?{query}")
+    assert response.status == 200, response
+    return [item["id"] for item in response.json()["items"]]
 
 
 @in_event_loop
@@ -247,11 +247,11 @@ async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
     assert await numbers(http_client, "filter=report") == [3]
     assert await numbers(http_client, "filter=bert") == [3]
     assert await numbers(http_client, "filter=10.0.0.5") == [5]
-    answer = await http_client.ask("GET", "/connections?limit=2&protocol=phpmq")
-    assert answer.json()["total"] == 6
+    response = await http_client.request("GET", "/connections?limit=2&protocol=phpmq")
+    assert response.json()["total"] == 6
     for query in ("sort=password", "offset=-1", "limit=501", "order=up", "nothing=1"):
-        answer = await http_client.ask("GET", f"/connections?{query}")
-        assert (answer.status, answer.code) == (400, "bad-parameter"), query
+        response = await http_client.request("GET", f"/connections?{query}")
+        assert (response.status, response.code) == (400, "bad-parameter"), query
 
 
 @in_event_loop
@@ -272,14 +272,14 @@ async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> 
     await anna.login("anna")
     assert await numbers(root) == [1, 2, 3]
     assert await numbers(anna) == [1]
-    assert (await anna.ask("GET", "/connections/1")).status == 200
+    assert (await anna.request("GET", "/connections/1")).status == 200
     for number in (2, 3):
-        answer = await anna.ask("GET", f"/connections/{number}")
-        assert (answer.status, answer.code) == (404, "connection-not-found")
-    answer = await anna.ask("DELETE", "/connections/1")
-    assert (answer.status, answer.code) == (403, "forbidden")
+        response = await anna.request("GET", f"/connections/{number}")
+        assert (response.status, response.code) == (404, "connection-not-found")
+    response = await anna.request("DELETE", "/connections/1")
+    assert (response.status, response.code) == (403, "forbidden")
     assert connections.closed == []
-    assert (await root.ask("DELETE", "/connections/1")).status == 204
+    assert (await root.request("DELETE", "/connections/1")).status == 204
     assert [number for number, _ in connections.closed] == [1]
     audit_lines = api_fixture.audit_lines()
     assert any(line.startswith("denied: anna") for line in audit_lines)
@@ -298,16 +298,16 @@ async def test_connections_require_a_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     connect(api_fixture, view(1, user=""))
     for method, path in (("GET", "/connections"), ("DELETE", "/connections/1")):
-        answer = await api_fixture.http_client().ask(method, path)
-        assert (answer.status, answer.code) == (401, "authentication-required")
+        response = await api_fixture.http_client().request(method, path)
+        assert (response.status, response.code) == (401, "authentication-required")
 
 
 @in_event_loop
 async def test_an_unknown_connection_cannot_be_closed(api_fixture: ApiFixture) -> None:
     connect(api_fixture, view(1))
     for name in ("2", "-1", "x", "1.0", "%C2%B2", "9" * 30, "0x1"):
-        answer = await api_fixture.http_client().ask("DELETE", f"/connections/{name}")
-        assert (answer.status, answer.code) == (404, "connection-not-found"), name
+        response = await api_fixture.http_client().request("DELETE", f"/connections/{name}")
+        assert (response.status, response.code) == (404, "connection-not-found"), name
 
 
 @in_event_loop
@@ -315,22 +315,22 @@ async def test_a_reason_is_one_line(api_fixture: ApiFixture) -> None:
     """The reason is part of packets, terminal output and logs."""
     connections = connect(api_fixture, view(1))
     http_client = api_fixture.http_client()
-    assert (await http_client.ask("DELETE", "/connections/1")).status == 204
-    await http_client.ask("DELETE", "/connections/1?reason=two%0Alines%1b%5b2J%20%20end")
+    assert (await http_client.request("DELETE", "/connections/1")).status == 204
+    await http_client.request("DELETE", "/connections/1?reason=two%0Alines%1b%5b2J%20%20end")
     assert [reason for _, reason in connections.closed] == [
         "closed by an administrator",
         "closed by an administrator: two\\nlines\\x1b[2J end",
     ]
-    answer = await http_client.ask("DELETE", f"/connections/1?reason={'x' * 201}")
-    assert (answer.status, answer.code) == (400, "bad-parameter")
+    response = await http_client.request("DELETE", f"/connections/1?reason={'x' * 201}")
+    assert (response.status, response.code) == (400, "bad-parameter")
 
 
 @in_event_loop
 async def test_client_texts_are_escaped(api_fixture: ApiFixture) -> None:
     """JSON cannot contain an unpaired surrogate, which Java allows."""
     connect(api_fixture, view(1, client_id="a\ud800<b>", user="\x00"))
-    answer = await api_fixture.http_client().ask("GET", "/connections")
-    [item] = answer.json()["items"]
+    response = await api_fixture.http_client().request("GET", "/connections")
+    [item] = response.json()["items"]
     assert (item["client_id"], item["user"]) == ("a\\ud800<b>", "\\x00")
 
 

@@ -32,9 +32,9 @@ def attach(
 
 
 async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
-    answer = await http_client.ask("GET", f"/consumers?{query}")
-    assert answer.status == 200, answer
-    items: list[dict[str, Any]] = answer.json()["items"]
+    response = await http_client.request("GET", f"/consumers?{query}")
+    assert response.status == 200, response
+    items: list[dict[str, Any]] = response.json()["items"]
     return items
 
 
@@ -137,5 +137,5 @@ async def test_any_name(api_fixture: ApiFixture) -> None:
     assert "destination_base64" not in second
     [item] = await listed(http_client, "destination_base64=Y2Fm6Qo%3D")
     assert item == first
-    answer = await http_client.ask("GET", "/consumers?destination_base64=%21")
-    assert (answer.status, answer.code) == (400, "bad-parameter")
+    response = await http_client.request("GET", "/consumers?destination_base64=%21")
+    assert (response.status, response.code) == (400, "bad-parameter")

@@ -28,9 +28,9 @@ STRANGE = "a/b?c#d %<script>&é\n"
 
 
 async def names(http_client: Any, query: str = "") -> list[str]:
-    answer = await http_client.ask("GET", f"/destinations{query}")
-    assert answer.status == 200, answer
-    return [item["name"] for item in answer.json()["items"]]
+    response = await http_client.request("GET", f"/destinations{query}")
+    assert response.status == 200, response
+    return [item["name"] for item in response.json()["items"]]
 
 
 @in_event_loop
@@ -50,19 +50,19 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
     assert await names(http_client, "?filter=OBS.1") == [f"jobs.{n}" for n in range(10, 20)]
     assert await names(http_client, "?filter=*S.*4") == ["jobs.04", "jobs.14", "jobs.24"]
     assert await names(http_client, "?kind=topic") == ["News"]
-    answer = (await http_client.ask("GET", "/destinations?kind=queue&limit=2")).json()
-    assert (answer["total"], answer["next_cursor"]) == (25, "2")
+    response = (await http_client.request("GET", "/destinations?kind=queue&limit=2")).json()
+    assert (response["total"], response["next_cursor"]) == (25, "2")
     assert await names(http_client, "?offset=800") == []
-    answer = await http_client.ask("GET", f"/destinations?filter={'*a' * 513}")
-    assert (answer.status, answer.code) == (400, "bad-parameter")
+    response = await http_client.request("GET", f"/destinations?filter={'*a' * 513}")
+    assert (response.status, response.code) == (400, "bad-parameter")
     sizes, path = [], "/destinations?limit=10"
     while path:
-        page = (await http_client.ask("GET", path)).json()
+        page = (await http_client.request("GET", path)).json()
         sizes.append(len(page["items"]))
         path = f"/destinations?limit=10&cursor={page['next_cursor']}" * bool(page["next_cursor"])
     assert sizes == [10, 10, 6]
     for query in ("offset=1&cursor=10", "cursor=x", "limit=0"):
-        assert (await http_client.ask("GET", f"/destinations?{query}")).code == "bad-parameter"
+        assert (await http_client.request("GET", f"/destinations?{query}")).code == "bad-parameter"
 
 
 @in_event_loop
@@ -73,7 +73,7 @@ async def test_a_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> 
     http_client = api_fixture.http_client(local=True)
     for figure in (*SORT_VALUES, "name"):
         assert sorted(await names(http_client, f"?sort={figure}")) == ["a", "b"]
-    assert (await http_client.ask("GET", "/destinations?sort=colour")).code == "bad-parameter"
+    assert (await http_client.request("GET", "/destinations?sort=colour")).code == "bad-parameter"
 
 
 @in_event_loop
@@ -85,7 +85,7 @@ async def test_fields_of_one_destination(api_fixture: ApiFixture) -> None:
     send(jobs, "later", broker=broker, deliver_at=broker.clock.wall + 5000)
     read(broker, jobs, 1)
     destination = (
-        await api_fixture.http_client(local=True).ask("GET", "/destinations/queue/jobs")
+        await api_fixture.http_client(local=True).request("GET", "/destinations/queue/jobs")
     ).json()
     expected = {
         "kind": "queue",
@@ -117,7 +117,7 @@ async def test_oldest_message_is_of_any_priority(api_fixture: ApiFixture) -> Non
     api_fixture.clock.advance(700)
     send(jobs, "new", broker=broker, priority=9)
     destination = (
-        await api_fixture.http_client(local=True).ask("GET", "/destinations/queue/jobs")
+        await api_fixture.http_client(local=True).request("GET", "/destinations/queue/jobs")
     ).json()
     assert destination["oldest_ms"] == 700
 
@@ -126,11 +126,13 @@ async def test_oldest_message_is_of_any_priority(api_fixture: ApiFixture) -> Non
 async def test_create_update_and_reset_to_defaults(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/jobs"
-    answer = await http_client.ask("PUT", path, {"max_messages": 5, "overflow": "drop-oldest"})
-    assert answer.status == 201
-    answer = await http_client.ask("PUT", path, {"dead_letter": True, "overflow": None})
-    assert answer.status == 200
-    settings = answer.json()["settings"]
+    response = await http_client.request(
+        "PUT", path, {"max_messages": 5, "overflow": "drop-oldest"}
+    )
+    assert response.status == 201
+    response = await http_client.request("PUT", path, {"dead_letter": True, "overflow": None})
+    assert response.status == 200
+    settings = response.json()["settings"]
     assert (settings["max_messages"], settings["overflow"]) == (5, "reject-new")
     assert settings["dead_letter"] is True
     destination = api_fixture.broker.destinations[Address(Kind.QUEUE, "jobs")]
@@ -145,7 +147,7 @@ async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
     path = "/destinations/queue/jobs"
 
     async def alter(**settings: Any) -> tuple[str, list[str]]:
-        view = (await http_client.ask("PUT", path, settings)).json()
+        view = (await http_client.request("PUT", path, settings)).json()
         return view["created_by"], view["explicit"]
 
     assert await alter(max_messages=5, overflow="drop-oldest") == (
@@ -176,7 +178,7 @@ async def test_a_changed_setting_replaces_those_of_a_client(
         provenance=Provenance(CreatedBy.VIBEMQ, explicit_names, written_values, 7),
     )
     body = {"max_messages": 1, "max_attempts": None}
-    await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/jobs", body)
+    await api_fixture.http_client(local=True).request("PUT", "/destinations/queue/jobs", body)
     assert api_fixture.broker.destinations[jobs].provenance == Provenance(
         CreatedBy.VIBEMQ, frozenset({"max_messages", "message_ttl"}), (("message_ttl", 5),), 7
     )
@@ -186,13 +188,13 @@ async def test_a_changed_setting_replaces_those_of_a_client(
 async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/topic/news"
-    answer = await http_client.ask("PUT", f"{path}?expect=existing", {})
-    assert (answer.status, answer.code) == (404, "destination-not-found")
-    assert (await http_client.ask("PUT", f"{path}?expect=new", {})).status == 201
-    answer = await http_client.ask(
+    response = await http_client.request("PUT", f"{path}?expect=existing", {})
+    assert (response.status, response.code) == (404, "destination-not-found")
+    assert (await http_client.request("PUT", f"{path}?expect=new", {})).status == 201
+    response = await http_client.request(
         "PUT", f"{path}?expect=new", {"retain_without_subscriptions": True}
     )
-    assert (answer.status, answer.code) == (409, "destination-exists")
+    assert (response.status, response.code) == (409, "destination-exists")
     assert not api_fixture.broker.destinations[
         Address(Kind.TOPIC, "news")
     ].settings.retain_without_subscriptions
@@ -211,18 +213,20 @@ async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
 )
 @in_event_loop
 async def test_invalid_settings(api_fixture: ApiFixture, body: Any) -> None:
-    answer = await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/q", body)
-    assert (answer.status, answer.code) == (400, "bad-body")
+    response = await api_fixture.http_client(local=True).request(
+        "PUT", "/destinations/queue/q", body
+    )
+    assert (response.status, response.code) == (400, "bad-body")
     assert not api_fixture.broker.destinations
 
 
 @in_event_loop
 async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
-    answer = await http_client.ask("PUT", f"/destinations/queue/{'x' * 1025}", {})
-    assert (answer.status, answer.code) == (400, "bad-name")
-    answer = await http_client.ask("PUT", "/destinations/queue/~?name_base64=", {})
-    assert (answer.status, answer.code) == (400, "bad-name")
+    response = await http_client.request("PUT", f"/destinations/queue/{'x' * 1025}", {})
+    assert (response.status, response.code) == (400, "bad-name")
+    response = await http_client.request("PUT", "/destinations/queue/~?name_base64=", {})
+    assert (response.status, response.code) == (400, "bad-name")
 
 
 @pytest.mark.parametrize(
@@ -241,15 +245,17 @@ async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None
 async def test_an_error_names_the_field(
     api_fixture: ApiFixture, body: dict[str, Any], detail: str
 ) -> None:
-    answer = await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/q", body)
-    assert answer.json()["detail"] == f"the body is not valid: {detail}"
+    response = await api_fixture.http_client(local=True).request(
+        "PUT", "/destinations/queue/q", body
+    )
+    assert response.json()["detail"] == f"the body is not valid: {detail}"
 
 
 @in_event_loop
 async def test_an_error_names_the_permitted_values_of_a_parameter(api_fixture: ApiFixture) -> None:
     path = "/destinations/queue/q/messages?state=delayed"
-    answer = await api_fixture.http_client(local=True).ask("GET", path)
-    assert answer.json()["detail"] == (
+    response = await api_fixture.http_client(local=True).request("GET", path)
+    assert response.json()["detail"] == (
         "in the parameters: Invalid enum value 'delayed' in `state`; "
         "there are ready, scheduled, unacked"
     )
@@ -259,29 +265,29 @@ async def test_an_error_names_the_permitted_values_of_a_parameter(api_fixture: A
 async def test_a_topic_cannot_have_the_name_of_a_wildcard(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     for name in ("news.*", "news.%3E"):
-        answer = await http_client.ask("PUT", f"/destinations/topic/{name}", {})
-        assert (answer.status, answer.code) == (400, "bad-name")
-        answer = await http_client.ask("POST", f"/destinations/topic/{name}/messages", {})
-        assert (answer.status, answer.code) == (404, "destination-not-found")
-    assert (await http_client.ask("PUT", "/destinations/queue/news.*", {})).status == 201
+        response = await http_client.request("PUT", f"/destinations/topic/{name}", {})
+        assert (response.status, response.code) == (400, "bad-name")
+        response = await http_client.request("POST", f"/destinations/topic/{name}/messages", {})
+        assert (response.status, response.code) == (404, "destination-not-found")
+    assert (await http_client.request("PUT", "/destinations/queue/news.*", {})).status == 201
 
 
 @in_event_loop
 async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = f"/destinations/queue/{quote(STRANGE, safe='')}"
-    assert (await http_client.ask("PUT", path, {})).status == 201
+    assert (await http_client.request("PUT", path, {})).status == 201
     assert Address(Kind.QUEUE, STRANGE) in api_fixture.broker.destinations
     encoded_name = base64.b64encode(b"\xff\xfe/..").decode()
     by_bytes = f"/destinations/queue/~?name_base64={quote(encoded_name)}"
-    answer = await http_client.ask("PUT", by_bytes, {})
-    assert answer.status == 201
-    view = answer.json()
+    response = await http_client.request("PUT", by_bytes, {})
+    assert response.status == 201
+    view = response.json()
     assert view["name_base64"] == encoded_name
     assert view["name"].isprintable()
-    for item in (await http_client.ask("GET", "/destinations")).json()["items"]:
+    for item in (await http_client.request("GET", "/destinations")).json()["items"]:
         item_path = f"/destinations/queue/~?name_base64={quote(item['name_base64'])}"
-        assert (await http_client.ask("DELETE", item_path)).status == 204
+        assert (await http_client.request("DELETE", item_path)).status == 204
     assert not api_fixture.broker.destinations
 
 
@@ -289,8 +295,8 @@ async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) 
 async def test_a_temporary_destination_is_not_updated(api_fixture: ApiFixture) -> None:
     api_fixture.broker.destinations.declare(Address(Kind.QUEUE, "reply"), owner="anna")
     http_client = api_fixture.http_client(local=True)
-    answer = await http_client.ask("PUT", "/destinations/queue/reply", {"max_messages": 1})
-    assert (answer.status, answer.code) == (409, "destination-temporary")
+    response = await http_client.request("PUT", "/destinations/queue/reply", {"max_messages": 1})
+    assert (response.status, response.code) == (409, "destination-temporary")
     assert await names(http_client, "?temporary=true") == ["reply"]
     assert await names(http_client, "?temporary=false") == []
 
@@ -302,15 +308,17 @@ async def test_delete_unless_in_use(api_fixture: ApiFixture) -> None:
     send(jobs, *["x"] * 1000, broker=broker)
     reader = read(broker, jobs, 10)
     http_client = api_fixture.http_client(local=True)
-    answer = await http_client.ask("DELETE", "/destinations/queue/jobs")
-    assert (answer.status, answer.code) == (409, "destination-in-use")
+    response = await http_client.request("DELETE", "/destinations/queue/jobs")
+    assert (response.status, response.code) == (409, "destination-in-use")
     assert jobs.waiting == 990
-    assert (await http_client.ask("DELETE", "/destinations/queue/jobs?force=true")).status == 204
+    assert (
+        await http_client.request("DELETE", "/destinations/queue/jobs?force=true")
+    ).status == 204
     assert reader.detachments == 1
     assert not broker.destinations
     assert broker.journal.stats().live == 0
-    answer = await http_client.ask("DELETE", "/destinations/queue/jobs")
-    assert (answer.status, answer.code) == (404, "destination-not-found")
+    response = await http_client.request("DELETE", "/destinations/queue/jobs")
+    assert (response.status, response.code) == (404, "destination-not-found")
 
 
 @pytest.mark.parametrize("unacked", [False, True])
@@ -323,10 +331,10 @@ async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
     send(jobs, "later", broker=broker, deliver_at=broker.clock.wall + 5000)
     read(broker, jobs, 250)
     body = {"unacked": unacked}
-    answer = await api_fixture.http_client(local=True).ask(
+    response = await api_fixture.http_client(local=True).request(
         "POST", "/destinations/queue/jobs/purge", body
     )
-    assert answer.json() == {"purged": 1001 if unacked else 751}
+    assert response.json() == {"purged": 1001 if unacked else 751}
     broker.flush()
     assert (jobs.waiting, jobs.unacked) == (0, 0 if unacked else 250)
     assert jobs.queue.scheduled == {}
@@ -343,7 +351,7 @@ async def test_a_purge_does_not_affect_messages_that_arrive_meanwhile(
     send(jobs, *["x"] * 700, broker=broker)
     api_fixture.scan_time.limit = 1
     purge = asyncio.create_task(
-        api_fixture.http_client(local=True).ask(
+        api_fixture.http_client(local=True).request(
             "POST", "/destinations/queue/jobs/purge", {"unacked": True}
         )
     )
@@ -373,7 +381,7 @@ async def test_the_audit_log_identifies_the_destination(
     queue(api_fixture.broker, name)
     path, _, query = path.partition("?")
     path = f"/destinations/queue/{path}/purge?{query}"
-    assert (await api_fixture.http_client(local=True).ask("POST", path, {})).status == 200
+    assert (await api_fixture.http_client(local=True).request("POST", path, {})).status == 200
     line = f"change: (local) POST /api/v1/destinations{audited} purged 0 done"
     assert api_fixture.audit_lines()[-1] == line
 
@@ -385,8 +393,10 @@ async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixtur
     for name in ("one", "two"):
         broker.subscribe(news_topic, name, durable=True)
     send(news_topic, "a", "b", broker=broker)
-    answer = await api_fixture.http_client(local=True).ask("POST", "/destinations/topic/news/purge")
-    assert answer.json() == {"purged": 4}
+    response = await api_fixture.http_client(local=True).request(
+        "POST", "/destinations/topic/news/purge"
+    )
+    assert response.json() == {"purged": 4}
     assert broker.journal.stats().live == 0
 
 
@@ -396,12 +406,12 @@ async def test_pause_and_resume(api_fixture: ApiFixture) -> None:
     jobs = queue(broker, "jobs")
     reader = read(broker, jobs)
     http_client = api_fixture.http_client(local=True)
-    answer = await http_client.ask("POST", "/destinations/queue/jobs/pause")
-    assert answer.json()["paused"] is True
+    response = await http_client.request("POST", "/destinations/queue/jobs/pause")
+    assert response.json()["paused"] is True
     send(jobs, "waits", broker=broker)
     assert reader.got() == []
-    answer = await http_client.ask("POST", "/destinations/queue/jobs/resume")
-    assert answer.json()["paused"] is False
+    response = await http_client.request("POST", "/destinations/queue/jobs/resume")
+    assert response.json()["paused"] is False
     assert reader.got() == ["waits"]
 
 
@@ -410,8 +420,8 @@ async def test_confirmed_changes_are_on_disk(api_fixture: ApiFixture) -> None:
     """The record is durable in the journal when the response arrives."""
     broker = api_fixture.broker
     http_client = api_fixture.http_client(local=True)
-    await http_client.ask("PUT", "/destinations/queue/jobs", {"max_messages": 5})
-    await http_client.ask("POST", "/destinations/queue/jobs/pause")
+    await http_client.request("PUT", "/destinations/queue/jobs", {"max_messages": 5})
+    await http_client.request("POST", "/destinations/queue/jobs/pause")
     assert broker.journal.durable >= 3
 
 
@@ -455,9 +465,9 @@ async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
     await http_client.login("anna")
     assert await names(http_client) == ["mine", "seen"]
     path_of_queues = "/destinations/queue"
-    assert (await http_client.ask("GET", f"{path_of_queues}/seen")).status == 200
-    assert (await http_client.ask("GET", f"{path_of_queues}/hidden")).status == 403
-    assert (await http_client.ask("GET", f"{path_of_queues}/not-there")).status == 403
+    assert (await http_client.request("GET", f"{path_of_queues}/seen")).status == 200
+    assert (await http_client.request("GET", f"{path_of_queues}/hidden")).status == 403
+    assert (await http_client.request("GET", f"{path_of_queues}/not-there")).status == 403
     for method, path, body in (
         ("PUT", "", {"max_messages": 1}),
         ("DELETE", "", None),
@@ -466,16 +476,18 @@ async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
         ("POST", "/resume", None),
     ):
         for name in ("seen", "hidden", "new"):
-            answer = await http_client.ask(method, f"{path_of_queues}/{name}{path}", body)
-            assert (answer.status, answer.code) == (403, "forbidden"), (method, path)
+            response = await http_client.request(method, f"{path_of_queues}/{name}{path}", body)
+            assert (response.status, response.code) == (403, "forbidden"), (method, path)
         assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker, "seen") == ["x"]
     assert (
-        await http_client.ask("PUT", f"{path_of_queues}/mine", {"max_messages": 1})
+        await http_client.request("PUT", f"{path_of_queues}/mine", {"max_messages": 1})
     ).status == 200
-    assert (await http_client.ask("POST", f"{path_of_queues}/mine/purge")).json() == {"purged": 1}
-    assert (await http_client.ask("DELETE", f"{path_of_queues}/mine")).status == 204
-    assert (await http_client.ask("PUT", f"{path_of_queues}/mine", {})).status == 201
+    assert (await http_client.request("POST", f"{path_of_queues}/mine/purge")).json() == {
+        "purged": 1
+    }
+    assert (await http_client.request("DELETE", f"{path_of_queues}/mine")).status == 204
+    assert (await http_client.request("PUT", f"{path_of_queues}/mine", {})).status == 201
 
 
 @in_event_loop
@@ -487,7 +499,7 @@ async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture)
     creator, updater = api_fixture.http_client(), api_fixture.http_client()
     await creator.login("maker")
     await updater.login("keeper")
-    assert (await creator.ask("PUT", "/destinations/queue/a", {})).status == 403
-    assert (await updater.ask("PUT", "/destinations/queue/a", {})).status == 200
-    assert (await updater.ask("PUT", "/destinations/queue/b", {})).status == 403
-    assert (await creator.ask("PUT", "/destinations/queue/b", {})).status == 201
+    assert (await creator.request("PUT", "/destinations/queue/a", {})).status == 403
+    assert (await updater.request("PUT", "/destinations/queue/a", {})).status == 200
+    assert (await updater.request("PUT", "/destinations/queue/b", {})).status == 403
+    assert (await creator.request("PUT", "/destinations/queue/b", {})).status == 201

@@ -120,8 +120,8 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
         next(first.events())
         next(second.events())
         with Client(port) as client:
-            answer = client.get("/events")
-            assert (answer.status, answer.code) == (503, "too-many-streams")
+            response = client.get("/events")
+            assert (response.status, response.code) == (503, "too-many-streams")
             first.close()
 
             def admitted() -> bool:
@@ -134,8 +134,8 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
 def test_a_head_request_ends_at_once(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for _ in range(2):
-            answer = client.ask("HEAD", "/events")
-            assert (answer.status, answer.body) == (200, b"")
+            response = client.request("HEAD", "/events")
+            assert (response.status, response.body) == (200, b"")
 
 
 # --- without a network ----------------------------------------------------------------------------

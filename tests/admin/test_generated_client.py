@@ -58,7 +58,7 @@ class Generated:
     def model(self, name: str, **fields: Any) -> Any:
         return getattr(self._models, name).from_dict(fields)
 
-    def ask(self, operation: str, *path: Any, **arguments: Any) -> Any:
+    def call(self, operation: str, *path: Any, **arguments: Any) -> Any:
         """Call an operation that succeeds; return the parsed response."""
         response = self.modules[operation].sync_detailed(*path, client=self.client, **arguments)
         assert response.status_code < 300, (operation, response)
@@ -76,7 +76,7 @@ class Generated:
         items: list[Any] = []
         cursor = ""
         while cursor is not None:
-            page = self.ask(operation, *path, limit=2, cursor=cursor, **arguments)
+            page = self.call(operation, *path, limit=2, cursor=cursor, **arguments)
             assert len(page.items) <= 2
             items += page.items
             cursor = page.next_cursor
@@ -134,14 +134,14 @@ def users_and_roles(api: Generated) -> None:
     grant = api.model("PermissionRequest", pattern="orders.*", operations=["produce"])
     for name in ("anna", "bert", "carl"):
         request = api.model("UserRequest", password="a long password")
-        assert api.ask("putUser", name, body=request).name == name
-    api.ask("putRole", "clerk")
-    api.ask("grantRolePermission", "clerk", body=grant)
-    assert api.ask("getRole", "clerk").permissions[0].pattern == "orders.*"
-    api.ask("assignRole", "anna", "clerk")
-    api.ask("grantUserPermission", "anna", body=grant)
-    token = api.ask("createToken", "anna", body=api.model("TokenRequest", label="batch"))
-    anna = api.ask("getUser", "anna")
+        assert api.call("putUser", name, body=request).name == name
+    api.call("putRole", "clerk")
+    api.call("grantRolePermission", "clerk", body=grant)
+    assert api.call("getRole", "clerk").permissions[0].pattern == "orders.*"
+    api.call("assignRole", "anna", "clerk")
+    api.call("grantUserPermission", "anna", body=grant)
+    token = api.call("createToken", "anna", body=api.model("TokenRequest", label="batch"))
+    anna = api.call("getUser", "anna")
     assert (anna.roles, anna.tokens[0].label) == (["clerk"], "batch")
     assert [user.name for user in api.all("listUsers")] == ["anna", "bert", "carl", "root"]
     assert [role.name for role in api.all("listRoles")] == ["clerk"]
@@ -149,64 +149,64 @@ def users_and_roles(api: Generated) -> None:
     assert (missing.status, missing.code) == (404, "user-not-found")
     assert (missing.type_, missing.title) == ("/problems/user-not-found", "User not found")
     assert "dora" in missing.detail
-    api.ask("deleteToken", "anna", token.id)
-    api.ask("revokeUserPermission", "anna", pattern="orders.*")
-    api.ask("withdrawRole", "anna", "clerk")
-    api.ask("revokeRolePermission", "clerk", pattern="orders.*")
-    api.ask("deleteRole", "clerk")
-    api.ask("deleteUser", "bert")
+    api.call("deleteToken", "anna", token.id)
+    api.call("revokeUserPermission", "anna", pattern="orders.*")
+    api.call("withdrawRole", "anna", "clerk")
+    api.call("revokeRolePermission", "clerk", pattern="orders.*")
+    api.call("deleteRole", "clerk")
+    api.call("deleteUser", "bert")
     assert [user.name for user in api.all("listUsers")] == ["anna", "carl", "root"]
 
 
 def sessions(api: Generated) -> None:
     # a session of its own: the token of a browser session is not sent here
     login = api.model("LoginRequest", user="carl", password="a long password")
-    assert api.ask("createSession", body=login).user == "carl"
+    assert api.call("createSession", body=login).user == "carl"
     api.client.get_httpx_client().cookies.clear()
-    assert api.ask("getSession").user == "root"
+    assert api.call("getSession").user == "root"
     change = api.model("PasswordRequest", current_password="wrong", new_password="short")
     assert api.refused("changePassword", body=change).status in (400, 401)
     change = api.model("PasswordRequest", current_password=PASSWORD, new_password=PASSWORD)
-    api.ask("changePassword", body=change)
-    api.ask("deleteSession")
+    api.call("changePassword", body=change)
+    api.call("deleteSession")
 
 
 def destinations_and_messages(api: Generated) -> None:
     path = (api.queue, NAME)
     request = api.model("DestinationRequest", max_messages=100)
-    assert api.ask("putDestination", *path, body=request).name == NAME
+    assert api.call("putDestination", *path, body=request).name == NAME
     for number in range(5):
         message = api.model("PublishRequest", body=f"text {number}", properties={"n": number})
-        api.ask("publishMessage", *path, body=message)
-    assert api.ask("getDestination", *path).ready == 5
+        api.call("publishMessage", *path, body=message)
+    assert api.call("getDestination", *path).ready == 5
     assert [destination.name for destination in api.all("listDestinations", kind=None)] == [NAME]
     messages = api.all("listMessages", *path)
     assert len(messages) == 5
-    assert api.ask("getMessage", *path, messages[0].id).body.value == "text 0"
-    assert api.ask("getMessageBody", *path, messages[1].id).payload.read() == b"text 1"
+    assert api.call("getMessage", *path, messages[0].id).body.value == "text 0"
+    assert api.call("getMessageBody", *path, messages[1].id).payload.read() == b"text 1"
     action = api.model("MessageActionRequest", action="delete", ids=[messages[0].id])
-    assert api.ask("applyMessageAction", *path, body=action).processed == 1
-    assert api.ask("pauseDestination", *path).paused
-    assert not api.ask("resumeDestination", *path).paused
-    assert api.ask("purgeDestination", *path, body=api.model("PurgeRequest")).purged == 4
-    api.ask("deleteDestination", *path)
+    assert api.call("applyMessageAction", *path, body=action).processed == 1
+    assert api.call("pauseDestination", *path).paused
+    assert not api.call("resumeDestination", *path).paused
+    assert api.call("purgeDestination", *path, body=api.model("PurgeRequest")).purged == 4
+    api.call("deleteDestination", *path)
     assert api.refused("getDestination", *path).code == "destination-not-found"
-    api.ask("listDeadLetterQueues")
+    api.call("listDeadLetterQueues")
 
 
 def pipelines(api: Generated) -> None:
     part = io.BytesIO(b"".join(encode([row("batched", b"1")])))
     body = importlib.import_module(f"{PACKAGE}.types").File(part)
     position = {"writer": "w", "batch": 1, "partition": 0, "part": 0, "final": True}
-    assert api.ask("writeBatchPart", body=body, **position).written == 1
+    assert api.call("writeBatchPart", body=body, **position).written == 1
     assert [writer.writer for writer in api.all("listBatchWriters")] == ["w"]
-    segments = api.ask("getJournal").segments
-    assert api.ask("readSegment", segments[0].first_sequence).payload.read()
-    api.ask("listJournalDestinations", ids="1")
+    segments = api.call("getJournal").segments
+    assert api.call("readSegment", segments[0].first_sequence).payload.read()
+    api.call("listJournalDestinations", ids="1")
     for name in ("a", "b", "c"):
-        api.ask("putSlot", name, body=api.model("SlotRequest", position=1))
-    assert api.ask("getSlot", "b").position == 1
-    api.ask("deleteSlot", "b")
+        api.call("putSlot", name, body=api.model("SlotRequest", position=1))
+    assert api.call("getSlot", "b").position == 1
+    api.call("deleteSlot", "b")
     assert [slot.name for slot in api.all("listSlots")] == ["a", "c"]
 
 
@@ -223,28 +223,28 @@ def work_of_clients(api: Generated, broker: Any) -> None:
             session.xa.end(xid)
             session.xa.prepare(xid)
         first, second = api.all("listTransactions")
-        api.ask("commitTransaction", first.id)
-        api.ask("rollBackTransaction", second.id)
-        assert api.ask("getDestination", api.queue, "paid").ready == 1
+        api.call("commitTransaction", first.id)
+        api.call("rollBackTransaction", second.id)
+        assert api.call("getDestination", api.queue, "paid").ready == 1
         [connection] = [item for item in api.all("listConnections") if item.protocol == "jmq"]
-        assert api.ask("getConnection", connection.id).user == "root"
+        assert api.call("getConnection", connection.id).user == "root"
         [subscription] = api.all("listSubscriptions")
         arguments = {"name": subscription.name, "destination": "news"}
         assert api.refused("deleteSubscription", **arguments).code == "subscription-in-use"
-        api.ask("closeConnection", connection.id)
-        api.ask("deleteSubscription", **arguments, force=True)
+        api.call("closeConnection", connection.id)
+        api.call("deleteSubscription", **arguments, force=True)
     assert api.all("listSubscriptions") == []
 
 
 def broker_state(api: Generated, tmp_path: Path) -> None:
-    assert api.ask("getLiveness").state == api.ask("getReadiness").state == "serving"
-    assert api.ask("getStatus").broker_id == api.ask("getOverview").broker_id
-    assert api.ask("getHistory") is not None
-    api.ask("getOpenApiDocument")
+    assert api.call("getLiveness").state == api.call("getReadiness").state == "serving"
+    assert api.call("getStatus").broker_id == api.call("getOverview").broker_id
+    assert api.call("getHistory") is not None
+    api.call("getOpenApiDocument")
     assert len(api.all("listSettings", filter_="journal.")) > 5
     assert "login" in {entry.event for entry in api.all("listAuditEntries")}
-    api.ask("createBackup", body=api.model("BackupRequest", directory="one"))
-    [backup] = api.ask("listBackups").items
+    api.call("createBackup", body=api.model("BackupRequest", directory="one"))
+    [backup] = api.call("listBackups").items
     assert (backup.name, (tmp_path / "backups" / "one").is_dir()) == ("one", True)
     events = api.modules["streamEvents"]._get_kwargs()
     with api.client.get_httpx_client().stream(**events) as response:

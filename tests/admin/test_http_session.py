@@ -65,7 +65,7 @@ class SessionFixture(SessionHarness):
             self.run_event_loop()
 
 
-def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
+def read_responses(transport: RecordedTransport) -> list[tuple[int, bytes]]:
     """Return the complete responses that have been written."""
     client = h11.Connection(h11.CLIENT)
     responses = []
@@ -94,7 +94,7 @@ async def test_a_request_may_be_split_anywhere() -> None:
         for start in range(0, len(STATUS), step):
             transport.session.receive(STATUS[start : start + step])
         await fixture.rest()
-        [(status, body)] = answers(transport)
+        [(status, body)] = read_responses(transport)
         assert status == 200
         assert fixture.broker.identity.hex().encode() in body
         assert transport.open
@@ -106,7 +106,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     transport = fixture.connect()
     transport.session.receive(STATUS + STATUS.replace(b"status", b"nothing") + STATUS)
     await fixture.rest()
-    assert [status for status, _ in answers(transport)] == [200, 404, 200]
+    assert [status for status, _ in read_responses(transport)] == [200, 404, 200]
 
 
 @in_event_loop
@@ -116,12 +116,12 @@ async def test_a_request_target_may_be_a_url() -> None:
         transport = fixture.connect()
         transport.session.receive(b"GET %b HTTP/1.1\r\nHost: other.example\r\n\r\n" % target)
         await fixture.rest()
-        [(status, _)] = answers(transport)
+        [(status, _)] = read_responses(transport)
         assert status == 200, target
     transport = fixture.connect()
     transport.session.receive(b"GET http://other.example HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await fixture.rest()
-    [(status, body)] = answers(transport)
+    [(status, body)] = read_responses(transport)
     assert (status, b"unknown-host" in body) == (403, True)
 
 
@@ -136,7 +136,7 @@ async def test_a_body_that_the_client_has_not_sent_is_not_taken_from_the_next_re
         transport = fixture.connect()
         transport.session.receive(line + waiting)
         await fixture.rest()
-        [(status, _)] = answers(transport)
+        [(status, _)] = read_responses(transport)
         assert status == expected
         assert b"connection: close" in transport.written
         assert not transport.open
@@ -202,7 +202,7 @@ async def test_a_split_body_is_one_part() -> None:
     for start in range(0, len(data), 999):
         transport.session.receive(data[start : start + 999])
         await fixture.rest()
-    assert answers(transport)[0][0] == 200
+    assert read_responses(transport)[0][0] == 200
     assert len(fixture.bodies("q")) == 40
 
 
@@ -268,7 +268,7 @@ def test_invalid_requests_are_rejected_in_json(data: bytes, step: int) -> None:
             if transport.open:
                 transport.session.receive(data[start : start + step])
         await fixture.rest()
-        [(status, body)] = answers(transport)
+        [(status, body)] = read_responses(transport)
         assert status == 400
         assert b'"bad-request"' in body
         assert not transport.open
@@ -308,7 +308,7 @@ def test_ambiguous_chunks_are_rejected(rest: bytes) -> None:
             if transport.open:
                 transport.session.receive(bytes((byte,)))
         await fixture.rest()
-        [(status, _)] = answers(transport)
+        [(status, _)] = read_responses(transport)
         assert status == 400
         assert not transport.open
 
@@ -322,7 +322,7 @@ async def test_well_formed_chunks_only_lack_a_length() -> None:
     for byte in CHUNKED + b'1;a="b"\r\n{\r\n1\r\n}\r\n0\r\nTrailer: x\r\n\r\n':
         transport.session.receive(bytes((byte,)))
     await fixture.rest()
-    [(status, body)] = answers(transport)
+    [(status, body)] = read_responses(transport)
     assert (status, b"length-required" in body) == (411, True)
 
 
@@ -344,7 +344,7 @@ async def test_an_incomplete_head_times_out() -> None:
     slow_transport.session.receive(b"A")
     fixture.run_event_loop(LOOK)
     for transport in (silent_transport, slow_transport):
-        [(status, body)] = answers(transport)
+        [(status, body)] = read_responses(transport)
         assert (status, b"request-timeout" in body, transport.open) == (408, True, False)
     assert idle_transport.open
 
@@ -366,7 +366,7 @@ async def test_a_slow_body_times_out() -> None:
         if quick_transport.open:
             quick_transport.session.receive(bytes(step))
         await fixture.rest()
-    [(status, body)] = answers(slow_transport)
+    [(status, body)] = read_responses(slow_transport)
     assert (status, b"request-timeout" in body, slow_transport.open) == (408, True, False)
     assert quick_transport.open
     assert fixture.bodies("q") == []
@@ -408,7 +408,7 @@ async def test_the_end_of_input() -> None:
     await fixture.rest()
     idle_transport.session.end_of_input()
     await fixture.rest()
-    assert answers(complete_transport)[0][0] == 200
+    assert read_responses(complete_transport)[0][0] == 200
     assert [
         transport.open for transport in (complete_transport, incomplete_transport, idle_transport)
     ] == [False, False, False]
@@ -427,7 +427,7 @@ async def test_a_connection_lost_during_a_request() -> None:
     other_transport = fixture.connect()
     other_transport.session.receive(POST + BODY)
     await fixture.rest()
-    assert answers(other_transport)[0][0] == 200
+    assert read_responses(other_transport)[0][0] == 200
 
 
 @in_event_loop
@@ -443,7 +443,7 @@ async def test_a_stop() -> None:
     assert busy_transport.open
     busy_transport.session.receive(BODY[-1:])
     await fixture.rest()
-    assert answers(busy_transport)[0][0] == 200
+    assert read_responses(busy_transport)[0][0] == 200
     assert not busy_transport.open
 
 
@@ -459,4 +459,4 @@ async def test_unfinished_bodies_do_not_delay_others() -> None:
     await fixture.rest()
     second.session.receive(POST + BODY)
     await fixture.rest()
-    assert answers(second)[0][0] == 200
+    assert read_responses(second)[0][0] == 200

@@ -58,10 +58,10 @@ def test_the_list_matches_the_segments_on_disk(start: Start) -> None:
         for segment in description["segments"]:
             on_disk = segment_path(directory(broker), segment["first_sequence"]).read_bytes()
             assert segment["created"] == int.from_bytes(on_disk[32:40], "little")
-            answer = client.segment(segment["first_sequence"])
-            assert answer.status == 200
-            assert answer.headers["accept-ranges"] == "bytes"
-            assert answer.body == on_disk[: segment["size"]]
+            response = client.segment(segment["first_sequence"])
+            assert response.status == 200
+            assert response.headers["accept-ranges"] == "bytes"
+            assert response.body == on_disk[: segment["size"]]
             assert segment["sealed"] == (len(on_disk) == segment["size"])
             if segment["first_sequence"] == description["durable"]["segment"]:
                 assert segment["size"] == description["durable"]["offset"]
@@ -83,19 +83,19 @@ def test_ranges(start: Start) -> None:
             (f"{size - 1}-{size + 1000}", size - 1, size),
             (f"-{size + 5}", 0, size),
         ):
-            answer = client.segment(first, byte_range)
-            assert answer.status == 206, byte_range
-            assert answer.body == content[start_at:end]
-            assert answer.headers["content-range"] == f"bytes {start_at}-{end - 1}/{size}"
+            response = client.segment(first, byte_range)
+            assert response.status == 206, byte_range
+            assert response.body == content[start_at:end]
+            assert response.headers["content-range"] == f"bytes {start_at}-{end - 1}/{size}"
         for byte_range in (f"{size}-", f"{size + 9}-{size + 10}", "-0"):
-            answer = client.segment(first, byte_range)
-            assert (answer.status, answer.code) == (416, "range-not-satisfiable")
-            assert answer.headers["content-range"] == f"bytes */{size}"
-            assert answer.json()["size"] == size
+            response = client.segment(first, byte_range)
+            assert (response.status, response.code) == (416, "range-not-satisfiable")
+            assert response.headers["content-range"] == f"bytes */{size}"
+            assert response.json()["size"] == size
         for byte_range in ("9-3", "a-b", "-", "", "1-2,4-5", "1" * 30 + "-"):
-            answer = client.get(f"/journal/segments/{first}", Range=f"bytes={byte_range}")
-            assert (answer.status, answer.code) == (400, "bad-range"), byte_range
-        head = client.ask("HEAD", f"/journal/segments/{first}", Range="bytes=8-")
+            response = client.get(f"/journal/segments/{first}", Range=f"bytes={byte_range}")
+            assert (response.status, response.code) == (400, "bad-range"), byte_range
+        head = client.request("HEAD", f"/journal/segments/{first}", Range="bytes=8-")
         assert (head.status, head.body) == (206, b"")
         assert head.headers["content-length"] == str(size - 8)
 
@@ -114,16 +114,16 @@ def test_unknown_segments(start: Start) -> None:
             ("1/2", 404, "not-found"),
             ("..%2Fdurable", 400, "bad-number"),
         ):
-            answer = client.get(f"/journal/segments/{name}")
-            assert (answer.status, answer.code) == (status, code), name
+            response = client.get(f"/journal/segments/{name}")
+            assert (response.status, response.code) == (status, code), name
 
 
 def test_an_ephemeral_broker_has_no_journal(start: Start) -> None:
     broker = start(HTTP, options=("--ephemeral",))
     with Client(broker.port("http")) as client:
         for path in ("/journal", "/journal/segments/1", "/journal/slots", "/journal/slots/a"):
-            answer = client.get(path)
-            assert (answer.status, answer.code) == (409, "no-journal")
+            response = client.get(path)
+            assert (response.status, response.code) == (409, "no-journal")
 
 
 def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -> None:
@@ -140,9 +140,9 @@ def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -
                 first = segment["first_sequence"]
                 copied = collected.get(first, b"")
                 if len(copied) < segment["size"]:
-                    answer = client.segment(first, f"{len(copied)}-")
-                    assert answer.status == 206
-                    collected[first] = copied + answer.body
+                    response = client.segment(first, f"{len(copied)}-")
+                    assert response.status == 206
+                    collected[first] = copied + response.body
     writer.join()
     assert len(collected) > 10
     for first, data in collected.items():
@@ -205,16 +205,16 @@ def test_destinations_by_number(start: Start) -> None:
     fill(broker, 1, queue="orders")
     fill(broker, 1, queue="invoices.eu")
     with Client(broker.port("http")) as client:
-        answer = client.get("/journal/destinations?ids=" + ",".join(map(str, range(1, 60))))
+        response = client.get("/journal/destinations?ids=" + ",".join(map(str, range(1, 60))))
         by_name = {
             base64.b64decode(name): (number, kind)
-            for number, kind, name in answer.json()["destinations"]
+            for number, kind, name in response.json()["destinations"]
         }
         assert set(by_name) == {b"orders", b"invoices.eu"}
         number, kind = by_name[b"orders"]
         assert kind == 1
-        answer_of_one = client.get(f"/journal/destinations?ids={number},4000000000")
-        assert [entry[0] for entry in answer_of_one.json()["destinations"]] == [number]
+        filtered_response = client.get(f"/journal/destinations?ids={number},4000000000")
+        assert [entry[0] for entry in filtered_response.json()["destinations"]] == [number]
         assert client.get("/journal/destinations").code == "bad-number"
         assert client.get("/journal/destinations?ids=1,x").code == "bad-number"
         too_many_ids = ",".join(["1"] * 501)

@@ -25,11 +25,11 @@ OTHER_HASH = hash_password("new")
 async def test_a_session(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "jobs.*: browse produce")
     page = api_fixture.http_client()
-    answer = await page.login("anna")
-    assert answer.status == 200
-    attributes = answer.headers["set-cookie"].split("; ")[1:]
+    response = await page.login("anna")
+    assert response.status == 200
+    attributes = response.headers["set-cookie"].split("; ")[1:]
     assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=strict"]
-    info = answer.json()
+    info = response.json()
     assert (info["user"], info["superuser"]) == ("anna", False)
     assert info["permissions"] == [
         {"pattern": "jobs.*", "operations": ["produce", "browse"], "ignore_case": False}
@@ -37,16 +37,16 @@ async def test_a_session(api_fixture: ApiFixture) -> None:
     # the session is valid on another connection, too
     other_client = api_fixture.http_client()
     other_client.cookie, other_client.csrf = page.cookie, page.csrf
-    assert (await other_client.ask("GET", "/session")).json() == info
-    assert (await other_client.ask("GET", "/status")).status == 200
-    answer = await other_client.ask("DELETE", "/session")
-    deletion = answer.headers["set-cookie"].split("; ")
+    assert (await other_client.request("GET", "/session")).json() == info
+    assert (await other_client.request("GET", "/status")).status == 200
+    response = await other_client.request("DELETE", "/session")
+    deletion = response.headers["set-cookie"].split("; ")
     assert deletion[0] == 'sluicemq_session=""'
     assert {"HttpOnly", "Max-Age=0", "Path=/", "SameSite=strict"} < set(deletion)
     assert "Secure" not in deletion
     for http_client in (page, other_client):
-        answer = await http_client.ask("GET", "/status")
-        assert (answer.status, answer.code) == (401, "authentication-required")
+        response = await http_client.request("GET", "/status")
+        assert (response.status, response.code) == (401, "authentication-required")
 
 
 @in_event_loop
@@ -55,7 +55,7 @@ async def test_a_session_over_tls(api_fixture: ApiFixture) -> None:
     page = api_fixture.http_client()
     page.caller.tls = True
     assert "; Secure" in (await page.login("anna")).headers["set-cookie"]
-    assert "; Secure" in (await page.ask("DELETE", "/session")).headers["set-cookie"]
+    assert "; Secure" in (await page.request("DELETE", "/session")).headers["set-cookie"]
 
 
 @in_event_loop
@@ -66,10 +66,10 @@ async def test_login_by_token(api_fixture: ApiFixture) -> None:
         {"password": api_fixture.token("anna")},
     ):
         page = api_fixture.http_client()
-        answer = await page.ask("POST", "/session", credentials)
-        assert answer.json()["user"] == "anna"
-        page.store_session(answer)
-        assert (await page.ask("GET", "/status")).status == 200
+        response = await page.request("POST", "/session", credentials)
+        assert response.json()["user"] == "anna"
+        page.store_session(response)
+        assert (await page.request("GET", "/status")).status == 200
 
 
 @in_event_loop
@@ -77,13 +77,13 @@ async def test_invalid_logins(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     page = api_fixture.http_client()
     for body in ({}, {"user": "anna"}, {"password": ""}):
-        assert (await page.ask("POST", "/session", body)).code == "authentication-required"
+        assert (await page.request("POST", "/session", body)).code == "authentication-required"
     for body in ({"user": "anna", "password": "x"}, {"token": "x"}):
-        answer = await page.ask("POST", "/session", body)
-        assert (answer.status, answer.code) == (401, "authentication-failed")
-        assert "set-cookie" not in answer.headers
+        response = await page.request("POST", "/session", body)
+        assert (response.status, response.code) == (401, "authentication-failed")
+        assert "set-cookie" not in response.headers
     for body in (b"", b"[]", b'{"user": 1}', b'{"who": "anna"}'):
-        assert (await page.ask("POST", "/session", body)).status in (400, 401)
+        assert (await page.request("POST", "/session", body)).status in (400, 401)
     assert len(api_fixture.context.sessions) == 0
 
 
@@ -92,9 +92,12 @@ async def test_browsers_get_no_authentication_challenge(api_fixture: ApiFixture)
     """Browsers would keep the password and send it with requests of other origins."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
-    assert "www-authenticate" in (await http_client.ask("GET", "/status")).headers
+    assert "www-authenticate" in (await http_client.request("GET", "/status")).headers
     for header in ({"X-Requested-With": "console"}, {"Sec-Fetch-Mode": "cors"}):
-        assert "www-authenticate" not in (await http_client.ask("GET", "/status", **header)).headers
+        assert (
+            "www-authenticate"
+            not in (await http_client.request("GET", "/status", **header)).headers
+        )
 
 
 @in_event_loop
@@ -108,11 +111,11 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
     token = api_fixture.token("anna")
     by_header.headers["Authorization"] = f"Bearer {token}"
     await by_password.login("anna")
-    by_token.store_session(await by_token.ask("POST", "/session", {"token": token}))
+    by_token.store_session(await by_token.request("POST", "/session", {"token": token}))
 
     async def statuses(path: str) -> list[int]:
         clients = (by_password, by_token, by_header)
-        return [(await http_client.ask("GET", path)).status for http_client in clients]
+        return [(await http_client.request("GET", path)).status for http_client in clients]
 
     assert await statuses("/audit") == [200, 200, 200]
     api_fixture.store.change(
@@ -152,15 +155,15 @@ async def test_a_password_changed_after_its_check_ends_the_login(api_fixture: Ap
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConnectionAccess, "login", login)
         assert (await by_session.login("anna")).status == 200
-    assert (await by_session.ask("GET", "/status")).status == 401
+    assert (await by_session.request("GET", "/status")).status == 401
     request = UserRequest(password=PASSWORD)
     api_fixture.store.change(
         lambda db: records.change_user(db, "anna", request, HASH, "", 2), "a test"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConnectionAccess, "login", login)
-        assert (await by_header.ask("GET", "/status")).status == 200
-    assert (await by_header.ask("GET", "/status")).status == 401
+        assert (await by_header.request("GET", "/status")).status == 200
+    assert (await by_header.request("GET", "/status")).status == 401
 
 
 @in_event_loop
@@ -168,11 +171,11 @@ async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) ->
     api_fixture.add("anna")
     page = api_fixture.http_client()
     token = api_fixture.token("anna", expires=1_000_060)
-    page.store_session(await page.ask("POST", "/session", {"token": token}))
+    page.store_session(await page.request("POST", "/session", {"token": token}))
     api_fixture.now += 59
-    assert (await page.ask("GET", "/session")).status == 200
+    assert (await page.request("GET", "/session")).status == 200
     api_fixture.now += 1
-    assert (await page.ask("GET", "/session")).status == 401
+    assert (await page.request("GET", "/session")).status == 401
 
 
 @in_event_loop
@@ -181,24 +184,24 @@ async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
     page, other_client = api_fixture.http_client(), api_fixture.http_client()
     await page.login("anna")
     await other_client.login("anna")
-    answer_to_wrong_password = await page.ask(
+    wrong_password_response = await page.request(
         "POST", "/session/password", {"current_password": "no", "new_password": "better horse"}
     )
-    assert (answer_to_wrong_password.status, answer_to_wrong_password.code) == (
+    assert (wrong_password_response.status, wrong_password_response.code) == (
         401,
         "authentication-failed",
     )
     a_token = {"current_password": api_fixture.token("anna"), "new_password": "better horse"}
-    assert (await page.ask("POST", "/session/password", a_token)).status == 401
+    assert (await page.request("POST", "/session/password", a_token)).status == 401
     old_cookie = page.cookie
-    answer = await page.ask(
+    response = await page.request(
         "POST", "/session/password", {"current_password": PASSWORD, "new_password": "better horse"}
     )
-    assert answer.status == 200
-    page.store_session(answer)
+    assert response.status == 200
+    page.store_session(response)
     assert page.cookie != old_cookie
-    assert (await page.ask("GET", "/session")).status == 200
-    assert (await other_client.ask("GET", "/session")).status == 401
+    assert (await page.request("GET", "/session")).status == 200
+    assert (await other_client.request("GET", "/session")).status == 401
     assert (await other_client.login("anna", PASSWORD)).status == 401
     assert (await other_client.login("anna", "better horse")).status == 200
     assert "change: anna POST /api/v1/session/password done" in api_fixture.audit_lines()
@@ -210,11 +213,11 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
         (api_fixture.http_client(), ""),
         (api_fixture.http_client("unix", local=True), "(local)"),
     ):
-        answer = await http_client.ask("POST", "/session", {"user": "x", "password": "y"})
+        response = await http_client.request("POST", "/session", {"user": "x", "password": "y"})
         view = {"user": name, "superuser": True, "csrf_token": "", "permissions": []}
-        assert (answer.status, answer.json()) == (200, view)
-        assert "set-cookie" not in answer.headers
-        refusal = await http_client.ask(
+        assert (response.status, response.json()) == (200, view)
+        assert "set-cookie" not in response.headers
+        refusal = await http_client.request(
             "POST", "/session/password", {"current_password": "x", "new_password": "y"}
         )
         assert (refusal.status, refusal.code) == (409, "no-password")
@@ -233,19 +236,19 @@ async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: Ap
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     http_client.caller.access._transport.peer_user = "anna"
-    assert (await http_client.ask("GET", "/session")).json()["user"] == "anna"
+    assert (await http_client.request("GET", "/session")).json()["user"] == "anna"
     passwords = {"current_password": "anything", "new_password": "mine now"}
-    answer = await http_client.ask("POST", "/session/password", passwords)
-    assert (answer.status, answer.code) == (409, "no-password")
+    response = await http_client.request("POST", "/session/password", passwords)
+    assert (response.status, response.code) == (409, "no-password")
 
 
 @in_event_loop
 async def test_a_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -> None:
     """A connection that is open already needs the login, too."""
     guest = api_fixture.http_client()
-    assert (await guest.ask("GET", "/audit")).status == 200
+    assert (await guest.request("GET", "/audit")).status == 200
     api_fixture.add("root", superuser=True)
-    assert (await guest.ask("GET", "/audit")).status == 401
+    assert (await guest.request("GET", "/audit")).status == 401
 
 
 def test_idle_and_absolute_timeouts() -> None:

@@ -20,9 +20,9 @@ TARGET = {"kind": "queue", "name": "target"}
 
 
 async def act(http_client: HttpClient, path: str = ACTIONS, **body: Any) -> Any:
-    answer = await http_client.ask("POST", path, body)
-    assert answer.status == 200, answer
-    return answer.json()
+    response = await http_client.request("POST", path, body)
+    assert response.status == 200, response
+    return response.json()
 
 
 def ids(numbers: list[int]) -> list[str]:
@@ -115,7 +115,7 @@ async def test_zero_is_no_limit_of_time(api_fixture: ApiFixture) -> None:
     settings = HttpSettings(max_action_time=0.0, max_scan_time=0.0)
     object.__setattr__(api_fixture.context, "http", settings)
     http_client = api_fixture.http_client(local=True)
-    page = (await http_client.ask("GET", "/destinations/queue/q/messages")).json()
+    page = (await http_client.request("GET", "/destinations/queue/q/messages")).json()
     assert (len(page["items"]), page["next_cursor"]) == (2, None)
     done = await act(http_client, action="move", all=True, target=TARGET)
     assert (done["processed"], done["next_cursor"]) == (2, None)
@@ -246,8 +246,8 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     send(broker.destinations.queue("q.dlq"), "never dead", broker=broker)
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/q.dlq/messages"
-    [first, *_] = (await http_client.ask("GET", path)).json()["items"]
-    details = (await http_client.ask("GET", f"{path}/{first['id']}")).json()["dead_letter"]
+    [first, *_] = (await http_client.request("GET", path)).json()["items"]
+    details = (await http_client.request("GET", f"{path}/{first['id']}")).json()["dead_letter"]
     assert (details["reason"], details["attempts"], details["subscription"]) == ("rejected", 1, "")
     assert details["original_destination"] == {"kind": "queue", "name": "q"}
     done = await act(http_client, f"{path}/actions", action="redrive", all=True)
@@ -308,8 +308,8 @@ async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
         {"action": "delete", "all": True, "limit": -1},
         [],
     ):
-        answer = await http_client.ask("POST", ACTIONS, body)
-        assert answer.status == 400, body
+        response = await http_client.request("POST", ACTIONS, body)
+        assert response.status == 400, body
     assert waiting(api_fixture.broker) == ["a"]
     assert Address(Kind.QUEUE, "target") not in api_fixture.broker.destinations
 
@@ -337,8 +337,8 @@ async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
         (consuming_client, {"action": "delete", "all": True}),
     )
     for http_client, body in refused_actions:
-        answer = await http_client.ask("POST", ACTIONS, body)
-        assert (answer.status, answer.code) == (403, "forbidden"), body
+        response = await http_client.request("POST", ACTIONS, body)
+        assert (response.status, response.code) == (403, "forbidden"), body
         assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker) == ["a"]
     assert (await act(browsing_client, action="copy", ids=message_ids, target=TARGET))[

@@ -25,9 +25,9 @@ EVIL = "<script>alert(1)</script>"
 
 
 async def page(http_client: HttpClient, query: str = "", path: str = PAGES) -> Any:
-    answer = await http_client.ask("GET", f"{path}{query}")
-    assert answer.status == 200, answer
-    return answer.json()
+    response = await http_client.request("GET", f"{path}{query}")
+    assert response.status == 200, response
+    return response.json()
 
 
 async def bodies(http_client: HttpClient, query: str = "", path: str = PAGES) -> list[str]:
@@ -121,12 +121,12 @@ async def test_invalid_selectors_cursors_and_offsets(api_fixture: ApiFixture) ->
         ("?offset=1&selector=n=1", "bad-parameter"),
         ("?state=lost", "bad-parameter"),
     ):
-        answer = await http_client.ask("GET", f"{PAGES}{query}")
-        assert (answer.status, answer.code) == (400, code), query
-    answer = await http_client.ask("GET", f"{PAGES}?subscription=none")
-    assert (answer.status, answer.code) == (404, "subscription-not-found")
-    answer = await http_client.ask("GET", "/destinations/queue/none/messages")
-    assert (answer.status, answer.code) == (404, "destination-not-found")
+        response = await http_client.request("GET", f"{PAGES}{query}")
+        assert (response.status, response.code) == (400, code), query
+    response = await http_client.request("GET", f"{PAGES}?subscription=none")
+    assert (response.status, response.code) == (404, "subscription-not-found")
+    response = await http_client.request("GET", "/destinations/queue/none/messages")
+    assert (response.status, response.code) == (404, "destination-not-found")
 
 
 @in_event_loop
@@ -182,9 +182,9 @@ async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
     assert await bodies(http_client, "?subscription=all%2Fone", path) == ["held"]
     [item] = (await page(http_client, "?subscription=all%2Fone", path))["items"]
     assert item["subscription"] == "all/one"
-    answer = await http_client.ask("GET", f"{path}/{item['id']}?subscription=all%2Fone")
-    assert answer.json()["body"]["value"] == "held"
-    assert (await http_client.ask("GET", f"{path}/{item['id']}")).code == "message-not-found"
+    response = await http_client.request("GET", f"{path}/{item['id']}?subscription=all%2Fone")
+    assert response.json()["body"]["value"] == "held"
+    assert (await http_client.request("GET", f"{path}/{item['id']}")).code == "message-not-found"
 
 
 @in_event_loop
@@ -318,12 +318,12 @@ def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
 @in_event_loop
 async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) -> None:
     [number] = send(queue(api_fixture.broker), EVIL, broker=api_fixture.broker)
-    answer = await api_fixture.http_client(local=True).ask("GET", f"{PAGES}/{number}/body")
-    assert answer.body == EVIL.encode()
-    assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-disposition"].startswith("attachment;")
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    response = await api_fixture.http_client(local=True).request("GET", f"{PAGES}/{number}/body")
+    assert response.body == EVIL.encode()
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert response.headers["content-disposition"].startswith("attachment;")
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
 
 
 @in_event_loop
@@ -353,7 +353,7 @@ async def test_large_compressed_bodies_do_not_delay_other_clients(
     threads.clear()
     path = f"{PAGES}/{item['id']}"
     assert (await page(http_client, path=path, query="?max_body_bytes=1"))["body"]["value"] == "x"
-    assert (await http_client.ask("GET", f"{path}/body")).body == text.encode()
+    assert (await http_client.request("GET", f"{path}/body")).body == text.encode()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
 
@@ -381,8 +381,8 @@ async def test_a_message_that_cannot_be_read_is_listed(
     assert "damaged" not in intact_item
     assert intact_item["body"]["value"] == "kept"
     for path in (f"{PAGES}/{numbers[0]}", f"{PAGES}/{numbers[0]}/body"):
-        answer = await http_client.ask("GET", path)
-        assert (answer.status, answer.code) == (500, "message-damaged")
+        response = await http_client.request("GET", path)
+        assert (response.status, response.code) == (500, "message-damaged")
 
 
 @in_event_loop
@@ -392,10 +392,10 @@ async def test_a_message_in_memory_has_another_id(api_fixture: ApiFixture) -> No
     http_client = api_fixture.http_client(local=True)
     [item] = (await page(http_client))["items"]
     assert (item["id"], item["durability"]) == (f"m{number}", "none")
-    assert (await http_client.ask("GET", f"{PAGES}/m{number}")).status == 200
+    assert (await http_client.request("GET", f"{PAGES}/m{number}")).status == 200
     for name in (f"{number}", f"m0{number}", "m", "x", "0", "-1", f"{'9' * 30}", "%00"):
-        answer = await http_client.ask("GET", f"{PAGES}/{name}")
-        assert (answer.status, answer.code) == (404, "message-not-found"), name
+        response = await http_client.request("GET", f"{PAGES}/{name}")
+        assert (response.status, response.code) == (404, "message-not-found"), name
 
 
 @in_event_loop
@@ -406,6 +406,6 @@ async def test_messages_require_permission_to_browse(api_fixture: ApiFixture) ->
     http_client = api_fixture.http_client()
     await http_client.login("anna")
     for path in ("", f"/{number}", f"/{number}/body"):
-        answer = await http_client.ask("GET", f"{PAGES}{path}")
-        assert (answer.status, answer.code) == (403, "forbidden")
-        assert b"secret" not in answer.body
+        response = await http_client.request("GET", f"{PAGES}{path}")
+        assert (response.status, response.code) == (403, "forbidden")
+        assert b"secret" not in response.body

@@ -45,9 +45,9 @@ def send(api_fixture: ApiFixture, queue: str, *bodies: bytes) -> None:
 
 
 async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
-    answer = await http_client.ask("GET", path)
-    assert answer.status == 200, answer
-    document: dict[str, Any] = answer.json()
+    response = await http_client.request("GET", path)
+    assert response.status == 200, response
+    document: dict[str, Any] = response.json()
     return document
 
 
@@ -120,7 +120,7 @@ async def test_listeners_are_visible_to_superusers_only(api_fixture: ApiFixture)
         overview = await get(anna, "/overview?fresh=true")
         assert overview["listeners"] == overview["alarms"] == []
     for path in ("/overview", "/history"):
-        assert (await anonymous.ask("GET", path)).status == 401
+        assert (await anonymous.request("GET", path)).status == 401
 
 
 @in_event_loop
@@ -144,12 +144,12 @@ async def test_history_of_the_broker_and_of_one_destination(api_fixture: ApiFixt
     assert (await get(anna, "/history?name_base64=am9icw"))["ready"] == history["ready"]
     # without permission the response does not depend on existence
     for name in ("secret", "nothing"):
-        answer = await anna.ask("GET", f"/history?destination={name}")
-        assert (answer.status, answer.code) == (403, "forbidden")
-    answer = await anna.ask("GET", "/history?destination=jobs&kind=topic")
-    assert (answer.status, answer.code) == (404, "destination-not-found")
+        response = await anna.request("GET", f"/history?destination={name}")
+        assert (response.status, response.code) == (403, "forbidden")
+    response = await anna.request("GET", "/history?destination=jobs&kind=topic")
+    assert (response.status, response.code) == (404, "destination-not-found")
     for query in ("minutes=0", "minutes=61", "minutes=x", "kind=file"):
-        assert (await anna.ask("GET", f"/history?{query}")).status == 400
+        assert (await anna.request("GET", f"/history?{query}")).status == 400
 
 
 def test_overview_of_a_running_broker(start: Start) -> None:

@@ -31,9 +31,9 @@ async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
 
 
 async def listed(http_client: HttpClient, path: str) -> list[dict[str, Any]]:
-    answer = await http_client.ask("GET", path)
-    assert answer.status == 200, answer
-    items: list[dict[str, Any]] = answer.json()["items"]
+    response = await http_client.request("GET", path)
+    assert response.status == 200, response
+    items: list[dict[str, Any]] = response.json()["items"]
     return items
 
 
@@ -86,11 +86,11 @@ async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFi
             assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
             path = f"/transactions/{id_of(transaction)}"
             if prepared and not allowed:
-                assert (await http_client.ask("POST", f"{path}/commit")).status == 404, case
-            answer = await http_client.ask("POST", f"{path}/rollback")
-            assert answer.status == (204 if allowed else 404), case
+                assert (await http_client.request("POST", f"{path}/commit")).status == 404, case
+            response = await http_client.request("POST", f"{path}/rollback")
+            assert response.status == (204 if allowed else 404), case
             if not allowed:
-                assert (await root.ask("POST", f"{path}/rollback")).status == 204, case
+                assert (await root.request("POST", f"{path}/rollback")).status == 204, case
 
 
 @in_event_loop
@@ -111,8 +111,8 @@ async def test_owners_and_managers_list_and_delete_a_durable_subscription(
         subscription = subscribe(api_fixture, owner)
         items = await listed(http_client, "/subscriptions")
         assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
-        answer = await http_client.ask("DELETE", "/subscriptions?destination=news&name=s")
-        assert answer.status == (204 if allowed else 403), case
+        response = await http_client.request("DELETE", "/subscriptions?destination=news&name=s")
+        assert response.status == (204 if allowed else 403), case
         assert subscription.closed is allowed, case
         api_fixture.broker.unsubscribe(subscription)
 
@@ -125,9 +125,9 @@ async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     reader, manager = await enter(api_fixture, "reader"), await enter(api_fixture, "root")
     subscription = subscribe(api_fixture)
     path = "/destinations/topic/news/messages"
-    assert (await reader.ask("GET", f"{path}?subscription=s")).status == 404
+    assert (await reader.request("GET", f"{path}?subscription=s")).status == 404
     body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
-    assert (await reader.ask("POST", f"{path}/actions", body)).status == 404
+    assert (await reader.request("POST", f"{path}/actions", body)).status == 404
     assert subscription.waiting == 1
     assert len(await listed(manager, f"{path}?subscription=s")) == 1
 
@@ -145,8 +145,8 @@ async def test_actions_on_a_private_subscription_need_the_permission_to_manage(
         for action in ("delete", "redeliver"):
             subscription = subscribe(api_fixture, "", durable=False)
             body = {"action": action, "selector": "TRUE", "subscription": "s"}
-            answer = await http_client.ask("POST", path, body)
-            assert answer.status == (200 if allowed else 403), (user, action)
+            response = await http_client.request("POST", path, body)
+            assert response.status == (200 if allowed else 403), (user, action)
             left = 0 if allowed and action == "delete" else 1
             assert subscription.waiting == left, (user, action)
             api_fixture.broker.unsubscribe(subscription)
@@ -161,9 +161,9 @@ async def test_only_the_owner_sees_a_shared_subscription_that_is_not_durable(
     subscription = subscribe(api_fixture, durable=False, shared=True)
     path = "/destinations/topic/news/messages"
     assert await listed(reader, "/subscriptions") == []
-    assert (await reader.ask("GET", f"{path}?subscription=s")).status == 404
+    assert (await reader.request("GET", f"{path}?subscription=s")).status == 404
     body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
-    assert (await reader.ask("POST", f"{path}/actions", body)).status == 404
+    assert (await reader.request("POST", f"{path}/actions", body)).status == 404
     assert subscription.waiting == 1
     [item] = await listed(owner, "/subscriptions")
     assert item["owner"] == "owner"
@@ -177,7 +177,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     queue = api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name), owner=object())
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     reply = {"body": "reply"}
-    assert (await user.ask("POST", f"{path}/messages", reply)).status == 201
+    assert (await user.request("POST", f"{path}/messages", reply)).status == 201
     assert await listed(user, "/destinations") == []
     for method, subpath, body in (
         ("GET", "", None),
@@ -187,13 +187,13 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
         ("POST", "/messages/actions", {"action": "delete", "selector": "TRUE"}),
         ("DELETE", "", None),
     ):
-        assert (await user.ask(method, path + subpath, body)).status == 404, (method, subpath)
+        assert (await user.request(method, path + subpath, body)).status == 404, (method, subpath)
     history = "/history?kind=queue&destination=temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
-    assert (await user.ask("GET", history)).status == 404
+    assert (await user.request("GET", history)).status == 404
     assert queue.waiting == 1
     assert [item["name"] for item in await listed(root, "/destinations")] == [name]
     assert len(await listed(root, f"{path}/messages")) == 1
-    assert (await root.ask("DELETE", path)).status == 204
+    assert (await root.request("DELETE", path)).status == 204
 
 
 @in_event_loop
@@ -202,6 +202,6 @@ async def test_a_permanent_destination_cannot_have_a_temporary_name(
 ) -> None:
     root = await enter(api_fixture, "root")
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
-    assert (await root.ask("PUT", path, {})).status == 400
-    assert (await root.ask("POST", f"{path}/messages", {"body": "x"})).status == 404
+    assert (await root.request("PUT", path, {})).status == 400
+    assert (await root.request("POST", f"{path}/messages", {"body": "x"})).status == 404
     assert not api_fixture.broker.destinations

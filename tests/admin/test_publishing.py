@@ -46,10 +46,10 @@ async def test_every_field(api_fixture: ApiFixture) -> None:
             "whole": {"type": "float", "value": 2},
         },
     }
-    answer = await api_fixture.http_client(local=True).ask("POST", POST, body)
-    assert answer.status == 201
+    response = await api_fixture.http_client(local=True).request("POST", POST, body)
+    assert response.status == 201
     published_message = message(api_fixture)
-    assert answer.json() == {"id": str(published_message.sequence)}
+    assert response.json() == {"id": str(published_message.sequence)}
     wall = api_fixture.clock.wall
     assert (published_message.body, published_message.kind) == ("hello é".encode(), BodyKind.TEXT)
     assert (
@@ -93,7 +93,7 @@ async def test_every_field(api_fixture: ApiFixture) -> None:
 )
 @in_event_loop
 async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, content: bytes) -> None:
-    assert (await api_fixture.http_client(local=True).ask("POST", POST, body)).status == 201
+    assert (await api_fixture.http_client(local=True).request("POST", POST, body)).status == 201
     published_message = message(api_fixture)
     assert (published_message.kind, published_message.body) == (kind, content)
 
@@ -127,8 +127,8 @@ async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, conten
 )
 @in_event_loop
 async def test_invalid_messages(api_fixture: ApiFixture, body: Any) -> None:
-    answer = await api_fixture.http_client(local=True).ask("POST", POST, body)
-    assert answer.status == 400, answer
+    response = await api_fixture.http_client(local=True).request("POST", POST, body)
+    assert response.status == 400, response
     assert not api_fixture.broker.destinations
 
 
@@ -136,38 +136,44 @@ async def test_invalid_messages(api_fixture: ApiFixture, body: Any) -> None:
 async def test_limits(api_fixture: ApiFixture) -> None:
     object.__setattr__(api_fixture.context, "limits", ApiLimits(publish=10, name=5))
     http_client = api_fixture.http_client(local=True)
-    answer = await http_client.ask("POST", POST, {"body": "x" * 11})
-    assert (answer.status, answer.code) == (413, "too-large")
+    response = await http_client.request("POST", POST, {"body": "x" * 11})
+    assert (response.status, response.code) == (413, "too-large")
     for name in ("sixsix", "~?name_base64=eHh4eHh4", "~?name_base64="):
         path, _, query = name.partition("?")
-        answer = await http_client.ask("POST", f"/destinations/queue/{path}/messages?{query}", {})
-        assert (answer.status, answer.code) == (400, "bad-name")
-        answer = await http_client.ask("PUT", f"/destinations/queue/{name}", {})
-        assert (answer.status, answer.code) == (400, "bad-name")
-    answer = await http_client.ask("POST", POST, {"reply_to": {"kind": "queue", "name": "sixsix"}})
-    assert (answer.status, answer.code) == (400, "bad-body")
+        response = await http_client.request(
+            "POST", f"/destinations/queue/{path}/messages?{query}", {}
+        )
+        assert (response.status, response.code) == (400, "bad-name")
+        response = await http_client.request("PUT", f"/destinations/queue/{name}", {})
+        assert (response.status, response.code) == (400, "bad-name")
+    response = await http_client.request(
+        "POST", POST, {"reply_to": {"kind": "queue", "name": "sixsix"}}
+    )
+    assert (response.status, response.code) == (400, "bad-body")
     queue(api_fixture.broker, max_messages=1)
-    assert (await http_client.ask("POST", POST, {})).status == 201
-    answer = await http_client.ask("POST", POST, {})
-    assert (answer.status, answer.code) == (409, "limit-exceeded")
+    assert (await http_client.request("POST", POST, {})).status == 201
+    response = await http_client.request("POST", POST, {})
+    assert (response.status, response.code) == (409, "limit-exceeded")
 
 
 @in_event_loop
 async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
-    answer = await http_client.ask(
+    response = await http_client.request(
         "POST", "/destinations/queue/temporary_destination:%2F%2Fqueue%2Fx/messages", {}
     )
-    assert (answer.status, answer.code) == (404, "destination-not-found")
+    assert (response.status, response.code) == (404, "destination-not-found")
     api_fixture.broker.core.settings = EngineSettings(auto_create_queues=False)
-    answer = await http_client.ask("POST", POST, {})
-    assert (answer.status, answer.code) == (404, "destination-not-found")
+    response = await http_client.request("POST", POST, {})
+    assert (response.status, response.code) == (404, "destination-not-found")
 
 
 @in_event_loop
 async def test_a_message_without_durability_is_answered_at_once(api_fixture: ApiFixture) -> None:
-    answer = await api_fixture.http_client(local=True).ask("POST", POST, {"durability": "none"})
-    assert answer.json()["id"].startswith("m")
+    response = await api_fixture.http_client(local=True).request(
+        "POST", POST, {"durability": "none"}
+    )
+    assert response.json()["id"].startswith("m")
     assert api_fixture.broker.journal.stats().live == 0
 
 
@@ -179,8 +185,8 @@ async def test_publishing_requires_permission_to_produce(api_fixture: ApiFixture
     anna, bert = api_fixture.http_client(), api_fixture.http_client()
     await anna.login("anna")
     await bert.login("bert")
-    assert (await anna.ask("POST", POST, {"body": "x"})).status == 403
-    assert (await bert.ask("POST", POST, {"body": "x"})).status == 201
+    assert (await anna.request("POST", POST, {"body": "x"})).status == 403
+    assert (await bert.request("POST", POST, {"body": "x"})).status == 201
     assert waiting(api_fixture.broker) == ["x"]
 
 
@@ -198,7 +204,7 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     send(broker.destinations.queue("graveyard"), "by hand", broker=broker)
     api_fixture.clock.advance(250)
     http_client = api_fixture.http_client(local=True)
-    listing = (await http_client.ask("GET", "/dead-letters")).json()
+    listing = (await http_client.request("GET", "/dead-letters")).json()
     assert [(item["name"], item["ready"]) for item in listing["items"]] == [
         ("empty.dlq", 0),
         ("graveyard", 5),
@@ -208,8 +214,8 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     assert (graveyard["sources"], graveyard["scanned"]) == (["a", "b"], 5)
     assert graveyard["oldest_ms"] == 250
     read(broker, broker.destinations.queue("graveyard"), 2)
-    answer = await http_client.ask("GET", "/dead-letters?sort=ready&order=desc&limit=1")
-    [graveyard] = answer.json()["items"]
+    response = await http_client.request("GET", "/dead-letters?sort=ready&order=desc&limit=1")
+    [graveyard] = response.json()["items"]
     assert (graveyard["ready"], sum(graveyard["reasons"].values())) == (3, 3)
 
 
@@ -221,7 +227,7 @@ async def test_destinations_without_dead_letters_are_no_sources(api_fixture: Api
         queue(broker, f"{name}.dlq")
     queue(broker, "off", dead_letter_queue="graveyard")
     queue(broker, "graveyard")
-    listing = (await api_fixture.http_client(local=True).ask("GET", "/dead-letters")).json()
+    listing = (await api_fixture.http_client(local=True).request("GET", "/dead-letters")).json()
     assert {item["name"]: item["sources"] for item in listing["items"]} == {
         "graveyard": [],
         "jobs.dlq": ["jobs"],
@@ -241,7 +247,7 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
     api_fixture.add("anna", "mine: browse", "shared.dlq: browse", "news*: browse")
     http_client = api_fixture.http_client()
     await http_client.login("anna")
-    listing = (await http_client.ask("GET", "/dead-letters")).json()
+    listing = (await http_client.request("GET", "/dead-letters")).json()
     assert [(item["name"], item["sources"]) for item in listing["items"]] == [
         ("shared.dlq", ["mine"])
     ]
@@ -251,12 +257,12 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
 async def test_a_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.LOW))
-    answer = await http_client.ask("POST", POST, {"body": "x"})
-    assert (answer.status, answer.code) == (507, "low-disk-space")
-    answer = await http_client.ask("POST", POST, {"body": "x", "durability": "none"})
-    assert answer.status == 201
+    response = await http_client.request("POST", POST, {"body": "x"})
+    assert (response.status, response.code) == (507, "low-disk-space")
+    response = await http_client.request("POST", POST, {"body": "x", "durability": "none"})
+    assert response.status == 201
     # consumers free space, and a load balancer must not keep them away
-    assert (await http_client.ask("GET", "/health/ready")).status == 200
+    assert (await http_client.request("GET", "/health/ready")).status == 200
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.ENOUGH))
-    answer = await http_client.ask("POST", POST, {"body": "x"})
-    assert answer.status == 201
+    response = await http_client.request("POST", POST, {"body": "x"})
+    assert response.status == 201

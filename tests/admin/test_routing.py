@@ -65,9 +65,9 @@ class Rest(msgspec.Struct, frozen=True):
 def operation(
     method: str, path: str, parameters: type[msgspec.Struct] = NoParameters, **more: Any
 ) -> ApiOperation[Any, Any]:
-    permission, answer = more.pop("needs", Need.USER), more.pop("answer", NoneType)
+    permission, response = more.pop("needs", Need.USER), more.pop("response", NoneType)
     return ApiOperation(
-        "doIt", method, path, permission, f"{method} {path}", parameters, answer, **more
+        "doIt", method, path, permission, f"{method} {path}", parameters, response, **more
     )
 
 
@@ -80,14 +80,14 @@ def endpoint(
 TABLE = RouteTable(
     [
         endpoint("GET", "/things"),
-        endpoint("POST", "/things", NewThing, answer=Body, status=201),
+        endpoint("POST", "/things", NewThing, response=Body, status=201),
         endpoint("GET", "/things/all", Query),
         endpoint("GET", "/things/{name}", Thing, needs=Need.NOTHING),
         endpoint("DELETE", "/things/{name}", Thing, status=204),
         endpoint(
-            "GET", "/{kind}/{name}/parts/{part}", Part, needs=Operation.BROWSE, answer=list[Body]
+            "GET", "/{kind}/{name}/parts/{part}", Part, needs=Operation.BROWSE, response=list[Body]
         ),
-        endpoint("PUT", "/things/{name}", Thing, answer=Body, other_statuses=(201,)),
+        endpoint("PUT", "/things/{name}", Thing, response=Body, other_statuses=(201,)),
         endpoint("GET", "/files/{*rest}", Rest, prefix=""),
         endpoint("GET", "/", prefix=""),
     ]
@@ -276,8 +276,8 @@ async def test_operations_and_components_have_readable_names(api_fixture: ApiFix
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)
-        answer = await api_fixture.http_client().ask("GET", "/openapi.json")
-        paths = answer.json()["paths"]
+        response = await api_fixture.http_client().request("GET", "/openapi.json")
+        paths = response.json()["paths"]
         for declared in (endpoint.operation for endpoint in api_fixture.endpoints):
             if declared.prefix:
                 operation = paths[declared.path][declared.method.lower()]

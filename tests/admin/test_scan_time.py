@@ -81,9 +81,9 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     api_fixture.scan_time.limit = 10
     api_fixture.scan_time.asked.clear()
     async with asyncio.timeout(30):
-        answer = await http_client.ask(scan.method, scan.path, scan.body)
-    assert answer.status == 200, answer
-    document = answer.json()
+        response = await http_client.request(scan.method, scan.path, scan.body)
+    assert response.status == 200, response
+    document = response.json()
     if "items" in document and "scanned" in document:
         assert len(document["items"]) == (1 if name == "skip" else MESSAGES)
     elif "done" in document:
@@ -159,8 +159,8 @@ async def test_a_selector_beyond_the_limits_is_rejected(api_fixture: ApiFixture)
     queue(api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
     for text in ("a=1%20OR%20" * 171 + "a", "a=%27" + "x" * 8192 + "%27"):
-        answer = await http_client.ask("GET", f"{MESSAGE_PATH}?selector={text}")
-        assert (answer.status, answer.code) == (400, "bad-selector")
+        response = await http_client.request("GET", f"{MESSAGE_PATH}?selector={text}")
+        assert (response.status, response.code) == (400, "bad-selector")
     body = {"action": "delete", "selector": " OR ".join(["a = 1"] * 171)}
-    answer = await http_client.ask("POST", f"{MESSAGE_PATH}/actions", body)
-    assert (answer.status, answer.code) == (400, "bad-selector")
+    response = await http_client.request("POST", f"{MESSAGE_PATH}/actions", body)
+    assert (response.status, response.code) == (400, "bad-selector")

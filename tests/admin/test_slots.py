@@ -15,8 +15,8 @@ from tests.support.polling import wait_until
 
 def put(client: Client, name: str, position: int, **more: int) -> tuple[int, dict[str, object]]:
     body = json.dumps({"position": position, **more}).encode()
-    answer = client.ask("PUT", f"/journal/slots/{name}", body)
-    return answer.status, answer.json()
+    response = client.request("PUT", f"/journal/slots/{name}", body)
+    return response.status, response.json()
 
 
 def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
@@ -42,10 +42,10 @@ def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
             None,
         )
         assert second.get("/journal/slots?limit=1").json()["next_cursor"] == "1"
-        assert first.ask("DELETE", "/journal/slots/b").status == 204
+        assert first.request("DELETE", "/journal/slots/b").status == 204
         for method in ("GET", "DELETE"):
-            answer = second.ask(method, "/journal/slots/b")
-            assert (answer.status, answer.code) == (404, "slot-not-found")
+            response = second.request(method, "/journal/slots/b")
+            assert (response.status, response.code) == (404, "slot-not-found")
 
 
 def test_one_holder_at_a_time_has_a_slot(start: Start) -> None:
@@ -53,8 +53,8 @@ def test_one_holder_at_a_time_has_a_slot(start: Start) -> None:
 
         def claim(holder: str, lease_ms: int) -> tuple[int, dict[str, object]]:
             body = {"position": 9, "holder": holder, "lease_ms": lease_ms}
-            answer = client.ask("PUT", "/journal/slots/w", json.dumps(body).encode())
-            return answer.status, answer.json()
+            response = client.request("PUT", "/journal/slots/w", json.dumps(body).encode())
+            return response.status, response.json()
 
         status, slot = claim("first", 60_000)
         assert (status, slot["holder"], slot["position"]) == (200, "first", 9)
@@ -86,8 +86,8 @@ NO_SLOTS = (
 def test_invalid_slots(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for name, body, code in NO_SLOTS:
-            answer = client.ask("PUT", f"/journal/slots/{name}", body)
-            assert (answer.status, answer.code) == (400, code), (name, body[:20])
+            response = client.request("PUT", f"/journal/slots/{name}", body)
+            assert (response.status, response.code) == (400, code), (name, body[:20])
         assert client.get("/journal/slots").json()["items"] == []
 
 
@@ -125,7 +125,7 @@ def test_a_slot_retains_segments_until_it_is_dropped_or_lost(start: Start) -> No
                 consumer.receive(10).ack()
         fill(broker, 200, queue="more")
         assert client.journal()["earliest_sequence"] == oldest
-        assert client.ask("DELETE", "/journal/slots/keeps").status == 204
+        assert client.request("DELETE", "/journal/slots/keeps").status == 204
         put(client, "small", 0, limit_bytes=1)
         fill(broker, 200, queue="more")
         wait_until(

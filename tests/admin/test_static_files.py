@@ -22,7 +22,7 @@ from sluicemq.admin.static_files import (
     load_static_files,
 )
 from tests.server.conftest import Start
-from tests.support.http import HTTP, Answer
+from tests.support.http import HTTP, Response
 
 
 @contextmanager
@@ -34,16 +34,16 @@ def connected(port: int) -> Iterator[http.client.HTTPConnection]:
         connection.close()
 
 
-def ask(
+def get(
     connection: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str
-) -> Answer:
+) -> Response:
     connection.putrequest(method, path, skip_accept_encoding=True)
     for name, value in headers.items():
         connection.putheader(name.replace("_", "-"), value)
     connection.endheaders()
-    answer = connection.getresponse()
-    received_headers = {name.lower(): value for name, value in answer.getheaders()}
-    return Answer(answer.status, received_headers, answer.read())
+    response = connection.getresponse()
+    received_headers = {name.lower(): value for name, value in response.getheaders()}
+    return Response(response.status, received_headers, response.read())
 
 
 @pytest.fixture
@@ -94,20 +94,20 @@ class Elements(HTMLParser):
 def test_the_root_redirects_to_the_console(port: int) -> None:
     with connected(port) as connection:
         for path in ("/", "/console"):
-            answer = ask(connection, path)
-            assert (answer.status, answer.headers["location"]) == (307, "console/")
-        assert ask(connection, "/console/").status == 200
+            response = get(connection, path)
+            assert (response.status, response.headers["location"]) == (307, "console/")
+        assert get(connection, "/console/").status == 200
 
 
 def test_the_page_has_no_inline_scripts_or_styles(port: int) -> None:
     with connected(port) as connection:
-        answer = ask(connection, "/console/")
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert answer.headers["cache-control"] == "no-cache"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["content-security-policy"] == POLICY
+        response = get(connection, "/console/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["content-security-policy"] == POLICY
     assert "unsafe" not in POLICY
-    elements = Elements(answer.body.decode())
+    elements = Elements(response.body.decode())
     assert not elements.texts.keys() & {"script", "style"}
     for tag, attributes in elements.tags:
         assert tag != "base"
@@ -123,12 +123,12 @@ def test_versioned_files_are_immutable(port: int) -> None:
     static_files = load_static_files()
     with connected(port) as connection:
         for name in ("app.js", "pages/overview.js", "tokens.css", "icon.svg"):
-            answer = ask(connection, f"/console/{static_files.version}/{name}")
-            assert answer.status == 200
-            assert answer.body == static_files.files[name].content
-            assert "immutable" in answer.headers["cache-control"]
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            assert answer.headers["content-type"].partition(";")[0] in (
+            response = get(connection, f"/console/{static_files.version}/{name}")
+            assert response.status == 200
+            assert response.body == static_files.files[name].content
+            assert "immutable" in response.headers["cache-control"]
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert response.headers["content-type"].partition(";")[0] in (
                 "text/javascript",
                 "text/css",
                 "image/svg+xml",
@@ -137,10 +137,10 @@ def test_versioned_files_are_immutable(port: int) -> None:
 
 def test_a_cached_file_is_not_sent_again(port: int) -> None:
     with connected(port) as connection:
-        first = ask(connection, "/console/")
-        cached = ask(connection, "/console/", If_None_Match=first.headers["etag"])
+        first = get(connection, "/console/")
+        cached = get(connection, "/console/", If_None_Match=first.headers["etag"])
         assert (cached.status, cached.body) == (304, b"")
-        changed = ask(connection, "/console/", If_None_Match='"other"')
+        changed = get(connection, "/console/", If_None_Match='"other"')
         assert changed.body == first.body
 
 
@@ -148,17 +148,17 @@ def test_files_are_compressed_for_clients_with_gzip(port: int) -> None:
     static_files = load_static_files()
     path = f"/console/{static_files.version}/app.js"
     with connected(port) as connection:
-        answer = ask(connection, path, Accept_Encoding="br, gzip")
-        assert answer.headers["content-encoding"] == "gzip"
-        assert answer.headers["vary"] == "Accept-Encoding"
-        assert gzip.decompress(answer.body) == static_files.files["app.js"].content
-        head = ask(connection, path, "HEAD", Accept_Encoding="gzip")
+        response = get(connection, path, Accept_Encoding="br, gzip")
+        assert response.headers["content-encoding"] == "gzip"
+        assert response.headers["vary"] == "Accept-Encoding"
+        assert gzip.decompress(response.body) == static_files.files["app.js"].content
+        head = get(connection, path, "HEAD", Accept_Encoding="gzip")
         assert (head.status, head.body) == (200, b"")
         for refusal in ("gzip;q=0", "br, gzip; q=0.0", "GZIP;Q=0.000, br"):
-            answer = ask(connection, path, Accept_Encoding=refusal)
-            assert "content-encoding" not in answer.headers, refusal
-        answer = ask(connection, path, Accept_Encoding="gzip;q=0.5, br")
-        assert answer.headers["content-encoding"] == "gzip"
+            response = get(connection, path, Accept_Encoding=refusal)
+            assert "content-encoding" not in response.headers, refusal
+        response = get(connection, path, Accept_Encoding="gzip;q=0.5, br")
+        assert response.headers["content-encoding"] == "gzip"
 
 
 def test_unknown_paths_are_not_found(port: int) -> None:
@@ -181,16 +181,16 @@ def test_unknown_paths_are_not_found(port: int) -> None:
     )
     with connected(port) as connection:
         for path in paths:
-            answer = ask(connection, path)
-            assert (answer.status, answer.code) == (404, "not-found"), path
-        assert ask(connection, "/console/", "POST").status == 405
+            response = get(connection, path)
+            assert (response.status, response.code) == (404, "not-found"), path
+        assert get(connection, "/console/", "POST").status == 405
 
 
 def test_the_page_requires_no_login(start: Start) -> None:
     broker = start(HTTP, environment={"SLUICEMQ_AUTH__REQUIRED": "always"})
     with connected(broker.port("http")) as connection:
-        assert ask(connection, "/console/").status == 200
-        assert ask(connection, "/api/v1/status").status == 401
+        assert get(connection, "/console/").status == 200
+        assert get(connection, "/api/v1/status").status == 401
 
 
 def test_every_file_has_a_media_type_and_is_used() -> None:

@@ -19,9 +19,9 @@ from tests.support.http import HTTP, TIMEOUT, Client
 
 
 async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
-    answer = await http_client.ask("GET", f"/subscriptions?{query}")
-    assert answer.status == 200, answer
-    items: list[dict[str, Any]] = answer.json()["items"]
+    response = await http_client.request("GET", f"/subscriptions?{query}")
+    assert response.status == 200, response
+    items: list[dict[str, Any]] = response.json()["items"]
     return items
 
 
@@ -95,13 +95,13 @@ async def test_deletion_requires_the_same_permissions_as_a_purge(api_fixture: Ap
     await anna.login("anna")
     assert [item["destination"] for item in await listed(anna)] == ["news", "other"]
     for topic in ("other", "secret", "nothing"):
-        answer = await anna.ask("DELETE", f"/subscriptions?destination={topic}&name=s")
-        assert (answer.status, answer.code) == (403, "forbidden")
-    assert (await anna.ask("DELETE", "/subscriptions?destination=news&name=s")).status == 204
-    answer = await anna.ask("DELETE", "/subscriptions?destination=news&name=s")
-    assert (answer.status, answer.code) == (404, "subscription-not-found")
-    answer = await anna.ask("DELETE", "/subscriptions?destination=news")
-    assert (answer.status, answer.code) == (400, "bad-parameter")
+        response = await anna.request("DELETE", f"/subscriptions?destination={topic}&name=s")
+        assert (response.status, response.code) == (403, "forbidden")
+    assert (await anna.request("DELETE", "/subscriptions?destination=news&name=s")).status == 204
+    response = await anna.request("DELETE", "/subscriptions?destination=news&name=s")
+    assert (response.status, response.code) == (404, "subscription-not-found")
+    response = await anna.request("DELETE", "/subscriptions?destination=news")
+    assert (response.status, response.code) == (400, "bad-parameter")
     changes = [line for line in api_fixture.audit_lines() if line.startswith("change: anna DELETE")]
     assert changes[-3] == "change: anna DELETE /api/v1/subscriptions s of news done"
     assert changes[-2].endswith("s of news 404")
@@ -113,10 +113,10 @@ async def test_a_subscription_in_use_is_deleted_only_if_forced(api_fixture: ApiF
     attach(api_fixture, subscription)
     http_client = api_fixture.http_client()
     path = "/subscriptions?destination=news&name=s"
-    answer = await http_client.ask("DELETE", path)
-    assert (answer.status, answer.code) == (409, "subscription-in-use")
+    response = await http_client.request("DELETE", path)
+    assert (response.status, response.code) == (409, "subscription-in-use")
     assert not subscription.closed
-    assert (await http_client.ask("DELETE", f"{path}&force=true")).status == 204
+    assert (await http_client.request("DELETE", f"{path}&force=true")).status == 204
     assert subscription.closed
 
 
@@ -137,7 +137,7 @@ def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: St
         [item] = client.get("/subscriptions?durable=true").json()["items"]
         assert (item["client_id"], item["display_name"], item["ready"]) == ("reporter", "daily", 1)
         path = f"/subscriptions?destination=news&name={item['name'].replace('%', '%25')}"
-        assert client.ask("DELETE", path).status == 204
+        assert client.request("DELETE", path).status == 204
     restarted(broker)
     with Client(broker.port("http")) as client:
         assert client.get("/subscriptions").json()["items"] == []
@@ -164,8 +164,8 @@ def test_a_forced_deletion_closes_the_consumer(start: Start) -> None:
         java.session().consumer(Topic("news"), name="daily", durable=True)
         [item] = client.get("/subscriptions").json()["items"]
         path = f"/subscriptions?destination=news&name={item['name']}"
-        assert client.ask("DELETE", path).status == 409
-        assert client.ask("DELETE", f"{path}&force=true").status == 204
+        assert client.request("DELETE", path).status == 409
+        assert client.request("DELETE", f"{path}&force=true").status == 204
         assert client.get("/consumers").json()["items"] == []
         # the connection stays open and can be used
         java.session().producer("q").send("still here")

@@ -35,9 +35,9 @@ def begin(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
 
 
 async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
-    answer = await http_client.ask("GET", f"/transactions?{query}")
-    assert answer.status == 200, answer
-    items: list[dict[str, Any]] = answer.json()["items"]
+    response = await http_client.request("GET", f"/transactions?{query}")
+    assert response.status == 200, response
+    items: list[dict[str, Any]] = response.json()["items"]
     return items
 
 
@@ -77,14 +77,14 @@ async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixtu
     transaction.on_end = outcomes.append
     http_client = api_fixture.http_client()
     [item] = await listed(http_client)
-    answer = await http_client.ask("POST", f"/transactions/{item['id']}/commit")
-    assert (answer.status, answer.code) == (409, "transaction-open")
-    assert (await http_client.ask("POST", f"/transactions/{item['id']}/rollback")).status == 204
+    response = await http_client.request("POST", f"/transactions/{item['id']}/commit")
+    assert (response.status, response.code) == (409, "transaction-open")
+    assert (await http_client.request("POST", f"/transactions/{item['id']}/rollback")).status == 204
     assert outcomes == [False]
     assert await listed(http_client) == []
     for action in ("commit", "rollback"):
-        answer = await http_client.ask("POST", f"/transactions/{item['id']}/{action}")
-        assert (answer.status, answer.code) == (404, "transaction-not-found")
+        response = await http_client.request("POST", f"/transactions/{item['id']}/{action}")
+        assert (response.status, response.code) == (404, "transaction-not-found")
 
 
 @in_event_loop
@@ -102,7 +102,7 @@ async def test_the_id_of_a_prepared_transaction_stays_during_its_commit(
     [item] = await listed(http_client)
     transactions.commit(prepared)
     assert prepared.state is TransactionState.COMMITTING
-    assert (await http_client.ask("POST", f"/transactions/{item['id']}/commit")).status == 204
+    assert (await http_client.request("POST", f"/transactions/{item['id']}/commit")).status == 204
     assert await listed(http_client) == []
 
 
@@ -118,8 +118,8 @@ async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
         "branch_qualifier": "",
     }
     for name in ("p", "1", f"o{prepared.number}", "%2F", "p99999999999999999999", "..."):
-        answer = await http_client.ask("POST", f"/transactions/{name}/rollback")
-        assert (answer.status, answer.code) == (404, "transaction-not-found"), name
+        response = await http_client.request("POST", f"/transactions/{name}/rollback")
+        assert (response.status, response.code) == (404, "transaction-not-found"), name
     assert len(api_fixture.broker.transactions.prepared) == 1
 
 
@@ -135,10 +135,10 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
     name = id_of(transaction)
     assert await listed(anna) == []
     for verdict in ("commit", "rollback"):
-        answer = await anna.ask("POST", f"/transactions/{name}/{verdict}")
-        assert (answer.status, answer.code) == (404, "transaction-not-found"), verdict
+        response = await anna.request("POST", f"/transactions/{name}/{verdict}")
+        assert (response.status, response.code) == (404, "transaction-not-found"), verdict
     assert api_fixture.broker.transactions.prepared
-    assert (await root.ask("POST", f"/transactions/{name}/commit")).status == 204
+    assert (await root.request("POST", f"/transactions/{name}/commit")).status == 204
     done = api_fixture.audit_lines()[-1]
     assert done.startswith(
         f"change: root POST /api/v1/transactions/{name}/commit 1 sent, 0 acknowledged"
@@ -178,8 +178,8 @@ def test_an_administrator_ends_prepared_transactions(start: Start, restart: bool
         # ids survive a restart, so that an administrator ends the right transaction
         assert [item["id"] for item in items] == [item["id"] for item in before]
         by_branch = {item["xid"]["branch_qualifier"]: item["id"] for item in items}
-        assert client.ask("POST", f"/transactions/{by_branch['00']}/commit").status == 204
-        assert client.ask("POST", f"/transactions/{by_branch['01']}/rollback").status == 204
+        assert client.request("POST", f"/transactions/{by_branch['00']}/commit").status == 204
+        assert client.request("POST", f"/transactions/{by_branch['01']}/rollback").status == 204
         assert client.get("/transactions").json()["items"] == []
     broker.kill()
     broker.start()

@@ -25,39 +25,41 @@ async def root(api_fixture: ApiFixture) -> HttpClient:
 async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     fields = {"password": "some password", "roles": []}
-    assert (await admin.ask("PUT", "/users/anna?expect=existing", fields)).code == "user-not-found"
-    answer = await admin.ask("PUT", "/users/anna?expect=new", fields)
-    assert answer.status == 201
-    view = answer.json()
+    assert (
+        await admin.request("PUT", "/users/anna?expect=existing", fields)
+    ).code == "user-not-found"
+    response = await admin.request("PUT", "/users/anna?expect=new", fields)
+    assert response.status == 201
+    view = response.json()
     assert (view["name"], view["has_password"], view["allow_digest"]) == ("anna", True, False)
-    assert (await admin.ask("PUT", "/users/anna?expect=new", fields)).code == "user-exists"
+    assert (await admin.request("PUT", "/users/anna?expect=new", fields)).code == "user-exists"
     permission = {"pattern": "jobs.*", "operations": ["consume", "produce", "consume"]}
-    granted = await admin.ask("PUT", "/users/anna/permissions", permission)
+    granted = await admin.request("PUT", "/users/anna/permissions", permission)
     assert granted.json()["permissions"] == [
         {"pattern": "jobs.*", "operations": ["produce", "consume"], "ignore_case": False}
     ]
     anna = api_fixture.http_client()
     assert (await anna.login("anna", "some password")).json()["permissions"]
     # omitted fields are unchanged
-    altered = await admin.ask("PUT", "/users/anna", {"superuser": True})
+    altered = await admin.request("PUT", "/users/anna", {"superuser": True})
     assert (altered.status, altered.json()["superuser"]) == (200, True)
-    assert (await anna.ask("GET", "/audit")).status == 200
-    await admin.ask("PUT", "/users/anna", {"superuser": False, "allow_digest": False})
-    rejection = await admin.ask("PUT", "/users/anna", {"allow_digest": True})
+    assert (await anna.request("GET", "/audit")).status == 200
+    await admin.request("PUT", "/users/anna", {"superuser": False, "allow_digest": False})
+    rejection = await admin.request("PUT", "/users/anna", {"allow_digest": True})
     assert (rejection.status, rejection.code) == (409, "rejected")
     digest = {"password": "another password", "allow_digest": True}
-    assert (await admin.ask("PUT", "/users/anna", digest)).json()["allow_digest"] is True
-    changed_view = await admin.ask("PUT", "/users/anna", {"password": None})
+    assert (await admin.request("PUT", "/users/anna", digest)).json()["allow_digest"] is True
+    changed_view = await admin.request("PUT", "/users/anna", {"password": None})
     assert (changed_view.json()["has_password"], changed_view.json()["allow_digest"]) == (
         False,
         False,
     )
-    assert (await admin.ask("DELETE", "/users/anna/permissions?pattern=jobs.*")).status == 204
-    assert (await admin.ask("GET", "/users/anna")).json()["permissions"] == []
-    assert (await admin.ask("DELETE", "/users/anna")).status == 204
+    assert (await admin.request("DELETE", "/users/anna/permissions?pattern=jobs.*")).status == 204
+    assert (await admin.request("GET", "/users/anna")).json()["permissions"] == []
+    assert (await admin.request("DELETE", "/users/anna")).status == 204
     for method in ("GET", "DELETE"):
-        assert (await admin.ask(method, "/users/anna")).code == "user-not-found"
-    page = (await admin.ask("GET", "/users?filter=o")).json()
+        assert (await admin.request(method, "/users/anna")).code == "user-not-found"
+    page = (await admin.request("GET", "/users?filter=o")).json()
     assert ([item["name"] for item in page["items"]], page["total"]) == (["root"], 1)
     audit_lines = api_fixture.audit_lines()
     assert "change: root PUT /api/v1/users/anna done" in audit_lines
@@ -70,61 +72,61 @@ async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
 async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for method, body in (("DELETE", None), ("PUT", {"superuser": False})):
-        answer = await admin.ask(method, "/users/root", body)
-        assert (answer.status, answer.code) == (403, "forbidden")
+        response = await admin.request(method, "/users/root", body)
+        assert (response.status, response.code) == (403, "forbidden")
     api_fixture.add("anna")
-    assert (await admin.ask("DELETE", "/users/root")).status == 403
-    assert (await admin.ask("DELETE", "/users/root?force=true")).status == 204
-    assert (await admin.ask("GET", "/users")).status == 401
+    assert (await admin.request("DELETE", "/users/root")).status == 403
+    assert (await admin.request("DELETE", "/users/root?force=true")).status == 204
+    assert (await admin.request("GET", "/users")).status == 401
 
 
 @in_event_loop
 async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
-    answer = await admin.ask("POST", "/users/root/tokens", {"label": "for a script"})
-    assert answer.status == 201
-    token = answer.json()
+    response = await admin.request("POST", "/users/root/tokens", {"label": "for a script"})
+    assert response.status == 201
+    token = response.json()
     script = api_fixture.http_client()
     script.headers["Authorization"] = f"Bearer {token['token']}"
-    view = await script.ask("GET", "/users/root")
+    view = await script.request("GET", "/users/root")
     assert [item["id"] for item in view.json()["tokens"]] == [token["id"]]
     assert token["token"].encode() not in view.body
     expires = int(api_fixture.now * 1000) + 5001
-    timed = (await admin.ask("POST", "/users/root/tokens", {"expires": expires})).json()
-    items = (await admin.ask("GET", "/users/root")).json()["tokens"]
+    timed = (await admin.request("POST", "/users/root/tokens", {"expires": expires})).json()
+    items = (await admin.request("GET", "/users/root")).json()["tokens"]
     [item] = [item for item in items if item["id"] == timed["id"]]
     assert item["created"] == api_fixture.now * 1000
     assert item["expires"] == timed["expires"] == (api_fixture.now + 6) * 1000
-    rejection = await admin.ask("POST", "/users/root/tokens", {"expires": 5})
+    rejection = await admin.request("POST", "/users/root/tokens", {"expires": 5})
     assert (rejection.status, rejection.code) == (409, "rejected")
-    assert (await admin.ask("DELETE", "/users/root/tokens/none")).code == "token-not-found"
-    assert (await admin.ask("DELETE", f"/users/root/tokens/{token['id']}")).status == 204
-    assert (await script.ask("GET", "/status")).status == 401
+    assert (await admin.request("DELETE", "/users/root/tokens/none")).code == "token-not-found"
+    assert (await admin.request("DELETE", f"/users/root/tokens/{token['id']}")).status == 204
+    assert (await script.request("GET", "/status")).status == 401
 
 
 @in_event_loop
 async def test_roles(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     api_fixture.add("anna")
-    assert (await admin.ask("PUT", "/roles/readers?expect=existing")).code == "role-not-found"
-    assert (await admin.ask("PUT", "/roles/readers?expect=new")).status == 201
-    assert (await admin.ask("PUT", "/roles/readers")).status == 200
-    assert (await admin.ask("PUT", "/roles/readers?expect=new")).code == "role-exists"
+    assert (await admin.request("PUT", "/roles/readers?expect=existing")).code == "role-not-found"
+    assert (await admin.request("PUT", "/roles/readers?expect=new")).status == 201
+    assert (await admin.request("PUT", "/roles/readers")).status == 200
+    assert (await admin.request("PUT", "/roles/readers?expect=new")).code == "role-exists"
     permission = {"pattern": "*", "operations": ["browse"], "ignore_case": True}
-    assert (await admin.ask("PUT", "/roles/readers/permissions", permission)).status == 200
-    assert (await admin.ask("PUT", "/users/anna/roles/readers")).json()["roles"] == ["readers"]
-    assert (await admin.ask("PUT", "/users/anna/roles/none")).code == "role-not-found"
+    assert (await admin.request("PUT", "/roles/readers/permissions", permission)).status == 200
+    assert (await admin.request("PUT", "/users/anna/roles/readers")).json()["roles"] == ["readers"]
+    assert (await admin.request("PUT", "/users/anna/roles/none")).code == "role-not-found"
     anna = api_fixture.http_client()
     assert (await anna.login("anna")).json()["permissions"] == [permission]
-    [view] = (await admin.ask("GET", "/roles")).json()["items"]
+    [view] = (await admin.request("GET", "/roles")).json()["items"]
     assert view == {"name": "readers", "permissions": [permission], "users": ["anna"]}
-    assert (await admin.ask("DELETE", "/roles/readers")).code == "rejected"  # anna has it
-    assert (await admin.ask("PUT", "/users/anna", {"roles": ["none"]})).code == "role-not-found"
-    assert (await admin.ask("PUT", "/users/anna", {"roles": []})).json()["roles"] == []
-    assert (await admin.ask("DELETE", "/users/anna/roles/readers")).status == 204
-    assert (await admin.ask("DELETE", "/roles/readers/permissions?pattern=*")).status == 204
-    assert (await admin.ask("GET", "/roles/readers")).json()["permissions"] == []
-    assert (await admin.ask("DELETE", "/roles/readers")).status == 204
+    assert (await admin.request("DELETE", "/roles/readers")).code == "rejected"  # anna has it
+    assert (await admin.request("PUT", "/users/anna", {"roles": ["none"]})).code == "role-not-found"
+    assert (await admin.request("PUT", "/users/anna", {"roles": []})).json()["roles"] == []
+    assert (await admin.request("DELETE", "/users/anna/roles/readers")).status == 204
+    assert (await admin.request("DELETE", "/roles/readers/permissions?pattern=*")).status == 204
+    assert (await admin.request("GET", "/roles/readers")).json()["permissions"] == []
+    assert (await admin.request("DELETE", "/roles/readers")).status == 204
 
 
 @in_event_loop
@@ -132,18 +134,18 @@ async def test_long_lists_have_pages(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for number in range(5):
         api_fixture.add(f"user{number}")
-        assert (await admin.ask("PUT", f"/roles/role{number}")).status == 201
+        assert (await admin.request("PUT", f"/roles/role{number}")).status == 201
     for path, name in (("/users", "user"), ("/roles", "role")):
         part = f"{path}?filter={name}&limit=2"
-        page = (await admin.ask("GET", f"{part}&offset=2")).json()
+        page = (await admin.request("GET", f"{part}&offset=2")).json()
         assert ([item["name"] for item in page.pop("items")], page) == (
             [f"{name}2", f"{name}3"],
             {"total": 5, "next_cursor": "4"},
         )
-        last = (await admin.ask("GET", f"{part}&order=desc")).json()["items"]
+        last = (await admin.request("GET", f"{part}&order=desc")).json()["items"]
         assert [item["name"] for item in last] == [f"{name}4", f"{name}3"]
-        assert (await admin.ask("GET", f"{part}&offset=16")).json()["items"] == []
-        assert (await admin.ask("GET", f"{part}&offset=-1")).code == "bad-parameter"
+        assert (await admin.request("GET", f"{part}&offset=16")).json()["items"] == []
+        assert (await admin.request("GET", f"{part}&offset=-1")).code == "bad-parameter"
 
 
 @in_event_loop
@@ -152,23 +154,23 @@ async def test_only_the_owner_adds_the_first_user(api_fixture: ApiFixture) -> No
     the first user."""
     guest = api_fixture.http_client()
     settings = {"password": PASSWORD, "superuser": True}
-    answer = await guest.ask("PUT", "/users/root", settings)
-    assert (answer.status, answer.code) == (409, "authentication-disabled")
-    assert (await guest.ask("PUT", "/roles/r")).code == "authentication-disabled"
+    response = await guest.request("PUT", "/users/root", settings)
+    assert (response.status, response.code) == (409, "authentication-disabled")
+    assert (await guest.request("PUT", "/roles/r")).code == "authentication-disabled"
     assert api_fixture.store.read().users == {}
     owner = api_fixture.http_client("unix", local=True)
-    assert (await owner.ask("PUT", "/users/root", settings)).status == 201
+    assert (await owner.request("PUT", "/users/root", settings)).status == 201
     assert api_fixture.store.read().changed_by == "(local) at unix"
-    assert (await guest.ask("PUT", "/users/root", settings)).status == 401
+    assert (await guest.request("PUT", "/users/root", settings)).status == 401
 
 
 def test_users_are_not_denied_where_no_login_is_required(tmp_path: Path) -> None:
     async def change() -> None:
         api_fixture = ApiFixture(tmp_path, required="never")
         api_fixture.add("root", superuser=True)
-        answer = await api_fixture.http_client().ask("PUT", "/users/anna", {})
-        assert answer.code == "authentication-disabled"
-        assert "has no users" not in answer.json()["detail"]
+        response = await api_fixture.http_client().request("PUT", "/users/anna", {})
+        assert response.code == "authentication-disabled"
+        assert "has no users" not in response.json()["detail"]
         api_fixture.authenticator.close()
 
     asyncio.run(change())
@@ -191,8 +193,8 @@ async def test_invalid_users(api_fixture: ApiFixture) -> None:
         ("/users/root/permissions", {"pattern": "a", "operations": ["rule"]}),
         ("/users/none/permissions", {"pattern": "a", "operations": ["browse"]}),
     ):
-        answer = await admin.ask("PUT", path, body)
-        assert answer.status in (400, 404, 409), (path, body, answer)
+        response = await admin.request("PUT", path, body)
+        assert response.status in (400, 404, 409), (path, body, response)
     assert [*api_fixture.store.read().users] == ["root"]
 
 
@@ -203,8 +205,8 @@ async def test_the_audit_log(api_fixture: ApiFixture) -> None:
     anna = api_fixture.http_client("10.0.0.7:1234")
     await anna.login("anna", "wrong")
     await anna.login("anna")
-    await anna.ask("GET", "/audit")
-    lines = (await admin.ask("GET", "/audit?limit=3")).json()["items"]
+    await anna.request("GET", "/audit")
+    lines = (await admin.request("GET", "/audit?limit=3")).json()["items"]
     assert [line["event"] for line in lines] == ["denied", "login", "login failed"]
     assert lines[0] == {
         "time": lines[0]["time"],
@@ -214,7 +216,7 @@ async def test_the_audit_log(api_fixture: ApiFixture) -> None:
         "operation": "GET /api/v1/audit",
     }
     for limit in ("0", "1001", "x", "1.0"):
-        assert (await admin.ask("GET", f"/audit?limit={limit}")).code == "bad-parameter"
+        assert (await admin.request("GET", f"/audit?limit={limit}")).code == "bad-parameter"
 
 
 @in_event_loop
@@ -223,15 +225,15 @@ async def test_health_needs_no_login(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client()
     for prefix in ("", "/api/v1"):
         for path in ("/health/live", "/health/ready"):
-            assert (await http_client.ask("GET", path, prefix=prefix)).json() == {
+            assert (await http_client.request("GET", path, prefix=prefix)).json() == {
                 "state": "serving"
             }
     for state in ("starting", "stopping", "failed"):
         api_fixture.context.process.now = state  # type: ignore[attr-defined]
-        ready = await http_client.ask("GET", "/health/ready")
+        ready = await http_client.request("GET", "/health/ready")
         assert (ready.status, ready.code) == (503, "not-ready")
         assert ready.json()["state"] == state
-        assert (await http_client.ask("GET", "/health/live")).json() == {"state": state}
+        assert (await http_client.request("GET", "/health/live")).json() == {"state": state}
 
 
 def test_effective_settings(tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
         for name in "abcde":
             iterations = 0
             path = f"/users/{name}"
-            request = asyncio.ensure_future(owner.ask("PUT", path, {"password": PASSWORD}))
+            request = asyncio.ensure_future(owner.request("PUT", path, {"password": PASSWORD}))
             while not request.done():
                 iterations += 1
                 await asyncio.sleep(0)
@@ -285,10 +287,10 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
 @in_event_loop
 async def test_short_passwords_are_accepted_with_a_warning(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
-    view = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()
+    view = (await admin.request("PUT", "/users/anna", {"password": "12345678901"})).json()
     assert "fewer than 12 characters" in view["warnings"][0]
     for body in ({"password": "123456789012"}, {"superuser": True}, {"password": None}):
-        assert (await admin.ask("PUT", "/users/anna", body)).json()["warnings"] == []
+        assert (await admin.request("PUT", "/users/anna", body)).json()["warnings"] == []
 
 
 def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
@@ -297,15 +299,15 @@ def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
         try:
             admin = await root(api_fixture)
             for name in ("anna", "root"):
-                answer = await admin.ask("PUT", f"/users/{name}", {"password": "12345678901"})
-                assert (answer.status, answer.code) == (409, "rejected")
-                message = answer.json()["detail"]
+                response = await admin.request("PUT", f"/users/{name}", {"password": "12345678901"})
+                assert (response.status, response.code) == (409, "rejected")
+                message = response.json()["detail"]
                 assert "has 11 characters, and this broker requires 12" in message
             change = {"current_password": PASSWORD, "new_password": "12345678901"}
-            assert (await admin.ask("POST", "/session/password", change)).status == 409
+            assert (await admin.request("POST", "/session/password", change)).status == 409
             assert [*api_fixture.store.read().users] == ["root"]
             body = {"password": "123456789012"}
-            assert (await admin.ask("PUT", "/users/anna", body)).status == 201
+            assert (await admin.request("PUT", "/users/anna", body)).status == 201
         finally:
             api_fixture.authenticator.close()
 

@@ -56,7 +56,7 @@ from tests.authorization.matrix import (
 )
 from tests.support.api import PASSWORD, ApiFixture
 from tests.support.broker import purge
-from tests.support.http import Answer
+from tests.support.http import Response
 
 DEAD: Final = "own.dead"
 """The dead-letter queue of QUEUE."""
@@ -216,22 +216,22 @@ class HttpCell(Cell):
         broker.flush()
         return name
 
-    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> None:
+    def request(self, method: str, path: str, body: Any = None, **more: Any) -> None:
         """Issue a request; `path` is whole."""
         self.fixture.loop.run_until_complete(self._ask(method, path, body, **more))
 
     async def _ask(self, method: str, path: str, body: Any, **more: Any) -> None:
         self.before = self.fixture.snapshot()
         async with asyncio.timeout(30):
-            answer = await self.client.ask(method, path, body, prefix="", **more)
+            response = await self.client.request(method, path, body, prefix="", **more)
         self.after = self.fixture.snapshot()
-        self.received = answer.body
-        self.outcome = self._outcome_of(answer)
+        self.received = response.body
+        self.outcome = self._outcome_of(response)
 
-    def _outcome_of(self, answer: Answer) -> str:
-        if answer.status in REFUSALS:
+    def _outcome_of(self, response: Response) -> str:
+        if response.status in REFUSALS:
             return DENIED
-        return ALLOWED if answer.status < 400 else f"{answer.status}: {answer.body!r}"
+        return ALLOWED if response.status < 400 else f"{response.status}: {response.body!r}"
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def add(
 
     @row(command, target, allowed, **more)
     def issue(cell: HttpCell) -> None:
-        cell.ask(method, path_of(cell, path) + query, body)
+        cell.request(method, path_of(cell, path) + query, body)
 
 
 API: Final = "/api/v1"
@@ -292,7 +292,7 @@ for _path in (
 
 @row("GET /console/{*rest}", "", EVERYBODY, reveals=NO_ACTOR, marker=QUEUE)
 def _console(cell: HttpCell) -> None:
-    cell.ask("GET", f"/console/{load_static_files().version}/app.js")
+    cell.request("GET", f"/console/{load_static_files().version}/app.js")
 
 
 # sessions
@@ -302,7 +302,7 @@ def _console(cell: HttpCell) -> None:
 def _login(cell: HttpCell) -> None:
     cell.client.headers.clear()
     token = "" if cell.actor is Actor.ANONYMOUS else cell.token
-    cell.ask("POST", f"{API}/session", {"token": token})
+    cell.request("POST", f"{API}/session", {"token": token})
 
 
 add(f"GET {API}/session", "", LOGGED_IN, reveals=OWNER_ONLY, marker="own.*")
@@ -345,12 +345,12 @@ def _events(cell: HttpCell) -> None:
         if b"event: overview" in data:
             cell.client.caller.closing.set()
 
-    cell.ask("GET", f"{API}/events", watch=watch)
+    cell.request("GET", f"{API}/events", watch=watch)
 
 
 @row(f"POST {API}/backups", "", ROOT_ONLY, changes=True)
 def _back_up(cell: HttpCell) -> None:
-    cell.ask("POST", f"{API}/backups", {"directory": f"b{cell.number}"})
+    cell.request("POST", f"{API}/backups", {"directory": f"b{cell.number}"})
 
 
 # connections
@@ -369,13 +369,13 @@ add(f"PUT {ONE}", "that exists", RIGHTS, {"max_messages": 7}, changes=True, righ
 
 @row(f"PUT {ONE}", "that is new", RIGHTS, right=Operation.CREATE, changes=True)
 def _create(cell: HttpCell) -> None:
-    cell.ask("PUT", f"{API}/destinations/queue/own.new", {})
+    cell.request("PUT", f"{API}/destinations/queue/own.new", {})
 
 
 @row(f"PUT {ONE}", "with the owner's dead-letter queue", RIGHTS, changes=True)
 def _create_with_dead_letters(cell: HttpCell) -> None:
     body = {"dead_letter": True, "dead_letter_queue": QUEUE}
-    cell.ask("PUT", f"{API}/destinations/queue/{cell.name('new')}", body)
+    cell.request("PUT", f"{API}/destinations/queue/{cell.name('new')}", body)
 
 
 add(f"DELETE {ONE}", "", RIGHTS, query="?force=true", changes=True, right=Operation.DELETE)
@@ -387,7 +387,7 @@ add(f"POST {ONE}/pause", "", RIGHTS, changes=True, right=Operation.MANAGE)
 def _resume(cell: HttpCell) -> None:
     broker = cell.fixture.broker
     broker.destinations.set_paused(broker.destinations[Address(Kind.QUEUE, QUEUE)], True)
-    cell.ask("POST", f"{API}/destinations/queue/{QUEUE}/resume")
+    cell.request("POST", f"{API}/destinations/queue/{QUEUE}/resume")
 
 
 add(f"GET {API}/dead-letters", "", LOGGED_IN, reveals=RIGHTS, marker=DEAD)
@@ -410,7 +410,7 @@ def _action(action: str, right: Operation | None, right_by_id: Operation | None)
         body = {"action": action, **chosen}
         if action != "delete":
             body["target"] = {"kind": "queue", "name": cell.declare("copies")}
-        cell.ask("POST", path_of(cell, f"{ONE}/messages/actions"), body)
+        cell.request("POST", path_of(cell, f"{ONE}/messages/actions"), body)
 
     command = f"POST {ONE}/messages/actions"
 
@@ -433,7 +433,7 @@ def _into_owners(action: str) -> None:
     def issue(cell: HttpCell) -> None:
         source = cell.declare("source")
         body = {"action": action, "all": True, "target": OWN}
-        cell.ask("POST", f"{API}/destinations/queue/{source}/messages/actions", body)
+        cell.request("POST", f"{API}/destinations/queue/{source}/messages/actions", body)
 
 
 for _name in ("move", "copy"):
@@ -458,7 +458,7 @@ def _dead_letter(cell: HttpCell, dead: str) -> None:
 def _give_back(cell: HttpCell) -> None:
     _dead_letter(cell, DEAD)
     body = {"action": "redrive", "all": True}
-    cell.ask("POST", f"{API}/destinations/queue/{DEAD}/messages/actions", body)
+    cell.request("POST", f"{API}/destinations/queue/{DEAD}/messages/actions", body)
 
 
 @row(f"POST {ONE}/messages/actions", "origin to the owner's queue", RIGHTS, changes=True)
@@ -466,7 +466,7 @@ def _give_back_to_owner(cell: HttpCell) -> None:
     dead_letter_queue = cell.name("letters")
     _dead_letter(cell, dead_letter_queue)
     body = {"action": "redrive", "all": True}
-    cell.ask("POST", f"{API}/destinations/queue/{dead_letter_queue}/messages/actions", body)
+    cell.request("POST", f"{API}/destinations/queue/{dead_letter_queue}/messages/actions", body)
     if b'"reason":"forbidden"' in cell.received:  # message by message
         cell.outcome = DENIED
 
@@ -487,7 +487,7 @@ def _redeliver(cell: HttpCell) -> None:
     )
     broker.flush()
     body = {"action": "redeliver", "all": True, "state": "scheduled"}
-    cell.ask("POST", path_of(cell, f"{ONE}/messages/actions"), body)
+    cell.request("POST", path_of(cell, f"{ONE}/messages/actions"), body)
 
 
 # batches
@@ -498,7 +498,7 @@ add(f"GET {API}/batches", "", ROOT_ONLY)
 def _batch(cell: HttpCell, name: str, query: str = "", batch: int = 1) -> None:
     text = f"writer={WRITER}&batch={batch}&partition=0&part=0&final=true{query}"
     rows = [] if not name else [rows_of(name, b"x")]
-    cell.ask("POST", f"{API}/batches?{text}", b"".join(encode(rows)))
+    cell.request("POST", f"{API}/batches?{text}", b"".join(encode(rows)))
 
 
 @row(f"POST {API}/batches", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
@@ -546,7 +546,7 @@ add(f"DELETE {API}/journal/slots/{{name}}", "", ROOT_ONLY, changes=True)
 
 @row(f"PUT {API}/journal/slots/{{name}}", "that is new", ROOT_ONLY, changes=True)
 def _create_slot(cell: HttpCell) -> None:
-    cell.ask("PUT", f"{API}/journal/slots/new", {"position": 0})
+    cell.request("PUT", f"{API}/journal/slots/new", {"position": 0})
 
 
 # transactions
@@ -575,26 +575,26 @@ add(f"PUT {API}/roles/{{name}}/permissions", "", ROOT_ONLY, _RIGHT, changes=True
 
 @row(f"PUT {API}/users/{{name}}", "that is new", ROOT_ONLY, changes=True)
 def _add_user(cell: HttpCell) -> None:
-    cell.ask("PUT", f"{API}/users/new", {"password": PASSWORD})
+    cell.request("PUT", f"{API}/users/new", {"password": PASSWORD})
 
 
 @row(f"PUT {API}/users/{{name}}", "that is one's own", ROOT_ONLY)
 def _promote_oneself(cell: HttpCell) -> None:
     name = {Actor.OWNER: "owner", Actor.OTHER: "other", Actor.NO_RIGHTS: "norights"}
     path = f"{API}/users/{name.get(cell.actor, 'root')}"
-    cell.ask("PUT", path, {"superuser": True})
+    cell.request("PUT", path, {"superuser": True})
     if cell.actor is Actor.ROOT:
         cell.after = cell.before  # only the time of the change differs
 
 
 @row(f"PUT {API}/users/{{name}}/roles/{{role}}", "", ROOT_ONLY, changes=True)
 def _assign(cell: HttpCell) -> None:
-    cell.ask("PUT", f"{API}/users/other/roles/{ROLE}")
+    cell.request("PUT", f"{API}/users/other/roles/{ROLE}")
 
 
 @row(f"PUT {API}/roles/{{name}}", "", ROOT_ONLY, changes=True)
 def _add_role(cell: HttpCell) -> None:
-    cell.ask("PUT", f"{API}/roles/new")
+    cell.request("PUT", f"{API}/roles/new")
 
 
 @row(f"DELETE {API}/roles/{{name}}", "", ROOT_ONLY, changes=True)
@@ -603,7 +603,7 @@ def _remove_role(cell: HttpCell) -> None:
         return records.withdraw(database, ROLE, VICTIM, 1)
 
     cell.fixture.api_fixture.store.change(change, "a test")
-    cell.ask("DELETE", f"{API}/roles/{ROLE}")
+    cell.request("DELETE", f"{API}/roles/{ROLE}")
 
 
 @row(f"DELETE {API}/roles/{{name}}/permissions", "", ROOT_ONLY, changes=True)
@@ -612,7 +612,7 @@ def _revoke_from_role(cell: HttpCell) -> None:
     cell.fixture.api_fixture.store.change(
         lambda database: records.grant_role(database, ROLE, right), "a test"
     )
-    cell.ask("DELETE", f"{API}/roles/{ROLE}/permissions{_PATTERN}")
+    cell.request("DELETE", f"{API}/roles/{ROLE}/permissions{_PATTERN}")
 
 
 # --- tests ---------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_pages_have_no_accessibility_violations(
     look: str, sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     browser_page = open_page(sample_console, **LOOKS[look])
-    items = sample_console.ask("GET", "/destinations/queue/orders/messages")["items"]
+    items = sample_console.request("GET", "/destinations/queue/orders/messages")["items"]
     greeting = next(item["id"] for item in items if item["type"] == "greeting")
     problems: dict[str, list[str]] = {}
     for name, (location, expected) in PAGES.items():

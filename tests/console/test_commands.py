@@ -38,7 +38,7 @@ def test_names_in_commands_are_quoted_for_the_shell(
 ) -> None:
     name = "a b'c$(touch x)/&;*?#"
     console.create("plain")
-    console.ask("PUT", "/destinations/queue/~?name_base64=" + "YSBiJ2MkKHRvdWNoIHgpLyY7Kj8j")
+    console.request("PUT", "/destinations/queue/~?name_base64=" + "YSBiJ2MkKHRvdWNoIHgpLyY7Kj8j")
     browser_page = open_page(console)
     browser_page.open("destinations", name)
     browser_page.page.get_by_role("link", name=name, exact=True).click()

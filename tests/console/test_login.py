@@ -39,7 +39,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture
     with ConsoleFixture(directory) as console:
         for name in ("orders.eu", "private"):
             path = f"/destinations/queue/{name}/messages"
-            console.ask("POST", path, {"body": "hello"}, **basic("anna"))
+            console.request("POST", path, {"body": "hello"}, **basic("anna"))
         yield console
 
 
@@ -137,7 +137,7 @@ def test_logout_ends_the_session(guarded: ConsoleFixture, open_page: OpenPage) -
 
 
 def test_login_with_a_token(guarded: ConsoleFixture, open_page: OpenPage) -> None:
-    token = guarded.ask("POST", "/users/anna/tokens", {"label": "t"}, **basic("anna"))["token"]
+    token = guarded.request("POST", "/users/anna/tokens", {"label": "t"}, **basic("anna"))["token"]
     browser_page = open_page(guarded, UNAUTHORIZED)
     page = browser_page.page
     page.goto(guarded.url)
@@ -152,7 +152,7 @@ def test_command_for_a_token_quotes_the_name_of_the_user(
 ) -> None:
     name = "CN=Ann Smith,O=Example"
     path = f"/users/{quote(name, safe='')}"
-    guarded.ask("PUT", path, {}, **basic("anna"))
+    guarded.request("PUT", path, {}, **basic("anna"))
     browser_page = open_page(guarded, UNAUTHORIZED)
     log_in(browser_page, "anna")
     page = browser_page.open(path.removeprefix("/"), "No tokens")
@@ -202,7 +202,9 @@ def test_user_is_added_granted_a_permission_and_deleted(
     page.get_by_role("button", name="Delete…").click()
     dialog.get_by_role("button", name="Delete the user").click()
     page.get_by_role("heading", name="Users", level=1).wait_for()
-    assert [user["name"] for user in guarded.ask("GET", "/users", **basic("anna"))["items"]] == [
+    assert [
+        user["name"] for user in guarded.request("GET", "/users", **basic("anna"))["items"]
+    ] == [
         "anna",
         "bert",
     ]

@@ -32,7 +32,7 @@ def test_every_kind_of_message_is_displayed(
     sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     browser_page = open_page(sample_console)
-    items = sample_console.ask("GET", "/destinations/queue/orders/messages?limit=50")["items"]
+    items = sample_console.request("GET", "/destinations/queue/orders/messages?limit=50")["items"]
     kinds = {item["type"] or item["body_kind"]: item["id"] for item in items}
     for kind, expected in BODIES:
         browser_page.open(f"queue/orders/messages/{kinds[kind]}", expected)
@@ -142,8 +142,8 @@ def test_large_numbers_are_published_as_typed(console: ConsoleFixture, open_page
     page.get_by_label("Value of the property").fill("9007199254740993")
     page.get_by_role("button", name="Publish").click()
     page.get_by_text("Published as message").wait_for()
-    [item] = console.ask("GET", "/destinations/queue/orders/messages")["items"]
-    message = console.ask("GET", f"/destinations/queue/orders/messages/{item['id']}")
+    [item] = console.request("GET", "/destinations/queue/orders/messages")["items"]
+    message = console.request("GET", f"/destinations/queue/orders/messages/{item['id']}")
     assert message["body"]["value"] == body
     assert message["properties"]["n"] == {"type": "int", "value": "9007199254740993"}
 
@@ -160,7 +160,7 @@ def test_a_property_that_is_neither_true_nor_false_is_refused(
     page.get_by_label("Value of the property").fill("yes")
     page.get_by_role("button", name="Publish").click()
     page.get_by_text(re.compile("the property 'paid' is not of type boolean|Published")).wait_for()
-    assert not console.ask("GET", "/destinations/queue/orders/messages")["items"]
+    assert not console.request("GET", "/destinations/queue/orders/messages")["items"]
     page.get_by_label("Value of the property").fill("True")
     page.get_by_role("button", name="Publish").click()
     page.get_by_text("Published as message").wait_for()
@@ -352,14 +352,14 @@ def test_connection_is_closed(console: ConsoleFixture, open_page: OpenPage) -> N
     page = browser_page.open("connections?filter=clerk", "clerk")
     close = page.get_by_role("button", name="Close")
     assert close.count() == 1
-    before = console.ask("GET", "/connections?filter=clerk")["items"][0]["id"]
+    before = console.request("GET", "/connections?filter=clerk")["items"][0]["id"]
     close.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Reason").fill("for a test")
     dialog.get_by_role("button", name="Close").click()
     page.get_by_text(re.compile("Connection from .* closed")).wait_for()
     # the client comes back by itself
-    connections = console.ask("GET", "/connections?filter=clerk")["items"]
+    connections = console.request("GET", "/connections?filter=clerk")["items"]
     assert before not in [item["id"] for item in connections if item["state"] == "open"]
 
 
@@ -384,14 +384,14 @@ def test_slot_is_deleted_and_all_segments_stay_listed(tmp_path: Path, open_page:
     with ConsoleFixture(tmp_path, SMALL_SEGMENTS) as console:
         for _ in range(4):
             console.publish("orders", body="x" * 700_000)
-        wait_until(lambda: len(console.ask("GET", "/journal")["segments"]) > 2, "segments")
-        console.ask("PUT", "/journal/slots/spark", {"position": 1})
+        wait_until(lambda: len(console.request("GET", "/journal")["segments"]) > 2, "segments")
+        console.request("PUT", "/journal/slots/spark", {"position": 1})
         page = open_page(console).open("journal", "spark")
         page.get_by_role("button", name="Delete spark").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         page.get_by_text("Slot spark deleted").wait_for()
         page.get_by_text("No retention slots").wait_for()
-        segments = console.ask("GET", "/journal")["segments"]
+        segments = console.request("GET", "/journal")["segments"]
         names = page.get_by_role("table", name="Segments").locator("tbody th")
         expect(names).to_have_text(
             [str(segment["first_sequence"]) for segment in reversed(segments)]

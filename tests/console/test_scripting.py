@@ -79,10 +79,10 @@ def test_stored_data_is_inserted_as_text(console: ConsoleFixture, open_page: Ope
     }
     path = f"/destinations/queue/{quote(name, safe='')}/messages"
     queue_page = f"queue/{quote(name, safe='')}"
-    items_by_page = [(queue_page, item) for item in console.ask("GET", path)["items"]]
+    items_by_page = [(queue_page, item) for item in console.request("GET", path)["items"]]
     items_by_page += [
         ("queue/maps", item)
-        for item in console.ask("GET", "/destinations/queue/maps/messages")["items"]
+        for item in console.request("GET", "/destinations/queue/maps/messages")["items"]
     ]
     for location, item in items_by_page:
         browser_page.open(location)
@@ -90,7 +90,9 @@ def test_stored_data_is_inserted_as_text(console: ConsoleFixture, open_page: Ope
         for text in expected_texts[item["body_kind"]]:
             expect_text(page, text)
         expect_nothing(browser_page)
-    dead_letter = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]
+    dead_letter = console.request("GET", "/destinations/queue/orders.dlq/messages")["items"][0][
+        "id"
+    ]
     browser_page.open(f"queue/orders.dlq/messages/{dead_letter}", "Original destination")
     expect_text(page, evil("reason"))
     expect_text(page, evil("origin"))

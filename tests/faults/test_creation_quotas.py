@@ -120,11 +120,11 @@ def test_batch_creates_no_more_queues_than_the_quota(broker: LocalBroker) -> Non
     rows = [row(f"batch.{number}", b"x") for number in range(BATCH)]
     with login_http(broker, "greedy") as client:
         for start in range(0, BATCH, LARGEST_PART):
-            answer = client.write(rows[start : start + LARGEST_PART], writer="large")
-            assert (answer.status, answer.code) == (413, "too-large")
+            response = client.write(rows[start : start + LARGEST_PART], writer="large")
+            assert (response.status, response.code) == (413, "too-large")
             client.connection.close()  # the broker may close after it
         assert count_named(broker, "batch.") == 0
-        answers = [
+        responses = [
             client.write(
                 rows[start : start + NAMES_OF_A_PART],
                 part=start // NAMES_OF_A_PART,
@@ -132,16 +132,16 @@ def test_batch_creates_no_more_queues_than_the_quota(broker: LocalBroker) -> Non
             )
             for start in range(0, QUOTA // NAMES_OF_A_PART * NAMES_OF_A_PART, NAMES_OF_A_PART)
         ]
-        assert {answer.status for answer in answers} == {200}
+        assert {response.status for response in responses} == {200}
         created = count_named(broker, "batch.")
-        assert created == len(answers) * NAMES_OF_A_PART <= QUOTA
+        assert created == len(responses) * NAMES_OF_A_PART <= QUOTA
         start = created
         for _ in range(5):
-            answer = client.write(
-                rows[start : start + NAMES_OF_A_PART], part=len(answers), final="false"
+            response = client.write(
+                rows[start : start + NAMES_OF_A_PART], part=len(responses), final="false"
             )
-            assert (answer.status, answer.code) == (409, "rejected")
-            assert "broker.max_destinations_per_user" in answer.body.decode()
+            assert (response.status, response.code) == (409, "rejected")
+            assert "broker.max_destinations_per_user" in response.body.decode()
         assert count_named(broker, "batch.") <= QUOTA
     expect_that_another_user_can_create(broker)
 

@@ -124,7 +124,7 @@ def test_flood_of_one_address_does_not_hold_up_another(broker: LocalBroker) -> N
     """A first login takes its turn among addresses, not behind all that one of them has waiting."""
     port = broker.port("http")
 
-    def ask(address: str, user: str, password: str) -> socket.socket:
+    def request(address: str, user: str, password: str) -> socket.socket:
         connection = socket.create_connection(
             ("127.0.0.1", port), timeout=60, source_address=(address, 0)
         )
@@ -133,8 +133,8 @@ def test_flood_of_one_address_does_not_hold_up_another(broker: LocalBroker) -> N
         return connection
 
     with ExitStack() as stack:
-        flood = [stack.enter_context(ask("127.0.0.2", f"user{n}", "wrong")) for n in range(100)]
-        client = stack.enter_context(ask("127.0.0.3", "anna", SECRET))
+        flood = [stack.enter_context(request("127.0.0.2", f"user{n}", "wrong")) for n in range(100)]
+        client = stack.enter_context(request("127.0.0.3", "anna", SECRET))
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
         readable, _, _ = select.select(flood, [], [], 0)
         assert len(readable) < len(flood), "the honest client was served last"

@@ -30,7 +30,7 @@ from sluicemq.server.event_loop import EventLoopBatch
 from sluicemq.server.listener_settings import Listener
 from tests.admin.context import context
 from tests.broker.deadlines import ScanTime
-from tests.support.http import Answer
+from tests.support.http import Response
 
 PASSWORD = "correct horse"
 HASH = hash_password(PASSWORD)
@@ -149,7 +149,7 @@ class HttpClient:
         self.cookie = ""
         self.csrf = ""
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -157,7 +157,7 @@ class HttpClient:
         prefix: str = "/api/v1",
         watch: Callable[[bytes], None] | None = None,
         **headers: str,
-    ) -> Answer:
+    ) -> Response:
         """Send a request; `body` is sent as JSON unless it is bytes. `watch` is called with each
         chunk of the response body when it arrives."""
         data = body if isinstance(body, bytes) else b"" if body is None else _json(body)
@@ -199,19 +199,19 @@ class HttpClient:
             name.decode(): value.decode("latin-1") for name, value in events[0]["headers"]
         }
         content = b"".join(event.get("body", b"") for event in events[1:])
-        return Answer(events[0]["status"], response_headers, content)
+        return Response(events[0]["status"], response_headers, content)
 
-    async def login(self, user: str, password: str = PASSWORD) -> Answer:
+    async def login(self, user: str, password: str = PASSWORD) -> Response:
         """Create a session, as a page does."""
-        answer = await self.ask("POST", "/session", {"user": user, "password": password})
-        if answer.status == 200:
-            self.store_session(answer)
-        return answer
+        response = await self.request("POST", "/session", {"user": user, "password": password})
+        if response.status == 200:
+            self.store_session(response)
+        return response
 
-    def store_session(self, answer: Answer) -> None:
+    def store_session(self, response: Response) -> None:
         """Keep the cookie and the CSRF token of a login response, as a browser does."""
-        self.cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
-        self.csrf = answer.json()["csrf_token"]
+        self.cookie = response.headers["set-cookie"].partition(";")[0].partition("=")[2]
+        self.csrf = response.json()["csrf_token"]
 
 
 def _json(value: Any) -> bytes:

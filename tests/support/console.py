@@ -65,23 +65,23 @@ class ConsoleFixture:
     def api(self, **headers: str) -> Client:
         return Client(self.broker.port("http"), None, **headers)
 
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+    def request(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         """Send a request that must succeed, and return its response."""
         with self.api(**headers) as client:
             content = None if body is None else json.dumps(body).encode()
-            answer = client.ask(method, path, content)
-            assert answer.status < 300, (method, path, answer)
-            return answer.json() if answer.body else None
+            response = client.request(method, path, content)
+            assert response.status < 300, (method, path, response)
+            return response.json() if response.body else None
 
     def create(self, name: str, kind: str = "queue", **settings: object) -> None:
-        self.ask("PUT", f"/destinations/{kind}/{quote(name, safe='')}", settings)
+        self.request("PUT", f"/destinations/{kind}/{quote(name, safe='')}", settings)
 
     def publish(self, name: str, **message: object) -> str:
         path = f"/destinations/queue/{quote(name, safe='')}/messages"
-        return str(self.ask("POST", path, message)["id"])
+        return str(self.request("POST", path, message)["id"])
 
     def item(self, name: str, kind: str = "queue") -> Any:
-        return self.ask("GET", f"/destinations/{kind}/{quote(name, safe='')}")
+        return self.request("GET", f"/destinations/{kind}/{quote(name, safe='')}")
 
     def jms(self, client_id: str = "") -> BlockingClient:
         return self.stack.enter_context(
@@ -116,15 +116,15 @@ class ConsoleFixture:
         for number in range(3):
             self.publish("expiring", body=f"late {number}")
         self.create("mail")
-        self.ask("POST", "/destinations/queue/mail/pause")
+        self.request("POST", "/destinations/queue/mail/pause")
         self._create_with_other_protocols()
-        self.ask("PUT", "/journal/slots/spark-bronze", {"position": 1})
+        self.request("PUT", "/journal/slots/spark-bronze", {"position": 1})
         with self.api() as client:
             assert client.write([row("invoices", b"x")] * 3, writer="spark-orders").status == 200
         wait_until(lambda: self._dead_letters() == 3, "dead letters")
 
     def _dead_letters(self) -> int:
-        queues = self.ask("GET", "/dead-letters")["items"]
+        queues = self.request("GET", "/dead-letters")["items"]
         return sum(item["ready"] for item in queues)
 
     def _create_with_other_protocols(self) -> None:

@@ -17,7 +17,7 @@ PHPMQ = "phpmq://127.0.0.1:0"
 TIMEOUT = 30.0
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A response; header names are in lower case."""
 
     status: int
@@ -51,32 +51,34 @@ class Client:
             else http.client.HTTPSConnection("localhost", port, timeout=TIMEOUT, context=context)
         )
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+    def request(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> Response:
         """Send a request; `path` is without the common prefix."""
         all_headers = {**self.headers, **headers}
         self.connection.request(method, f"/api/v1{path}", body, all_headers)
-        answer = self.connection.getresponse()
-        response_headers = {name.lower(): value for name, value in answer.getheaders()}
-        return Answer(answer.status, response_headers, answer.read())
+        response = self.connection.getresponse()
+        response_headers = {name.lower(): value for name, value in response.getheaders()}
+        return Response(response.status, response_headers, response.read())
 
-    def get(self, path: str, **headers: str) -> Answer:
-        return self.ask("GET", path, None, **headers)
+    def get(self, path: str, **headers: str) -> Response:
+        return self.request("GET", path, None, **headers)
 
     def journal(self) -> Any:
-        answer = self.get("/journal")
-        assert answer.status == 200, answer
-        return answer.json()
+        response = self.get("/journal")
+        assert response.status == 200, response
+        return response.json()
 
-    def segment(self, first: int, byte_range: str = "") -> Answer:
+    def segment(self, first: int, byte_range: str = "") -> Response:
         """Request a segment of the journal, or a byte range of it."""
         path = f"/journal/segments/{first}"
         return self.get(path, Range=f"bytes={byte_range}") if byte_range else self.get(path)
 
-    def write(self, rows: list[RowValues], **query: object) -> Answer:
+    def write(self, rows: list[RowValues], **query: object) -> Response:
         """Send a part of a batch; by default the only part."""
         defaults = {"writer": "w", "batch": 0, "partition": 0, "part": 0, "final": "true"}
         text = "&".join(f"{name}={value}" for name, value in {**defaults, **query}.items())
-        return self.ask("POST", f"/batches?{text}", b"".join(encode(rows)))
+        return self.request("POST", f"/batches?{text}", b"".join(encode(rows)))
 
     def __enter__(self) -> Self:
         return self
@@ -94,10 +96,10 @@ def exchange_bytes(port: int, data: bytes) -> bytes:
     """Send raw bytes and return everything received until the broker closes the connection."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
         connection.sendall(data)
-        answer = b""
+        response = b""
         while chunk := connection.recv(1 << 16):
-            answer += chunk
-        return answer
+            response += chunk
+        return response
 
 
 def ready_counts(broker: LocalBroker) -> dict[str, int]:

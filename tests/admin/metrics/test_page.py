@@ -29,25 +29,25 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.rows import row
 from tests.admin.context import context
 from tests.admin.metrics.reading import Scrape, parse
-from tests.admin.test_http_session import HEAD, SessionFixture, answers, in_event_loop
+from tests.admin.test_http_session import HEAD, SessionFixture, in_event_loop, read_responses
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 
-ASK = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+SCRAPE_REQUEST = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
-def ask(port: int, accept: str = "", **headers: str) -> tuple[int, str, bytes]:
+def get_metrics(port: int, accept: str = "", **headers: str) -> tuple[int, str, bytes]:
     """Return status, media type and body of a scrape."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
     connection.request("GET", "/metrics", headers={"Accept": accept, **headers})
-    answer = connection.getresponse()
-    result = answer.status, answer.getheader("Content-Type", ""), answer.read()
+    response = connection.getresponse()
+    result = response.status, response.getheader("Content-Type", ""), response.read()
     connection.close()
     return result
 
 
 def scrape(broker: LocalBroker) -> Scrape:
-    status, media, body = ask(broker.port("http"))
+    status, media, body = get_metrics(broker.port("http"))
     assert (status, media) == (200, TEXT)
     return parse(body)
 
@@ -62,8 +62,8 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
     with Client(port) as client:
         client.write([row("orders", b"one"), row("orders", b"two")])
         client.write([row("topic:news", b"x")], writer="other")
-        assert client.ask("PUT", "/journal/slots/reader", b'{"position": 1}').status == 200
-        client.ask("DELETE", "/journal/slots/nobodys")
+        assert client.request("PUT", "/journal/slots/reader", b'{"position": 1}').status == 200
+        client.request("DELETE", "/journal/slots/nobodys")
         page = scrape(broker)
     assert page.value("sluicemq_journal_slot_sequence", slot="reader") == 1
     lag = page.value("sluicemq_journal_slot_lag_records", slot="reader")
@@ -118,13 +118,13 @@ def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Pat
         assert main(["permissions", "grant", user, *rights, *directory]) == 0
     broker = start(HTTP)
     port = broker.port("http")
-    assert ask(port)[0] == 401
-    assert ask(port, Authorization=basic("anna", "correct horse battery"))[0] == 403
-    assert ask(port, Authorization=basic("monitor", "correct horse battery"))[0] == 200
+    assert get_metrics(port)[0] == 401
+    assert get_metrics(port, Authorization=basic("anna", "correct horse battery"))[0] == 403
+    assert get_metrics(port, Authorization=basic("monitor", "correct horse battery"))[0] == 200
     broker.stop()
     # unless public metrics are enabled
     environment = {"SLUICEMQ_HTTP__PUBLIC_METRICS": "true"}
-    assert ask(start(HTTP, environment=environment).port("http"))[0] == 200
+    assert get_metrics(start(HTTP, environment=environment).port("http"))[0] == 200
 
 
 @in_event_loop
@@ -136,19 +136,19 @@ async def test_concurrent_scrapes_get_the_same_response() -> None:
     )
     links = [fixture.connect() for _ in range(3)]
     for link in links:
-        link.session.receive(ASK)
+        link.session.receive(SCRAPE_REQUEST)
     await fixture.rest()
-    [first], *remaining = [answers(link) for link in links]
+    [first], *remaining = [read_responses(link) for link in links]
     assert first[0] == 200
-    assert all(other_answers == [first] for other_answers in remaining)
+    assert all(other_responses == [first] for other_responses in remaining)
     # a later scrape gets a new response
     scrape_state.built_at -= FRESH_SECONDS
     link = fixture.connect()
-    link.session.receive(ASK)
+    link.session.receive(SCRAPE_REQUEST)
     await fixture.rest()
-    [(_, second_answer)] = answers(link)
+    [(_, second_body)] = read_responses(link)
     route = {"method": "GET", "route": "/metrics", "status": "200"}
-    assert parse(second_answer).value("sluicemq_http_requests_total", **route) == 3
+    assert parse(second_body).value("sluicemq_http_requests_total", **route) == 3
 
 
 @in_event_loop
@@ -165,13 +165,13 @@ async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_lo
         Application(context(fixture.broker, scrape_state=scrape_state)), HEAD
     )
     link = fixture.connect()
-    link.session.receive(ASK)
+    link.session.receive(SCRAPE_REQUEST)
     turns = 0
     while not link.written:
         turns += 1
         await asyncio.sleep(0)
         fixture.run_event_loop()
-    [(status, body)] = answers(link)
+    [(status, body)] = read_responses(link)
     assert status == 200
     names = parse(body).names("sluicemq_destination_messages_ready")
     assert len(names) == 100  # the others have no messages, so there is no sum
@@ -188,9 +188,9 @@ def test_requests_without_an_endpoint_share_one_label() -> None:
             )
             await fixture.rest()
         link = fixture.connect()
-        link.session.receive(ASK)
+        link.session.receive(SCRAPE_REQUEST)
         await fixture.rest()
-        [(_, body)] = answers(link)
+        [(_, body)] = read_responses(link)
         return parse(body)
 
     page = asyncio.run(requests())
