@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import signal
 import socket
@@ -20,7 +19,15 @@ from sluicemq.model.rows import row
 from tests.server.authority import Authority
 from tests.server.conftest import Start
 from tests.server.tls_clients import wait_for_log
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, exchange_bytes, ready_counts
+from tests.support.http import (
+    HTTP,
+    PHPMQ,
+    TIMEOUT,
+    Client,
+    basic_auth,
+    exchange_bytes,
+    ready_counts,
+)
 
 Command = Callable[..., None]
 SECRET = "correct horse: battery"
@@ -45,10 +52,6 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         assert main([*arguments, "--data-dir", str(tmp_path / "broker")]) == 0
 
     return call
-
-
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def audit(broker: LocalBroker) -> list[tuple[str, str]]:
@@ -79,13 +82,18 @@ def test_users_and_their_permissions(
             response = anonymous.request(method, path)
             assert (response.status, response.code) == (401, "authentication-required"), path
             assert response.headers["www-authenticate"].startswith("Basic ")
-    for header in (basic("anna", SECRET), f"Bearer {token}", f"bearer  {token}", basic("x", token)):
+    for header in (
+        basic_auth("anna", SECRET),
+        f"Bearer {token}",
+        f"bearer  {token}",
+        basic_auth("x", token),
+    ):
         with Client(port, Authorization=header) as anna:
             assert anna.get("/status").status == 200
             for method, path in READING:
                 response = anna.request(method, path)
                 assert (response.status, response.code) == (403, "forbidden"), path
-    with Client(port, Authorization=basic("anna", SECRET)) as anna:
+    with Client(port, Authorization=basic_auth("anna", SECRET)) as anna:
         batch = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
         rejected_write = anna.write(batch)
         assert (rejected_write.status, rejected_write.code) == (409, "rejected")
@@ -96,7 +104,7 @@ def test_users_and_their_permissions(
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "jobs.bad"}
         assert anna.write(batch, **query).json()["dead_lettered"] == 2
         assert anna.write([row("jobs.b")], batch=1).json()["written"] == 1
-    with Client(port, Authorization=basic("root", SECRET)) as root:
+    with Client(port, Authorization=basic_auth("root", SECRET)) as root:
         first = root.journal()["segments"][0]["first_sequence"]
         assert root.segment(first).status == 200
         assert root.request("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
@@ -116,19 +124,19 @@ def test_wrong_credentials(start: Start, command: Command) -> None:
         for header in ("Basic", "Basic !", "Basic YQ==", "Bearer", "Bearer ", "Digest x", "\xff"):
             response = client.get("/status", Authorization=header)
             assert (response.status, response.code) == (400, "bad-authorization"), header
-        assert client.get("/status", Authorization=basic("anna", SECRET)).status == 200
+        assert client.get("/status", Authorization=basic_auth("anna", SECRET)).status == 200
         for header in (
-            basic("anna", "wrong"),
-            basic("anna", SECRET + " "),
-            basic("unknown", SECRET),
+            basic_auth("anna", "wrong"),
+            basic_auth("anna", SECRET + " "),
+            basic_auth("unknown", SECRET),
             "Bearer sluicemq-nonsense",
         ):
             response = client.get("/status", Authorization=header)
             assert (response.status, response.code) == (401, "authentication-failed"), header
         for _ in range(2):
-            response = client.get("/status", Authorization=basic("ghost", "wrong"))
+            response = client.get("/status", Authorization=basic_auth("ghost", "wrong"))
             assert (response.status, response.code) == (401, "authentication-failed")
-        response = client.get("/status", Authorization=basic("ghost", "wrong"))
+        response = client.get("/status", Authorization=basic_auth("ghost", "wrong"))
         assert (response.status, response.code) == (429, "too-many-failures")
         assert 1 <= int(response.headers["retry-after"]) <= 60
         assert "for this user from this address" in response.json()["detail"]
@@ -190,7 +198,7 @@ def test_any_host_name_is_accepted_on_public_and_tls_listeners(
 
 def test_requests_from_other_origins_with_users(start: Start, command: Command) -> None:
     command("users", "add", "anna", "--password-file", "secret")
-    header = basic("anna", SECRET)
+    header = basic_auth("anna", SECRET)
     with Client(start(HTTP).port("http"), Authorization=header) as client:
         assert client.get("/status", Host="broker.example").status == 200
         response = client.get("/status", Host="broker.example", Origin="http://evil.example")

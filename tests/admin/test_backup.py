@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import http.client
 import json
 import time
@@ -25,7 +24,7 @@ from sluicemq.journal.backup import CopyProgress
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.stored_backup import read_manifest, verify
 from tests.server.conftest import Start
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, basic_auth
 from tests.support.polling import wait_until
 
 BODY = bytes(1000)
@@ -173,17 +172,13 @@ def test_only_a_superuser_may_create_backups(
         )
         assert client.get("/backups").code == code
         assert refused(client, "one") == (401, code)
-        client.headers["Authorization"] = _basic("anna", "a password of one's own")
+        client.headers["Authorization"] = basic_auth("anna", "a password of one's own")
         assert client.get("/backups").code == "forbidden"
         assert refused(client, "one") == (403, "forbidden")
-        client.headers["Authorization"] = _basic("root", "a password of one's own")
+        client.headers["Authorization"] = basic_auth("root", "a password of one's own")
         assert back_up(client, "one")[-1]["state"] == "done"
     user_file = json.loads((home / "one" / "users.json").read_bytes())
     assert set(user_file["users"]) == {"root", "anna"}
-
-
-def _basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def wait_until_none_runs(client: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +26,7 @@ from sluicemq.protocols.transport import SessionInfo
 from tests.admin.context import NoConnections, connection_item
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, basic_auth
 from tests.support.polling import wait_until
 
 MSGLITE = "msglite://127.0.0.1:0"
@@ -350,10 +349,9 @@ def test_connections_have_their_user(
     command("users", "add", "anna", "--password-file", "secret")
     command("permissions", "grant", "anna", "*", "consume", "produce")
     broker = start(HTTP, f"{PHPMQ}?user=anna", VIBEMQ, JMQ)
-    credentials = base64.b64encode(b"root:correct horse").decode()
     with (
         ExitStack() as stack,
-        Client(broker.port("http"), Authorization=f"Basic {credentials}") as root,
+        Client(broker.port("http"), Authorization=basic_auth("root", "correct horse")) as root,
     ):
         peer = stack.enter_context(BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")))
         peer.send("q", b"x")
@@ -364,8 +362,8 @@ def test_connections_have_their_user(
         stack.enter_context(BlockingClient(JmqClient.open, url, reconnect=None))
         users = {item["protocol"]: item["user"] for item in listed(root)}
         assert users == {"http": "root", "phpmq": "anna", "vibemq": "anna", "jmq": "anna"}
-        credentials = base64.b64encode(b"anna:correct horse").decode()
-        with Client(broker.port("http"), Authorization=f"Basic {credentials}") as anna:
+        header = basic_auth("anna", "correct horse")
+        with Client(broker.port("http"), Authorization=header) as anna:
             protocols = sorted(item["protocol"] for item in listed(anna))
             assert protocols == ["http", "jmq", "phpmq", "vibemq"]
             for item in listed(root, "filter=anna"):

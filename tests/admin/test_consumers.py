@@ -8,7 +8,7 @@ from sluicemq.broker import Consumer, Delivery, Subscription, Window, compile_se
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
 from tests.admin.context import AttachedConsumer
-from tests.support.api import ApiFixture, HttpClient, in_event_loop
+from tests.support.api import ApiFixture, in_event_loop
 
 
 class Sink:
@@ -31,13 +31,6 @@ def attach(
     return consumer
 
 
-async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
-    response = await http_client.request("GET", f"/consumers?{query}")
-    assert response.status == 200, response
-    items: list[dict[str, Any]] = response.json()["items"]
-    return items
-
-
 @in_event_loop
 async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> None:
     queue = api_fixture.broker.destinations.queue("q")
@@ -49,7 +42,7 @@ async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> 
         message = Message(queue.address, b"x", properties={"n": 6}, durability=Durability.NONE)
         api_fixture.broker.publish(queue, message)
     api_fixture.broker.flush()
-    first_item, second_item = await listed(api_fixture.http_client())
+    first_item, second_item = await api_fixture.http_client().get_items("/consumers")
     assert first_item == {
         "id": first.number,
         "destination": "q",
@@ -81,7 +74,7 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client()
 
     async def ids(query: str) -> list[int]:
-        return [item["id"] for item in await listed(http_client, query)]
+        return [item["id"] for item in await http_client.get_items(f"/consumers?{query}")]
 
     assert await ids("") == [first, second, third]
     assert await ids("sort=destination") == [second, third, first]
@@ -100,8 +93,8 @@ async def test_users_see_the_consumers_of_visible_destinations(api_fixture: ApiF
         attach(api_fixture, api_fixture.broker.destinations.queue(name).queue)
     anna = api_fixture.http_client()
     await anna.login("anna")
-    assert [item["destination"] for item in await listed(anna)] == ["a.1"]
-    assert await listed(anna, "destination=b.1") == []
+    assert [item["destination"] for item in await anna.get_items("/consumers")] == ["a.1"]
+    assert await anna.get_items("/consumers?destination=b.1") == []
 
 
 @in_event_loop
@@ -121,7 +114,7 @@ async def test_consumers_of_durable_subscriptions_belong_to_their_owner(
         api_fixture.add(name, rights)
         http_client = api_fixture.http_client()
         await http_client.login(name)
-        ids = [item["id"] for item in await listed(http_client)]
+        ids = [item["id"] for item in await http_client.get_items("/consumers")]
         assert ids == ([] if name == "other" else [consumer.number]), name
 
 
@@ -132,10 +125,10 @@ async def test_any_name(api_fixture: ApiFixture) -> None:
     attach(api_fixture, api_fixture.broker.destinations.queue(name).queue)
     attach(api_fixture, api_fixture.broker.destinations.resolve(Address(Kind.QUEUE, "<b>")).queue)
     http_client = api_fixture.http_client()
-    first, second = await listed(http_client)
+    first, second = await http_client.get_items("/consumers")
     assert (first["destination"], first["destination_base64"]) == ("caf\\udce9\\n", "Y2Fm6Qo=")
     assert "destination_base64" not in second
-    [item] = await listed(http_client, "destination_base64=Y2Fm6Qo%3D")
+    [item] = await http_client.get_items("/consumers?destination_base64=Y2Fm6Qo%3D")
     assert item == first
     response = await http_client.request("GET", "/consumers?destination_base64=%21")
     assert (response.status, response.code) == (400, "bad-parameter")

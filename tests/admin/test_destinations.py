@@ -21,8 +21,8 @@ from sluicemq.model.destination import (
     Provenance,
 )
 from sluicemq.model.message import Durability
-from tests.admin.stock import held, in_event_loop, queue, read, send, topic, waiting
-from tests.support.api import ApiFixture
+from tests.admin.destinations import queue, queued_bodies, read, send, topic, unacked_numbers
+from tests.support.api import ApiFixture, in_event_loop
 
 STRANGE = "a/b?c#d %<script>&é\n"
 
@@ -362,7 +362,7 @@ async def test_a_purge_does_not_affect_messages_that_arrive_meanwhile(
     send(jobs, "unacked", broker=broker, priority=9)
     reader = read(broker, jobs, 1)
     assert (await purge).json() == {"purged": 700}
-    assert len(held(reader.consumer)) == 1
+    assert len(unacked_numbers(reader.consumer)) == 1
     assert len(jobs.queue.scheduled) == 1
 
 
@@ -479,7 +479,7 @@ async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
             response = await http_client.request(method, f"{path_of_queues}/{name}{path}", body)
             assert (response.status, response.code) == (403, "forbidden"), (method, path)
         assert api_fixture.audit_lines()[-1].endswith("403")
-    assert waiting(broker, "seen") == ["x"]
+    assert queued_bodies(broker, "seen") == ["x"]
     assert (
         await http_client.request("PUT", f"{path_of_queues}/mine", {"max_messages": 1})
     ).status == 200

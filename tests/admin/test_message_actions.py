@@ -11,8 +11,8 @@ from sluicemq.broker import ManualClock, Window
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
-from tests.admin.stock import held, in_event_loop, queue, read, send, topic, waiting
-from tests.support.api import ApiFixture, HttpClient
+from tests.admin.destinations import queue, queued_bodies, read, send, topic, unacked_numbers
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.broker import DAY, Reader
 
 ACTIONS = "/destinations/queue/q/messages/actions"
@@ -45,13 +45,13 @@ async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> No
     done = await act(http_client, action="move", ids=requested_ids, target=TARGET)
     assert (done["processed"], done["next_cursor"]) == (2, None)
     assert done["failed"] == [{"id": "77", "reason": "not-found"}]
-    assert waiting(broker) == ["b"]
-    assert waiting(broker, "target") == ["c", "a"]
+    assert queued_bodies(broker) == ["b"]
+    assert queued_bodies(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
     assert api_fixture.audit_lines()[-1].endswith("move to target: done 2, failed 1 done")
     repetition = await act(http_client, action="move", ids=requested_ids, target=TARGET)
     assert (repetition["processed"], len(repetition["failed"])) == (0, 3)
-    assert waiting(broker, "target") == ["c", "a"]
+    assert queued_bodies(broker, "target") == ["c", "a"]
 
 
 @in_event_loop
@@ -74,7 +74,7 @@ async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: A
         http_client, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
     )
     assert done["processed"] == 1
-    assert waiting(broker, "short") == ["old"]  # its time to live there begins now
+    assert queued_bodies(broker, "short") == ["old"]  # its time to live there begins now
 
 
 @in_event_loop
@@ -101,11 +101,11 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
         rounds += 1
     assert (total, done["failed"]) == (501, [])
     assert rounds > 1
-    assert waiting(broker) == ["new", "delayed"]
-    assert waiting(broker, "target") == ["urgent", *[str(number) for number in range(500)]]
+    assert queued_bodies(broker) == ["new", "delayed"]
+    assert queued_bodies(broker, "target") == ["urgent", *[str(number) for number in range(500)]]
     done = await act(http_client, action="move", all=True, state="scheduled", target=TARGET)
     assert done["processed"] == 1
-    assert waiting(broker) == ["new"]
+    assert queued_bodies(broker) == ["new"]
 
 
 @in_event_loop
@@ -130,7 +130,7 @@ async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixtu
     own_address = {"kind": "queue", "name": "q"}
     assert (await act(http_client, action="move", all=True, target=own_address))["processed"] == 2
     assert (await act(http_client, action="copy", all=True, target=own_address))["processed"] == 2
-    assert waiting(broker) == ["a", "b", "a", "b"]
+    assert queued_bodies(broker) == ["a", "b", "a", "b"]
 
 
 @in_event_loop
@@ -146,11 +146,11 @@ async def test_a_selector_with_a_limit(api_fixture: ApiFixture) -> None:
         http_client, action="delete", selector="n >= 10", limit=5, cursor=done["next_cursor"]
     )
     assert done["processed"] == 5
-    assert waiting(broker) == [str(number) for number in (*range(10), *range(20, 30))]
+    assert queued_bodies(broker) == [str(number) for number in (*range(10), *range(20, 30))]
     done = await act(http_client, action="copy", selector="n = 3", target=TARGET)
     assert (done["processed"], done["next_cursor"]) == (1, None)
-    assert waiting(broker, "target") == ["3"]
-    assert len(waiting(broker)) == 20
+    assert queued_bodies(broker, "target") == ["3"]
+    assert len(queued_bodies(broker)) == 20
 
 
 @in_event_loop
@@ -161,7 +161,7 @@ async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved
     jobs = queue(broker, max_attempts=1)
     send(jobs, "a", "b", "c", broker=broker)
     reader = read(broker, jobs, 3)
-    first, second, third = held(reader.consumer)
+    first, second, third = unacked_numbers(reader.consumer)
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", ids=ids([first]), target=TARGET)
     assert done["failed"] == [{"id": str(first), "reason": "in-flight"}]
@@ -170,13 +170,13 @@ async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved
         "processed"
     ] == 1
     assert not broker.acknowledge(reader.consumer, first)
-    assert waiting(broker, "target") == ["b"]
+    assert queued_bodies(broker, "target") == ["b"]
     broker.revoke(reader.consumer.window)
     broker.suspend(reader.consumer)
     # max_attempts is 1, but requeueing by an administrator is no failed attempt
     assert (await act(http_client, action="redeliver", ids=ids([third])))["processed"] == 1
-    assert waiting(broker) == ["c"]
-    assert held(reader.consumer) == [second]
+    assert queued_bodies(broker) == ["c"]
+    assert unacked_numbers(reader.consumer) == [second]
 
 
 @in_event_loop
@@ -185,7 +185,7 @@ async def test_messages_of_a_transaction_are_not_changed(api_fixture: ApiFixture
     jobs = queue(broker)
     send(jobs, "a", broker=broker)
     reader = read(broker, jobs)
-    [number] = held(reader.consumer)
+    [number] = unacked_numbers(reader.consumer)
     transaction = broker.transactions.begin()
     broker.transactions.acknowledge(transaction, reader.consumer, number)
     http_client = api_fixture.http_client(local=True)
@@ -211,13 +211,13 @@ async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> Non
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="redeliver", ids=ids([failed_sequence, scheduled]))
     assert done["processed"] == 2
-    assert waiting(broker) == ["failed", "waits", "scheduled"]
+    assert queued_bodies(broker) == ["failed", "waits", "scheduled"]
     assert not jobs.queue.scheduled
     assert isinstance(broker.clock, ManualClock)
     broker.clock.advance(20_000)
     broker.tick()
     broker.flush()
-    assert waiting(broker) == ["failed", "waits", "scheduled"]
+    assert queued_bodies(broker) == ["failed", "waits", "scheduled"]
 
 
 @in_event_loop
@@ -230,8 +230,8 @@ async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     assert done["processed"] == 2
     assert [failure["reason"] for failure in done["failed"]] == ["target-full"]
     assert done["next_cursor"] is None
-    assert waiting(broker) == ["c", "d"]
-    assert waiting(broker, "target") == ["a", "b"]
+    assert queued_bodies(broker) == ["c", "d"]
+    assert queued_bodies(broker, "target") == ["a", "b"]
 
 
 @in_event_loop
@@ -240,7 +240,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     jobs = queue(broker, dead_letter=True)
     send(jobs, "a", "b", broker=broker, properties={"mine": 1})
     reader = read(broker, jobs)
-    for number in held(reader.consumer):
+    for number in unacked_numbers(reader.consumer):
         broker.dead_letter(jobs.queue, number, "rejected")
     reader.detach()
     send(broker.destinations.queue("q.dlq"), "never dead", broker=broker)
@@ -253,8 +253,8 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     done = await act(http_client, f"{path}/actions", action="redrive", all=True)
     assert done["processed"] == 2
     assert [failure["reason"] for failure in done["failed"]] == ["no-origin"]
-    assert waiting(broker) == ["a", "b"]
-    assert waiting(broker, "q.dlq") == ["never dead"]
+    assert queued_bodies(broker) == ["a", "b"]
+    assert queued_bodies(broker, "q.dlq") == ["never dead"]
     for delivery in jobs.queue.cursor():
         assert broker.core.read(delivery).properties == {"mine": 1}
         assert delivery.attempts == 0
@@ -271,7 +271,7 @@ async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     for subscription in (first, second):
         reader = Reader(broker)
         reader.consumer = broker.attach(subscription, reader, Window(9, True))
-        for number in held(reader.consumer):
+        for number in unacked_numbers(reader.consumer):
             broker.dead_letter(subscription, number, "rejected")
         reader.detach()
     dead_letter_queue = broker.destinations.queue("news.dlq")
@@ -310,7 +310,7 @@ async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
     ):
         response = await http_client.request("POST", ACTIONS, body)
         assert response.status == 400, body
-    assert waiting(api_fixture.broker) == ["a"]
+    assert queued_bodies(api_fixture.broker) == ["a"]
     assert Address(Kind.QUEUE, "target") not in api_fixture.broker.destinations
 
 
@@ -340,7 +340,7 @@ async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
         response = await http_client.request("POST", ACTIONS, body)
         assert (response.status, response.code) == (403, "forbidden"), body
         assert api_fixture.audit_lines()[-1].endswith("403")
-    assert waiting(broker) == ["a"]
+    assert queued_bodies(broker) == ["a"]
     assert (await act(browsing_client, action="copy", ids=message_ids, target=TARGET))[
         "processed"
     ] == 1
@@ -353,7 +353,7 @@ async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -
     jobs = queue(broker, dead_letter=True)
     send(jobs, "a", broker=broker)
     reader = read(broker, jobs)
-    broker.dead_letter(jobs.queue, held(reader.consumer)[0], "rejected")
+    broker.dead_letter(jobs.queue, unacked_numbers(reader.consumer)[0], "rejected")
     reader.detach()
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*.dlq: consume browse")
@@ -362,8 +362,8 @@ async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -
     path = "/destinations/queue/q.dlq/messages/actions"
     done = await act(http_client, path, action="redrive", all=True)
     assert [failure["reason"] for failure in done["failed"]] == ["forbidden"]
-    assert waiting(broker) == []
-    assert waiting(broker, "q.dlq") == ["a"]
+    assert queued_bodies(broker) == []
+    assert queued_bodies(broker, "q.dlq") == ["a"]
 
 
 @in_event_loop

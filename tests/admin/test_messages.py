@@ -17,8 +17,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
-from tests.admin.stock import held, in_event_loop, queue, read, send, topic
-from tests.support.api import ApiFixture, HttpClient
+from tests.admin.destinations import queue, read, send, topic, unacked_numbers
+from tests.support.api import ApiFixture, HttpClient, in_event_loop
 
 PAGES = "/destinations/queue/q/messages"
 EVIL = "<script>alert(1)</script>"
@@ -136,10 +136,12 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     send(jobs, "a", "b", "c", "d", broker=broker)
     send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
     reader = read(broker, jobs, 3)
-    broker.time_out(reader.consumer, held(reader.consumer)[:1])
+    broker.time_out(reader.consumer, unacked_numbers(reader.consumer)[:1])
     broker.flush()
     transaction = broker.transactions.begin()
-    broker.transactions.acknowledge(transaction, reader.consumer, held(reader.consumer)[0])
+    broker.transactions.acknowledge(
+        transaction, reader.consumer, unacked_numbers(reader.consumer)[0]
+    )
     broker.revoke(reader.consumer.window)
     broker.flush()
     http_client = api_fixture.http_client(local=True)

@@ -30,13 +30,6 @@ async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
     return http_client
 
 
-async def listed(http_client: HttpClient, path: str) -> list[dict[str, Any]]:
-    response = await http_client.request("GET", path)
-    assert response.status == 200, response
-    items: list[dict[str, Any]] = response.json()["items"]
-    return items
-
-
 def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Transaction:
     """Begin a transaction that sends to `q` and `r`."""
     transactions = api_fixture.broker.transactions
@@ -82,7 +75,7 @@ async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFi
             case = (user, owner, prepared)
             http_client = await enter(api_fixture, user)
             transaction = begin(api_fixture, owner, prepared=prepared)
-            items = await listed(http_client, "/transactions")
+            items = await http_client.get_items("/transactions")
             assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
             path = f"/transactions/{id_of(transaction)}"
             if prepared and not allowed:
@@ -109,7 +102,7 @@ async def test_owners_and_managers_list_and_delete_a_durable_subscription(
         case = (user, owner)
         http_client = await enter(api_fixture, user)
         subscription = subscribe(api_fixture, owner)
-        items = await listed(http_client, "/subscriptions")
+        items = await http_client.get_items("/subscriptions")
         assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
         response = await http_client.request("DELETE", "/subscriptions?destination=news&name=s")
         assert response.status == (204 if allowed else 403), case
@@ -129,7 +122,7 @@ async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
     assert (await reader.request("POST", f"{path}/actions", body)).status == 404
     assert subscription.waiting == 1
-    assert len(await listed(manager, f"{path}?subscription=s")) == 1
+    assert len(await manager.get_items(f"{path}?subscription=s")) == 1
 
 
 @in_event_loop
@@ -160,12 +153,12 @@ async def test_only_the_owner_sees_a_shared_subscription_that_is_not_durable(
     reader, owner = await enter(api_fixture, "reader"), await enter(api_fixture, "owner")
     subscription = subscribe(api_fixture, durable=False, shared=True)
     path = "/destinations/topic/news/messages"
-    assert await listed(reader, "/subscriptions") == []
+    assert await reader.get_items("/subscriptions") == []
     assert (await reader.request("GET", f"{path}?subscription=s")).status == 404
     body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
     assert (await reader.request("POST", f"{path}/actions", body)).status == 404
     assert subscription.waiting == 1
-    [item] = await listed(owner, "/subscriptions")
+    [item] = await owner.get_items("/subscriptions")
     assert item["owner"] == "owner"
 
 
@@ -178,7 +171,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     reply = {"body": "reply"}
     assert (await user.request("POST", f"{path}/messages", reply)).status == 201
-    assert await listed(user, "/destinations") == []
+    assert await user.get_items("/destinations") == []
     for method, subpath, body in (
         ("GET", "", None),
         ("GET", "/messages", None),
@@ -191,8 +184,8 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     history = "/history?kind=queue&destination=temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     assert (await user.request("GET", history)).status == 404
     assert queue.waiting == 1
-    assert [item["name"] for item in await listed(root, "/destinations")] == [name]
-    assert len(await listed(root, f"{path}/messages")) == 1
+    assert [item["name"] for item in await root.get_items("/destinations")] == [name]
+    assert len(await root.get_items(f"{path}/messages")) == 1
     assert (await root.request("DELETE", path)).status == 204
 
 

@@ -11,8 +11,8 @@ from sluicemq.broker.settings import EngineSettings
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.admin.stock import held, in_event_loop, queue, read, send, topic, waiting
-from tests.support.api import ApiFixture
+from tests.admin.destinations import queue, queued_bodies, read, send, topic, unacked_numbers
+from tests.support.api import ApiFixture, in_event_loop
 
 POST = "/destinations/queue/q/messages"
 
@@ -187,7 +187,7 @@ async def test_publishing_requires_permission_to_produce(api_fixture: ApiFixture
     await bert.login("bert")
     assert (await anna.request("POST", POST, {"body": "x"})).status == 403
     assert (await bert.request("POST", POST, {"body": "x"})).status == 201
-    assert waiting(api_fixture.broker) == ["x"]
+    assert queued_bodies(api_fixture.broker) == ["x"]
 
 
 @in_event_loop
@@ -198,7 +198,7 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
         source = queue(broker, name, dead_letter=True, dead_letter_queue="graveyard")
         send(source, *reasons, broker=broker)
         reader = read(broker, source)
-        for number, reason in zip(held(reader.consumer), reasons, strict=True):
+        for number, reason in zip(unacked_numbers(reader.consumer), reasons, strict=True):
             broker.dead_letter(source.queue, number, reason)
     queue(broker, "empty.dlq")
     send(broker.destinations.queue("graveyard"), "by hand", broker=broker)

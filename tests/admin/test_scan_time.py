@@ -15,8 +15,8 @@ from sluicemq.broker import Window
 from sluicemq.management.operation import SortedPageQuery
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from tests.admin.context import AttachedConsumer
-from tests.admin.stock import in_event_loop, queue, read, send, topic
-from tests.support.api import ApiFixture
+from tests.admin.destinations import queue, read, send, topic
+from tests.support.api import ApiFixture, in_event_loop
 from tests.support.broker import Reader
 
 MESSAGES = 300

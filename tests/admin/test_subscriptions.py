@@ -14,15 +14,8 @@ from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.message import Durability, Message
 from tests.admin.test_consumers import attach
 from tests.server.conftest import Start
-from tests.support.api import ApiFixture, HttpClient, in_event_loop
+from tests.support.api import ApiFixture, in_event_loop
 from tests.support.http import HTTP, TIMEOUT, Client
-
-
-async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
-    response = await http_client.request("GET", f"/subscriptions?{query}")
-    assert response.status == 200, response
-    items: list[dict[str, Any]] = response.json()["items"]
-    return items
 
 
 def subscribe(api_fixture: ApiFixture, topic: str, name: str, **how: Any) -> Subscription:
@@ -45,7 +38,7 @@ async def test_a_list_has_every_field_of_a_subscription(api_fixture: ApiFixture)
     api_fixture.broker.publish(topic, message)
     api_fixture.broker.flush()
     attach(api_fixture, subscription)
-    [item] = await listed(api_fixture.http_client())
+    [item] = await api_fixture.http_client().get_items("/subscriptions")
     assert item == {
         "destination": "news",
         "kind": "topic",
@@ -72,7 +65,9 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client()
 
     async def names(query: str) -> list[str]:
-        return [item["display_name"] for item in await listed(http_client, query)]
+        return [
+            item["display_name"] for item in await http_client.get_items(f"/subscriptions?{query}")
+        ]
 
     assert await names("") == ["jobs", "y", "x"]
     assert await names("order=desc") == ["x", "y", "jobs"]
@@ -93,7 +88,10 @@ async def test_deletion_requires_the_same_permissions_as_a_purge(api_fixture: Ap
         subscribe(api_fixture, topic, "s")
     anna = api_fixture.http_client()
     await anna.login("anna")
-    assert [item["destination"] for item in await listed(anna)] == ["news", "other"]
+    assert [item["destination"] for item in await anna.get_items("/subscriptions")] == [
+        "news",
+        "other",
+    ]
     for topic in ("other", "secret", "nothing"):
         response = await anna.request("DELETE", f"/subscriptions?destination={topic}&name=s")
         assert (response.status, response.code) == (403, "forbidden")

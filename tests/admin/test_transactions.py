@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from sluicemq.model.errors import ClientError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from tests.server.conftest import Start
-from tests.support.api import ApiFixture, HttpClient, in_event_loop
+from tests.support.api import ApiFixture, in_event_loop
 from tests.support.http import HTTP, TIMEOUT, Client
 
 JMQ = "jmq://127.0.0.1:0"
@@ -34,13 +33,6 @@ def begin(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
     return transaction
 
 
-async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any]]:
-    response = await http_client.request("GET", f"/transactions?{query}")
-    assert response.status == 200, response
-    items: list[dict[str, Any]] = response.json()["items"]
-    return items
-
-
 @in_event_loop
 async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
     begin(api_fixture, b"a")
@@ -49,7 +41,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
     prepared = begin(api_fixture, b"b", b"c")
     api_fixture.broker.transactions.prepare(prepared, encode_xid(XID))
     http_client = api_fixture.http_client()
-    first, second = await listed(http_client)
+    first, second = await http_client.get_items("/transactions")
     assert (first["state"], first["publishes"], first["started"]) == ("open", 1, start_time)
     assert "xid" not in first
     assert second == {
@@ -65,9 +57,9 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
         "acks": 0,
         "started": start_time + 10,
     }
-    assert await listed(http_client, "state=prepared") == [second]
-    assert await listed(http_client, "order=desc") == [second, first]
-    assert await listed(http_client, "sort=publishes&limit=1&offset=1") == [second]
+    assert await http_client.get_items("/transactions?state=prepared") == [second]
+    assert await http_client.get_items("/transactions?order=desc") == [second, first]
+    assert await http_client.get_items("/transactions?sort=publishes&limit=1&offset=1") == [second]
 
 
 @in_event_loop
@@ -76,12 +68,12 @@ async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixtu
     outcomes: list[bool] = []
     transaction.on_end = outcomes.append
     http_client = api_fixture.http_client()
-    [item] = await listed(http_client)
+    [item] = await http_client.get_items("/transactions")
     response = await http_client.request("POST", f"/transactions/{item['id']}/commit")
     assert (response.status, response.code) == (409, "transaction-open")
     assert (await http_client.request("POST", f"/transactions/{item['id']}/rollback")).status == 204
     assert outcomes == [False]
-    assert await listed(http_client) == []
+    assert await http_client.get_items("/transactions") == []
     for action in ("commit", "rollback"):
         response = await http_client.request("POST", f"/transactions/{item['id']}/{action}")
         assert (response.status, response.code) == (404, "transaction-not-found")
@@ -99,11 +91,11 @@ async def test_the_id_of_a_prepared_transaction_stays_during_its_commit(
     api_fixture.broker.schedule_flush()
     await is_prepared.wait()
     http_client = api_fixture.http_client()
-    [item] = await listed(http_client)
+    [item] = await http_client.get_items("/transactions")
     transactions.commit(prepared)
     assert prepared.state is TransactionState.COMMITTING
     assert (await http_client.request("POST", f"/transactions/{item['id']}/commit")).status == 204
-    assert await listed(http_client) == []
+    assert await http_client.get_items("/transactions") == []
 
 
 @in_event_loop
@@ -111,7 +103,7 @@ async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
     prepared = begin(api_fixture)
     api_fixture.broker.transactions.prepare(prepared, b"not of java")
     http_client = api_fixture.http_client()
-    [item] = await listed(http_client)
+    [item] = await http_client.get_items("/transactions")
     assert item["xid"] == {
         "format_id": 0,
         "global_transaction_id": b"not of java".hex(),
@@ -133,7 +125,7 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
     await anna.login("anna")
     await root.login("root")
     name = id_of(transaction)
-    assert await listed(anna) == []
+    assert await anna.get_items("/transactions") == []
     for verdict in ("commit", "rollback"):
         response = await anna.request("POST", f"/transactions/{name}/{verdict}")
         assert (response.status, response.code) == (404, "transaction-not-found"), verdict

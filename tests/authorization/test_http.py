@@ -26,7 +26,7 @@ from sluicemq.model.rows import row as rows_of
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from sluicemq.security import records
 from tests.admin.context import AttachedConsumer, NoConnections, connection_item, context
-from tests.admin.stock import read
+from tests.admin.destinations import read
 from tests.authorization.fixture import (
     QUEUE,
     TOPIC,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import getpass
 import io
 import sys
@@ -13,6 +12,7 @@ import pytest
 from sluicemq.cli.location import BrokerLocation
 from sluicemq.model.errors import ConfigurationError
 from tests.cli.conftest import Run
+from tests.support.http import basic_auth
 
 HERE = "http://127.0.0.1:7680"
 
@@ -22,10 +22,6 @@ def _nothing_set(run: Run, tmp_path: Path) -> None:
     """`run` clears the environment."""
     (tmp_path / "secret").write_text("pass word\nnot this\n")
     (tmp_path / "token").write_text("slq_x\n")
-
-
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def test_options_override_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,21 +62,21 @@ def test_a_socket_by_url() -> None:
     ("environment", "place", "authorization"),
     [
         ({}, BrokerLocation(url=HERE), ""),
-        ({}, BrokerLocation(HERE, "anna", Path("secret")), basic("anna", "pass word")),
+        ({}, BrokerLocation(HERE, "anna", Path("secret")), basic_auth("anna", "pass word")),
         ({}, BrokerLocation(HERE, token_file=Path("token")), "Bearer slq_x"),
-        ({}, BrokerLocation("http://anna:pw@127.0.0.1:1"), basic("anna", "pw")),
-        ({"USER": "anna", "PASSWORD": "pw"}, BrokerLocation(HERE), basic("anna", "pw")),
+        ({}, BrokerLocation("http://anna:pw@127.0.0.1:1"), basic_auth("anna", "pw")),
+        ({"USER": "anna", "PASSWORD": "pw"}, BrokerLocation(HERE), basic_auth("anna", "pw")),
         (
             {"USER": "anna", "PASSWORD_FILE": "secret"},
             BrokerLocation(HERE),
-            basic("anna", "pass word"),
+            basic_auth("anna", "pass word"),
         ),
         ({"TOKEN": "slq_y"}, BrokerLocation(HERE), "Bearer slq_y"),
         ({"TOKEN_FILE": "token"}, BrokerLocation(HERE), "Bearer slq_x"),
         (
             {"TOKEN": "slq_y"},
             BrokerLocation(HERE, "anna", Path("secret")),
-            basic("anna", "pass word"),
+            basic_auth("anna", "pass word"),
         ),
         (
             {"USER": "a", "PASSWORD": "b"},

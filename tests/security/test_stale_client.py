@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import select
 import socket
 import threading
@@ -22,14 +21,10 @@ from sluicemq.security.records import UserRecord, UserStore, make_token
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.protocols.jmq.raw import basic as jmq_basic
 from tests.server.conftest import Start
-from tests.support.http import HTTP, Client
+from tests.support.http import HTTP, Client, basic_auth
 
 SECRET = "correct horse battery"
 STALE_CLIENTS = 4
-
-
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 @contextmanager
@@ -44,7 +39,7 @@ def stale_clients(port: int, users: list[str]) -> Iterator[list[int]]:
             attempt = 0
             while not stopped.is_set():
                 user = users[attempt % len(users)]
-                authorization = basic(user, f"stale {number} {attempt}")
+                authorization = basic_auth(user, f"stale {number} {attempt}")
                 statuses.append(client.get("/status", Authorization=authorization).status)
                 attempt += 1
                 if statuses[-1] == 429:
@@ -101,11 +96,11 @@ def test_stale_client_does_not_block_others_at_its_address(broker: LocalBroker) 
             vibemq_login(username="bert", password=SECRET)
             with Client(http) as client:
                 assert client.get("/status", Authorization=f"Bearer {token}").status == 200
-                assert client.get("/status", Authorization=basic("bert", SECRET)).status == 200
+                assert client.get("/status", Authorization=basic_auth("bert", SECRET)).status == 200
         # first logins
         vibemq_login(username="clara", password=SECRET)
         with Client(http) as client:
-            assert client.get("/status", Authorization=basic("dora", SECRET)).status == 200
+            assert client.get("/status", Authorization=basic_auth("dora", SECRET)).status == 200
         with RawJmq.login(jmq, "erik", SECRET):
             pass
         # only the pair is refused
@@ -129,7 +124,7 @@ def test_flood_of_one_address_does_not_hold_up_another(broker: LocalBroker) -> N
             ("127.0.0.1", port), timeout=60, source_address=(address, 0)
         )
         head = "GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: "
-        connection.sendall(f"{head}{basic(user, password)}\r\n\r\n".encode())
+        connection.sendall(f"{head}{basic_auth(user, password)}\r\n\r\n".encode())
         return connection
 
     with ExitStack() as stack:

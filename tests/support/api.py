@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -64,8 +65,10 @@ class ApiFixture:
         backup_dir: Path | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are those of AuthSettings. Without a journal messages are in memory only,
-        and without `backup_dir` there are no backups."""
+        """Create the broker; `settings` are fields of AuthSettings.
+
+        Without `journal` messages are in memory only, without `backup_dir` backups are disabled.
+        """
         loop = asyncio.get_running_loop()
         self.now = now
         self.clock = ManualClock()
@@ -140,7 +143,7 @@ class ApiFixture:
 
 
 class HttpClient:
-    """A client on one connection. Sends `headers`, and `cookie` and `csrf` if set, every time."""
+    """A client on one connection. Each request has `headers`, and `cookie` and `csrf` if set."""
 
     def __init__(self, api_fixture: ApiFixture, caller: Caller) -> None:
         self._api_fixture = api_fixture
@@ -201,8 +204,15 @@ class HttpClient:
         content = b"".join(event.get("body", b"") for event in events[1:])
         return Response(events[0]["status"], response_headers, content)
 
+    async def get_items(self, path: str) -> list[dict[str, Any]]:
+        """Return the items of a list that the client may read."""
+        response = await self.request("GET", path)
+        assert response.status == 200, response
+        items: list[dict[str, Any]] = response.json()["items"]
+        return items
+
     async def login(self, user: str, password: str = PASSWORD) -> Response:
-        """Create a session, as a page does."""
+        """Log in as the console does."""
         response = await self.request("POST", "/session", {"user": user, "password": password})
         if response.status == 200:
             self.store_session(response)
@@ -222,7 +232,7 @@ Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
 def in_event_loop(scenario: Scenario) -> Callable[..., None]:
-    """Run a test in an event loop, with an `ApiFixture` of its own."""
+    """Run a test in an event loop with an `ApiFixture`, its first parameter."""
 
     @wraps(scenario)
     def run(tmp_path: Path, **arguments: Any) -> None:
@@ -237,5 +247,8 @@ def in_event_loop(scenario: Scenario) -> Callable[..., None]:
 
         asyncio.run(run_scenario())
 
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would read its parameters
+    # pytest reads the parameters of the test from the signature
+    parameters = list(inspect.signature(scenario).parameters.values())[1:]
+    directory = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = inspect.Signature([directory, *parameters])  # type: ignore[attr-defined]
     return run

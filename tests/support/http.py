@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -90,6 +91,11 @@ class Client:
         at: TracebackType | None,
     ) -> None:
         self.connection.close()
+
+
+def basic_auth(user: str, password: str) -> str:
+    """Return the value of an `Authorization` header."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def exchange_bytes(port: int, data: bytes) -> bytes:

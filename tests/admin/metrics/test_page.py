@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import gc
 import http.client
 from pathlib import Path
@@ -31,7 +30,7 @@ from tests.admin.context import context
 from tests.admin.metrics.reading import Scrape, parse
 from tests.admin.test_http_session import HEAD, SessionFixture, in_event_loop, read_responses
 from tests.server.conftest import Start
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
+from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, basic_auth
 
 SCRAPE_REQUEST = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
@@ -50,10 +49,6 @@ def scrape(broker: LocalBroker) -> Scrape:
     status, media, body = get_metrics(broker.port("http"))
     assert (status, media) == (200, TEXT)
     return parse(body)
-
-
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
@@ -119,8 +114,8 @@ def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Pat
     broker = start(HTTP)
     port = broker.port("http")
     assert get_metrics(port)[0] == 401
-    assert get_metrics(port, Authorization=basic("anna", "correct horse battery"))[0] == 403
-    assert get_metrics(port, Authorization=basic("monitor", "correct horse battery"))[0] == 200
+    assert get_metrics(port, Authorization=basic_auth("anna", "correct horse battery"))[0] == 403
+    assert get_metrics(port, Authorization=basic_auth("monitor", "correct horse battery"))[0] == 200
     broker.stop()
     # unless public metrics are enabled
     environment = {"SLUICEMQ_HTTP__PUBLIC_METRICS": "true"}

@@ -1,25 +1,13 @@
-"""Destinations with messages, and consumers, for tests of the API."""
+"""Create destinations with messages and consumers for tests of the API."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 from sluicemq.broker import Broker, Consumer, Destination, Window
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Durability, Message
-from tests.support import api
 from tests.support.broker import Reader
-
-
-def in_event_loop(scenario: api.Scenario) -> Callable[..., None]:
-    """Run a scenario as `api.in_event_loop` does, for tests with parameters of their own too."""
-    run = api.in_event_loop(scenario)
-    parameters = list(inspect.signature(scenario).parameters.values())[1:]
-    directory = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    run.__signature__ = inspect.Signature([directory, *parameters])  # type: ignore[attr-defined]
-    return run
 
 
 def queue(broker: Broker, name: str = "q", **settings: Any) -> Destination:
@@ -33,7 +21,7 @@ def topic(broker: Broker, name: str = "t", **settings: Any) -> Destination:
 
 
 def send(destination: Destination, *bodies: str, **fields: Any) -> list[int]:
-    """Publish, and return the numbers of the messages. `broker` is the destination's."""
+    """Publish messages and return their sequence numbers; `broker` is the destination's broker."""
     broker = fields.pop("broker")
     fields.setdefault("durability", Durability.LAZY)
     fields.setdefault("kind", BodyKind.TEXT)
@@ -48,20 +36,20 @@ def send(destination: Destination, *bodies: str, **fields: Any) -> list[int]:
 
 
 def read(broker: Broker, destination: Destination, credit: int = 100) -> Reader:
-    """Attach a consumer, and dispatch ready messages to it."""
+    """Attach a consumer and dispatch ready messages to it."""
     reader = Reader(broker)
     reader.consumer = broker.attach(destination.queue, reader, Window(credit, True))
     broker.flush()
     return reader
 
 
-def held(consumer: Consumer) -> list[int]:
-    """Return the numbers of its unacked messages."""
+def unacked_numbers(consumer: Consumer) -> list[int]:
+    """Return the sequence numbers of a consumer's unacked messages."""
     return list(consumer.unacked)
 
 
-def waiting(broker: Broker, name: str = "q", kind: Kind = Kind.QUEUE) -> list[str]:
-    """Return the bodies of ready messages in order, those of scheduled ones last."""
+def queued_bodies(broker: Broker, name: str = "q", kind: Kind = Kind.QUEUE) -> list[str]:
+    """Return the bodies of ready messages in queue order, then those of scheduled messages."""
     destination = broker.destinations[Address(kind, name)]
     return [
         broker.core.read(record).body.decode() for record in destination.queue.browse(unacked=False)
