@@ -1,7 +1,7 @@
-"""A broker and its naive model in lockstep: each method does the same to both.
+"""Run a broker and its naive model in lockstep: each method changes both in the same way.
 
-`check` compares them. Destinations and subscriptions are found by name on both sides; consumers,
-and transactions, come as pairs.
+`check` compares them. Destinations and subscriptions are identified by name on both sides,
+consumers and transactions by pairs of objects.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class ConsumerPair:
     """A consumer of the engine and of the model, and the engine's sink."""
 
     def __init__(
-        self, comparison: ModelComparison, window: WindowPair, twin: model.Consumer
+        self, comparison: ModelComparison, window: WindowPair, model_consumer: model.Consumer
     ) -> None:
         self.comparison = comparison
         self.window = window
-        self.model = twin
+        self.model = model_consumer
         self.engine: engine.Consumer | None = None
 
     def deliver(self, consumer: engine.Consumer, deliveries: list[engine.Delivery]) -> None:
@@ -112,7 +112,7 @@ class ModelComparison:
         self.committing: list[TransactionPair] = []
         """Transactions whose commit is applied in slices, one message or ack at a time."""
         self.budget = budget
-        self.tries = (500, 60)
+        self.rescan_limits = (500, 60)
         """Deliveries evaluated for a new selector: at once, and per ms."""
         self.names = count(1)
         self.delivered: deque[Delivered] = deque()
@@ -121,24 +121,24 @@ class ModelComparison:
         self.start(journal)
 
     def start(self, journal: Journal) -> None:
-        """Put a new broker over the journal."""
+        """Start a new broker on the journal."""
         self.journal = journal
         settings = engine.EngineSettings(
             memory_budget=self.budget, message_overhead=0, delivery_overhead=0, chunk_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
-        broker.core.rescan_first_slice, broker.core.rescan_rate = self.tries
+        broker.core.rescan_first_slice, broker.core.rescan_rate = self.rescan_limits
         transactions = broker.transactions
         transactions.slice_seconds, transactions.part_deliveries = 0.0, 1
-        self.apply = transactions.apply_part
-        transactions.apply_part = self.perform
+        self.apply_engine_part = transactions.apply_part
+        transactions.apply_part = self.apply_commit_part
         journal.set_snapshot_source(lambda: snapshot(broker))
-        self.confirm = broker.group_commit.on_durable
-        journal.observe(self.durable, broker.group_commit.on_written, broker.publisher.on_space)
+        self.engine_on_durable = broker.group_commit.on_durable
+        journal.observe(self.on_durable, broker.group_commit.on_written, broker.publisher.on_space)
 
-    def durable(self, sequence: int) -> None:
-        self.model.durable()
-        self.confirm(sequence)
+    def on_durable(self, sequence: int) -> None:
+        self.model.make_staged_visible()
+        self.engine_on_durable(sequence)
 
     def report(self) -> None:
         """Report deliveries to the model, up to one of a message it does not know yet."""
@@ -151,14 +151,18 @@ class ModelComparison:
             entry = self.model.deliver(consumer, name, sequence, order)
             assert attempts == entry.attempts, f"attempts of {entry}"
 
-    # --- finding --------------------------------------------------------------------------------
+    # --- lookup ---------------------------------------------------------------------------------
 
     def find(self, destination: model.Destination) -> engine.Destination:
         return self.broker.destinations[destination.address]
 
-    def subscription(self, twin: model.Subscription) -> engine.Subscription:
-        destination = self.find(twin.destination)
-        return destination.subscriptions[twin.name] if twin.name else destination.queue
+    def subscription(self, model_subscription: model.Subscription) -> engine.Subscription:
+        destination = self.find(model_subscription.destination)
+        return (
+            destination.subscriptions[model_subscription.name]
+            if model_subscription.name
+            else destination.queue
+        )
 
     def name_of(self, delivery: engine.Delivery) -> str:
         message = delivery.message or self.journal.fetch(delivery.sequence)
@@ -231,7 +235,9 @@ class ModelComparison:
         target = self.find(destination)
         message = self.message(destination.address, model_message)
         verdict = self.model.admit(destination, model_message, may_wait)
-        unblocked = self.unblocked(destination, model_message, message) if may_wait else None
+        unblocked = (
+            self.unblocked_callback(destination, model_message, message) if may_wait else None
+        )
         try:
             accepted = self.broker.publish(target, message, unblocked)
         except LimitExceeded:
@@ -253,36 +259,42 @@ class ModelComparison:
             )
         self.report()
 
-    def unblocked(
+    def unblocked_callback(
         self, destination: model.Destination, model_message: model.ModelMessage, message: Message
     ) -> Callable[[], None]:
-        def accepted() -> None:
+        def on_unblocked() -> None:
             if destination.removed:
                 return
-            self.model.look()
+            self.model.check_dispatch_order()
             assert destination.parked.pop(0) is model_message
             model_message.sequence = message.sequence
-            assert not self.model.full(destination, model_message.size), "unblocked too early"
+            assert not self.model.full(destination, model_message.size), (
+                "unblocked although the destination is full"
+            )
             self.model.accept(destination, model_message)
             self.report()
 
-        return accepted
+        return on_unblocked
 
     # --- consuming ------------------------------------------------------------------------------
 
     def attach(
         self,
-        twin: model.Subscription,
+        model_subscription: model.Subscription,
         window: WindowPair,
         selector: AtLeast | None = None,
         ack_timeout: int = 0,
     ) -> ConsumerPair | None:
         predicate = selector.matches if selector else None
-        consumer = model.Consumer(twin, window.model, predicate, ack_timeout)
+        consumer = model.Consumer(model_subscription, window.model, predicate, ack_timeout)
         pair = ConsumerPair(self, window, consumer)
-        limit = twin.destination.settings.max_consumers if twin.shared else 1
-        subscription = self.subscription(twin)
-        if limit and len(twin.consumers) >= limit:
+        limit = (
+            model_subscription.destination.settings.max_consumers
+            if model_subscription.shared
+            else 1
+        )
+        subscription = self.subscription(model_subscription)
+        if limit and len(model_subscription.consumers) >= limit:
             try:
                 owner = subscription.destination.owner
                 self.broker.attach(subscription, pair, window.engine, owner=owner)
@@ -304,7 +316,7 @@ class ModelComparison:
     def detach(self, pair: ConsumerPair) -> None:
         assert pair.engine is not None
         (self.retired if pair.model.retired else self.consumers).remove(pair)
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.detach(pair.model)
         self.broker.detach(pair.engine)
 
@@ -312,7 +324,7 @@ class ModelComparison:
         assert pair.engine is not None
         self.consumers.remove(pair)
         self.retired.append(pair)
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.retire(pair.model, kept, attempted)
         self.broker.retire(pair.engine, [entry.sequence for entry in kept], attempted=attempted)
         pair.window = WindowPair(0, False)
@@ -321,7 +333,7 @@ class ModelComparison:
         self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool
     ) -> None:
         assert pair.engine is not None
-        self.model.look()
+        self.model.check_dispatch_order()
         expected = self.model.start_next_attempt(pair.model, entries, attempted)
         sequences = [entry.sequence for entry in entries]
         sent = self.broker.start_next_attempt(pair.engine, sequences, attempted=attempted)
@@ -331,7 +343,7 @@ class ModelComparison:
         assert all(delivery.message is not None for delivery in sent)
 
     def grant(self, window: WindowPair, credit: int) -> None:
-        self.model.look()
+        self.model.check_dispatch_order()
         window.model.credit += credit
         self.broker.grant(window.engine, credit)
 
@@ -347,13 +359,13 @@ class ModelComparison:
 
     def acknowledge(self, pair: ConsumerPair, entry: model.Entry) -> None:
         assert pair.engine is not None
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.acknowledge(entry)
         assert self.broker.acknowledge(pair.engine, entry.sequence)
         assert not self.broker.acknowledge(pair.engine, entry.sequence), "acknowledged twice"
 
     def acknowledge_any(self, entry: model.Entry) -> None:
-        self.model.look()
+        self.model.check_dispatch_order()
         subscription = self.subscription(entry.subscription)
         self.model.acknowledge(entry)
         assert self.broker.acknowledge_any(subscription, entry.sequence)
@@ -363,33 +375,33 @@ class ModelComparison:
         self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool, spared: bool
     ) -> None:
         assert pair.engine is not None
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.release(pair.model, entries, attempted, spared)
         sequences = [entry.sequence for entry in entries]
         self.broker.release(pair.engine, sequences, attempted=attempted, ignore_max_attempts=spared)
 
     def time_out(self, pair: ConsumerPair, entries: list[model.Entry]) -> None:
         assert pair.engine is not None
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.time_out(pair.model, entries)
         self.broker.time_out(pair.engine, [entry.sequence for entry in entries])
 
     def requeue(self, entry: model.Entry, ttl: int) -> None:
-        self.model.look()
+        self.model.check_dispatch_order()
         subscription = self.subscription(entry.subscription)
         expiration = self.clock.wall + ttl if ttl else 0
         self.model.requeue(entry, expiration)
         assert self.broker.requeue(subscription, entry.sequence, expiration)
 
     def dead_letter(self, entry: model.Entry, force: bool) -> None:
-        self.model.look()
+        self.model.check_dispatch_order()
         subscription = self.subscription(entry.subscription)
         self.model.dead_letter(entry, force)
         assert self.broker.dead_letter(subscription, entry.sequence, "rejected", force=force)
 
-    # --- by hand --------------------------------------------------------------------------------
+    # --- management operations ------------------------------------------------------------------
 
-    def found(self, entry: model.Entry) -> engine.Delivery:
+    def find_delivery(self, entry: model.Entry) -> engine.Delivery:
         subscription = self.subscription(entry.subscription)
         delivery = self.broker.operations.find(subscription, entry.sequence)
         assert delivery is not None, f"{entry} is not found"
@@ -398,49 +410,51 @@ class ModelComparison:
         assert delivery.attempts == entry.attempts
         return delivery
 
-    def by_hand(self, expected: bool, act: Callable[[], int]) -> None:
-        """Perform an action, which the engine must refuse if the model did."""
-        if expected:
-            act()
+    def run_operation(self, is_allowed: bool, operation: Callable[[], int]) -> None:
+        """Run an operation on the engine, which must refuse it unless the model allows it."""
+        if is_allowed:
+            operation()
         else:
             with pytest.raises(ActionRefused):
-                act()
+                operation()
         self.report()
 
     def delete(self, entry: model.Entry) -> None:
-        self.model.look()
+        self.model.check_dispatch_order()
         subscription = self.subscription(entry.subscription)
-        delivery = self.found(entry)
-        expected = self.model.delete(entry)
-        self.by_hand(expected, lambda: self.broker.operations.delete(subscription, [delivery]))
+        delivery = self.find_delivery(entry)
+        is_allowed = self.model.delete(entry)
+        self.run_operation(
+            is_allowed, lambda: self.broker.operations.delete(subscription, [delivery])
+        )
 
     def move_one(self, entry: model.Entry, target: model.Destination) -> None:
-        self.model.look()
-        delivery, engine_target = self.found(entry), self.find(target)
-        expected = self.model.move_one(entry, target)
-        self.by_hand(expected, lambda: self.broker.operations.move(delivery, engine_target))
+        self.model.check_dispatch_order()
+        delivery, engine_target = self.find_delivery(entry), self.find(target)
+        is_allowed = self.model.move_one(entry, target)
+        self.run_operation(is_allowed, lambda: self.broker.operations.move(delivery, engine_target))
 
     def copy_one(self, entry: model.Entry, target: model.Destination) -> None:
-        self.model.look()
-        delivery, engine_target = self.found(entry), self.find(target)
-        expected = self.model.copy_one(entry, target)
-        self.by_hand(expected, lambda: self.broker.operations.copy(delivery, engine_target))
+        self.model.check_dispatch_order()
+        delivery, engine_target = self.find_delivery(entry), self.find(target)
+        is_allowed = self.model.copy_one(entry, target)
+        self.run_operation(is_allowed, lambda: self.broker.operations.copy(delivery, engine_target))
 
     def redrive(self, entry: model.Entry) -> None:
-        self.model.look()
-        delivery = self.found(entry)
+        self.model.check_dispatch_order()
+        delivery = self.find_delivery(entry)
         origin = origin_of(self.broker.core.read(delivery))
         assert (origin is None) == (entry.model_message.origin is None)
         if origin is not None:
             assert origin == entry.model_message.origin
-            expected = self.model.redrive(entry)
-            self.by_hand(expected, lambda: self.broker.operations.redrive(delivery, origin))
+            is_allowed = self.model.redrive(entry)
+            self.run_operation(is_allowed, lambda: self.broker.operations.redrive(delivery, origin))
 
     def redeliver(self, entry: model.Entry) -> None:
-        self.model.look()
-        delivery = self.found(entry)
-        expected = self.model.redeliver(entry, delivery.journaled == RECORDED)
-        self.by_hand(expected, lambda: self.broker.operations.redeliver(delivery))
+        self.model.check_dispatch_order()
+        delivery = self.find_delivery(entry)
+        is_allowed = self.model.redeliver(entry, delivery.journaled == RECORDED)
+        self.run_operation(is_allowed, lambda: self.broker.operations.redeliver(delivery))
 
     # --- topics ---------------------------------------------------------------------------------
 
@@ -453,10 +467,10 @@ class ModelComparison:
         selector: AtLeast | None,
         exclude: object,
     ) -> None:
-        self.model.look()
+        self.model.check_dispatch_order()
         predicate = selector.matches if selector else None
-        twin = model.Subscription(topic, name, durable, shared, predicate, exclude)
-        self.model.subscribe(twin)
+        model_subscription = model.Subscription(topic, name, durable, shared, predicate, exclude)
+        self.model.subscribe(model_subscription)
         self.broker.subscribe(
             self.find(topic),
             name,
@@ -468,14 +482,14 @@ class ModelComparison:
 
     def join(self, topic: model.Destination, name: str) -> None:
         """Subscribe as a member of the topic's group."""
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.join(topic, name)
         self.broker.subscribe(self.find(topic), name, member=True)
 
-    def unsubscribe(self, twin: model.Subscription) -> None:
-        self.model.look()
-        subscription = self.subscription(twin)
-        self.model.unsubscribe(twin)
+    def unsubscribe(self, model_subscription: model.Subscription) -> None:
+        self.model.check_dispatch_order()
+        subscription = self.subscription(model_subscription)
+        self.model.unsubscribe(model_subscription)
         self.broker.unsubscribe(subscription)
 
     # --- transactions ---------------------------------------------------------------------------
@@ -509,7 +523,7 @@ class ModelComparison:
         self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
     ) -> None:
         assert pair.engine is not None
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.acknowledge_in(transaction.model, entry)
         transactions = self.broker.transactions
         assert transactions.acknowledge(transaction.engine, pair.engine, entry.sequence)
@@ -519,7 +533,7 @@ class ModelComparison:
         self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
     ) -> None:
         assert pair.engine is not None
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.withdraw_ack(entry, transaction.model, pair.model)
         pair.window.overdrawn = True
         [delivery] = [
@@ -537,7 +551,7 @@ class ModelComparison:
 
     def commit(self, pair: TransactionPair) -> None:
         self.transactions.remove(pair)
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.commit(pair.model)
         self.broker.transactions.commit(pair.engine)
 
@@ -545,7 +559,7 @@ class ModelComparison:
         """Begin a commit that each later flush continues."""
         self.transactions.remove(pair)
         self.committing.append(pair)
-        self.model.look()
+        self.model.check_dispatch_order()
         pair.model.sends = [
             (self.model.resolve(d.address) if d.removed else d, model_message)
             for d, model_message in pair.model.sends
@@ -555,11 +569,13 @@ class ModelComparison:
         self.broker.transactions.commit(pair.engine)
         commits.slice_deliveries = slice_size
 
-    def perform(self, transaction: engine.Transaction, sends: int, acks: int, record: int) -> int:
+    def apply_commit_part(
+        self, transaction: engine.Transaction, sends: int, acks: int, record: int
+    ) -> int:
         """Apply a part of a commit on both sides."""
         for pair in self.committing:
             if pair.engine is transaction:
-                self.model.look()
+                self.model.check_dispatch_order()
                 part = model.Transaction()
                 part.sends, pair.model.sends = pair.model.sends[:sends], pair.model.sends[sends:]
                 part.acks, pair.model.acks = pair.model.acks[:acks], pair.model.acks[acks:]
@@ -567,7 +583,7 @@ class ModelComparison:
                     (d, model_message) for d, model_message in part.sends if not d.removed
                 ]
                 self.model.commit(part)
-        return self.apply(transaction, sends, acks, record)
+        return self.apply_engine_part(transaction, sends, acks, record)
 
     def finish_after_restart(self, pair: TransactionPair) -> None:
         """Apply a decided commit to the model, which the new broker has completed."""
@@ -581,17 +597,17 @@ class ModelComparison:
 
     def rollback(self, pair: TransactionPair) -> None:
         self.transactions.remove(pair)
-        self.model.look()
+        self.model.check_dispatch_order()
         self.model.rollback(pair.model)
         self.broker.transactions.rollback(pair.engine)
 
-    # --- batches ----------------------------------------------------------------------------------
+    # --- batches --------------------------------------------------------------------------------
 
     def write_batch(
         self, part: BatchPart, sends: list[tuple[model.Destination, model.ModelMessage]]
     ) -> bool:
         """Write a part; return False if rows of it are refused."""
-        self.model.look()
+        self.model.check_dispatch_order()
         messages = [
             (d.address, self.message(d.address, model_message)) for d, model_message in sends
         ]
@@ -625,10 +641,10 @@ class ModelComparison:
     def repeat_batch(self, part: BatchPart) -> None:
         """Write an existing part again, which changes nothing."""
         message = Message(Address(Kind.QUEUE, "a"), b"twice", durability=Durability.SYNC)
-        answer = self.broker.batches.write(part, [(message.destination, message)])
-        assert answer.is_repeat
+        result = self.broker.batches.write(part, [(message.destination, message)])
+        assert result.is_repeat
 
-    # --- turns ----------------------------------------------------------------------------------
+    # --- event loop iterations ------------------------------------------------------------------
 
     def advance(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)
@@ -637,18 +653,18 @@ class ModelComparison:
         self.broker.tick()
 
     def catch_up(self) -> None:
-        """Let time pass until no selector is new any more."""
+        """Advance the clock until all rescans for new selectors have ended."""
         for _ in range(30):
             rescanned = [s for s in self.model.subscriptions() if self.subscription(s).rescan]
             if not rescanned:
                 return
             self.advance(100)
             self.flush()
-        raise AssertionError(f"{rescanned} are not tried to their ends")
+        raise AssertionError(f"{rescanned} are still being rescanned")
 
     def flush(self) -> None:
-        """End the event loop iteration and the required further ones."""
-        self.model.look()
+        """End the event loop iteration, and run further ones until no work is left."""
+        self.model.check_dispatch_order()
         core = self.broker.core
         while True:
             self.broker.flush()
@@ -661,24 +677,26 @@ class ModelComparison:
                 or self.broker.publisher.staged
             ):
                 break
-        self.model.look()
+        self.model.check_dispatch_order()
         self.check()
-        self.check_rest()
+        self.check_nothing_deliverable()
 
-    # --- comparing ------------------------------------------------------------------------------
+    # --- comparison -----------------------------------------------------------------------------
 
     def check(self) -> None:
         """Check that both sides hold the same state."""
         self.report()
         assert not self.delivered, f"not ready: {self.delivered[0]}"
         assert set(self.broker.destinations) == set(self.model.destinations)
-        self.bind_staged()
+        self.learn_staged_sequences()
         in_memory: dict[int, int] = {}
         for destination in self.model.destinations.values():
             engine_destination = self.find(destination)
             assert set(engine_destination.subscriptions) == set(destination.subscriptions)
-            for twin in destination.all_subscriptions():
-                deliveries = self.check_subscription(twin, self.subscription(twin))
+            for model_subscription in destination.all_subscriptions():
+                deliveries = self.check_subscription(
+                    model_subscription, self.subscription(model_subscription)
+                )
                 in_memory |= sizes(d.message for d in deliveries if d.message is not None)
             assert engine_destination.paused == destination.paused
             assert engine_destination.staged == len(self.model.staged_of(destination))
@@ -705,20 +723,22 @@ class ModelComparison:
             assert pair.engine.active == pair.model.active
 
     def check_subscription(
-        self, twin: model.Subscription, subscription: engine.Subscription
+        self, model_subscription: model.Subscription, subscription: engine.Subscription
     ) -> list[engine.Delivery]:
-        assert subscription.durable == twin.durable
-        assert (subscription in subscription.destination.members) == twin.member
-        assert subscription.shared == twin.shared
-        assert subscription.exclude == twin.exclude
-        assert bool(subscription.selector) == bool(twin.matches)
+        assert subscription.durable == model_subscription.durable
+        assert (subscription in subscription.destination.members) == model_subscription.member
+        assert subscription.shared == model_subscription.shared
+        assert subscription.exclude == model_subscription.exclude
+        assert bool(subscription.selector) == bool(model_subscription.matches)
         deliveries = list(subscription.browse())
         by_sequence = {delivery.sequence: delivery for delivery in deliveries}
-        assert len(by_sequence) == len(deliveries), f"{twin} shows a message twice"
-        entries = [e for e in twin.entries if not isinstance(e.holder, model.Transaction)]
-        self.bind(entries, deliveries)
+        assert len(by_sequence) == len(deliveries), f"{model_subscription} contains a message twice"
+        entries = [
+            e for e in model_subscription.entries if not isinstance(e.holder, model.Transaction)
+        ]
+        self.learn_positions(entries, deliveries)
         assert sorted(by_sequence) == sorted(e.sequence for e in entries), (
-            f"{twin}: lost or invented"
+            f"messages of {model_subscription}"
         )
         for entry in entries:
             delivery = by_sequence[entry.sequence]
@@ -728,38 +748,48 @@ class ModelComparison:
             assert self.name_of(delivery) == entry.model_message.name
         for consumer in subscription.consumers:
             unacked_sequences = [
-                e.sequence for e in entries if getattr(e.holder, "subscription", None) is twin
+                e.sequence
+                for e in entries
+                if getattr(e.holder, "subscription", None) is model_subscription
             ]
             assert set(consumer.unacked) <= set(unacked_sequences)
-        in_line = [d.sequence for d in subscription.browse(unacked=False) if d.state == READY]
-        assert in_line == [e.sequence for e in sorted(twin.ready(), key=lambda e: e.queue_order)]
-        self.check_order(subscription, in_line)
+        pending_sequences = [
+            d.sequence for d in subscription.browse(unacked=False) if d.state == READY
+        ]
+        assert pending_sequences == [
+            e.sequence for e in sorted(model_subscription.ready(), key=lambda e: e.queue_order)
+        ]
+        self.check_order(subscription, pending_sequences)
         retired = {c for c in subscription.retired if c.unacked}
-        assert set(subscription.retired) == retired, "remembered for nothing"
+        assert set(subscription.retired) == retired, "retired consumers without unacked messages"
         assert retired == {
             pair.engine
             for pair in self.retired
-            if pair.model.subscription is twin and pair.model.held()
+            if pair.model.subscription is model_subscription and pair.model.held()
         }
-        assert subscription.waiting == len(twin.waiting())
-        assert subscription.waiting_bytes == sum(e.model_message.size for e in twin.waiting())
-        assert subscription.unacked == len(twin.unacked())
-        assert subscription.unacked_bytes == sum(e.model_message.size for e in twin.unacked())
+        assert subscription.waiting == len(model_subscription.waiting())
+        assert subscription.waiting_bytes == sum(
+            e.model_message.size for e in model_subscription.waiting()
+        )
+        assert subscription.unacked == len(model_subscription.unacked())
+        assert subscription.unacked_bytes == sum(
+            e.model_message.size for e in model_subscription.unacked()
+        )
         return deliveries
 
-    def check_order(self, subscription: engine.Subscription, in_line: list[int]) -> None:
+    def check_order(self, subscription: engine.Subscription, pending_sequences: list[int]) -> None:
         """Check that a random offset leads to the delivery at that position."""
-        position = len(in_line) // 2
-        line = subscription.all_ready
-        cursor = Cursor(line, 1 << 62)
+        position = len(pending_sequences) // 2
+        pending = subscription.all_ready
+        cursor = Cursor(pending, 1 << 62)
         assert cursor.skip(position, 1 << 30) == position
-        rest = []
+        sequences = []
         while cursor.priority >= 0:
-            rest += [delivery.sequence for delivery in cursor.examine(3)]
-        assert rest == in_line[position:]
+            sequences += [delivery.sequence for delivery in cursor.examine(3)]
+        assert sequences == pending_sequences[position:]
 
-    def bind_staged(self) -> None:
-        """Learn the numbers of copies that are not visible yet."""
+    def learn_staged_sequences(self) -> None:
+        """Copy the sequence numbers of staged copies from the engine to the model."""
         staged = [message for message, *_ in self.broker.publisher.staged]
         assert sorted(message.message_id for message in staged) == sorted(
             model_message.name for model_message, *_ in self.model.staged
@@ -774,8 +804,11 @@ class ModelComparison:
                 )
                 numbers.add(model_message.sequence)
 
-    def bind(self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]) -> None:
-        """Learn the numbers of copies and the new positions of requeued messages."""
+    def learn_positions(
+        self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]
+    ) -> None:
+        """Copy the sequence numbers of copies, and the positions of requeued messages, from the
+        engine to the model."""
         known_sequences = {entry.sequence for entry in entries}
         last = max((entry.order for entry in entries), default=0)
         free = sorted(
@@ -796,23 +829,25 @@ class ModelComparison:
                 entry.order = by_sequence[entry.sequence].order
                 assert entry.order > last, f"{entry} is not at the tail"
 
-    def check_rest(self) -> None:
-        """Check that no possible delivery is left after all iterations."""
-        for twin in self.model.subscriptions():
-            if twin.destination.paused:
+    def check_nothing_deliverable(self) -> None:
+        """Check that no message is left that an active consumer could receive."""
+        for model_subscription in self.model.subscriptions():
+            if model_subscription.destination.paused:
                 continue
-            trying = self.subscription(twin).rescan is not None
-            for consumer in twin.consumers:
-                if trying and consumer.matches is not None:
+            is_rescanning = self.subscription(model_subscription).rescan is not None
+            for consumer in model_subscription.consumers:
+                if is_rescanning and consumer.matches is not None:
                     continue  # it may be blocked
                 if consumer.active and not consumer.suspended and consumer.window.credit > 0:
-                    takeable_entries = [e for e in twin.ready() if consumer.may_receive(e)]
-                    assert not takeable_entries, f"{takeable_entries} could have been delivered"
+                    receivable_entries = [
+                        e for e in model_subscription.ready() if consumer.may_receive(e)
+                    ]
+                    assert not receivable_entries, f"{receivable_entries} could have been delivered"
         for destination in self.model.destinations.values():
             if destination.parked:
                 size = destination.parked[0].size
                 assert self.model.full(destination, size), (
-                    f"{destination.address} blocks for nothing"
+                    f"{destination.address} blocks although it is not full"
                 )
 
     # --- restart --------------------------------------------------------------------------------
@@ -856,15 +891,15 @@ class ModelComparison:
                     f"{address} is lost"
                 )
                 self.model.forget(address)
-        for twin in self.model.subscriptions():
-            self.count_attempts(twin)
+        for model_subscription in self.model.subscriptions():
+            self.count_attempts(model_subscription)
         self.advance(0)  # unacked messages may have expired
         self.flush()
 
-    def count_attempts(self, twin: model.Subscription) -> None:
-        """Learn the number of recorded deliveries of ready messages."""
-        attempts = {d.sequence: d.attempts for d in self.subscription(twin).browse()}
-        for entry in twin.entries:
+    def count_attempts(self, model_subscription: model.Subscription) -> None:
+        """Copy the number of recorded deliveries of ready messages from the engine to the model."""
+        attempts = {d.sequence: d.attempts for d in self.subscription(model_subscription).browse()}
+        for entry in model_subscription.entries:
             if entry.holder is None and entry.sequence in attempts:
                 minimum, maximum = entry.may_count
                 entry.attempts = entry.failed = attempts[entry.sequence]
@@ -872,5 +907,5 @@ class ModelComparison:
 
 
 def sizes(messages: Iterable[Message]) -> dict[int, int]:
-    """Return what each message counts in memory, by its object."""
+    """Return the memory use of each message, by the id of the object."""
     return {id(message): len(message.body) + message.header_bytes() for message in messages}

@@ -4,8 +4,8 @@ The model does not predict which consumer gets which message. It follows the rep
 (deliveries, durability, unblocked producers) and checks whether each step was allowed. Comparing
 the two afterwards finds steps that had to happen but were not reported.
 
-One simplification about time: lives end 50 ms off the tenths of a second at which the tests look
-at the clock, so the engine's freedom to expire up to one slot late never shows.
+All times to live end 50 ms between two steps of the test clock, which advances by tenths of a
+second. The engine may expire a message up to one slot late, which is therefore not observable.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class ModelMessage:
         self.origin = origin
         """Original destination of a dead letter, and the subscription if that is a topic."""
         self.sequence = 0
-        self.most = 0
+        self.max_reported = 0
         """Highest number of attempts that any delivery of the message reported."""
         self.routes: list[Subscription] = []
         """Durable subscriptions that it was sent to."""
-        self.born = 0
-        """Publication order, as in the engine's sequence, also while the sequence is unknown."""
+        self.published_at = 0
+        """Publication order, for use while the engine's sequence number is unknown."""
 
 
 class Entry:
@@ -98,7 +98,7 @@ class Entry:
     @property
     def age(self) -> int:
         """Order of publication or requeue; lower is older."""
-        return self.requeued or self.model_message.born
+        return self.requeued or self.model_message.published_at
 
 
 class Window:
@@ -237,11 +237,11 @@ class Model:
     def __init__(self, wall: int, steady: int) -> None:
         self.wall = wall
         self.steady = steady
-        self.births = 0
+        self.event_count = 0
         self.destinations: dict[Address, Destination] = {}
         self.staged: list[tuple[ModelMessage, Destination, list[Subscription], bool]] = []
         self.visible: dict[Subscription, list[Entry]] = {}
-        self.since: list[tuple[Consumer, Entry]] = []
+        self.unchecked_deliveries: list[tuple[Consumer, Entry]] = []
 
     def subscriptions(self) -> list[Subscription]:
         return [s for d in self.destinations.values() for s in d.all_subscriptions()]
@@ -277,7 +277,7 @@ class Model:
         self.destinations.pop(address).removed = True
 
     def close(self, subscription: Subscription) -> None:
-        """Drop its consumers and messages; messages in transactions go when those end."""
+        """Drop its consumers and messages, except messages acked in open transactions."""
         subscription.closed = True
         self.purge(subscription, True)
         for consumer in list(subscription.consumers):
@@ -314,7 +314,7 @@ class Model:
             return True
         return bool(limits.max_bytes and self.bytes_waiting(destination) + size > limits.max_bytes)
 
-    # --- arrival --------------------------------------------------------------------------------
+    # --- publishing -----------------------------------------------------------------------------
 
     def admit(self, destination: Destination, model_message: ModelMessage, may_wait: bool) -> str:
         """Return the broker's decision: "accept", "park", "reject" or "redirect"."""
@@ -351,13 +351,15 @@ class Model:
         self,
         destination: Destination,
         model_message: ModelMessage,
-        chosen: Subscription | None = None,
+        only_subscription: Subscription | None = None,
     ) -> None:
         destination.totals.published += 1
         destination.totals.published_bytes += model_message.size
-        self.births += 1
-        model_message.born = self.births
-        targets = [chosen] if chosen else self.targets(destination, model_message)
+        self.event_count += 1
+        model_message.published_at = self.event_count
+        targets = (
+            [only_subscription] if only_subscription else self.targets(destination, model_message)
+        )
         model_message.routes = [target for target in targets if target.durable]
         is_for_group = destination.settings.retain_without_subscriptions and any(
             map(destination.is_of_group, targets)
@@ -367,12 +369,12 @@ class Model:
         else:
             self.make_visible(model_message, destination, targets, is_for_group)
 
-    def durable(self) -> None:
+    def make_staged_visible(self) -> None:
         """Make all staged messages visible, because they are on disk."""
-        self.look()
+        self.check_dispatch_order()
         for _ in range(len(self.staged)):
             self.make_visible(*self.staged.pop(0))
-        self.look()
+        self.check_dispatch_order()
 
     def make_visible(
         self,
@@ -431,10 +433,10 @@ class Model:
     def schedule(self, entry: Entry, until: int) -> None:
         entry.state = SCHEDULED
         entry.until = until
-        self.births += 1
-        entry.scheduled = self.births
+        self.event_count += 1
+        entry.scheduled = self.event_count
 
-    # --- ends -----------------------------------------------------------------------------------
+    # --- removal --------------------------------------------------------------------------------
 
     def drop(self, entry: Entry) -> None:
         if not self.move_to_dead_letters(entry):
@@ -476,7 +478,7 @@ class Model:
     # --- consumers ------------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
-        self.look()
+        self.check_dispatch_order()
         consumer.subscription.consumers.append(consumer)
         consumer.subscription.activate_consumers()
 
@@ -501,10 +503,10 @@ class Model:
         if consumer.window.refill:
             consumer.window.credit += 1
 
-    def look(self) -> None:
-        """Check the order of the deliveries since the last check: no message that was ready all
-        the time, and that the same consumer may take, was skipped."""
-        for consumer, entry in self.since:
+    def check_dispatch_order(self) -> None:
+        """Check the order of the deliveries since the last check: each one was the first message
+        that its consumer may receive, of those that were ready all the time."""
+        for consumer, entry in self.unchecked_deliveries:
             for ready_entry in self.visible.get(consumer.subscription, []):
                 if (
                     ready_entry.state != READY
@@ -516,7 +518,7 @@ class Model:
                     not consumer.may_receive(ready_entry)
                     or entry.queue_order < ready_entry.queue_order
                 ), f"{entry} was delivered before {ready_entry}"
-        self.since = []
+        self.unchecked_deliveries = []
         self.visible = {s: s.ready() for s in self.subscriptions()}
 
     def deliver(self, consumer: Consumer, name: str, sequence: int, order: int) -> Entry:
@@ -539,13 +541,13 @@ class Model:
         entry.holder = consumer
         entry.attempts += 1
         entry.reported = entry.attempts
-        entry.model_message.most = max(entry.model_message.most, entry.reported)
+        entry.model_message.max_reported = max(entry.model_message.max_reported, entry.reported)
         entry.delivered = self.steady
         totals = subscription.destination.totals
         totals.delivered += 1
         totals.redelivered += entry.attempts > 1
         totals.delivered_bytes += entry.model_message.size
-        self.since.append((consumer, entry))
+        self.unchecked_deliveries.append((consumer, entry))
         return entry
 
     def knows(self, consumer: Consumer, name: str, sequence: int) -> bool:
@@ -592,7 +594,9 @@ class Model:
                     entry.failed = entry.attempts
                     entry.attempts += 1
                 entry.reported = entry.attempts
-                entry.model_message.most = max(entry.model_message.most, entry.reported)
+                entry.model_message.max_reported = max(
+                    entry.model_message.max_reported, entry.reported
+                )
                 entry.delivered = self.steady
                 totals.delivered += 1
                 totals.redelivered += entry.attempts > 1
@@ -637,8 +641,8 @@ class Model:
         entry.expires = self.steady + expiration - self.wall if expiration else 0
         entry.failed = entry.attempts
         entry.order = 0  # behind all others; the engine reports the number
-        self.births += 1
-        entry.requeued = self.births
+        self.event_count += 1
+        entry.requeued = self.event_count
         self.drop_overflow(entry.subscription)
 
     def dead_letter(self, entry: Entry, force: bool) -> None:
@@ -647,7 +651,7 @@ class Model:
         if not self.move_to_dead_letters(entry, force):
             entry.subscription.destination.totals.dropped += 1
 
-    # --- by hand --------------------------------------------------------------------------------
+    # --- management operations ------------------------------------------------------------------
 
     def delete(self, entry: Entry) -> bool:
         """Return False, without a change, if the operation is not allowed."""
@@ -686,12 +690,14 @@ class Model:
         entry: Entry,
         target: Destination,
         copy: ModelMessage,
-        gone: Entry | None,
-        chosen: Subscription | None = None,
+        moved_entry: Entry | None,
+        only_subscription: Subscription | None = None,
         always: bool = False,
     ) -> bool:
-        """Publish the copy if the target accepts it; `gone` ends then. Limits do not apply within a
-        destination unless `always` is set."""
+        """Publish the copy if the target accepts it, and then remove `moved_entry`.
+
+        Limits do not apply within a destination unless `always` is set.
+        """
         if always or target is not entry.subscription.destination:
             verdict = self.admit(target, copy, False)
             if verdict == "reject":
@@ -701,10 +707,10 @@ class Model:
                 target.totals.dead_lettered += 1
                 copy = self.dead_letter_of(copy, target)
                 target = self.dead_letter_queue(target)
-                chosen = None
-        if gone is not None:
-            gone.subscription.entries.remove(gone)
-        self.accept(target, copy, chosen)
+                only_subscription = None
+        if moved_entry is not None:
+            moved_entry.subscription.entries.remove(moved_entry)
+        self.accept(target, copy, only_subscription)
         return True
 
     def redrive(self, entry: Entry) -> bool:
@@ -733,15 +739,15 @@ class Model:
             entry.state = READY
             if recorded and entry.model_message.deliver_at > self.wall:
                 entry.order = 0
-                self.births += 1
-                entry.requeued = self.births
+                self.event_count += 1
+                entry.requeued = self.event_count
                 self.drop_overflow(entry.subscription)
         return True
 
     # --- time -----------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        self.look()
+        self.check_dispatch_order()
         for subscription in self.subscriptions():
             for entry in subscription.waiting():
                 if entry.expires and entry.expires <= self.steady:
@@ -757,7 +763,7 @@ class Model:
                     self.time_out(
                         consumer, [e for e in consumer.held() if e.delivered <= latest_delivery]
                     )
-        self.look()
+        self.check_dispatch_order()
 
     # --- topics ---------------------------------------------------------------------------------
 
@@ -776,7 +782,7 @@ class Model:
                     self.drop_overflow(subscription)
 
     def join(self, topic: Destination, name: str) -> Subscription:
-        """Add a member to the topic's group; the first one gets the held messages."""
+        """Add a member to the topic's group; the first one receives the retained messages."""
         if topic.members():
             member = Subscription(topic, name, shared=False)
         else:
@@ -909,4 +915,4 @@ class Model:
                 subscription.entries.append(entry)
                 self.make_ready(entry, deliveries_recorded)
                 if not entry.alone:
-                    entry.may_count = (0, model_message.most)
+                    entry.may_count = (0, model_message.max_reported)

@@ -20,7 +20,7 @@ from tests.broker.machines import (
     TopicMachine,
     TransactionMachine,
     durabilities,
-    picks,
+    indexes,
 )
 
 OPTIONS = JournalOptions(segment_bytes=4096)
@@ -76,7 +76,7 @@ class TopicsRestarting(Restarting, TopicMachine):
 
 class TransactionsRestarting(Restarting, TransactionMachine):
     @rule(
-        where=st.lists(picks, min_size=2, max_size=4),
+        message_indexes=st.lists(indexes, min_size=2, max_size=4),
         durability=durabilities,
         flushes=st.integers(0, 12),
         crash=st.booleans(),
@@ -84,19 +84,19 @@ class TransactionsRestarting(Restarting, TransactionMachine):
     )
     def restart_during_commit(
         self,
-        where: list[int],
+        message_indexes: list[int],
         durability: Durability,
         flushes: int,
         crash: bool,
         snapshot: bool,
     ) -> None:
         pair = self.comparison.begin()
-        holder = self.holding(where[0])
-        if holder is not None:
-            self.comparison.acknowledge_in(pair, *holder)
-        for number in where:
+        unacked = self.pick_unacked(message_indexes[0])
+        if unacked is not None:
+            self.comparison.acknowledge_in(pair, *unacked)
+        for index in message_indexes:
             model_message = self.comparison.model_message(3, 4, durability)
-            self.comparison.publish_in(pair, self.destination(number), model_message)
+            self.comparison.publish_in(pair, self.destination(index), model_message)
         self.comparison.commit_in_slices(pair)
         for _ in range(flushes):
             self.comparison.flush()
