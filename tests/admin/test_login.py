@@ -225,7 +225,7 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
 
 @in_event_loop
 async def test_guests_are_anonymous_in_the_audit_log(api_fixture: ApiFixture) -> None:
-    await api_fixture.http_client().ask("PUT", "/destinations/queue/jobs", {})
+    await api_fixture.http_client().request("PUT", "/destinations/queue/jobs", {})
     [line] = api_fixture.audit_lines()
     assert line.startswith("change: (anonymous) PUT /api/v1/destinations/queue/jobs")
 

@@ -149,9 +149,9 @@ async def test_only_the_items_of_the_page_are_built(
         return built[-1]
 
     monkeypatch.setattr(clients, LISTS[path], build)
-    answer = await api_fixture.http_client().ask("GET", f"{path}?limit=4&offset=7")
-    assert answer.json()["total"] == 30
-    assert len(answer.json()["items"]) == len(built) == 4
+    response = await api_fixture.http_client().request("GET", f"{path}?limit=4&offset=7")
+    assert response.json()["total"] == 30
+    assert len(response.json()["items"]) == len(built) == 4
 
 
 @in_event_loop

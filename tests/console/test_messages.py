@@ -58,7 +58,7 @@ def test_message_with_an_expiration_in_the_far_future_is_displayed(
 ) -> None:
     seconds = 9e12
     console.jms().session().producer(Queue("orders")).send("hello", ttl=seconds)
-    [item] = console.ask("GET", "/destinations/queue/orders/messages")["items"]
+    [item] = console.request("GET", "/destinations/queue/orders/messages")["items"]
     browser_page = open_page(console)
     browser_page.open(f"queue/orders/messages/{item['id']}", "after the year 275760")
 
