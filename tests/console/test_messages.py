@@ -182,6 +182,23 @@ def test_subscriptions_are_selected_by_the_names_that_clients_use(
     expect(page.get_by_label("Subscription").locator("option")).to_have_text(["desk, client desk"])
 
 
+def test_scheduled_messages_can_be_redelivered(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    console.publish("orders", body="now")
+    console.publish("orders", body="later", delay_ms=3_600_000)
+    browser_page = open_page(console)
+    page = browser_page.open("queue/orders", "now")
+    redeliver = page.get_by_role("button", name="Redeliver all")
+    page.get_by_label("State").select_option("scheduled")
+    redeliver.click()
+    page.get_by_role("dialog").get_by_role("button", name="Redeliver").click()
+    page.get_by_text("1 message made ready").wait_for()
+    page.get_by_label("State").select_option("ready")
+    browser_page.wait_for_text("later")
+    expect(redeliver).to_have_count(0)
+
+
 def test_long_queue_is_browsed_by_page(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(sample_console)
     page = browser_page.open("queue/bulk", "1 to 50 of 120")

@@ -251,7 +251,7 @@ class Messages {
     const deleteReason =
       this.selected.size || this.selector ? consumeReason : session.denialReason("manage", this.destination.name);
     const isDeadLetterQueue = this.destination.name.endsWith(".dlq");
-    const state = JSON.stringify([amount, emptyReason, unackedReason, deleteReason]);
+    const state = JSON.stringify([this.state, amount, emptyReason, unackedReason, deleteReason]);
     if (state === this.toolState) return;
     this.toolState = state;
     const runAction = (action) => async () => {
