@@ -215,6 +215,23 @@ def test_long_queue_is_browsed_by_page(sample_console: ConsoleFixture, open_page
     browser_page.wait_for_text("33 to 82 of 120")
 
 
+def test_previous_page_is_shown_after_the_last_one_is_consumed(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    for number in range(60):
+        console.publish("orders", body=f"{number}")
+    browser_page = open_page(console)
+    page = browser_page.open("queue/orders/messages?offset=50", "51 to 60 of 60")
+    console.ask(
+        "POST",
+        "/destinations/queue/orders/messages/actions",
+        {"action": "delete", "all": True, "limit": 20},
+    )
+    browser_page.wait_for_text("1 to 40 of 40")
+    expect(page.get_by_text("No ready messages")).to_have_count(0)
+    browser_page.open("queue/orders/messages?offset=1000", "1 to 40 of 40")
+
+
 def test_redrive_moves_dead_letters_to_their_original_queue(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:

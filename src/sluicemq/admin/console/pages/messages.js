@@ -152,6 +152,14 @@ class Messages {
       }),
       this.signal,
     );
+    const lastPage = Math.floor(Math.max(0, answer.total - 1) / SIZE) * SIZE;
+    if (!answer.items.length && lastPage < this.offset) {
+      // the messages of the last page have been removed
+      this.offset = lastPage;
+      this.storeState();
+      await this.load();
+      return;
+    }
     this.answer = answer;
     this.items = answer.items;
     for (const { id, body } of answer.items) if (body) this.previews.set(id, preview(body));
