@@ -42,6 +42,8 @@ class GuardedBroker(NamedTuple):
 
     data_dir: Path
     url: str
+    vibemq: str
+    jmq: str
     secret: Path
 
     @property
@@ -96,11 +98,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]
     secret = directory / "secret"
     secret.write_text("correct horse battery\n")
     data = directory / "data"
-    with LocalBroker(data, ["http://127.0.0.1:0"]) as local:
+    vibemq = f"vibemq+unix://{directory}/vibemq.sock"
+    jmq = f"jmq+unix://{directory}/jmq.sock"
+    listeners = ["http://127.0.0.1:0", vibemq, f"{jmq}?authentication=basic"]
+    with LocalBroker(data, listeners) as local:
         for user, *options in (("root", "--superuser"), ("shop",)):
             arguments = ["--password-file", str(secret), "--data-dir", str(data)]
             assert main(["users", "add", user, *options, *arguments]) == 0
-        yield GuardedBroker(data, f"http://127.0.0.1:{local.port('http')}", secret)
+        yield GuardedBroker(data, f"http://127.0.0.1:{local.port('http')}", vibemq, jmq, secret)
 
 
 @pytest.fixture

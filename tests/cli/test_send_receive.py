@@ -13,7 +13,7 @@ import pytest
 
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JavaObject, JmqClient
-from tests.cli.conftest import Run, RunningBroker
+from tests.cli.conftest import GuardedBroker, Run, RunningBroker
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
@@ -222,6 +222,58 @@ def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) ->
     assert result.code == 2
     assert says in result.err
     assert "sluicemq config show" not in result.err
+
+
+@pytest.mark.parametrize("protocol", ["vibemq", "jmq"])
+def test_credentials_are_read_from_files_and_the_environment(
+    run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    url = f"{getattr(guarded, protocol)}?queue=login-{protocol}"
+    refused = run("send", url, "x")
+    assert refused.code == 1
+    login = ("--user", "root", "--password-file", str(guarded.secret))
+    assert run("send", url, "by file", *login) == (0, "", "")
+    token = run("users", "token", "add", "root", "--label", protocol, *guarded.where).out
+    Path("token").write_text(token)
+    assert run("send", url, "by token", "--token-file", "token") == (0, "", "")
+    for name, value in guarded.by("root").items():
+        monkeypatch.setenv(name, value)
+    assert run("receive", url, "-n2").out == "by file\nby token\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("phpmq://h/q", "phpmq has no login; leave out --user and --token-file"),
+        ("jmq://anna:secret@h/q", "the URL contains the user"),
+        ("vibemq+unix:///s?queue=q&Auth-Token=secret", "the URL contains the user"),
+        ("jmq://h/q", "there is no terminal to ask for the password of anna; give --password-file"),
+    ],
+)
+def test_credentials_are_given_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, url: str, error: str
+) -> None:
+    stdin(monkeypatch, b"")
+    result = run("receive", url, "--user", "anna")
+    assert result.code == 2
+    assert error in result.err
+
+
+def test_the_environment_is_for_protocols_with_a_login(
+    run: Run, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEMQ_USER", "anna")
+    assert run("send", f"{broker.phpmq}?queue=no-login", "x").code == 0
+    assert run("receive", f"{broker.msglite}?queue=no-login").code == 0
+
+
+def test_errors_contain_no_password(run: Run, guarded: GuardedBroker) -> None:
+    secret = guarded.secret.read_text().strip().replace(" ", "%20")
+    url = f"{guarded.vibemq}?queue=no-password&username=root&password={secret}"
+    result = run("receive", url, "-t0")
+    assert result.code == 1
+    assert "username=root&password=***" in result.err
+    assert "horse" not in result.err
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])

@@ -251,7 +251,14 @@ class BrokerLocation(NamedTuple):
         if http_target.secure and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
             http_target = http_target._replace(ca=str(ca))
         if not http_target.authorization:
-            http_target = http_target._replace(authorization=self._authorization(str(http_target)))
+            credentials = find_credentials(
+                self.user,
+                self.password_file,
+                self.token_file,
+                str(http_target),
+                interactive=self.interactive,
+            )
+            http_target = http_target._replace(authorization=authorization(*credentials))
         elif self.user is not None or self.token_file is not None:
             raise UsageError("the URL contains the user; leave out --user and --token-file")
         unencrypted = http_target.authorization and not http_target.secure and not http_target.path
@@ -263,33 +270,49 @@ class BrokerLocation(NamedTuple):
             )
         return http_target
 
-    def _authorization(self, server: str) -> str:
-        user, token_file = self.user, self.token_file
-        if user is not None and token_file is not None:
-            raise UsageError("a token identifies its user; leave out --user")
-        if token_file is not None:
-            return authorization("", "", read_secret_file(token_file))
-        if user is None:
-            if token := _secret_variable("SLUICEMQ_TOKEN", "SLUICEMQ_TOKEN_FILE"):
-                return authorization("", "", token)
-            user = os.environ.get("SLUICEMQ_USER") or None
-        if user is not None:
-            return authorization(user, self._password(user, server), "")
-        if self.password_file is not None:
-            raise UsageError("--password-file requires --user")
-        return ""
 
-    def _password(self, user: str, server: str) -> str:
-        if self.password_file is not None:
-            return read_secret_file(self.password_file)
-        if password := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
-            return password
-        if self.interactive and sys.stdin.isatty():
-            return ask_password(f"Password of {user} at {server}: ")
+class Credentials(NamedTuple):
+    """User and password, or a token; all are "" for an anonymous client."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+
+def find_credentials(
+    user: str | None,
+    password_file: Path | None,
+    token_file: Path | None,
+    server: str,
+    *,
+    interactive: bool = True,
+) -> Credentials:
+    """Return the credentials of the options, else of the environment; if `interactive`, prompt for
+    a missing password on a terminal. Raises UsageError."""
+    if user is not None and token_file is not None:
+        raise UsageError("a token identifies its user; leave out --user")
+    if token_file is not None:
+        return Credentials(token=read_secret_file(token_file))
+    if user is None:
+        if token := _secret_variable("SLUICEMQ_TOKEN", "SLUICEMQ_TOKEN_FILE"):
+            return Credentials(token=token)
+        user = os.environ.get("SLUICEMQ_USER") or None
+    if user is None:
+        if password_file is not None:
+            raise UsageError("--password-file requires --user")
+        return Credentials()
+    if password_file is not None:
+        password = read_secret_file(password_file)
+    elif variable := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
+        password = variable
+    elif interactive and sys.stdin.isatty():
+        password = ask_password(f"Password of {user} at {server}: ")
+    else:
         raise UsageError(
             f"there is no terminal to ask for the password of {user}; give --password-file, or set "
             "SLUICEMQ_PASSWORD"
         )
+    return Credentials(user, password)
 
 
 def ask_password(prompt: str) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from io import BufferedReader
 from itertools import islice
 from math import ceil, inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, cast
 
 import msgspec
@@ -19,11 +20,18 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from sluicemq.cli.console import (
     JsonFlag,
+    UsageError,
     body_fields,
     err,
     escape_bytes,
     print_json,
     quantity,
+)
+from sluicemq.cli.location import (
+    PasswordFileOption,
+    TokenFileOption,
+    UserOption,
+    find_credentials,
 )
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
 from sluicemq.model.errors import (
@@ -75,6 +83,9 @@ class QueueClient(ABC):
     min_wait: ClassVar[float] = 0.25
     """Minimum number of seconds to wait for the first of them: PHPMQ, VibeMQ and JMQ do not report
     that a queue is empty."""
+
+    has_login: ClassVar[bool] = False
+    """Clients of the protocol can log in."""
 
     own_options: ClassVar[tuple[str, ...]] = ()
     """Names of the options of the URL that the client's own URL does not have."""
@@ -165,10 +176,7 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     timeout  seconds for connecting and for each write
     count    messages that will be received; 0 = no end
     """
-    kind = _CLIENTS.get(url.protocol)
-    if kind is None:
-        protocols = ", ".join(sorted(_CLIENTS))
-        raise ConfigurationError(f"{url}: there is no client for {url.protocol}; use {protocols}")
+    kind = _kind(url)
     options = dict(url.options)
     kind.check(url, options)
     # asyncio and ssl are slow to load
@@ -254,6 +262,7 @@ class _Vibemq(QueueClient):
     if the last acknowledgement is sent together with the end of the subscription.
     """
 
+    has_login = True
     _messages: Any = None
 
     def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
@@ -297,6 +306,7 @@ class _Jmq(QueueClient):
     direct     true: the port is that of the JMQ service, not of a port mapper
     """
 
+    has_login = True
     own_options = ("topic", "durable", "selector")
     _consumer: Any = None
     _producer: Any = None
@@ -374,6 +384,50 @@ _CLIENTS: Final[dict[str, type[QueueClient]]] = {
 }
 
 
+def _kind(url: Url) -> type[QueueClient]:
+    """Return the client class of the URL's protocol. Raises ConfigurationError."""
+    kind = _CLIENTS.get(url.protocol)
+    if kind is None:
+        protocols = ", ".join(sorted(_CLIENTS))
+        raise ConfigurationError(f"{url}: there is no client for {url.protocol}; use {protocols}")
+    return kind
+
+
+_LOGIN_OPTIONS: Final = frozenset(
+    ("user", "username", "userid", "uid", "password", "pwd", "token", "authtoken")
+)
+"""Options of a URL that contain credentials, without regard to case and `_`."""
+
+
+def with_login(
+    url: Url, user: str | None, password_file: Path | None, token_file: Path | None
+) -> Url:
+    """Return `url` with the credentials of the options or the environment. Raises UsageError.
+
+    The environment is ignored if the URL contains credentials, or its protocol has no login.
+    """
+    kind = _kind(url)
+    kind.check(url, dict(url.options))
+    has_options = (user, password_file, token_file) != (None, None, None)
+    if not kind.has_login:
+        if has_options:
+            raise UsageError(f"{url.protocol} has no login; leave out --user and --token-file")
+        return url
+    names = {name.replace("_", "").lower() for name, _ in url.options}
+    if url.user or names & _LOGIN_OPTIONS:
+        if has_options:
+            raise UsageError("the URL contains the user; leave out --user and --token-file")
+        return url
+    login = find_credentials(user, password_file, token_file, str(url))
+    options: tuple[tuple[str, str], ...] = ()
+    if login.token:
+        # with any user name, the password may be a token
+        options = ("username", "token"), ("password", login.token)
+    elif login.user:
+        options = ("username", login.user), ("password", login.password)
+    return url._replace(options=(*url.options, *options))
+
+
 app = typer.Typer()
 
 BATCH = 64
@@ -404,10 +458,13 @@ def send(
         "0"
     ),
     connect_timeout: ConnectTimeout = 10.0,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Send messages: the arguments, files, or standard input (one message, or --lines)."""
-    target = Url.parse(url)
+    target = with_login(Url.parse(url), user, password_file, token_file)
     time_to_live = quantity("--ttl", ttl, Unit.SECONDS)
     if time_to_live != int(time_to_live):
         raise ConfigurationError(f"--ttl: {ttl} is not a whole number of seconds")
@@ -455,16 +512,21 @@ def receive(
         bool, typer.Option("--raw", help="Write bodies as they are, without a line end after each.")
     ] = False,
     connect_timeout: ConnectTimeout = 10.0,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Receive messages and write their bodies to standard output, one per line.
 
     A message is acknowledged after it has been written. Exits with code 1 if none was received.
     """
+    source = Url.parse(url)
+    target = with_login(source, user, password_file, token_file)
     receive_timeout = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
     received = 0
     with (
-        connect(Url.parse(url), connect_timeout, count) as connection,
+        connect(target, connect_timeout, count) as connection,
         _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress,
     ):
         task = progress.tasks[0].id
@@ -485,7 +547,7 @@ def receive(
         period = (
             f" within {format_quantity(receive_timeout, Unit.SECONDS)}" if receive_timeout else ""
         )
-        raise SluiceError(f"no message from {url}{period}")
+        raise SluiceError(f"no message from {source}{period}")
 
 
 @contextmanager

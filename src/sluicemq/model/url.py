@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -40,6 +41,8 @@ _RAW_BYTE: Final = re.compile("[\udc80-\udcff]")
 """A byte of the command line that is not UTF-8, as `surrogateescape` decodes it."""
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
 _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
+_SECRET_OPTION: Final = re.compile(r"(?i)(password|pwd|(auth_?)?token)\Z")
+"""Name of an option of a client whose value is a secret."""
 
 
 class Protocol(NamedTuple):
@@ -149,15 +152,18 @@ class Url(NamedTuple):
         return [url._replace(host=host, port=port) for host, port in hosts]
 
     def format(self) -> str:
-        """Return the address as text with the password. `str(url)` hides the password."""
-        return self._text(quote(self.password, safe=""))
+        """Return the address as text with the secrets, which `str(url)` hides."""
+        return self._text(quote(self.password, safe=""), self.options)
 
     def __str__(self) -> str:
-        return self._text("***")
+        options = [
+            (name, "***" if _SECRET_OPTION.match(name) else value) for name, value in self.options
+        ]
+        return self._text("***", options)
 
-    def _text(self, password: str) -> str:
+    def _text(self, password: str, plain_options: Iterable[tuple[str, str]]) -> str:
         scheme = f"{self.protocol}{'+unix' if self.path else ''}{'+tls' if self.tls else ''}"
-        options = [(name, quote(value, safe="/:,")) for name, value in self.options]
+        options = [(name, quote(value, safe="/:,*")) for name, value in plain_options]
         queue = quote(encode_name(self.queue), safe="/:,")
         if self.path:
             location = quote(encode_name(self.path), safe="/")
