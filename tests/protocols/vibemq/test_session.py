@@ -26,7 +26,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.transport import Login
-from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq import compression, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.session import MAX_UNPACKED_BYTES
@@ -445,6 +445,25 @@ def test_list_above_one_mebibyte_needs_compression(harness: Harness) -> None:
     assert harness.connect().error(wire.LIST_QUEUES) == "SERVER_ERROR"
     peer = harness.connect(**{"supported-compression": "brotli"})
     assert len(json.loads(peer.ask(wire.LIST_QUEUES).payload)) == 5000
+
+
+def test_list_is_compressed_once_on_the_event_loop(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compressed_sizes: list[int] = []
+
+    def incompressible(body: bytes) -> bytes:
+        compressed_sizes.append(len(body))
+        return body
+
+    monkeypatch.setitem(
+        compression._COMPRESSORS, Compression.BROTLI, (incompressible, incompressible)
+    )
+    for number in range(5000):
+        harness.broker.destinations.queue(f"{number:0250}")
+    peer = harness.connect(**{"supported-compression": "brotli"})
+    assert peer.error(wire.LIST_QUEUES) == "SERVER_ERROR"
+    assert len(compressed_sizes) == 1
 
 
 # --- publishing ------------------------------------------------------------------------------

@@ -43,8 +43,7 @@ HEADER_SIZE: Final = 5
 NO_LIMIT: Final = 2**31 - 1
 """Largest number a .NET client reads; it means "no limit"."""
 BLOCK_TIMEOUT: Final = 8_000
-"""Default ms that a publish waits for capacity in its queue. .NET clients wait 10 s for a response
-(`CommandTimeout`)."""
+"""Default ms that a publish waits for capacity; .NET clients wait 10 s (`CommandTimeout`)."""
 
 CONNECT: Final = 0
 CONNECT_ACK: Final = 1
@@ -287,17 +286,19 @@ class AckTemplate:
         )
 
 
-def compressed(frame: bytes, algorithm: Compression, threshold: int = THRESHOLD) -> bytes:
+def compressed(
+    frame: bytes, algorithm: Compression, threshold: int = THRESHOLD, *, fast: bool = False
+) -> bytes:
     """Return an encoded frame with its body compressed; unchanged if that saves nothing.
 
-    Bodies shorter than `threshold` bytes stay plain if they may. Raises FrameTooLarge if the body
-    has more than MAX_UNPACKED bytes, or the result more than MAX_BODY; that takes seconds.
+    Bodies shorter than `threshold` bytes stay plain if they may; `fast` as of `compress`. Raises
+    FrameTooLarge if the body has more than MAX_UNPACKED bytes, or the result more than MAX_BODY.
     """
     size = len(frame) - HEADER_SIZE
     if size > MAX_UNPACKED:
         raise FrameTooLarge(f"the frame's body has {size} bytes, the limit is {MAX_UNPACKED}")
     if algorithm is not Compression.NONE and (size >= threshold or size > MAX_BODY):
-        body = compress(frame[HEADER_SIZE:], algorithm, MAX_BODY)
+        body = compress(frame[HEADER_SIZE:], algorithm, MAX_BODY, fast)
         if body is not None:
             return _prefix.pack(len(body), algorithm) + body
     if size <= MAX_BODY:
