@@ -179,6 +179,8 @@ class _Recovery:
     attempts   failed deliveries, by subscription and sequence
     unacked_attempts  deliveries so far of messages not acknowledged afterwards, by subscription,
                       then by sequence
+    acked_deliveries  recovered deliveries that a prepared transaction has acknowledged, by
+                      subscription and sequence; [] until they are recovered
     """
 
     def __init__(self, broker: Broker, recovery: Recovery) -> None:
@@ -193,6 +195,7 @@ class _Recovery:
         self.payloads: dict[int, bytes] = {}
         """Payloads of PREPARED records that are not resolved; b"" = not read."""
         self.prepared: dict[int, PreparedTransaction] = {}
+        self.acked_deliveries: dict[tuple[int, int], list[Delivery]] = {}
         self.declared: dict[Address, StoredSettings] = {}
         self.orphans: dict[int, list[int]] = {}
 
@@ -233,12 +236,9 @@ class _Recovery:
                     self.subscriptions.pop(decode_subscription(record.body).number, None)
                 case RecordType.REQUEUED:
                     requeue = decode_requeue(record.body)
-                    self.requeued[requeue.subscription, record.reference] = (
-                        record.sequence,
-                        requeue.expiration,
-                    )
+                    key = (requeue.subscription, record.reference)
+                    self.requeued[key] = (record.sequence, requeue.expiration)
                     if requeue.attempts:
-                        key = (requeue.subscription, record.reference)
                         self.attempts[key] = requeue.attempts
                 case RecordType.DELIVERY_ATTEMPTS:
                     self._read_attempts(decode_attempts(record.body))
@@ -311,8 +311,10 @@ class _Recovery:
             self._subscribe(entry)
         for record, payload in self.payloads.items():
             body = payload or self.broker.journal.fetch_entry(record).body
-            self.prepared[record] = decode_prepared(body)
-        acked_deliveries = self._prepared_acks()
+            prepared = self.prepared[record] = decode_prepared(body)
+            for subscription, sequences in prepared.acks:
+                for sequence in sequences:
+                    self.acked_deliveries[subscription, sequence] = []
         destinations: dict[int, Destination | None] = {}
         count = 0
         for row in self.recovery.live_rows():
@@ -326,11 +328,11 @@ class _Recovery:
             if destination is None or row.transient:
                 self._add_orphans(row, row.references)
             elif not destination.topic:
-                self._recover_delivery(destination.queue, row, acked_deliveries)
+                self._recover_delivery(destination.queue, row)
                 count += 1
             else:
-                count += self._distribute(destination, row, acked_deliveries)
-        self._adopt_prepared(acked_deliveries)
+                count += self._distribute(destination, row)
+        self._adopt_prepared()
         self._discard_orphans()
         return count
 
@@ -428,12 +430,7 @@ class _Recovery:
         topic.subscribe(subscription)
         broker.durable_subscriptions[subscription.number] = subscription
 
-    def _distribute(
-        self,
-        topic: Destination,
-        row: LiveRow,
-        acked_deliveries: dict[tuple[int, int], list[Delivery]],
-    ) -> int:
+    def _distribute(self, topic: Destination, row: LiveRow) -> int:
         """Add a topic's message to the subscriptions that still have to deliver it; return their
         number.
         """
@@ -447,22 +444,17 @@ class _Recovery:
         subscriptions = self.broker.durable_subscriptions
         targets = [subscriptions[number] for number in target_numbers if number in subscriptions]
         for subscription in targets:
-            self._recover_delivery(subscription, row, acked_deliveries)
+            self._recover_delivery(subscription, row)
         count = len(targets)
         references = row.references - count
         if topic.number in target_numbers:
             references -= 1
-            count += self._distribute_to_group(topic, row, acked_deliveries)
+            count += self._distribute_to_group(topic, row)
         # references of deleted subscriptions, or of ends that were not journaled
         self._add_orphans(row, references)
         return count
 
-    def _distribute_to_group(
-        self,
-        topic: Destination,
-        row: LiveRow,
-        acked_deliveries: dict[tuple[int, int], list[Delivery]],
-    ) -> int:
+    def _distribute_to_group(self, topic: Destination, row: LiveRow) -> int:
         """Add a message that the topic's group has not ended; return the number of subscriptions.
 
         If the topic never had a member, a durable subscription may have taken the message over. The
@@ -478,11 +470,11 @@ class _Recovery:
                 if subscription.number not in message.routes and subscription.accepts(message)
             ]
         if not targets:
-            self._recover_delivery(topic.queue, row, acked_deliveries)
+            self._recover_delivery(topic.queue, row)
             return 1
         topic.shared_copies[row.sequence] = len(targets)
         for subscription in targets:
-            self._recover_delivery(subscription, row, acked_deliveries, SHARED)
+            self._recover_delivery(subscription, row, SHARED)
         return len(targets)
 
     def _add_orphans(self, row: LiveRow, references: int) -> None:
@@ -491,11 +483,7 @@ class _Recovery:
             self.orphans.setdefault(row.destination, []).extend([row.sequence] * references)
 
     def _recover_delivery(
-        self,
-        subscription: Subscription,
-        row: LiveRow,
-        acked_deliveries: dict[tuple[int, int], list[Delivery]],
-        journaled: int = RECORDED,
+        self, subscription: Subscription, row: LiveRow, journaled: int = RECORDED
     ) -> None:
         sequence, _, priority, expiration, _, size, _, delayed, _ = row
         key = (subscription.number, sequence)
@@ -525,12 +513,12 @@ class _Recovery:
         if requeue is not None:
             delivery.order = requeue[0]
             self.broker.core.requeued[key] = delivery
-        if acked_deliveries and key in acked_deliveries:
+        if self.acked_deliveries and key in self.acked_deliveries:
             delivery.state = UNACKED
             delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)
             subscription.unacked += 1
             subscription.unacked_bytes += size
-            acked_deliveries[key].append(delivery)
+            self.acked_deliveries[key].append(delivery)
         elif requeue is not None:
             subscription.waiting += 1
             subscription.waiting_bytes += size
@@ -543,16 +531,7 @@ class _Recovery:
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
             enqueue(delivery, due)
 
-    def _prepared_acks(self) -> dict[tuple[int, int], list[Delivery]]:
-        """Return an empty list for each delivery that a prepared transaction has acknowledged."""
-        acked_deliveries: dict[tuple[int, int], list[Delivery]] = {}
-        for prepared in self.prepared.values():
-            for subscription, sequences in prepared.acks:
-                for sequence in sequences:
-                    acked_deliveries[subscription, sequence] = []
-        return acked_deliveries
-
-    def _adopt_prepared(self, acked_deliveries: dict[tuple[int, int], list[Delivery]]) -> None:
+    def _adopt_prepared(self) -> None:
         """Recover prepared transactions, complete decided commits, and undo undecided ones."""
         transactions = self.broker.transactions
         part_records = {part for prepared in self.prepared.values() for part in prepared.parts}
@@ -574,7 +553,7 @@ class _Recovery:
                     delivery
                     for subscription, sequences in prepared_part.acks
                     for sequence in sequences
-                    for delivery in acked_deliveries[subscription, sequence]
+                    for delivery in self.acked_deliveries[subscription, sequence]
                 ]
                 transactions.adopt_part(transaction, part, sends, deliveries)
             if prepared.decided:
