@@ -32,7 +32,7 @@ from tests.support.http import (
 Command = Callable[..., None]
 SECRET = "correct horse: battery"
 LOG = {"SLUICEMQ_LOGGING__FORMAT": "json", "SLUICEMQ_LOGGING__LEVEL": "error"}
-READING = (
+JOURNAL_REQUESTS = (
     ("GET", "/journal"),
     ("GET", "/journal/segments/1"),
     ("GET", "/journal/slots"),
@@ -43,8 +43,8 @@ READING = (
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Call `sluicemq` for the data directory that `start` uses."""
+def run_sluicemq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return a function that calls `sluicemq` with the data directory of `start`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "secret").write_text(SECRET + "\n")
 
@@ -54,8 +54,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     return call
 
 
-def audit(broker: LocalBroker) -> list[tuple[str, str]]:
-    """Return the events of the audit log, with their users."""
+def audit_events(broker: LocalBroker) -> list[tuple[str, str]]:
+    """Return the events of the audit log and their users."""
     lines: list[dict[str, Any]] = [
         json.loads(line) for line in broker.log.read_text().splitlines() if line.startswith("{")
     ]
@@ -66,19 +66,19 @@ def audit(broker: LocalBroker) -> list[tuple[str, str]]:
     ]
 
 
-def test_users_and_their_permissions(
-    start: Start, command: Command, capsys: pytest.CaptureFixture[str]
+def test_users_need_permissions(
+    start: Start, run_sluicemq: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command("users", "add", "root", "--superuser", "--password-file", "secret")
-    command("users", "add", "anna", "--password-file", "secret")
-    command("permissions", "grant", "anna", "jobs.*", "produce")
+    run_sluicemq("users", "add", "root", "--superuser", "--password-file", "secret")
+    run_sluicemq("users", "add", "anna", "--password-file", "secret")
+    run_sluicemq("permissions", "grant", "anna", "jobs.*", "produce")
     capsys.readouterr()
-    command("users", "token", "add", "anna")
+    run_sluicemq("users", "token", "add", "anna")
     token = capsys.readouterr().out.strip()
     broker = start(HTTP, environment=LOG)
     port = broker.port("http")
     with Client(port) as anonymous:
-        for method, path in (("GET", "/status"), ("POST", "/batches"), *READING):
+        for method, path in (("GET", "/status"), ("POST", "/batches"), *JOURNAL_REQUESTS):
             response = anonymous.request(method, path)
             assert (response.status, response.code) == (401, "authentication-required"), path
             assert response.headers["www-authenticate"].startswith("Basic ")
@@ -90,7 +90,7 @@ def test_users_and_their_permissions(
     ):
         with Client(port, Authorization=header) as anna:
             assert anna.get("/status").status == 200
-            for method, path in READING:
+            for method, path in JOURNAL_REQUESTS:
                 response = anna.request(method, path)
                 assert (response.status, response.code) == (403, "forbidden"), path
     with Client(port, Authorization=basic_auth("anna", SECRET)) as anna:
@@ -109,15 +109,15 @@ def test_users_and_their_permissions(
         assert root.segment(first).status == 200
         assert root.request("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
     assert ready_counts(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
-    events = audit(broker)
+    events = audit_events(broker)
     assert events.count(("login", "anna")) == 5  # one per connection
     denials = [event for event in events if event[0] == "denied"]
     # each request for the journal, each part with the forbidden name, and the dead-letter queue
-    assert denials == [("denied", "anna")] * (4 * len(READING) + 2 + 1)
+    assert denials == [("denied", "anna")] * (4 * len(JOURNAL_REQUESTS) + 2 + 1)
 
 
-def test_wrong_credentials(start: Start, command: Command) -> None:
-    command("users", "add", "anna", "--password-file", "secret")
+def test_wrong_credentials_are_rejected_and_limited(start: Start, run_sluicemq: Command) -> None:
+    run_sluicemq("users", "add", "anna", "--password-file", "secret")
     limits = {"SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "2", "SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"}
     broker = start(HTTP, environment={**LOG, **limits})
     with Client(broker.port("http")) as client:
@@ -142,7 +142,7 @@ def test_wrong_credentials(start: Start, command: Command) -> None:
         assert "for this user from this address" in response.json()["detail"]
         # requests without credentials are never throttled
         assert client.get("/status").status == 401
-    assert ("login failed", "anna") in audit(broker)
+    assert ("login failed", "anna") in audit_events(broker)
 
 
 def test_a_public_address_requires_users(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_port_in_use_is_an_error(start: Start, tmp_path: Path) -> None:
         LocalBroker(tmp_path / "second", [f"http://127.0.0.1:{port}"]).start()
 
 
-def test_requests_from_other_origins(start: Start) -> None:
+def test_requests_from_other_origins_are_rejected(start: Start) -> None:
     """Without passwords, a page of another origin could send requests through a browser."""
     port = start(PHPMQ, HTTP).port("http")
     with Client(port) as client:
@@ -196,8 +196,10 @@ def test_any_host_name_is_accepted_on_public_and_tls_listeners(
             assert client.get("/status", Origin="http://evil.example").status == 403
 
 
-def test_requests_from_other_origins_with_users(start: Start, command: Command) -> None:
-    command("users", "add", "anna", "--password-file", "secret")
+def test_requests_from_other_origins_are_rejected_with_users(
+    start: Start, run_sluicemq: Command
+) -> None:
+    run_sluicemq("users", "add", "anna", "--password-file", "secret")
     header = basic_auth("anna", SECRET)
     with Client(start(HTTP).port("http"), Authorization=header) as client:
         assert client.get("/status", Host="broker.example").status == 200
@@ -205,7 +207,7 @@ def test_requests_from_other_origins_with_users(start: Start, command: Command) 
         assert (response.status, response.code) == (403, "cross-origin")
 
 
-def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority) -> None:
+def test_tls_uses_a_new_certificate_after_sighup(start: Start, authority: Authority) -> None:
     pem = authority.pem(authority.issue())
     broker = start(f"http+tls://127.0.0.1:0?certificate={pem}")
     port = broker.port("http+tls")
@@ -222,7 +224,7 @@ def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority)
         assert client.get("/status").status == 200
 
 
-def test_a_unix_socket_and_old_clients(start: Start, tmp_path: Path) -> None:
+def test_unix_sockets_and_http_1_0_are_supported(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     broker = start(HTTP, f"http+unix://{path}")
     response = exchange_bytes(broker.port("http"), b"GET /api/v1/status HTTP/1.0\r\n\r\n")
@@ -235,7 +237,7 @@ def test_a_unix_socket_and_old_clients(start: Start, tmp_path: Path) -> None:
         assert connection.recv(12) == b"HTTP/1.1 200"
 
 
-def test_other_paths_and_methods(start: Start) -> None:
+def test_unknown_paths_and_methods_are_rejected(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for path in ("", "/", "/nothing", "/status/", "/journal/", "/%2e%2e/status", "/%ff"):
             response = client.get(path)

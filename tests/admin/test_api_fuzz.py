@@ -1,7 +1,6 @@
-"""Requests made from the OpenAPI document, sensible ones and others: the real broker answers each,
-never with a fault of its own, and as the document says.
+"""Responses to valid and invalid requests, generated from the OpenAPI document, conform to it.
 
-`FUZZ=1` looks for longer.
+`FUZZ=1` generates more requests.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from sluicemq.cli.main import main
 from sluicemq.model.rows import row
 from tests.support.http import HTTP, PHPMQ, Client
 
-SECONDS = 10.0
-"""Longest time of a response."""
+RESPONSE_TIMEOUT_SECONDS = 10.0
+"""Time limit for a response."""
 EXAMPLES = 300 if os.environ.get("FUZZ") else 8
-STREAM = "/events"
+EVENT_STREAM_PATH = "/events"
 """Never ends while the client is connected; tests/admin/test_event_stream.py tests it."""
-PATIENT = {
+NO_LOGIN_LIMITS = {
     "SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "1000",
     "SLUICEMQ_AUTH__LOGIN_BACKOFF": "0",
     "SLUICEMQ_AUTH__LOGIN_BACKOFF_MAX": "0",
@@ -62,12 +61,12 @@ class Target(NamedTuple):
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
-    """Yield a broker without users, one as a superuser, and the same as a user with few rights."""
+    """Start a broker without users and one with users; yield both, by the user of the requests."""
     with ExitStack() as stack:
 
         def start(name: str) -> tuple[Path, LocalBroker]:
             directory = tmp_path_factory.mktemp(name)
-            broker = LocalBroker(directory / "broker", [HTTP, PHPMQ], environment=PATIENT)
+            broker = LocalBroker(directory / "broker", [HTTP, PHPMQ], environment=NO_LOGIN_LIMITS)
             return directory, stack.enter_context(broker)
 
         _, open_broker = start("open")
@@ -93,15 +92,15 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
         yield targets_by_user
 
 
-@pytest.mark.parametrize("who", ["open", "root", "anna"])
-def test_every_endpoint(targets: dict[str, Target], who: str) -> None:
-    target = targets[who]
+@pytest.mark.parametrize("user", ["open", "root", "anna"])
+def test_responses_match_the_document(targets: dict[str, Target], user: str) -> None:
+    target = targets[user]
     schema = schemathesis.openapi.from_url(f"{target.url}/api/v1/openapi.json")
     calls = set()
     with requests.Session() as session:
         for result in schema.get_all_operations():
             operation = result.ok()
-            if operation.path == STREAM:
+            if operation.path == EVENT_STREAM_PATH:
                 continue
 
             @hypothesis.settings(
@@ -112,21 +111,23 @@ def test_every_endpoint(targets: dict[str, Target], who: str) -> None:
                 suppress_health_check=list(hypothesis.HealthCheck),
                 phases=[hypothesis.Phase.generate],
             )
-            @hypothesis.given(case=operation.as_strategy(), known=st.booleans())
-            def attempt(case: Any, known: bool) -> None:
-                if known and "kind" in case.path_parameters:
+            @hypothesis.given(case=operation.as_strategy(), use_existing_queue=st.booleans())
+            def send_requests(case: Any, use_existing_queue: bool) -> None:
+                if use_existing_queue and "kind" in case.path_parameters:
                     case.path_parameters |= {"kind": "queue", "name": QUEUE}
                     if "id" in case.path_parameters:
                         case.path_parameters["id"] = "2"
                     case.query.pop("name_base64", None)
-                response = case.call(session=session, headers=target.headers, timeout=SECONDS)
+                response = case.call(
+                    session=session, headers=target.headers, timeout=RESPONSE_TIMEOUT_SECONDS
+                )
                 case.validate_response(response, checks=CHECKS)
                 calls.add((case.operation.method, case.operation.path, response.status_code))
 
-            attempt()
+            send_requests()
     with Client(int(target.url.rpartition(":")[2]), **target.headers) as client:
         assert client.get("/status").json()["pid"] == target.broker.pid
-    # the words alone may be in the path of a request, which the audit log contains
+    # the audit log contains paths of requests, which may contain these words
     assert "] internal error" not in target.broker.log.read_text()
     done = {(method, path) for method, path, status in calls if status < 300}
-    assert len(done) > (5 if who == "anna" else 10), "most of it has been refused"
+    assert len(done) > (5 if user == "anna" else 10), "most requests were rejected"

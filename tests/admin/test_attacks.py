@@ -1,4 +1,4 @@
-"""One test for each kind of attack."""
+"""Attacks on the HTTP API, one test for each kind."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.server.conftest import Start
 from tests.support.api import PASSWORD, ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, Response, exchange_bytes
 
-OTHERS = "of-others.secret"
+FOREIGN = "of-others.secret"
 OWN = "own.jobs"
 SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 
-def target(endpoint: Endpoint, name: str) -> str:
-    """Return a path of that endpoint with its required parameters."""
+def endpoint_path(endpoint: Endpoint, name: str) -> str:
+    """Return a path of the endpoint; `name` is the destination."""
     path = endpoint.operation.path
     for part in re.findall(r"{\*?[a-z_]+}", path):
         value = {"{kind}": "queue", "{name}": quote(name, safe=""), "{*rest}": "x"}.get(part, "1")
@@ -42,18 +42,20 @@ def target(endpoint: Endpoint, name: str) -> str:
     return path
 
 
-async def attempt(http_client: HttpClient, endpoint: Endpoint, name: str, **headers: str) -> Any:
+async def request_endpoint(
+    http_client: HttpClient, endpoint: Endpoint, name: str, **headers: str
+) -> Any:
     body = {} if endpoint.operation.body is not None else None
     return await http_client.request(
         endpoint.operation.method,
-        target(endpoint, name),
+        endpoint_path(endpoint, name),
         body,
         prefix=endpoint.operation.prefix,
         **headers,
     )
 
 
-def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
+def protected_endpoints(api_fixture: ApiFixture) -> Iterator[Endpoint]:
     for endpoint in api_fixture.endpoints:
         if endpoint.operation.needs is not Need.NOTHING:
             yield endpoint
@@ -63,19 +65,19 @@ def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
 
 
 @in_event_loop
-async def test_an_unknown_session_is_no_login(api_fixture: ApiFixture) -> None:
+async def test_unknown_session_is_unauthorized(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     http_client = api_fixture.http_client()
     http_client.cookie, http_client.csrf = "made up", "made up"
-    for endpoint in protected(api_fixture):
-        assert (await attempt(http_client, endpoint, OTHERS)).status == 401, endpoint
+    for endpoint in protected_endpoints(api_fixture):
+        assert (await request_endpoint(http_client, endpoint, FOREIGN)).status == 401, endpoint
 
 
 @in_event_loop
 async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -> None:
     """Every endpoint, with every permission except the required one."""
     api_fixture.add("root", superuser=True)
-    for name in (OTHERS, OWN):
+    for name in (FOREIGN, OWN):
         api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name))
         api_fixture.broker.destinations.declare(Address(Kind.TOPIC, name))
     checked = 0
@@ -84,16 +86,20 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
         api_fixture.add(f"no-{operation}", f"own.*: {rest}")
         http_client = api_fixture.http_client()
         await http_client.login(f"no-{operation}")
-        for endpoint in protected(api_fixture):
+        for endpoint in protected_endpoints(api_fixture):
             if endpoint.operation.needs is Need.SUPERUSER:
-                assert (await attempt(http_client, endpoint, OWN)).status == 403, endpoint
+                assert (await request_endpoint(http_client, endpoint, OWN)).status == 403, endpoint
             elif isinstance(endpoint.operation.needs, Operation):
-                assert (await attempt(http_client, endpoint, OTHERS)).status == 403, endpoint
+                assert (await request_endpoint(http_client, endpoint, FOREIGN)).status == 403, (
+                    endpoint
+                )
                 if endpoint.operation.needs is operation:
                     checked += 1
-                    assert (await attempt(http_client, endpoint, OWN)).status == 403, endpoint
+                    assert (await request_endpoint(http_client, endpoint, OWN)).status == 403, (
+                        endpoint
+                    )
     # destinations and users are unchanged
-    assert {address.name for address in api_fixture.broker.destinations} >= {OTHERS, OWN}
+    assert {address.name for address in api_fixture.broker.destinations} >= {FOREIGN, OWN}
     assert set(api_fixture.store.read().users) == {
         "root",
         *(f"no-{permission}" for permission in Operation),
@@ -105,7 +111,7 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
 async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiFixture) -> None:
     """Endpoints that check permissions themselves; each with every permission but one."""
     api_fixture.add("root", superuser=True)
-    for name in (OTHERS, OWN):
+    for name in (FOREIGN, OWN):
         api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name))
     own_path = f"/destinations/queue/{OWN}"
     actions = f"{own_path}/messages/actions"
@@ -124,12 +130,12 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
         ("manage", "DELETE", f"/subscriptions?destination={OWN}&name=x", None),
     ]
     # all permissions for the own destinations give none for others
-    foreign_target = {"target": {"kind": "queue", "name": OTHERS}}
+    foreign_target = {"target": {"kind": "queue", "name": FOREIGN}}
     attempts += [
         ("", "POST", actions, {"action": action, "all": True, **foreign_target})
         for action in ("move", "copy")
     ]
-    attempts += [("", "PUT", own_path, {"dead_letter": True, "dead_letter_queue": OTHERS})]
+    attempts += [("", "PUT", own_path, {"dead_letter": True, "dead_letter_queue": FOREIGN})]
     for missing_permission, method, path, body in attempts:
         name = f"no-{missing_permission or 'others'}"
         http_client = api_fixture.http_client()
@@ -177,34 +183,34 @@ async def test_names_of_special_identities_are_reserved(api_fixture: ApiFixture)
 
 
 @in_event_loop
-async def test_brute_force(api_fixture: ApiFixture) -> None:
+async def test_repeated_login_failures_are_throttled(api_fixture: ApiFixture) -> None:
     """Only the first few passwords and tokens are checked, on any endpoint."""
     api_fixture.add("root", superuser=True)
-    thief = api_fixture.http_client("10.6.6.6:1")
+    attacker = api_fixture.http_client("10.6.6.6:1")
     credentials = base64.b64encode(b"root:another guess").decode()
     for guess in range(4):
         responses = (
-            await thief.login("root", f"guess {guess}"),
-            await thief.request("GET", "/status", Authorization=f"Bearer guess{guess}"),
+            await attacker.login("root", f"guess {guess}"),
+            await attacker.request("GET", "/status", Authorization=f"Bearer guess{guess}"),
         )
         for response in responses:
             if guess < 3:
                 assert (response.status, response.code) == (401, "authentication-failed")
             else:
-                refused(response)
-    refused(await thief.request("GET", "/status", Authorization=f"Basic {credentials}"))
+                assert_throttled(response)
+    assert_throttled(await attacker.request("GET", "/status", Authorization=f"Basic {credentials}"))
     # the right password is not checked either; other users and other addresses can log in
-    refused(await thief.login("root"))
+    assert_throttled(await attacker.login("root"))
     api_fixture.add("anna")
     assert (await api_fixture.http_client("10.6.6.6:2").login("anna")).status == 200
     assert (await api_fixture.http_client("10.6.6.7:1").login("root")).status == 200
     api_fixture.now += 1
-    assert (await thief.login("root")).status == 200
+    assert (await attacker.login("root")).status == 200
     assert "login failed: root" in api_fixture.audit_lines()
     assert [line for line in api_fixture.audit_lines() if line.startswith("login refused")]
 
 
-def refused(response: Response) -> None:
+def assert_throttled(response: Response) -> None:
     assert (response.status, response.code) == (429, "too-many-failures")
     assert response.headers["retry-after"] == "1"
     assert "try again in 1 s" in response.json()["detail"]
@@ -212,53 +218,53 @@ def refused(response: Response) -> None:
 
 
 @in_event_loop
-async def test_brute_force_of_own_password(api_fixture: ApiFixture) -> None:
+async def test_guesses_of_the_own_password_are_throttled(api_fixture: ApiFixture) -> None:
     """An open session must not allow guessing the password."""
     api_fixture.add("root", superuser=True)
-    page = api_fixture.http_client("10.6.6.6:1")
-    await page.login("root")
+    browser = api_fixture.http_client("10.6.6.6:1")
+    await browser.login("root")
     guesses = [{"current_password": f"guess {n}", "new_password": "mine now"} for n in range(6)]
-    responses = [await page.request("POST", "/session/password", guess) for guess in guesses]
+    responses = [await browser.request("POST", "/session/password", guess) for guess in guesses]
     assert [response.status for response in responses] == [401] * 3 + [429] * 3
 
 
 @in_event_loop
-async def test_session_fixation(api_fixture: ApiFixture) -> None:
-    """A cookie of the client never becomes the session."""
+async def test_login_replaces_the_cookie_of_the_client(api_fixture: ApiFixture) -> None:
+    """A cookie chosen by the client never becomes a session (session fixation)."""
     api_fixture.add("anna")
-    page = api_fixture.http_client()
-    planted_cookie = page.cookie = "planted"
-    await page.login("anna")
-    assert page.cookie != planted_cookie
-    first = page.cookie
-    await page.login("anna")
-    assert page.cookie != first
-    thief = api_fixture.http_client("10.6.6.6:1")
-    thief.cookie = planted_cookie
-    assert (await thief.request("GET", "/session")).status == 401
-    assert len({first, page.cookie, planted_cookie}) == 3
-    assert len(page.cookie) >= 43  # 256 bits
+    browser = api_fixture.http_client()
+    planted_cookie = browser.cookie = "planted"
+    await browser.login("anna")
+    assert browser.cookie != planted_cookie
+    first = browser.cookie
+    await browser.login("anna")
+    assert browser.cookie != first
+    attacker = api_fixture.http_client("10.6.6.6:1")
+    attacker.cookie = planted_cookie
+    assert (await attacker.request("GET", "/session")).status == 401
+    assert len({first, browser.cookie, planted_cookie}) == 3
+    assert len(browser.cookie) >= 43  # 256 bits
 
 
 # --- other origins ---------------------------------------------------------------------------
 
 
 @in_event_loop
-async def test_csrf(api_fixture: ApiFixture) -> None:
-    """Requests that change state require more than the cookie."""
+async def test_changes_require_the_csrf_token(api_fixture: ApiFixture) -> None:
+    """The cookie alone does not authorize requests that change state (CSRF)."""
     api_fixture.add("root", superuser=True)
     victim, other_client = api_fixture.http_client(), api_fixture.http_client()
     await victim.login("root")
     await other_client.login("root")
-    right, of_another = victim.csrf, other_client.csrf
-    for endpoint in protected(api_fixture):
+    valid_token, other_token = victim.csrf, other_client.csrf
+    for endpoint in protected_endpoints(api_fixture):
         if endpoint.operation.changes:
-            for token in ("", "x", of_another):
+            for token in ("", "x", other_token):
                 victim.csrf = token
-                response = await attempt(victim, endpoint, OWN)
+                response = await request_endpoint(victim, endpoint, OWN)
                 assert (response.status, response.code) == (403, "csrf-token-missing"), endpoint
     assert (await victim.request("GET", "/session")).status == 200  # the session is still valid
-    victim.csrf = right
+    victim.csrf = valid_token
     assert (await victim.request("PUT", "/roles/r")).status == 201
     victim.csrf = ""
     # pages of other origins cannot send a token in a header
@@ -268,9 +274,9 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> None:
-    """With a session, and without: a login, and a broker without users."""
-    guest = api_fixture.http_client()
+async def test_requests_from_other_origins_are_rejected(api_fixture: ApiFixture) -> None:
+    """With a session, without users, and for the login itself."""
+    anonymous = api_fixture.http_client()
     attacks: list[dict[str, str]] = [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
@@ -280,7 +286,7 @@ async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> 
     ]
     for rejected_headers in attacks:
         for method, path in (("GET", "/status"), ("POST", "/session"), ("PUT", "/roles/x")):
-            response = await guest.request(
+            response = await anonymous.request(
                 method, path, {} if method != "GET" else None, **rejected_headers
             )
             assert (response.status, response.code) == (403, "cross-origin"), rejected_headers
@@ -305,14 +311,17 @@ async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> 
 
 
 @in_event_loop
-async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
-    """Stored or reflected: a browser would run no response of the API."""
+async def test_scripts_in_names_are_never_rendered(api_fixture: ApiFixture) -> None:
+    """No response has a type that a browser renders, so stored and reflected scripts never run."""
     api_fixture.broker.destinations.declare(Address(Kind.QUEUE, SCRIPT))
     http_client = api_fixture.http_client()
     for endpoint in api_fixture.endpoints:
         if not endpoint.operation.prefix or endpoint.operation.media == "text/event-stream":
             continue
-        for path in (target(endpoint, SCRIPT), f"{target(endpoint, SCRIPT)}?{quote(SCRIPT)}=1"):
+        for path in (
+            endpoint_path(endpoint, SCRIPT),
+            f"{endpoint_path(endpoint, SCRIPT)}?{quote(SCRIPT)}=1",
+        ):
             body = {SCRIPT: SCRIPT} if endpoint.operation.body is not None else None
             response = await http_client.request(endpoint.operation.method, path, body)
             kind = response.headers.get("content-type", "application/json")
@@ -337,8 +346,8 @@ async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
 
 
 @pytest.mark.parametrize("base", ["/console", "/api/v1/journal/segments", "/api/v1/journal/slots"])
-def test_path_traversal(start: Start, base: str) -> None:
-    """No path leads to any other file."""
+def test_paths_lead_to_no_other_file(start: Start, base: str) -> None:
+    """Path traversal returns no other file."""
     broker = start(HTTP)
     (broker.directory / "secret").write_text("do not show")
     suffixes = (
@@ -370,9 +379,9 @@ def test_path_traversal(start: Start, base: str) -> None:
 
 
 @in_event_loop
-async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
+async def test_oversized_bodies_are_rejected(api_fixture: ApiFixture) -> None:
     """No endpoint reads more than its limit, or a body without a length."""
-    guest = api_fixture.http_client()
+    anonymous = api_fixture.http_client()
     for endpoint in api_fixture.endpoints:
         operation = endpoint.operation
         if operation.body is None and not operation.raw_body:
@@ -389,14 +398,14 @@ async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
                 if endpoint.operation.path == "/batches"
                 else ""
             )
-            path = target(endpoint, OWN) + query
-            response = await guest.request(endpoint.operation.method, path, **headers)
+            path = endpoint_path(endpoint, OWN) + query
+            response = await anonymous.request(endpoint.operation.method, path, **headers)
             assert response.status == status, (name, endpoint, response.body)
             assert response.headers["connection"] == "close"
 
 
-def test_deep_and_wide_documents(start: Start) -> None:
-    """JSON that is small but expensive to parse."""
+def test_deep_and_wide_documents_are_rejected_quickly(start: Start) -> None:
+    """Small JSON documents that are expensive to parse."""
     broker = start(HTTP)
     bodies = [b"[" * 60_000, b'{"a":' * 12_000, b'{"user":"' + b"\\u0000" * 10_000 + b'"}']
     bodies += [b"{%s}" % b",".join(b'"%d":0' % n for n in range(6000)), b"1" * 60_000, b"\xff\xfe"]
@@ -428,7 +437,7 @@ def test_slow_http_does_not_delay_other_clients(start: Start) -> None:
     assert broker.status()["pid"] == broker.pid
 
 
-def test_a_head_that_is_too_large(start: Start) -> None:
+def test_oversized_head_is_rejected_early(start: Start) -> None:
     """The head is rejected as soon as it is too long."""
     broker = start(f"{HTTP}?max-header-bytes=4096")
     padding = b"a" * 10_000_000
@@ -457,7 +466,7 @@ def test_only_the_file_system_identifies_an_owner(start: Start) -> None:
             assert client.get("/session", **headers).json()["user"] == ""
 
 
-def test_invalid_cookies(tmp_path: Path) -> None:
+def test_invalid_cookies_are_unauthorized(tmp_path: Path) -> None:
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)
         api_fixture.add("root", superuser=True)

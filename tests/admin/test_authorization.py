@@ -1,4 +1,4 @@
-"""The authorization matrix: every operation of the API, requested by everybody.
+"""The authorization matrix: every operation of the API, requested by every kind of caller.
 
 The expected result follows from the access requirement that the endpoint declares; the request is
 carried out by a broker. Requests that may change something leave an entry in the audit log.
@@ -55,13 +55,13 @@ QUERIES = {
     "writeBatchPart": "writer=w&batch=1&partition=0&part=0&bad_rows=dead-letter"
     f"&dead_letter_queue={OWN}",
 }
-TRAFFIC = {"createSession", "publishMessage", "writeBatchPart"}
-"""Operations whose requests are no changes in the audit log; a login has an entry of its own."""
+UNAUDITED = {"createSession", "publishMessage", "writeBatchPart"}
+"""Operations that the audit log does not record as changes; a login has its own event."""
 IN_MEMORY = {"no-journal", "no-backup-directory"}
 """Error codes of permitted requests that need a journal on disk."""
 
 
-def declared() -> dict[str, ApiOperation[Any, Any]]:
+def declared_operations() -> dict[str, ApiOperation[Any, Any]]:
     """Return the operations of the API by operation id."""
 
     async def operations() -> list[ApiOperation[Any, Any]]:
@@ -77,15 +77,15 @@ def declared() -> dict[str, ApiOperation[Any, Any]]:
     }
 
 
-OPERATIONS = declared()
+OPERATIONS = declared_operations()
 
 
-async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
-    """Create what the requests refer to; return the values of `{id}` by collection."""
+async def create_resources(api_fixture: ApiFixture) -> dict[str, str]:
+    """Create the resources of the requests; return the values of `{id}` by collection."""
     api_fixture.add("root", superuser=True)
     for name, permissions in USERS.items():
         api_fixture.add(name, *permissions)
-    root = await enter(api_fixture, "root")
+    root = await client_of(api_fixture, "root")
     for path, body in (
         ("/roles/unused", None),
         ("/roles/clerk", None),
@@ -133,15 +133,15 @@ async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
     }
 
 
-async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
-    """Return a client with a token of that user; without one for `anonymous`."""
+async def client_of(api_fixture: ApiFixture, name: str) -> HttpClient:
+    """Return a client with a token of the user, or without credentials for `anonymous`."""
     client = api_fixture.http_client()
     if name != "anonymous":
         client.headers["Authorization"] = f"Bearer {api_fixture.token(name)}"
     return client
 
 
-def address(operation: ApiOperation[Any, Any], ids: dict[str, str]) -> str:
+def request_target(operation: ApiOperation[Any, Any], ids: dict[str, str]) -> str:
     """Return path and query of a valid request."""
     collection = operation.path.split("/")[1]
     names = {"users": "target", "roles": "clerk", "journal": "slot"}
@@ -152,9 +152,8 @@ def address(operation: ApiOperation[Any, Any], ids: dict[str, str]) -> str:
     return f"{path}?{QUERIES.get(operation.operation_id, '')}".rstrip("?")
 
 
-def permitted(needs: Any, caller: str) -> bool:
-    """Return whether the declared requirement lets the caller make a request for what `owner` owns
-    and has all permissions for."""
+def is_permitted(needs: Any, caller: str) -> bool:
+    """Return whether the requirement permits the request for resources of `owner`."""
     if needs is Need.NOTHING:
         return True
     if needs in (Need.USER, Need.VISIBLE):
@@ -172,8 +171,8 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
 
     @in_event_loop
     async def scenario(api_fixture: ApiFixture) -> None:
-        ids = await prepare(api_fixture)
-        client = await enter(api_fixture, caller)
+        ids = await create_resources(api_fixture)
+        client = await client_of(api_fixture, caller)
 
         def stop(chunk: bytes) -> None:
             if b"event: overview" in chunk:
@@ -181,9 +180,9 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
 
         body = BODIES.get(operation_id)
         watch = stop if operation_id == "streamEvents" else None
-        path = address(operation, ids)
+        path = request_target(operation, ids)
         response = await client.request(operation.method, path, body, watch=watch)
-        if permitted(operation.needs, caller):
+        if is_permitted(operation.needs, caller):
             assert response.status < 300 or response.code in IN_MEMORY, response
         elif caller == "anonymous":
             assert (response.status, response.code) == (401, "authentication-required")
@@ -197,7 +196,7 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
             )
             result = "done" if response.status < 300 else str(response.status)
             audited = (latest_event.action, latest_event.result) == (operation_id, result)
-            assert audited is (operation_id not in TRAFFIC), latest_event
+            assert audited is (operation_id not in UNAUDITED), latest_event
         if operation.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
             assert b"own." not in response.body
 
@@ -205,13 +204,13 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
 
 
 def test_owner_sees_own_items_in_lists(tmp_path: Path) -> None:
-    """Otherwise the lists in the matrix would omit everything."""
+    """Lists without items would pass the matrix."""
 
     @in_event_loop
     async def scenario(api_fixture: ApiFixture) -> None:
-        await prepare(api_fixture)
+        await create_resources(api_fixture)
         for caller in ("owner", "root"):
-            client = await enter(api_fixture, caller)
+            client = await client_of(api_fixture, caller)
             for path in ("/connections", "/destinations", "/subscriptions"):
                 assert b"own." in (await client.request("GET", path)).body, path
             assert (await client.request("GET", "/transactions")).json()["total"] == 1

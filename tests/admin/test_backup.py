@@ -31,15 +31,15 @@ BODY = bytes(1000)
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def backup_directory(tmp_path: Path) -> Path:
     backup_directory = tmp_path / "backups"
     backup_directory.mkdir()
     return backup_directory
 
 
 @pytest.fixture
-def broker(start: Start, home: Path) -> LocalBroker:
-    return start(PHPMQ, HTTP, environment={"SLUICEMQ_BROKER__BACKUP_DIR": str(home)})
+def broker(start: Start, backup_directory: Path) -> LocalBroker:
+    return start(PHPMQ, HTTP, environment={"SLUICEMQ_BROKER__BACKUP_DIR": str(backup_directory)})
 
 
 def fill(broker: LocalBroker, count: int) -> None:
@@ -58,7 +58,7 @@ def back_up(client: Client, name: str, **more: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in response.body.splitlines()]
 
 
-def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
+def backup_error(client: Client, name: str, **more: object) -> tuple[int, str]:
     response = client.request("POST", "/backups", json.dumps({"directory": name, **more}).encode())
     return response.status, response.code
 
@@ -71,9 +71,9 @@ def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None
 
 def test_a_backup_that_ends_at_once_reports_its_progress() -> None:
     async def lines() -> list[bytes]:
-        making = asyncio.get_running_loop().create_future()
-        making.set_result({"state": "done"})
-        return [line async for line in _lines(making, deque([CopyProgress(7, 7)]), Event())]
+        backup = asyncio.get_running_loop().create_future()
+        backup.set_result({"state": "done"})
+        return [line async for line in _lines(backup, deque([CopyProgress(7, 7)]), Event())]
 
     assert [json.loads(line) for line in asyncio.run(lines())] == [
         {"state": "copying", "processed": 7, "total": 7},
@@ -81,7 +81,9 @@ def test_a_backup_that_ends_at_once_reports_its_progress() -> None:
     ]
 
 
-def test_a_backup_is_created_reported_and_listed(broker: LocalBroker, home: Path) -> None:
+def test_a_backup_is_created_reported_and_listed(
+    broker: LocalBroker, backup_directory: Path
+) -> None:
     fill(broker, 200)
     with Client(broker.port("http")) as client:
         lines = back_up(client, "one")
@@ -92,7 +94,7 @@ def test_a_backup_is_created_reported_and_listed(broker: LocalBroker, home: Path
         increment = back_up(client, "two", incremental_from="one")[-1]["backup"]
         assert increment["incremental_from"] == "one"
         document = client.get("/backups").json()
-    assert document["directory"] == str(home)
+    assert document["directory"] == str(backup_directory)
     assert not document["running"]
     assert "[broker]" in document["configuration"]
     assert document["users_file"].endswith("users.json")
@@ -101,62 +103,76 @@ def test_a_backup_is_created_reported_and_listed(broker: LocalBroker, home: Path
     assert (second["name"], second["incremental_from"]) == ("two", "one")
     assert first["last_sequence"] == backup["last_sequence"]
     for name in ("one", "two"):
-        verdict = verify(home / name)
+        verdict = verify(backup_directory / name)
         assert not verdict.problems
         assert verdict.live == 201
     assert not Slots(broker.directory / "journal").list()
 
 
-NAMES = ("", ".", "..", "../out", "a/b", "/tmp/out", ".hidden", "a\0b", "a b", "ä", "x" * 101)
+INVALID_NAMES = (
+    "",
+    ".",
+    "..",
+    "../out",
+    "a/b",
+    "/tmp/out",
+    ".hidden",
+    "a\0b",
+    "a b",
+    "ä",
+    "x" * 101,
+)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_backup_stays_in_its_directory(broker: LocalBroker, home: Path, name: str) -> None:
+@pytest.mark.parametrize("name", INVALID_NAMES)
+def test_a_backup_stays_in_its_directory(
+    broker: LocalBroker, backup_directory: Path, name: str
+) -> None:
     with Client(broker.port("http")) as client:
-        assert refused(client, name) == (400, "bad-name")
-        assert refused(client, "good", incremental_from=name) == (400, "bad-name")
-    assert not list(home.iterdir())
+        assert backup_error(client, name) == (400, "bad-name")
+        assert backup_error(client, "good", incremental_from=name) == (400, "bad-name")
+    assert not list(backup_directory.iterdir())
 
 
 def test_a_symbolic_link_in_the_directory_is_rejected(
-    broker: LocalBroker, home: Path, tmp_path: Path
+    broker: LocalBroker, backup_directory: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (home / "link").symlink_to(tmp_path / "elsewhere")
-    (home / "dangling").symlink_to(tmp_path / "nowhere")
+    (backup_directory / "link").symlink_to(tmp_path / "elsewhere")
+    (backup_directory / "dangling").symlink_to(tmp_path / "nowhere")
     with Client(broker.port("http")) as client:
-        assert refused(client, "link") == (409, "backup-exists")
-        assert refused(client, "dangling") == (409, "backup-exists")
+        assert backup_error(client, "link") == (409, "backup-exists")
+        assert backup_error(client, "dangling") == (409, "backup-exists")
     assert not list((tmp_path / "elsewhere").iterdir())
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_invalid_requests_are_rejected(broker: LocalBroker, home: Path) -> None:
+def test_invalid_requests_are_rejected(broker: LocalBroker, backup_directory: Path) -> None:
     with Client(broker.port("http")) as client:
         back_up(client, "one")
-        assert refused(client, "one") == (409, "backup-exists")
-        assert refused(client, "two", incremental_from="none") == (404, "backup-not-found")
-        assert refused(client, "two", compress=True) == (400, "bad-body")
-        assert refused(client, "two", max_rate=-1) == (400, "bad-body")
-        assert not (home / "two").exists()
+        assert backup_error(client, "one") == (409, "backup-exists")
+        assert backup_error(client, "two", incremental_from="none") == (404, "backup-not-found")
+        assert backup_error(client, "two", compress=True) == (400, "bad-body")
+        assert backup_error(client, "two", max_rate=-1) == (400, "bad-body")
+        assert not (backup_directory / "two").exists()
 
 
 def test_without_a_directory_there_are_no_backups(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        assert refused(client, "one") == (409, "no-backup-directory")
+        assert backup_error(client, "one") == (409, "no-backup-directory")
         assert client.get("/backups").json()["items"] == []
 
 
-def test_without_a_journal_there_are_no_backups(start: Start, home: Path) -> None:
-    environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(home)}
+def test_without_a_journal_there_are_no_backups(start: Start, backup_directory: Path) -> None:
+    environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(backup_directory)}
     broker = start(HTTP, options=("--ephemeral",), environment=environment)
     with Client(broker.port("http")) as client:
-        assert refused(client, "one") == (409, "no-journal")
+        assert backup_error(client, "one") == (409, "no-journal")
 
 
 def test_only_a_superuser_may_create_backups(
-    broker: LocalBroker, home: Path, tmp_path: Path
+    broker: LocalBroker, backup_directory: Path, tmp_path: Path
 ) -> None:
     secret = tmp_path / "password"
     secret.write_text("a password of one's own\n")
@@ -168,20 +184,20 @@ def test_only_a_superuser_may_create_backups(
     with Client(broker.port("http")) as client:
         # the broker reads the users within a second
         wait_until(
-            lambda: client.get("/backups").status == 401, "the broker does not know the users"
+            lambda: client.get("/backups").status == 401, "the broker has not read the users"
         )
         assert client.get("/backups").code == code
-        assert refused(client, "one") == (401, code)
+        assert backup_error(client, "one") == (401, code)
         client.headers["Authorization"] = basic_auth("anna", "a password of one's own")
         assert client.get("/backups").code == "forbidden"
-        assert refused(client, "one") == (403, "forbidden")
+        assert backup_error(client, "one") == (403, "forbidden")
         client.headers["Authorization"] = basic_auth("root", "a password of one's own")
         assert back_up(client, "one")[-1]["state"] == "done"
-    user_file = json.loads((home / "one" / "users.json").read_bytes())
+    user_file = json.loads((backup_directory / "one" / "users.json").read_bytes())
     assert set(user_file["users"]) == {"root", "anna"}
 
 
-def wait_until_none_runs(client: Client) -> None:
+def wait_until_no_backup_runs(client: Client) -> None:
     deadline = time.monotonic() + 30
     while client.get("/backups").json()["running"]:
         assert time.monotonic() < deadline
@@ -189,7 +205,7 @@ def wait_until_none_runs(client: Client) -> None:
 
 
 def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
-    broker: LocalBroker, home: Path
+    broker: LocalBroker, backup_directory: Path
 ) -> None:
     fill(broker, 3000)
     connection = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
@@ -199,16 +215,16 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
     assert first["state"] == "copying"
     with Client(broker.port("http")) as client:
         assert client.get("/backups").json()["running"]
-        assert refused(client, "fast") == (409, "backup-running")
+        assert backup_error(client, "fast") == (409, "backup-running")
         connection.close()
-        wait_until_none_runs(client)
-        assert not list(home.iterdir())
+        wait_until_no_backup_runs(client)
+        assert not list(backup_directory.iterdir())
         assert not Slots(broker.directory / "journal").list()
         assert back_up(client, "fast")[-1]["state"] == "done"
 
 
 def test_a_backup_without_progress_is_cancelled_with_its_connection(
-    broker: LocalBroker, home: Path
+    broker: LocalBroker, backup_directory: Path
 ) -> None:
     fill(broker, 3000)
     connection = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
@@ -219,13 +235,13 @@ def test_a_backup_without_progress_is_cancelled_with_its_connection(
         assert [json.loads(response.readline())["state"] for _ in range(2)] == ["copying"] * 2
     connection.close()
     with Client(broker.port("http")) as client:
-        wait_until_none_runs(client)
-    assert not list(home.iterdir())
+        wait_until_no_backup_runs(client)
+    assert not list(backup_directory.iterdir())
 
 
-def test_a_backup_ends_when_the_broker_stops(start: Start, home: Path) -> None:
+def test_a_backup_ends_when_the_broker_stops(start: Start, backup_directory: Path) -> None:
     environment = {
-        "SLUICEMQ_BROKER__BACKUP_DIR": str(home),
+        "SLUICEMQ_BROKER__BACKUP_DIR": str(backup_directory),
         "SLUICEMQ_BROKER__SHUTDOWN_TIMEOUT": "1s",
     }
     broker = start(PHPMQ, HTTP, environment=environment)
@@ -239,18 +255,20 @@ def test_a_backup_ends_when_the_broker_stops(start: Start, home: Path) -> None:
             stop_time = time.monotonic()
             assert broker.stop() == 0
     assert time.monotonic() - stop_time < 60  # the backup would take minutes
-    assert not list(home.iterdir())
+    assert not list(backup_directory.iterdir())
 
 
-def test_a_failure_is_reported_in_the_last_line(broker: LocalBroker, home: Path) -> None:
+def test_a_failure_is_reported_in_the_last_line(
+    broker: LocalBroker, backup_directory: Path
+) -> None:
     fill(broker, 10)
     with Client(broker.port("http")) as client:
         back_up(client, "one")
-        path = home / "one" / "manifest.json"
+        path = backup_directory / "one" / "manifest.json"
         manifest = json.loads(path.read_bytes())
         path.write_text(json.dumps({**manifest, "identity": "00" * 16}))
         last = back_up(client, "two", incremental_from="one")[-1]
         assert last["state"] == "failed"
         assert "another journal" in last["error"]["detail"]
-        assert not (home / "two").exists()
-        assert read_manifest(home / "one")
+        assert not (backup_directory / "two").exists()
+        assert read_manifest(backup_directory / "one")

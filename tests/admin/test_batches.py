@@ -35,7 +35,7 @@ def rows(count: int, destination: str = "q", start: int = 0) -> list[RowValues]:
     return [row(destination, b"%d" % number) for number in range(start, start + count)]
 
 
-def written(broker: LocalBroker) -> list[Message]:
+def journaled_messages(broker: LocalBroker) -> list[Message]:
     """Return every message in the journal in order."""
     messages = []
     addresses: dict[int, Address] = {}
@@ -52,7 +52,7 @@ def reasons(response: Any) -> dict[int, str]:
     return {rejection["row"]: rejection["reason"] for rejection in response["rejected"]}
 
 
-def test_every_field_arrives(start: Start) -> None:
+def test_every_field_is_published(start: Start) -> None:
     broker = start(HTTP)
     complete_row = row(
         "tâche",
@@ -73,7 +73,7 @@ def test_every_field_arrives(start: Start) -> None:
         response = client.write([complete_row, row(b"raw\xff", expiration=4_100_000_000_000)])
         assert response.status == 200, response
         assert response.json()["written"] == 2
-    first, second = written(broker)
+    first, second = journaled_messages(broker)
     assert first.body == '{"é": 1}'.encode()
     assert (first.kind, first.priority, first.type) == (BodyKind.JSON, 9, "t")
     assert (first.message_id, first.correlation_id) == ("id", "to")
@@ -113,7 +113,7 @@ def test_a_part_is_written_once(start: Start) -> None:
         assert ready_counts(broker) == {"q": 15}
 
 
-def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
+def test_other_rows_of_a_complete_partition_conflict(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         assert client.write(rows(3), part=0, final="false").json()["written"] == 3
@@ -133,7 +133,7 @@ def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
         broker.start()
 
 
-def test_the_same_part_at_the_same_time(start: Start) -> None:
+def test_concurrent_requests_write_a_part_once(start: Start) -> None:
     broker = start(HTTP)
     responses: list[dict[str, Any]] = []
 
@@ -151,24 +151,24 @@ def test_the_same_part_at_the_same_time(start: Start) -> None:
 
 
 def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
-    chance = seeded_random()
+    random = seeded_random()
     broker = LocalBroker(tmp_path, [HTTP], environment=SMALL_SEGMENTS)
     sent = 0
     broker.start()
     try:
         for batch in range(KILLS):
-            parts = [rows(chance.randint(1, 400), start=sent + 1000 * n) for n in range(3)]
-            killer = threading.Timer(chance.uniform(0, 0.06), broker.kill)
+            parts = [rows(random.randint(1, 400), start=sent + 1000 * n) for n in range(3)]
+            killer = threading.Timer(random.uniform(0, 0.06), broker.kill)
             killer.start()
             confirmed: list[bool] = []
             with suppress(OSError, HTTPException):
-                send_all(broker, batch, parts, confirmed)
+                write_parts(broker, batch, parts, confirmed)
             killer.join()
             broker.start()
             repetitions: list[bool] = []
-            send_all(broker, batch, parts, repetitions)
+            write_parts(broker, batch, parts, repetitions)
             assert all(repetitions[: len(confirmed)]), "a part that had been confirmed was lost"
-            send_all(broker, batch, parts, [])
+            write_parts(broker, batch, parts, [])
             sent += sum(map(len, parts))
             assert ready_counts(broker) == {"q": sent}
         broker.stop()
@@ -176,32 +176,32 @@ def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
         broker.kill()
 
 
-def send_all(
-    broker: LocalBroker, batch: int, parts: list[list[RowValues]], already: list[bool]
+def write_parts(
+    broker: LocalBroker, batch: int, parts: list[list[RowValues]], duplicates: list[bool]
 ) -> None:
-    """Collect for each answered part if it had been written before."""
+    """Write all parts; append to `duplicates` whether each was written before."""
     with Client(broker.port("http")) as client:
         for number, part in enumerate(parts):
             final = "true" if number == len(parts) - 1 else "false"
             response = client.write(part, batch=batch, part=number, final=final)
             assert response.status == 200, response
-            already.append(response.json()["duplicate"])
+            duplicates.append(response.json()["duplicate"])
 
 
-def test_a_large_part(start: Start) -> None:
+def test_large_part_uses_bounded_memory(start: Start) -> None:
     broker = start(HTTP)
-    rows_of_part = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
+    large_part = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
     with Client(broker.port("http")) as client:
-        assert client.write(rows_of_part).json()["written"] == 10_000
+        assert client.write(large_part).json()["written"] == 10_000
         before = broker.status()["resident_memory_bytes"]
         for _ in range(3):
-            assert client.write(rows_of_part, batch=0).json()["duplicate"] is True
+            assert client.write(large_part, batch=0).json()["duplicate"] is True
         assert broker.status()["resident_memory_bytes"] < before + 40_000_000
         assert client.write([], batch=1).json()["written"] == 0
     assert sum(ready_counts(broker).values()) == 10_000
 
 
-BAD: list[RowValues] = [
+INVALID_ROWS: list[RowValues] = [
     row(""),
     row("x" * 1025),
     row("wild.*", topic=True),
@@ -213,33 +213,37 @@ BAD: list[RowValues] = [
     row("ok", b'"\xff"', body_kind=BodyKind.JSON),
     (["ok", "no such priority"], *row("ok")[1:]),  # type: ignore[list-item]
 ]
-GOOD: list[RowValues] = [row("ok", b"1"), row("ok", b"2")]
+VALID_ROWS: list[RowValues] = [row("ok", b"1"), row("ok", b"2")]
 
 
 def test_rejected_rows_fail_the_part(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        response = client.write([GOOD[0], *BAD, GOOD[1]])
+        response = client.write([VALID_ROWS[0], *INVALID_ROWS, VALID_ROWS[1]])
         assert (response.status, response.code) == (409, "rejected")
         error = response.json()
-        assert error["rejected_rows"] == len(BAD)
-        assert list(reasons(error)) == list(range(1, 1 + len(BAD)))
+        assert error["rejected_rows"] == len(INVALID_ROWS)
+        assert list(reasons(error)) == list(range(1, 1 + len(INVALID_ROWS)))
         assert ready_counts(broker) == {}
-        long_response = client.write(BAD * 20).json()
+        long_response = client.write(INVALID_ROWS * 20).json()
         assert (len(long_response["rejected"]), long_response["rejected_rows"]) == (
             100,
-            20 * len(BAD),
+            20 * len(INVALID_ROWS),
         )
-        assert client.write(GOOD).json()["written"] == 2  # the rejected part left no state
+        assert client.write(VALID_ROWS).json()["written"] == 2  # the rejected part left no state
 
 
 def test_rejected_rows_are_left_out(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        response = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
-        assert (response["written"], response["rejected_rows"]) == (2, len(BAD))
+        response = client.write(
+            [VALID_ROWS[0], *INVALID_ROWS, VALID_ROWS[1]], bad_rows="drop"
+        ).json()
+        assert (response["written"], response["rejected_rows"]) == (2, len(INVALID_ROWS))
         assert ready_counts(broker) == {"ok": 2}
-        repetition = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
+        repetition = client.write(
+            [VALID_ROWS[0], *INVALID_ROWS, VALID_ROWS[1]], bad_rows="drop"
+        ).json()
         assert repetition["duplicate"] is True
 
 
@@ -247,11 +251,13 @@ def test_rejected_rows_become_dead_letters(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
-        response = client.write([GOOD[0], *BAD, GOOD[1]], **query).json()
-        assert (response["written"], response["dead_lettered"]) == (2, len(BAD))
-    assert ready_counts(broker) == {"ok": 2, "bad.rows": len(BAD)}
-    dead_letters = written(broker)[2:]
-    assert [dead_letter.body for dead_letter in dead_letters] == [values[2] for values in BAD]
+        response = client.write([VALID_ROWS[0], *INVALID_ROWS, VALID_ROWS[1]], **query).json()
+        assert (response["written"], response["dead_lettered"]) == (2, len(INVALID_ROWS))
+    assert ready_counts(broker) == {"ok": 2, "bad.rows": len(INVALID_ROWS)}
+    dead_letters = journaled_messages(broker)[2:]
+    assert [dead_letter.body for dead_letter in dead_letters] == [
+        values[2] for values in INVALID_ROWS
+    ]
     for dead_letter, reason in zip(dead_letters, reasons(response).values(), strict=True):
         assert dead_letter.properties is not None
         assert dead_letter.properties["deadLetterReason"] == reason
@@ -272,7 +278,7 @@ def test_dead_letter_of_a_row_that_its_sender_could_not_convert(start: Start) ->
         assert list(reasons(response).values())[:2] == ["no such type", "too large"]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
         assert client.write(invalid_rows, **query).json()["dead_lettered"] == 3
-    first, second, third = written(broker)
+    first, second, third = journaled_messages(broker)
     properties = dict(first.properties or {})
     assert (first.body, first.kind, properties["p"]) == (b"\xff", BodyKind.BYTES, 1)
     assert (properties["originalQueue"], properties["originalKind"]) == ("news", "topic")
@@ -283,7 +289,7 @@ def test_dead_letter_of_a_row_that_its_sender_could_not_convert(start: Start) ->
 
 
 def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
-    """Too large or no such destination: the row is rejected. Full: the part is to be retried."""
+    """Unknown destinations and size limits reject rows; a full queue fails the part."""
     (tmp_path / "sluicemq.toml").write_text(
         "[broker]\nauto_create_queues = false\n"
         "[destinations.small]\nmax_message_bytes = 10\n"
@@ -299,7 +305,11 @@ def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "dlq"}
         assert client.write(mixed, **query).json()["dead_lettered"] == 2
         assert ready_counts(broker) == {"small": 1, "dlq": 2}
-        assert [message.body for message in written(broker)] == [b"x" * 10, b"x" * 11, b""]
+        assert [message.body for message in journaled_messages(broker)] == [
+            b"x" * 10,
+            b"x" * 11,
+            b"",
+        ]
         second_response = client.write(
             mixed, batch=1, bad_rows="dead-letter", dead_letter_queue="unknown"
         )
@@ -312,7 +322,7 @@ def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
         assert ready_counts(broker) == {"small": 1, "dlq": 2, "full": 2}
 
 
-WRONG: dict[str, tuple[object, ...]] = {
+INVALID_PARAMETERS: dict[str, tuple[object, ...]] = {
     "writer": ("", "w" * 256, "%00"),
     "batch": ("", -1, 1 << 63, "%D9%A1", "1" * 5000),
     "partition": ("", 1 << 20),
@@ -341,21 +351,21 @@ def test_too_many_properties_end_the_decoding(monkeypatch: pytest.MonkeyPatch) -
     assert len(reader.messages) == 1
 
 
-def test_wrong_parameters(start: Start) -> None:
+def test_invalid_parameters_are_rejected(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
-        for name, values in WRONG.items():
+        for name, values in INVALID_PARAMETERS.items():
             for value in values:
-                response = client.write(GOOD, **{name: value})
+                response = client.write(VALID_ROWS, **{name: value})
                 assert (response.status, response.code) == (400, "bad-parameter"), (name, value)
                 assert name in response.json()["detail"]
     assert ready_counts(broker) == {}
 
 
-def test_wrong_bodies(start: Start) -> None:
+def test_invalid_bodies_are_rejected(start: Start) -> None:
     broker = start(HTTP + "?max_frame_bytes=1MiB")
     path = "/batches?writer=w&batch=0&partition=0&part=0"
-    valid_body = b"".join(encode(GOOD))
+    valid_body = b"".join(encode(VALID_ROWS))
     with Client(broker.port("http")) as client:
         for body, status, code in (
             (b"\0", 400, "bad-request"),
@@ -384,10 +394,10 @@ def test_wrong_bodies(start: Start) -> None:
 def test_a_stop_between_parts_is_reported(start: Start) -> None:
     """Answered parts exist after the stop, and a repetition writes the others."""
     broker = start(PHPMQ, HTTP)
-    chance = Random(1)
+    random = Random(1)
     parts_written = 0
     with Client(broker.port("http")) as client, suppress(OSError, HTTPException):
-        stopper = threading.Timer(chance.uniform(0.05, 0.1), broker.stop)
+        stopper = threading.Timer(random.uniform(0.05, 0.1), broker.stop)
         stopper.start()
         while True:
             response = client.write(rows(50), batch=parts_written)
@@ -414,8 +424,8 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
         assert "max_batch_destinations" in refusal.json()["detail"]
         assert ready_counts(broker) == {}
         for batch in range(2):
-            rows_of = [row(f"{batch}{number}", b"") for number in range(3)]
-            response = client.write(rows_of, batch=batch)
+            batch_rows = [row(f"{batch}{number}", b"") for number in range(3)]
+            response = client.write(batch_rows, batch=batch)
         assert (response.status, response.code) == (409, "rejected")
         assert "max_destinations_per_user" in response.json()["detail"]
         assert ready_counts(broker)["00"] == 1

@@ -11,18 +11,18 @@ from tests.admin.context import AttachedConsumer
 from tests.support.api import ApiFixture, in_event_loop
 
 
-class Sink:
+class DiscardingConsumer:
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
 
     def detached(self, consumer: Consumer) -> None: ...
 
 
 def attach(
-    api_fixture: ApiFixture, place: Subscription, connection: int = 1, selector: str = ""
+    api_fixture: ApiFixture, subscription: Subscription, connection: int = 1, selector: str = ""
 ) -> Consumer:
     consumer = api_fixture.broker.attach(
-        place,
-        Sink(),
+        subscription,
+        DiscardingConsumer(),
         Window(10, True),
         selector=compile_selector(selector) if selector else None,
     )
@@ -65,7 +65,7 @@ async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> 
 
 
 @in_event_loop
-async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
+async def test_list_is_filtered_and_sorted(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     a, b = broker.destinations.queue("a"), broker.destinations.queue("b")
     first = attach(api_fixture, b.queue, 1).number
@@ -119,7 +119,7 @@ async def test_consumers_of_durable_subscriptions_belong_to_their_owner(
 
 
 @in_event_loop
-async def test_any_name(api_fixture: ApiFixture) -> None:
+async def test_list_escapes_invalid_utf8(api_fixture: ApiFixture) -> None:
     """Invalid UTF-8 is escaped in responses, and base64 in requests."""
     name = "caf\udce9\n"
     attach(api_fixture, api_fixture.broker.destinations.queue(name).queue)

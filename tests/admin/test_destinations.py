@@ -24,7 +24,7 @@ from sluicemq.model.message import Durability
 from tests.admin.destinations import queue, queued_bodies, read, send, topic, unacked_numbers
 from tests.support.api import ApiFixture, in_event_loop
 
-STRANGE = "a/b?c#d %<script>&é\n"
+SPECIAL_CHARACTERS = "a/b?c#d %<script>&é\n"
 
 
 async def names(http_client: Any, query: str = "") -> list[str]:
@@ -34,7 +34,7 @@ async def names(http_client: Any, query: str = "") -> list[str]:
 
 
 @in_event_loop
-async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> None:
+async def test_list_is_paged_filtered_and_sorted(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for number in range(25):
         send(queue(broker, f"jobs.{number:02}"), *["x"] * (number % 5), broker=broker)
@@ -71,8 +71,8 @@ async def test_a_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> 
     send(queue(broker, "b"), "x", broker=broker)
     topic(broker, "a")
     http_client = api_fixture.http_client(local=True)
-    for figure in (*SORT_VALUES, "name"):
-        assert sorted(await names(http_client, f"?sort={figure}")) == ["a", "b"]
+    for sort_key in (*SORT_VALUES, "name"):
+        assert sorted(await names(http_client, f"?sort={sort_key}")) == ["a", "b"]
     assert (await http_client.request("GET", "/destinations?sort=colour")).code == "bad-parameter"
 
 
@@ -146,23 +146,23 @@ async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/jobs"
 
-    async def alter(**settings: Any) -> tuple[str, list[str]]:
+    async def put_settings(**settings: Any) -> tuple[str, list[str]]:
         view = (await http_client.request("PUT", path, settings)).json()
         return view["created_by"], view["explicit"]
 
-    assert await alter(max_messages=5, overflow="drop-oldest") == (
+    assert await put_settings(max_messages=5, overflow="drop-oldest") == (
         "management",
         ["max_messages", "overflow"],
     )
     # including explicit settings that equal the default
-    assert await alter(max_attempts=0, overflow=None) == (
+    assert await put_settings(max_attempts=0, overflow=None) == (
         "management",
         ["max_attempts", "max_messages"],
     )
     api_fixture.broker.destinations.queue("php", by=CreatedBy.PHPMQ)
     path = "/destinations/queue/php"
-    assert await alter() == ("phpmq", [])
-    assert await alter(dead_letter=True) == ("phpmq", ["dead_letter"])
+    assert await put_settings() == ("phpmq", [])
+    assert await put_settings(dead_letter=True) == ("phpmq", ["dead_letter"])
 
 
 @in_event_loop
@@ -212,7 +212,7 @@ async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
     ],
 )
 @in_event_loop
-async def test_invalid_settings(api_fixture: ApiFixture, body: Any) -> None:
+async def test_invalid_settings_are_rejected(api_fixture: ApiFixture, body: Any) -> None:
     response = await api_fixture.http_client(local=True).request(
         "PUT", "/destinations/queue/q", body
     )
@@ -275,9 +275,9 @@ async def test_a_topic_cannot_have_the_name_of_a_wildcard(api_fixture: ApiFixtur
 @in_event_loop
 async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
-    path = f"/destinations/queue/{quote(STRANGE, safe='')}"
+    path = f"/destinations/queue/{quote(SPECIAL_CHARACTERS, safe='')}"
     assert (await http_client.request("PUT", path, {})).status == 201
-    assert Address(Kind.QUEUE, STRANGE) in api_fixture.broker.destinations
+    assert Address(Kind.QUEUE, SPECIAL_CHARACTERS) in api_fixture.broker.destinations
     encoded_name = base64.b64encode(b"\xff\xfe/..").decode()
     by_bytes = f"/destinations/queue/~?name_base64={quote(encoded_name)}"
     response = await http_client.request("PUT", by_bytes, {})
@@ -323,7 +323,7 @@ async def test_delete_unless_in_use(api_fixture: ApiFixture) -> None:
 
 @pytest.mark.parametrize("unacked", [False, True])
 @in_event_loop
-async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
+async def test_purge_deletes_ready_messages(api_fixture: ApiFixture, unacked: bool) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, *["x"] * 700, broker=broker)
@@ -436,10 +436,10 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
                 Address(Kind.QUEUE, "jobs"), DestinationSettings(max_messages=5)
             )
             broker.destinations.set_paused(jobs, True)
-            broker.destinations.set_paused(broker.destinations.queue("came by itself"), True)
+            broker.destinations.set_paused(broker.destinations.queue("automatic"), True)
             broker.destinations.set_paused(broker.destinations.queue("resumed"), True)
             broker.destinations.set_paused(broker.destinations.queue("resumed"), False)
-            assert broker.destinations[Address(Kind.QUEUE, "came by itself")].busy()
+            assert broker.destinations[Address(Kind.QUEUE, "automatic")].busy()
         broker.flush()
         journal.sync()
         destinations = {
@@ -447,8 +447,8 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
         }
         assert destinations["jobs"].paused
         assert destinations["jobs"].settings.max_messages == 5
-        assert destinations["came by itself"].paused
-        assert destinations["came by itself"].automatic
+        assert destinations["automatic"].paused
+        assert destinations["automatic"].automatic
         assert "resumed" not in destinations or not destinations["resumed"].paused
         journal.seal()
         journal.close()
@@ -494,11 +494,11 @@ async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
 async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker, "a")
     api_fixture.add("root", superuser=True)
-    api_fixture.add("maker", "*: create")
-    api_fixture.add("keeper", "*: manage")
+    api_fixture.add("creator", "*: create")
+    api_fixture.add("manager", "*: manage")
     creator, updater = api_fixture.http_client(), api_fixture.http_client()
-    await creator.login("maker")
-    await updater.login("keeper")
+    await creator.login("creator")
+    await updater.login("manager")
     assert (await creator.request("PUT", "/destinations/queue/a", {})).status == 403
     assert (await updater.request("PUT", "/destinations/queue/a", {})).status == 200
     assert (await updater.request("PUT", "/destinations/queue/b", {})).status == 403

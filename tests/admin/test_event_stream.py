@@ -26,15 +26,15 @@ from tests.support.polling import wait_until
 Event = tuple[str, Any]
 
 
-class Stream:
-    """A client that reads the events of a running broker on demand."""
+class EventStreamClient:
+    """A client that reads events of a running broker on demand."""
 
-    def __init__(self, port: int, size: int = 0) -> None:
-        """Connect; `size` is that of the receive buffer, if not the default."""
+    def __init__(self, port: int, receive_buffer_bytes: int = 0) -> None:
+        """Connect; 0 is the default size of the receive buffer."""
         self.socket = socket.socket()
         self.socket.settimeout(TIMEOUT)
-        if size:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        if receive_buffer_bytes:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.connect(("127.0.0.1", port))
         self.socket.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.file = self.socket.makefile("rb")
@@ -46,13 +46,13 @@ class Stream:
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines of the body until it ends."""
-        rest = b""
-        while size := int(self.file.readline(), 16):
-            rest += self.file.read(size)
+        run_until_idle = b""
+        while receive_buffer_bytes := int(self.file.readline(), 16):
+            run_until_idle += self.file.read(receive_buffer_bytes)
             assert self.file.readline() == b"\r\n"
-            *complete_lines, rest = rest.split(b"\n")
+            *complete_lines, run_until_idle = run_until_idle.split(b"\n")
             yield from complete_lines
-        assert not rest
+        assert not run_until_idle
 
     def events(self) -> Iterator[Event]:
         """Yield events with their data."""
@@ -71,7 +71,7 @@ class Stream:
 
 def test_the_overview_is_sent_each_second_until_the_broker_stops(start: Start) -> None:
     broker = start(HTTP)
-    with contextlib.closing(Stream(broker.port("http"))) as stream:
+    with contextlib.closing(EventStreamClient(broker.port("http"))) as stream:
         assert stream.status == 200
         assert stream.headers["content-type"].startswith("text/event-stream")
         assert stream.headers["cache-control"] == "no-store"
@@ -90,10 +90,12 @@ def test_the_overview_is_sent_each_second_until_the_broker_stops(start: Start) -
 
 
 def test_a_slow_reader_uses_bounded_memory(start: Start) -> None:
-    """Its buffer is bounded, and the broker continues; later reads return current state."""
+    """The buffer of the stream is bounded; later reads return current state."""
     broker = start(f"{HTTP}?output_high_watermark=2000")
     with (
-        contextlib.closing(Stream(broker.port("http"), size=2048)) as slow_stream,
+        contextlib.closing(
+            EventStreamClient(broker.port("http"), receive_buffer_bytes=2048)
+        ) as slow_stream,
         Client(broker.port("http")) as client,
     ):
         events = slow_stream.events()
@@ -116,7 +118,9 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
     broker = start(HTTP, environment={"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "2"})
     port = broker.port("http")
     with contextlib.ExitStack() as stack:
-        first, second = (stack.enter_context(contextlib.closing(Stream(port))) for _ in range(2))
+        first, second = (
+            stack.enter_context(contextlib.closing(EventStreamClient(port))) for _ in range(2)
+        )
         next(first.events())
         next(second.events())
         with Client(port) as client:
@@ -124,11 +128,11 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
             assert (response.status, response.code) == (503, "too-many-streams")
             first.close()
 
-            def admitted() -> bool:
-                with contextlib.closing(Stream(port)) as stream:
+            def is_accepted() -> bool:
+                with contextlib.closing(EventStreamClient(port)) as stream:
                     return stream.status == 200
 
-            wait_until(admitted, "who has gone still counts")
+            wait_until(is_accepted, "the closed stream is still counted")
 
 
 def test_a_head_request_ends_at_once(start: Start) -> None:
@@ -142,26 +146,26 @@ def test_a_head_request_ends_at_once(start: Start) -> None:
 
 
 def test_streams_requested_at_the_same_time_are_limited() -> None:
-    asyncio.run(request_streams_at_the_same_time())
+    asyncio.run(_request_streams_at_the_same_time())
 
 
-async def request_streams_at_the_same_time() -> None:
+async def _request_streams_at_the_same_time() -> None:
     fixture = SessionFixture()
     limit = HttpSettings().max_event_streams
     for _ in range(2):
         transports = [fixture.connect() for _ in range(limit + 8)]
         for transport in transports:
             transport.session.receive(STATUS.replace(b"/status", b"/events"))
-        await fixture.rest()
+        await fixture.run_until_idle()
         assert (
             sum(transport.written.startswith(b"HTTP/1.1 200 ") for transport in transports) == limit
         )
         for transport in transports:
             transport.session.closed()
-        await fixture.rest()
+        await fixture.run_until_idle()
 
 
-class Reader:
+class EventReader:
     """Receives events from the application, one at a time."""
 
     def __init__(self, api_fixture: ApiFixture, http_client: HttpClient) -> None:
@@ -180,8 +184,8 @@ class Reader:
         return await anext(self.chunks)
 
 
-async def sent_at_least(sent: list[Any], count: int) -> None:
-    """Wait until a stream has sent this many events."""
+async def wait_for_events(sent: list[Any], count: int) -> None:
+    """Wait until the stream has sent `count` events."""
     async with asyncio.timeout(30):
         while len(sent) < count:
             await asyncio.sleep(0.001)
@@ -190,7 +194,7 @@ async def sent_at_least(sent: list[Any], count: int) -> None:
 @in_event_loop
 async def test_the_overview_is_limited_to_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "q: browse")
-    reader = Reader(api_fixture, api_fixture.http_client())
+    reader = EventReader(api_fixture, api_fixture.http_client())
     assert await reader.next() == b""
     assert await reader.next() == b"retry: 2000\n\n"
     overview = json.loads((await reader.next()).split(b"data: ")[1])
@@ -200,10 +204,10 @@ async def test_the_overview_is_limited_to_visible_destinations(api_fixture: ApiF
 
 @in_event_loop
 async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture) -> None:
-    """A slow reader receives the state of the moment it reads, once."""
+    """A slow reader receives one event with the state at the time of the read."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
-    reader = Reader(api_fixture, http_client)
+    reader = EventReader(api_fixture, http_client)
     sent: list[Any] = []
     resumed = asyncio.Event()
 
@@ -216,13 +220,13 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
     stream = StreamingResponse(reader.chunks)
     disconnected: Any = asyncio.Event()
     task = asyncio.ensure_future(stream({"type": "http"}, disconnected.wait, send))
-    await sent_at_least(sent, 3)
+    await wait_for_events(sent, 3)
     await asyncio.sleep(0.05)
     assert len(sent) == 3
     assert reader.pages.open_streams == 1
     api_fixture.clock.advance(5000)
     resumed.set()
-    await sent_at_least(sent, 4)
+    await wait_for_events(sent, 4)
     http_client.caller.closing.set()
     await task
     assert reader.pages.open_streams == 0
@@ -234,7 +238,7 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
 @in_event_loop
 async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
-    reader = Reader(api_fixture, api_fixture.http_client())
+    reader = EventReader(api_fixture, api_fixture.http_client())
     await reader.next()
     await reader.next()
     assert (await reader.next()).startswith(b"event: overview")
@@ -248,7 +252,7 @@ async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
 async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
-    reader = Reader(api_fixture, http_client)
+    reader = EventReader(api_fixture, http_client)
     for _ in range(3):
         await reader.next()
     task = asyncio.ensure_future(reader.next())

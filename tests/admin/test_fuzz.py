@@ -22,7 +22,7 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.model.rows import RowValues, frame
 from tests.model.test_rows import ROWS
 
-Read = TypeVar("Read")
+Parsed = TypeVar("Parsed")
 
 NAMES = st.sampled_from(
     ["writer", "batch", "partition", "part", "final", "bad_rows", "dead_letter_queue", "more"]
@@ -32,8 +32,8 @@ TEXTS = st.one_of(
 )
 
 
-def result(parser: Callable[..., Read], *arguments: object) -> Read | ApiError:
-    """Return the result of the parser, or its error."""
+def parse_or_error(parser: Callable[..., Parsed], *arguments: object) -> Parsed | ApiError:
+    """Return the result of the parser, or the error that it raises."""
     try:
         return parser(*arguments)
     except ApiError as problem:
@@ -41,9 +41,9 @@ def result(parser: Callable[..., Read], *arguments: object) -> Read | ApiError:
 
 
 @given(st.dictionaries(NAMES, TEXTS))
-def test_parameters(query: dict[str, str]) -> None:
+def test_parameters_are_parsed_or_rejected(query: dict[str, str]) -> None:
     complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
-    request = result(
+    request = parse_or_error(
         parameters,
         WRITE_BATCH_PART,
         {},
@@ -64,8 +64,8 @@ def test_parameters(query: dict[str, str]) -> None:
     st.one_of(st.text(), st.from_regex(r"bytes=[0-9]{0,20}-[0-9]{0,20}", fullmatch=True)),
     st.integers(0, 1 << 40),
 )
-def test_ranges(header: str, size: int) -> None:
-    byte_range = result(read_range, header, Extent(1, size, False))
+def test_byte_ranges_are_parsed_or_rejected(header: str, size: int) -> None:
+    byte_range = parse_or_error(read_range, header, Extent(1, size, False))
     if isinstance(byte_range, ApiError):
         assert byte_range.status in (400, 416)
         return
@@ -76,8 +76,8 @@ def test_ranges(header: str, size: int) -> None:
 
 
 @given(st.one_of(st.text(), st.binary().map(lambda raw: "Basic " + raw.hex())))
-def test_credentials(header: str) -> None:
-    credentials = result(read_authorization, header)
+def test_credentials_are_parsed_or_rejected(header: str) -> None:
+    credentials = parse_or_error(read_authorization, header)
     if isinstance(credentials, ApiError):
         assert credentials.status == 400
         return
@@ -87,7 +87,7 @@ def test_credentials(header: str) -> None:
 
 
 @given(st.text(), st.integers(0, 65_535))
-def test_foreign_host_names(name: str, port: int) -> None:
+def test_foreign_host_names_are_not_trusted(name: str, port: int) -> None:
     for header in (f"{name}.example", f"{name}.example:{port}", f"127.0.0.1.{name}x"):
         assert not is_trusted_host(header, "127.0.0.1")
 
@@ -111,7 +111,9 @@ def test_every_row_is_a_message_or_rejected(rows: list[RowValues]) -> None:
 
 
 @given(st.binary(), st.lists(ROWS, min_size=1, max_size=2), st.data())
-def test_damaged_frames(noise: bytes, rows: list[RowValues], draw: st.DataObject) -> None:
+def test_damaged_frames_raise_protocol_errors_only(
+    noise: bytes, rows: list[RowValues], draw: st.DataObject
+) -> None:
     damaged_rows = bytearray(msgspec.msgpack.encode(rows))
     damaged_rows[draw.draw(st.integers(0, len(damaged_rows) - 1))] ^= 1 << draw.draw(
         st.integers(0, 7)

@@ -29,7 +29,7 @@ from tests.support.http import HTTP, Client
 PACKAGE = "generated_client"
 PASSWORD = "correct horse"
 NAME = "orders/new ones"
-"""A queue whose name has a slash, which is part of the name."""
+"""The name of a queue, which contains a slash."""
 CONFIGURATION = {
     "post_hooks": [],
     # the generator does not know lines of JSON
@@ -37,8 +37,8 @@ CONFIGURATION = {
 }
 
 
-class Generated:
-    """The generated functions by operation id."""
+class GeneratedClient:
+    """Calls the generated functions by operation id."""
 
     def __init__(self, package: ModuleType, document: dict[str, Any], client: Any) -> None:
         self.client = client
@@ -65,13 +65,13 @@ class Generated:
         self.called.add(operation)
         return response.parsed
 
-    def refused(self, operation: str, *path: Any, **arguments: Any) -> Any:
+    def call_failing(self, operation: str, *path: Any, **arguments: Any) -> Any:
         """Call an operation that fails; return the problem."""
         response = self.modules[operation].sync(*path, client=self.client, **arguments)
         assert type(response).__name__ == "Problem"
         return response
 
-    def all(self, operation: str, *path: Any, **arguments: Any) -> list[Any]:
+    def list_all(self, operation: str, *path: Any, **arguments: Any) -> list[Any]:
         """Read all pages of a list, with two items per page."""
         items: list[Any] = []
         cursor = ""
@@ -100,13 +100,15 @@ def broker(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 
 
 @pytest.fixture
-def generated(broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generated]:
+def generated(
+    broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[GeneratedClient]:
     """Generate the client; it logs in as the superuser."""
     with Client(broker.port("http")) as http_client:
         document = http_client.get("/openapi.json").json()
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     (tmp_path / "settings.json").write_text(json.dumps(CONFIGURATION))
-    package_directory = tmp_path / "made" / PACKAGE
+    package_directory = tmp_path / "generated" / PACKAGE
     package_directory.parent.mkdir()
     generate = [sys.executable, "-m", "openapi_python_client", "generate", "--fail-on-warning"]
     options = ["--path", "openapi.json", "--config", "settings.json", "--meta", "none"]
@@ -120,17 +122,17 @@ def generated(broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     url = f"http://127.0.0.1:{broker.port('http')}/api/v1"
     with package.Client(base_url=url) as client:
         client.get_httpx_client().auth = ("root", PASSWORD)
-        yield Generated(package, document, client)
+        yield GeneratedClient(package, document, client)
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
 
 
-def jms(broker: Any) -> BlockingClient:
+def connect_jms(broker: Any) -> BlockingClient:
     url = f"jmq://root:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{broker.port('jmq')}"
     return connect(url + "?client_id=desk")
 
 
-def users_and_roles(api: Generated) -> None:
+def call_user_operations(api: GeneratedClient) -> None:
     grant = api.model("PermissionRequest", pattern="orders.*", operations=["produce"])
     for name in ("anna", "bert", "carl"):
         request = api.model("UserRequest", password="a long password")
@@ -143,9 +145,9 @@ def users_and_roles(api: Generated) -> None:
     token = api.call("createToken", "anna", body=api.model("TokenRequest", label="batch"))
     anna = api.call("getUser", "anna")
     assert (anna.roles, anna.tokens[0].label) == (["clerk"], "batch")
-    assert [user.name for user in api.all("listUsers")] == ["anna", "bert", "carl", "root"]
-    assert [role.name for role in api.all("listRoles")] == ["clerk"]
-    missing = api.refused("getUser", "dora")
+    assert [user.name for user in api.list_all("listUsers")] == ["anna", "bert", "carl", "root"]
+    assert [role.name for role in api.list_all("listRoles")] == ["clerk"]
+    missing = api.call_failing("getUser", "dora")
     assert (missing.status, missing.code) == (404, "user-not-found")
     assert (missing.type_, missing.title) == ("/problems/user-not-found", "User not found")
     assert "dora" in missing.detail
@@ -155,23 +157,23 @@ def users_and_roles(api: Generated) -> None:
     api.call("revokeRolePermission", "clerk", pattern="orders.*")
     api.call("deleteRole", "clerk")
     api.call("deleteUser", "bert")
-    assert [user.name for user in api.all("listUsers")] == ["anna", "carl", "root"]
+    assert [user.name for user in api.list_all("listUsers")] == ["anna", "carl", "root"]
 
 
-def sessions(api: Generated) -> None:
-    # a session of its own: the token of a browser session is not sent here
+def call_session_operations(api: GeneratedClient) -> None:
+    # the client does not send the CSRF token that a session requires
     login = api.model("LoginRequest", user="carl", password="a long password")
     assert api.call("createSession", body=login).user == "carl"
     api.client.get_httpx_client().cookies.clear()
     assert api.call("getSession").user == "root"
     change = api.model("PasswordRequest", current_password="wrong", new_password="short")
-    assert api.refused("changePassword", body=change).status in (400, 401)
+    assert api.call_failing("changePassword", body=change).status in (400, 401)
     change = api.model("PasswordRequest", current_password=PASSWORD, new_password=PASSWORD)
     api.call("changePassword", body=change)
     api.call("deleteSession")
 
 
-def destinations_and_messages(api: Generated) -> None:
+def call_destination_operations(api: GeneratedClient) -> None:
     path = (api.queue, NAME)
     request = api.model("DestinationRequest", max_messages=100)
     assert api.call("putDestination", *path, body=request).name == NAME
@@ -179,8 +181,10 @@ def destinations_and_messages(api: Generated) -> None:
         message = api.model("PublishRequest", body=f"text {number}", properties={"n": number})
         api.call("publishMessage", *path, body=message)
     assert api.call("getDestination", *path).ready == 5
-    assert [destination.name for destination in api.all("listDestinations", kind=None)] == [NAME]
-    messages = api.all("listMessages", *path)
+    assert [destination.name for destination in api.list_all("listDestinations", kind=None)] == [
+        NAME
+    ]
+    messages = api.list_all("listMessages", *path)
     assert len(messages) == 5
     assert api.call("getMessage", *path, messages[0].id).body.value == "text 0"
     assert api.call("getMessageBody", *path, messages[1].id).payload.read() == b"text 1"
@@ -190,16 +194,16 @@ def destinations_and_messages(api: Generated) -> None:
     assert not api.call("resumeDestination", *path).paused
     assert api.call("purgeDestination", *path, body=api.model("PurgeRequest")).purged == 4
     api.call("deleteDestination", *path)
-    assert api.refused("getDestination", *path).code == "destination-not-found"
+    assert api.call_failing("getDestination", *path).code == "destination-not-found"
     api.call("listDeadLetterQueues")
 
 
-def pipelines(api: Generated) -> None:
+def call_pipeline_operations(api: GeneratedClient) -> None:
     part = io.BytesIO(b"".join(encode([row("batched", b"1")])))
     body = importlib.import_module(f"{PACKAGE}.types").File(part)
     position = {"writer": "w", "batch": 1, "partition": 0, "part": 0, "final": True}
     assert api.call("writeBatchPart", body=body, **position).written == 1
-    assert [writer.writer for writer in api.all("listBatchWriters")] == ["w"]
+    assert [writer.writer for writer in api.list_all("listBatchWriters")] == ["w"]
     segments = api.call("getJournal").segments
     assert api.call("readSegment", segments[0].first_sequence).payload.read()
     api.call("listJournalDestinations", ids="1")
@@ -207,14 +211,14 @@ def pipelines(api: Generated) -> None:
         api.call("putSlot", name, body=api.model("SlotRequest", position=1))
     assert api.call("getSlot", "b").position == 1
     api.call("deleteSlot", "b")
-    assert [slot.name for slot in api.all("listSlots")] == ["a", "c"]
+    assert [slot.name for slot in api.list_all("listSlots")] == ["a", "c"]
 
 
-def work_of_clients(api: Generated, broker: Any) -> None:
-    with jms(broker) as client:
+def call_client_operations(api: GeneratedClient, broker: Any) -> None:
+    with connect_jms(broker) as client:
         session = client.session()
         session.consumer(Topic("news"), name="readers", durable=True)
-        [consumer] = api.all("listConsumers")
+        [consumer] = api.list_all("listConsumers")
         assert consumer.destination == "news"
         for number in (1, 2):
             xid = Xid(number, b"g", b"b")
@@ -222,27 +226,27 @@ def work_of_clients(api: Generated, broker: Any) -> None:
             session.producer("paid").send("done")
             session.xa.end(xid)
             session.xa.prepare(xid)
-        first, second = api.all("listTransactions")
+        first, second = api.list_all("listTransactions")
         api.call("commitTransaction", first.id)
         api.call("rollBackTransaction", second.id)
         assert api.call("getDestination", api.queue, "paid").ready == 1
-        [connection] = [item for item in api.all("listConnections") if item.protocol == "jmq"]
+        [connection] = [item for item in api.list_all("listConnections") if item.protocol == "jmq"]
         assert api.call("getConnection", connection.id).user == "root"
-        [subscription] = api.all("listSubscriptions")
+        [subscription] = api.list_all("listSubscriptions")
         arguments = {"name": subscription.name, "destination": "news"}
-        assert api.refused("deleteSubscription", **arguments).code == "subscription-in-use"
+        assert api.call_failing("deleteSubscription", **arguments).code == "subscription-in-use"
         api.call("closeConnection", connection.id)
         api.call("deleteSubscription", **arguments, force=True)
-    assert api.all("listSubscriptions") == []
+    assert api.list_all("listSubscriptions") == []
 
 
-def broker_state(api: Generated, tmp_path: Path) -> None:
+def call_status_operations(api: GeneratedClient, tmp_path: Path) -> None:
     assert api.call("getLiveness").state == api.call("getReadiness").state == "serving"
     assert api.call("getStatus").broker_id == api.call("getOverview").broker_id
     assert api.call("getHistory") is not None
     api.call("getOpenApiDocument")
-    assert len(api.all("listSettings", filter_="journal.")) > 5
-    assert "login" in {entry.event for entry in api.all("listAuditEntries")}
+    assert len(api.list_all("listSettings", filter_="journal.")) > 5
+    assert "login" in {entry.event for entry in api.list_all("listAuditEntries")}
     api.call("createBackup", body=api.model("BackupRequest", directory="one"))
     [backup] = api.call("listBackups").items
     assert (backup.name, (tmp_path / "backups" / "one").is_dir()) == ("one", True)
@@ -254,12 +258,12 @@ def broker_state(api: Generated, tmp_path: Path) -> None:
 
 
 def test_generated_client_carries_out_every_operation(
-    generated: Generated, broker: Any, tmp_path: Path
+    generated: GeneratedClient, broker: Any, tmp_path: Path
 ) -> None:
-    users_and_roles(generated)
-    sessions(generated)
-    destinations_and_messages(generated)
-    pipelines(generated)
-    work_of_clients(generated, broker)
-    broker_state(generated, tmp_path)
+    call_user_operations(generated)
+    call_session_operations(generated)
+    call_destination_operations(generated)
+    call_pipeline_operations(generated)
+    call_client_operations(generated, broker)
+    call_status_operations(generated, tmp_path)
     assert set(generated.modules) - generated.called == set()

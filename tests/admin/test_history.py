@@ -18,14 +18,14 @@ class HistoryFixture:
         self.lag = Histogram()
         self.history = History(self.fixture.broker, self.lag)
 
-    def seconds(self, count: int) -> None:
+    def advance_seconds(self, count: int) -> None:
         for _ in range(count):
             self.fixture.clock.advance(1000)
             for _ in self.history.round(1.0):
                 pass
 
-    def steps(self, count: int = 1) -> None:
-        self.seconds(STEP * count)
+    def advance_steps(self, count: int = 1) -> None:
+        self.advance_seconds(STEP * count)
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def test_a_sample_is_taken_each_step(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a", "b", "c")
     history_fixture.fixture.read(queue, 1)
-    history_fixture.seconds(STEP - 1)
+    history_fixture.advance_seconds(STEP - 1)
     assert history_fixture.history.totals(TOTAL_STEPS) == []
-    history_fixture.seconds(1)
+    history_fixture.advance_seconds(1)
     [sample] = history_fixture.history.totals(TOTAL_STEPS)
     assert (sample.publish_rate, sample.deliver_rate) == (3 / STEP, 1 / STEP)
     assert (sample.ready, sample.unacked) == (2, 1)
     assert history_fixture.history.end == history_fixture.fixture.clock.wall
-    history_fixture.seconds(1)
+    history_fixture.advance_seconds(1)
     assert history_fixture.history.end == history_fixture.fixture.clock.wall - 1000
 
 
@@ -52,29 +52,29 @@ def test_messages_of_a_deleted_destination_are_counted(history_fixture: HistoryF
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a", "b")
     history_fixture.fixture.broker.remove(queue)
-    history_fixture.steps(2)
+    history_fixture.advance_steps(2)
     first, second = history_fixture.history.totals(2)
     assert (first.publish_rate, first.ready, second.publish_rate) == (2 / STEP, 0, 0)
 
 
 def test_totals_cover_an_hour(history_fixture: HistoryFixture) -> None:
     history_fixture.fixture.send(history_fixture.fixture.queue(), "a")
-    history_fixture.steps()
+    history_fixture.advance_steps()
     history_fixture.fixture.send(history_fixture.fixture.queue(), "b")
-    history_fixture.steps(TOTAL_STEPS - 1)
+    history_fixture.advance_steps(TOTAL_STEPS - 1)
     assert len(history_fixture.history.totals(10_000)) == TOTAL_STEPS
     assert history_fixture.history.totals(10_000)[0].ready == 1
-    history_fixture.steps()
+    history_fixture.advance_steps()
     assert len(history_fixture.history.totals(10_000)) == TOTAL_STEPS
     assert history_fixture.history.totals(10_000)[0].ready == 2
     assert len(history_fixture.history.totals(3)) == 3
     assert history_fixture.history.totals(0) == []
 
 
-def waiting(
-    history_fixture: HistoryFixture, destination: Destination, steps: int = 10_000
+def ready_counts(
+    history_fixture: HistoryFixture, destination: Destination, advance_steps: int = 10_000
 ) -> list[int]:
-    return [sample.ready for sample in history_fixture.history.of(destination, steps)]
+    return [sample.ready for sample in history_fixture.history.of(destination, advance_steps)]
 
 
 def test_a_destination_has_its_own_history(history_fixture: HistoryFixture) -> None:
@@ -82,19 +82,19 @@ def test_a_destination_has_its_own_history(history_fixture: HistoryFixture) -> N
         history_fixture.fixture.queue("quiet"),
         history_fixture.fixture.queue("busy"),
     )
-    history_fixture.steps(2)
+    history_fixture.advance_steps(2)
     history_fixture.fixture.send(busy_queue, "a", "b")
-    history_fixture.steps(1)
+    history_fixture.advance_steps(1)
     history_fixture.fixture.read(busy_queue, 1)
-    history_fixture.steps(1)
+    history_fixture.advance_steps(1)
     series = history_fixture.history.of(busy_queue, 10)
     assert [sample.ready for sample in series] == [0, 0, 2, 1]
     assert [sample.unacked for sample in series] == [0, 0, 0, 1]
     assert [sample.publish_rate for sample in series[:2]] == [0, 0]
     assert series[2].publish_rate > series[3].publish_rate > 0
     assert series[2].deliver_rate == 0 < series[3].deliver_rate
-    assert waiting(history_fixture, busy_queue, 2) == [2, 1]
-    assert waiting(history_fixture, quiet_queue) == [0, 0, 0, 0]
+    assert ready_counts(history_fixture, busy_queue, 2) == [2, 1]
+    assert ready_counts(history_fixture, quiet_queue) == [0, 0, 0, 0]
     assert history_fixture.history.of(busy_queue, 0) == []
 
 
@@ -102,60 +102,60 @@ def test_a_full_ring_overwrites_the_oldest_sample(history_fixture: HistoryFixtur
     queue = history_fixture.fixture.queue()
     for number in range(DESTINATION_STEPS + 7):
         history_fixture.fixture.send(queue, str(number))
-        history_fixture.steps()
-    assert waiting(history_fixture, queue) == list(range(8, DESTINATION_STEPS + 8))
+        history_fixture.advance_steps()
+    assert ready_counts(history_fixture, queue) == list(range(8, DESTINATION_STEPS + 8))
 
 
 def test_only_active_destinations_have_a_ring(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.queue("idle")
-    history_fixture.steps()
+    history_fixture.advance_steps()
     assert not history_fixture.history._rings
     history_fixture.fixture.send(queue, "a")
-    history_fixture.steps()
+    history_fixture.advance_steps()
     assert list(history_fixture.history._rings) == [queue]
     purge(history_fixture.fixture.broker, queue)
     rate = 1.0
     while rate:  # the moving average decays
-        history_fixture.steps()
+        history_fixture.advance_steps()
         rate = queue.statistics.publish_rate
-    history_fixture.steps(DESTINATION_STEPS - 3)
+    history_fixture.advance_steps(DESTINATION_STEPS - 3)
     assert queue in history_fixture.history._rings
-    history_fixture.steps(3)
+    history_fixture.advance_steps(3)
     assert not history_fixture.history._rings
-    assert set(waiting(history_fixture, queue)) == {0}
+    assert set(ready_counts(history_fixture, queue)) == {0}
 
 
 def test_a_destination_active_again_starts_with_zeros(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a")
-    history_fixture.steps()
+    history_fixture.advance_steps()
     purge(history_fixture.fixture.broker, queue)
     while queue in history_fixture.history._rings:
-        history_fixture.steps()
+        history_fixture.advance_steps()
     history_fixture.fixture.send(queue, "b")
-    history_fixture.steps(2)
-    assert waiting(history_fixture, queue)[-2:] == [1, 1]
-    assert set(waiting(history_fixture, queue)[:-2]) == {0}
+    history_fixture.advance_steps(2)
+    assert ready_counts(history_fixture, queue)[-2:] == [1, 1]
+    assert set(ready_counts(history_fixture, queue)[:-2]) == {0}
 
 
 def test_a_removed_destination_has_no_ring(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a")
-    history_fixture.steps()
+    history_fixture.advance_steps()
     history_fixture.fixture.broker.remove(queue)
     assert not history_fixture.history._rings
     history_fixture.fixture.send(history_fixture.fixture.queue(), "b")
-    history_fixture.steps()
+    history_fixture.advance_steps()
     assert len(history_fixture.history._rings) == 1
 
 
 def test_delays_of_a_step_and_of_the_last_minute(history_fixture: HistoryFixture) -> None:
     history_fixture.lag.record(0.5)
     history_fixture.fixture.journal.syncs.record(0.25)
-    history_fixture.steps()
+    history_fixture.advance_steps()
     history_fixture.lag.record(0.001)
-    history_fixture.steps()
+    history_fixture.advance_steps()
     first, second = history_fixture.history.totals(2)
     assert first.lag == pytest.approx(500)
     assert first.sync == pytest.approx(250)
@@ -165,7 +165,7 @@ def test_delays_of_a_step_and_of_the_last_minute(history_fixture: HistoryFixture
     assert history_fixture.history.recent_lag().count == 2
     history_fixture.lag.record(0.002)
     assert history_fixture.history.recent_lag().count == 3
-    history_fixture.steps(RECENT_STEPS)
+    history_fixture.advance_steps(RECENT_STEPS)
     assert history_fixture.history.recent_lag().longest < 0.003
     assert history_fixture.history.recent_syncs().count == 0
 
@@ -174,5 +174,5 @@ def test_values_are_capped_at_32_bits(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a")
     queue.queue.waiting += 1 << 33
-    history_fixture.steps()
-    assert waiting(history_fixture, queue) == [(1 << 32) - 1]
+    history_fixture.advance_steps()
+    assert ready_counts(history_fixture, queue) == [(1 << 32) - 1]

@@ -27,7 +27,7 @@ POST = (
     b"POST /api/v1/batches?writer=w&batch=0&partition=0&part=0&final=1 HTTP/1.1\r\n"
     b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 )
-LOOK = round(CHECK_SECONDS * 1000)
+CHECK_INTERVAL_MS = round(CHECK_SECONDS * 1000)
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 
@@ -58,7 +58,7 @@ class SessionFixture(SessionHarness):
         self.transports.append(transport)
         return transport
 
-    async def rest(self) -> None:
+    async def run_until_idle(self) -> None:
         """Run tasks and event loop iterations until there is no more work."""
         for _ in range(50):
             await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_request_may_be_split_anywhere() -> None:
         transport = fixture.connect()
         for start in range(0, len(STATUS), step):
             transport.session.receive(STATUS[start : start + step])
-        await fixture.rest()
+        await fixture.run_until_idle()
         [(status, body)] = read_responses(transport)
         assert status == 200
         assert fixture.broker.identity.hex().encode() in body
@@ -105,7 +105,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     fixture = SessionFixture()
     transport = fixture.connect()
     transport.session.receive(STATUS + STATUS.replace(b"status", b"nothing") + STATUS)
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert [status for status, _ in read_responses(transport)] == [200, 404, 200]
 
 
@@ -115,12 +115,12 @@ async def test_a_request_target_may_be_a_url() -> None:
     for target in (b"http://localhost:7680/api/v1/status?", b"HTTP://localhost/api/v1/status"):
         transport = fixture.connect()
         transport.session.receive(b"GET %b HTTP/1.1\r\nHost: other.example\r\n\r\n" % target)
-        await fixture.rest()
+        await fixture.run_until_idle()
         [(status, _)] = read_responses(transport)
         assert status == 200, target
     transport = fixture.connect()
     transport.session.receive(b"GET http://other.example HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await fixture.rest()
+    await fixture.run_until_idle()
     [(status, body)] = read_responses(transport)
     assert (status, b"unknown-host" in body) == (403, True)
 
@@ -135,34 +135,34 @@ async def test_a_body_that_the_client_has_not_sent_is_not_taken_from_the_next_re
     ):
         transport = fixture.connect()
         transport.session.receive(line + waiting)
-        await fixture.rest()
+        await fixture.run_until_idle()
         [(status, _)] = read_responses(transport)
         assert status == expected
         assert b"connection: close" in transport.written
         assert not transport.open
     transport = fixture.connect()
     transport.session.receive(b"POST /api/v1/session HTTP/1.1\r\n" + waiting)
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert transport.written.startswith(b"HTTP/1.1 100 ")
     transport.session.receive(b"{}".ljust(20) + STATUS)
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert transport.written.count(b"HTTP/1.1 200 ") == 2
 
 
-class WaitingAccess(Access):
-    """Access whose logins wait until they are cancelled."""
+class PendingAccess(Access):
+    """Access whose logins are pending until they are cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
         self.guest = None
-        self.waiting: list[LoginCallback] = []
+        self.logins: list[LoginCallback] = []
 
     def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
-        self.waiting.append(admitted)
+        self.logins.append(admitted)
 
     def cancel_login(self) -> None:
-        while self.waiting:
-            self.waiting.pop()(AuthenticationFailed("the connection was closed"))
+        while self.logins:
+            self.logins.pop()(AuthenticationFailed("the connection was closed"))
 
 
 @pytest.mark.parametrize(
@@ -181,16 +181,16 @@ def test_end_of_a_connection_cancels_its_login(end: Callable[[HttpSession], None
 
 async def cancel_login_at_the_end(end: Callable[[HttpSession], None]) -> None:
     fixture = SessionFixture()
-    access = WaitingAccess()
+    access = PendingAccess()
     transport = RecordedTransport(fixture)
     transport.session = HttpSession(transport, fixture.http, access, host="127.0.0.1", tls=False)
     credentials = b"\r\nAuthorization: Basic YW5uYTp4\r\n\r\n"
     transport.session.receive(STATUS.replace(b"\r\n\r\n", credentials))
-    await fixture.rest()
-    assert len(access.waiting) == len(fixture.http.state.tasks) == 1
+    await fixture.run_until_idle()
+    assert len(access.logins) == len(fixture.http.state.tasks) == 1
     end(transport.session)
-    await fixture.rest()
-    assert access.waiting == []
+    await fixture.run_until_idle()
+    assert access.logins == []
     assert not fixture.http.state.tasks, "the request still waits for its login"
 
 
@@ -201,7 +201,7 @@ async def test_a_split_body_is_one_part() -> None:
     data = POST + BODY
     for start in range(0, len(data), 999):
         transport.session.receive(data[start : start + 999])
-        await fixture.rest()
+        await fixture.run_until_idle()
     assert read_responses(transport)[0][0] == 200
     assert len(fixture.bodies("q")) == 40
 
@@ -215,7 +215,7 @@ async def test_a_part_and_its_repetition_are_answered_once_on_disk() -> None:
     for _ in range(50):
         await asyncio.sleep(0)  # without an iteration nothing is flushed to the journal
     assert first.written == second.written == b""
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert b'"duplicate":false' in first.written
     assert b'"duplicate":true' in second.written
     assert len(fixture.bodies("q")) == 40
@@ -267,7 +267,7 @@ def test_invalid_requests_are_rejected_in_json(data: bytes, step: int) -> None:
         for start in range(0, len(data), step):
             if transport.open:
                 transport.session.receive(data[start : start + step])
-        await fixture.rest()
+        await fixture.run_until_idle()
         [(status, body)] = read_responses(transport)
         assert status == 400
         assert b'"bad-request"' in body
@@ -283,7 +283,7 @@ CHUNKED = (
 
 
 @pytest.mark.parametrize(
-    "rest",
+    "chunks",
     [
         b"0x5\r\nhello\r\n0\r\n\r\n",
         b"-1\r\n",
@@ -299,15 +299,15 @@ CHUNKED = (
         b"0\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
     ],
 )
-def test_ambiguous_chunks_are_rejected(rest: bytes) -> None:
+def test_ambiguous_chunks_are_rejected(chunks: bytes) -> None:
     async def scenario() -> None:
         fixture = SessionFixture()
         transport = fixture.connect()
         transport.session.receive(CHUNKED)
-        for byte in rest:
+        for byte in chunks:
             if transport.open:
                 transport.session.receive(bytes((byte,)))
-        await fixture.rest()
+        await fixture.run_until_idle()
         [(status, _)] = read_responses(transport)
         assert status == 400
         assert not transport.open
@@ -321,7 +321,7 @@ async def test_well_formed_chunks_only_lack_a_length() -> None:
     transport = fixture.connect()
     for byte in CHUNKED + b'1;a="b"\r\n{\r\n1\r\n}\r\n0\r\nTrailer: x\r\n\r\n':
         transport.session.receive(bytes((byte,)))
-    await fixture.rest()
+    await fixture.run_until_idle()
     [(status, body)] = read_responses(transport)
     assert (status, b"length-required" in body) == (411, True)
 
@@ -337,12 +337,12 @@ async def test_an_incomplete_head_times_out() -> None:
     )
     idle_transport.session.receive(STATUS)
     slow_transport.session.receive(STATUS[:-2])
-    await fixture.rest()
-    fixture.run_event_loop(LOOK)
+    await fixture.run_until_idle()
+    fixture.run_event_loop(CHECK_INTERVAL_MS)
     assert silent_transport.open
     assert slow_transport.open
     slow_transport.session.receive(b"A")
-    fixture.run_event_loop(LOOK)
+    fixture.run_event_loop(CHECK_INTERVAL_MS)
     for transport in (silent_transport, slow_transport):
         [(status, body)] = read_responses(transport)
         assert (status, b"request-timeout" in body, transport.open) == (408, True, False)
@@ -359,13 +359,13 @@ async def test_a_slow_body_times_out() -> None:
     large_request = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
     quick_transport = fixture.connect()
     quick_transport.session.receive(large_request)
-    await fixture.rest()
+    await fixture.run_until_idle()
     for _ in range(3):
-        fixture.run_event_loop(LOOK)
+        fixture.run_event_loop(CHECK_INTERVAL_MS)
         slow_transport.session.receive(b"x") if slow_transport.open else None
         if quick_transport.open:
             quick_transport.session.receive(bytes(step))
-        await fixture.rest()
+        await fixture.run_until_idle()
     [(status, body)] = read_responses(slow_transport)
     assert (status, b"request-timeout" in body, slow_transport.open) == (408, True, False)
     assert quick_transport.open
@@ -379,19 +379,19 @@ async def test_a_request_does_not_time_out_while_the_broker_does_not_read() -> N
         transport = fixture.connect()
         transport.session.receive(request)
         transport.is_suspended = True
-        await fixture.rest()
+        await fixture.run_until_idle()
         for _ in range(4):
-            fixture.run_event_loop(LOOK)
+            fixture.run_event_loop(CHECK_INTERVAL_MS)
         assert transport.written == b""
         transport.is_suspended = False
-        fixture.run_event_loop(LOOK)
+        fixture.run_event_loop(CHECK_INTERVAL_MS)
         assert transport.open
-        fixture.run_event_loop(LOOK)
+        fixture.run_event_loop(CHECK_INTERVAL_MS)
         assert not transport.open
 
 
 @in_event_loop
-async def test_the_end_of_input() -> None:
+async def test_end_of_input_completes_requests_and_closes() -> None:
     """Complete requests are answered, and then the connection is closed."""
     fixture = SessionFixture()
     complete_transport, incomplete_transport, idle_transport = (
@@ -405,9 +405,9 @@ async def test_the_end_of_input() -> None:
     await asyncio.sleep(0)
     complete_transport.session.end_of_input()
     incomplete_transport.session.end_of_input()
-    await fixture.rest()
+    await fixture.run_until_idle()
     idle_transport.session.end_of_input()
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert read_responses(complete_transport)[0][0] == 200
     assert [
         transport.open for transport in (complete_transport, incomplete_transport, idle_transport)
@@ -416,33 +416,33 @@ async def test_the_end_of_input() -> None:
 
 
 @in_event_loop
-async def test_a_connection_lost_during_a_request() -> None:
+async def test_request_of_a_lost_connection_is_dropped() -> None:
     fixture = SessionFixture()
     transport = fixture.connect()
     transport.session.receive(POST + BODY[:-1])
-    await fixture.rest()
+    await fixture.run_until_idle()
     transport.session.closed()
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert fixture.bodies("q") == []
     other_transport = fixture.connect()
     other_transport.session.receive(POST + BODY)
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert read_responses(other_transport)[0][0] == 200
 
 
 @in_event_loop
-async def test_a_stop() -> None:
+async def test_stop_closes_idle_connections_and_completes_requests() -> None:
     """Idle connections are closed at once; a pending response is sent."""
     fixture = SessionFixture()
     idle_transport, busy_transport = fixture.connect(), fixture.connect()
     busy_transport.session.receive(POST + BODY[:-1])
-    await fixture.rest()
+    await fixture.run_until_idle()
     for transport in (idle_transport, busy_transport):
         transport.session.disconnect("the broker stops", stopping=True)
     assert not idle_transport.open
     assert busy_transport.open
     busy_transport.session.receive(BODY[-1:])
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert read_responses(busy_transport)[0][0] == 200
     assert not busy_transport.open
 
@@ -456,7 +456,7 @@ async def test_unfinished_bodies_do_not_delay_others() -> None:
     large_request = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
     first, second = fixture.connect(), fixture.connect()
     first.session.receive(large_request)
-    await fixture.rest()
+    await fixture.run_until_idle()
     second.session.receive(POST + BODY)
-    await fixture.rest()
+    await fixture.run_until_idle()
     assert read_responses(second)[0][0] == 200

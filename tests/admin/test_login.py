@@ -1,4 +1,4 @@
-"""Sessions of browsers: begin, content and end."""
+"""Browser sessions: login, content, timeouts and logout."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OTHER_HASH = hash_password("new")
 
 
 @in_event_loop
-async def test_a_session(api_fixture: ApiFixture) -> None:
+async def test_session_is_valid_on_all_connections_until_logout(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "jobs.*: browse produce")
-    page = api_fixture.http_client()
-    response = await page.login("anna")
+    browser = api_fixture.http_client()
+    response = await browser.login("anna")
     assert response.status == 200
     attributes = response.headers["set-cookie"].split("; ")[1:]
     assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=strict"]
@@ -36,7 +36,7 @@ async def test_a_session(api_fixture: ApiFixture) -> None:
     ]
     # the session is valid on another connection, too
     other_client = api_fixture.http_client()
-    other_client.cookie, other_client.csrf = page.cookie, page.csrf
+    other_client.cookie, other_client.csrf = browser.cookie, browser.csrf
     assert (await other_client.request("GET", "/session")).json() == info
     assert (await other_client.request("GET", "/status")).status == 200
     response = await other_client.request("DELETE", "/session")
@@ -44,46 +44,46 @@ async def test_a_session(api_fixture: ApiFixture) -> None:
     assert deletion[0] == 'sluicemq_session=""'
     assert {"HttpOnly", "Max-Age=0", "Path=/", "SameSite=strict"} < set(deletion)
     assert "Secure" not in deletion
-    for http_client in (page, other_client):
+    for http_client in (browser, other_client):
         response = await http_client.request("GET", "/status")
         assert (response.status, response.code) == (401, "authentication-required")
 
 
 @in_event_loop
-async def test_a_session_over_tls(api_fixture: ApiFixture) -> None:
+async def test_cookie_is_secure_over_tls(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
-    page = api_fixture.http_client()
-    page.caller.tls = True
-    assert "; Secure" in (await page.login("anna")).headers["set-cookie"]
-    assert "; Secure" in (await page.request("DELETE", "/session")).headers["set-cookie"]
+    browser = api_fixture.http_client()
+    browser.caller.tls = True
+    assert "; Secure" in (await browser.login("anna")).headers["set-cookie"]
+    assert "; Secure" in (await browser.request("DELETE", "/session")).headers["set-cookie"]
 
 
 @in_event_loop
-async def test_login_by_token(api_fixture: ApiFixture) -> None:
+async def test_token_begins_a_session(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     for credentials in (
         {"token": api_fixture.token("anna")},
         {"password": api_fixture.token("anna")},
     ):
-        page = api_fixture.http_client()
-        response = await page.request("POST", "/session", credentials)
+        browser = api_fixture.http_client()
+        response = await browser.request("POST", "/session", credentials)
         assert response.json()["user"] == "anna"
-        page.store_session(response)
-        assert (await page.request("GET", "/status")).status == 200
+        browser.store_session(response)
+        assert (await browser.request("GET", "/status")).status == 200
 
 
 @in_event_loop
-async def test_invalid_logins(api_fixture: ApiFixture) -> None:
+async def test_invalid_logins_begin_no_session(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
-    page = api_fixture.http_client()
+    browser = api_fixture.http_client()
     for body in ({}, {"user": "anna"}, {"password": ""}):
-        assert (await page.request("POST", "/session", body)).code == "authentication-required"
+        assert (await browser.request("POST", "/session", body)).code == "authentication-required"
     for body in ({"user": "anna", "password": "x"}, {"token": "x"}):
-        response = await page.request("POST", "/session", body)
+        response = await browser.request("POST", "/session", body)
         assert (response.status, response.code) == (401, "authentication-failed")
         assert "set-cookie" not in response.headers
     for body in (b"", b"[]", b'{"user": 1}', b'{"who": "anna"}'):
-        assert (await page.request("POST", "/session", body)).status in (400, 401)
+        assert (await browser.request("POST", "/session", body)).status in (400, 401)
     assert len(api_fixture.context.sessions) == 0
 
 
@@ -106,15 +106,15 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
 ) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", superuser=True)
-    by_password, by_token = api_fixture.http_client(), api_fixture.http_client()
-    by_header = api_fixture.http_client()
+    password_client, token_client = api_fixture.http_client(), api_fixture.http_client()
+    header_client = api_fixture.http_client()
     token = api_fixture.token("anna")
-    by_header.headers["Authorization"] = f"Bearer {token}"
-    await by_password.login("anna")
-    by_token.store_session(await by_token.request("POST", "/session", {"token": token}))
+    header_client.headers["Authorization"] = f"Bearer {token}"
+    await password_client.login("anna")
+    token_client.store_session(await token_client.request("POST", "/session", {"token": token}))
 
     async def statuses(path: str) -> list[int]:
-        clients = (by_password, by_token, by_header)
+        clients = (password_client, token_client, header_client)
         return [(await http_client.request("GET", path)).status for http_client in clients]
 
     assert await statuses("/audit") == [200, 200, 200]
@@ -149,58 +149,61 @@ async def test_a_password_changed_after_its_check_ends_the_login(api_fixture: Ap
 
         begin(self, peer, credentials, change_password)
 
-    by_session, by_header = api_fixture.http_client(), api_fixture.http_client()
+    session_client, header_client = api_fixture.http_client(), api_fixture.http_client()
     encoded = b64encode(f"anna:{PASSWORD}".encode()).decode()
-    by_header.headers["Authorization"] = f"Basic {encoded}"
+    header_client.headers["Authorization"] = f"Basic {encoded}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConnectionAccess, "login", login)
-        assert (await by_session.login("anna")).status == 200
-    assert (await by_session.request("GET", "/status")).status == 401
+        assert (await session_client.login("anna")).status == 200
+    assert (await session_client.request("GET", "/status")).status == 401
     request = UserRequest(password=PASSWORD)
     api_fixture.store.change(
         lambda db: records.change_user(db, "anna", request, HASH, "", 2), "a test"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConnectionAccess, "login", login)
-        assert (await by_header.request("GET", "/status")).status == 200
-    assert (await by_header.request("GET", "/status")).status == 401
+        assert (await header_client.request("GET", "/status")).status == 200
+    assert (await header_client.request("GET", "/status")).status == 401
 
 
 @in_event_loop
 async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
-    page = api_fixture.http_client()
+    browser = api_fixture.http_client()
     token = api_fixture.token("anna", expires=1_000_060)
-    page.store_session(await page.request("POST", "/session", {"token": token}))
+    browser.store_session(await browser.request("POST", "/session", {"token": token}))
     api_fixture.now += 59
-    assert (await page.request("GET", "/session")).status == 200
+    assert (await browser.request("GET", "/session")).status == 200
     api_fixture.now += 1
-    assert (await page.request("GET", "/session")).status == 401
+    assert (await browser.request("GET", "/session")).status == 401
 
 
 @in_event_loop
-async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
+async def test_changed_password_ends_other_sessions(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
-    page, other_client = api_fixture.http_client(), api_fixture.http_client()
-    await page.login("anna")
+    browser, other_client = api_fixture.http_client(), api_fixture.http_client()
+    await browser.login("anna")
     await other_client.login("anna")
-    wrong_password_response = await page.request(
+    wrong_password_response = await browser.request(
         "POST", "/session/password", {"current_password": "no", "new_password": "better horse"}
     )
     assert (wrong_password_response.status, wrong_password_response.code) == (
         401,
         "authentication-failed",
     )
-    a_token = {"current_password": api_fixture.token("anna"), "new_password": "better horse"}
-    assert (await page.request("POST", "/session/password", a_token)).status == 401
-    old_cookie = page.cookie
-    response = await page.request(
+    token_as_password = {
+        "current_password": api_fixture.token("anna"),
+        "new_password": "better horse",
+    }
+    assert (await browser.request("POST", "/session/password", token_as_password)).status == 401
+    old_cookie = browser.cookie
+    response = await browser.request(
         "POST", "/session/password", {"current_password": PASSWORD, "new_password": "better horse"}
     )
     assert response.status == 200
-    page.store_session(response)
-    assert page.cookie != old_cookie
-    assert (await page.request("GET", "/session")).status == 200
+    browser.store_session(response)
+    assert browser.cookie != old_cookie
+    assert (await browser.request("GET", "/session")).status == 200
     assert (await other_client.request("GET", "/session")).status == 401
     assert (await other_client.login("anna", PASSWORD)).status == 401
     assert (await other_client.login("anna", "better horse")).status == 200
@@ -214,13 +217,13 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
         (api_fixture.http_client("unix", local=True), "(local)"),
     ):
         response = await http_client.request("POST", "/session", {"user": "x", "password": "y"})
-        view = {"user": name, "superuser": True, "csrf_token": "", "permissions": []}
-        assert (response.status, response.json()) == (200, view)
+        expected = {"user": name, "superuser": True, "csrf_token": "", "permissions": []}
+        assert (response.status, response.json()) == (200, expected)
         assert "set-cookie" not in response.headers
-        refusal = await http_client.request(
+        password_response = await http_client.request(
             "POST", "/session/password", {"current_password": "x", "new_password": "y"}
         )
-        assert (refusal.status, refusal.code) == (409, "no-password")
+        assert (password_response.status, password_response.code) == (409, "no-password")
 
 
 @in_event_loop
@@ -232,7 +235,7 @@ async def test_guests_are_anonymous_in_the_audit_log(api_fixture: ApiFixture) ->
 
 @in_event_loop
 async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: ApiFixture) -> None:
-    """Such a user has not proved the old password."""
+    """The certificate does not prove knowledge of the old password."""
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     http_client.caller.access._transport.peer_user = "anna"
@@ -244,11 +247,11 @@ async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: Ap
 
 @in_event_loop
 async def test_a_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -> None:
-    """A connection that is open already needs the login, too."""
-    guest = api_fixture.http_client()
-    assert (await guest.request("GET", "/audit")).status == 200
+    """This applies to open connections, too."""
+    anonymous = api_fixture.http_client()
+    assert (await anonymous.request("GET", "/audit")).status == 200
     api_fixture.add("root", superuser=True)
-    assert (await guest.request("GET", "/audit")).status == 401
+    assert (await anonymous.request("GET", "/audit")).status == 401
 
 
 def test_idle_and_absolute_timeouts() -> None:

@@ -19,7 +19,7 @@ ACTIONS = "/destinations/queue/q/messages/actions"
 TARGET = {"kind": "queue", "name": "target"}
 
 
-async def act(http_client: HttpClient, path: str = ACTIONS, **body: Any) -> Any:
+async def apply_action(http_client: HttpClient, path: str = ACTIONS, **body: Any) -> Any:
     response = await http_client.request("POST", path, body)
     assert response.status == 200, response
     return response.json()
@@ -42,14 +42,14 @@ async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> No
         "77",
     ]
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="move", ids=requested_ids, target=TARGET)
+    done = await apply_action(http_client, action="move", ids=requested_ids, target=TARGET)
     assert (done["processed"], done["next_cursor"]) == (2, None)
     assert done["failed"] == [{"id": "77", "reason": "not-found"}]
     assert queued_bodies(broker) == ["b"]
     assert queued_bodies(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
     assert api_fixture.audit_lines()[-1].endswith("move to target: done 2, failed 1 done")
-    repetition = await act(http_client, action="move", ids=requested_ids, target=TARGET)
+    repetition = await apply_action(http_client, action="move", ids=requested_ids, target=TARGET)
     assert (repetition["processed"], len(repetition["failed"])) == (0, 3)
     assert queued_bodies(broker, "target") == ["c", "a"]
 
@@ -64,13 +64,13 @@ async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: A
     [second] = send(jobs, "later", broker=broker, deliver_at=wall + 5000)
     [third] = send(jobs, "old", broker=broker, timestamp=wall - DAY)
     http_client = api_fixture.http_client(local=True)
-    await act(http_client, action="move", ids=ids([first, second]), target=TARGET)
+    await apply_action(http_client, action="move", ids=ids([first, second]), target=TARGET)
     target = broker.destinations[Address(Kind.QUEUE, "target")].queue
     [expiring_message] = target.cursor()
     assert expiring_message.expiration == wall + 9000
     [scheduled_message] = target.scheduled.values()
     assert scheduled_message.delivered == broker.clock.steady + 5000
-    done = await act(
+    done = await apply_action(
         http_client, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
     )
     assert done["processed"] == 1
@@ -88,22 +88,24 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
     send(jobs, "delayed", broker=broker, deliver_at=broker.clock.wall + 1000)
     object.__setattr__(api_fixture.context, "http", HttpSettings(max_action_time=1e-9))
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="move", all=True, target=TARGET)
+    done = await apply_action(http_client, action="move", all=True, target=TARGET)
     total = done["processed"]
     send(jobs, "new", broker=broker)
-    rounds = 1
+    requests = 1
     object.__setattr__(api_fixture.context, "http", HttpSettings(max_action_time=0.001))
     while done["next_cursor"] is not None:
-        done = await act(
+        done = await apply_action(
             http_client, action="move", all=True, target=TARGET, cursor=done["next_cursor"]
         )
         total += done["processed"]
-        rounds += 1
+        requests += 1
     assert (total, done["failed"]) == (501, [])
-    assert rounds > 1
+    assert requests > 1
     assert queued_bodies(broker) == ["new", "delayed"]
     assert queued_bodies(broker, "target") == ["urgent", *[str(number) for number in range(500)]]
-    done = await act(http_client, action="move", all=True, state="scheduled", target=TARGET)
+    done = await apply_action(
+        http_client, action="move", all=True, state="scheduled", target=TARGET
+    )
     assert done["processed"] == 1
     assert queued_bodies(broker) == ["new"]
 
@@ -117,7 +119,7 @@ async def test_zero_is_no_limit_of_time(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     page = (await http_client.request("GET", "/destinations/queue/q/messages")).json()
     assert (len(page["items"]), page["next_cursor"]) == (2, None)
-    done = await act(http_client, action="move", all=True, target=TARGET)
+    done = await apply_action(http_client, action="move", all=True, target=TARGET)
     assert (done["processed"], done["next_cursor"]) == (2, None)
 
 
@@ -128,8 +130,12 @@ async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixtu
     send(jobs, "a", "b", broker=broker)
     http_client = api_fixture.http_client(local=True)
     own_address = {"kind": "queue", "name": "q"}
-    assert (await act(http_client, action="move", all=True, target=own_address))["processed"] == 2
-    assert (await act(http_client, action="copy", all=True, target=own_address))["processed"] == 2
+    assert (await apply_action(http_client, action="move", all=True, target=own_address))[
+        "processed"
+    ] == 2
+    assert (await apply_action(http_client, action="copy", all=True, target=own_address))[
+        "processed"
+    ] == 2
     assert queued_bodies(broker) == ["a", "b", "a", "b"]
 
 
@@ -140,14 +146,14 @@ async def test_a_selector_with_a_limit(api_fixture: ApiFixture) -> None:
     for number in range(30):
         send(jobs, str(number), broker=broker, properties={"n": number})
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="delete", selector="n >= 10", limit=5)
+    done = await apply_action(http_client, action="delete", selector="n >= 10", limit=5)
     assert done["processed"] == 5
-    done = await act(
+    done = await apply_action(
         http_client, action="delete", selector="n >= 10", limit=5, cursor=done["next_cursor"]
     )
     assert done["processed"] == 5
     assert queued_bodies(broker) == [str(number) for number in (*range(10), *range(20, 30))]
-    done = await act(http_client, action="copy", selector="n = 3", target=TARGET)
+    done = await apply_action(http_client, action="copy", selector="n = 3", target=TARGET)
     assert (done["processed"], done["next_cursor"]) == (1, None)
     assert queued_bodies(broker, "target") == ["3"]
     assert len(queued_bodies(broker)) == 20
@@ -163,10 +169,10 @@ async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved
     reader = read(broker, jobs, 3)
     first, second, third = unacked_numbers(reader.consumer)
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="move", ids=ids([first]), target=TARGET)
+    done = await apply_action(http_client, action="move", ids=ids([first]), target=TARGET)
     assert done["failed"] == [{"id": str(first), "reason": "in-flight"}]
-    assert (await act(http_client, action="delete", ids=ids([first])))["processed"] == 1
-    assert (await act(http_client, action="copy", ids=ids([second]), target=TARGET))[
+    assert (await apply_action(http_client, action="delete", ids=ids([first])))["processed"] == 1
+    assert (await apply_action(http_client, action="copy", ids=ids([second]), target=TARGET))[
         "processed"
     ] == 1
     assert not broker.acknowledge(reader.consumer, first)
@@ -174,7 +180,7 @@ async def test_unacked_messages_may_be_deleted_copied_and_requeued_but_not_moved
     broker.revoke(reader.consumer.window)
     broker.suspend(reader.consumer)
     # max_attempts is 1, but requeueing by an administrator is no failed attempt
-    assert (await act(http_client, action="redeliver", ids=ids([third])))["processed"] == 1
+    assert (await apply_action(http_client, action="redeliver", ids=ids([third])))["processed"] == 1
     assert queued_bodies(broker) == ["c"]
     assert unacked_numbers(reader.consumer) == [second]
 
@@ -190,7 +196,7 @@ async def test_messages_of_a_transaction_are_not_changed(api_fixture: ApiFixture
     broker.transactions.acknowledge(transaction, reader.consumer, number)
     http_client = api_fixture.http_client(local=True)
     for action in ("delete", "redeliver", "redrive"):
-        done = await act(http_client, action=action, ids=ids([number]))
+        done = await apply_action(http_client, action=action, ids=ids([number]))
         reason = "no-origin" if action == "redrive" else "in-transaction"
         assert done["failed"] == [{"id": str(number), "reason": reason}]
     broker.transactions.rollback(transaction)
@@ -209,7 +215,9 @@ async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> Non
     [scheduled] = send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
     send(jobs, "waits", broker=broker)
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="redeliver", ids=ids([failed_sequence, scheduled]))
+    done = await apply_action(
+        http_client, action="redeliver", ids=ids([failed_sequence, scheduled])
+    )
     assert done["processed"] == 2
     assert queued_bodies(broker) == ["failed", "waits", "scheduled"]
     assert not jobs.queue.scheduled
@@ -226,7 +234,7 @@ async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     send(queue(broker), "a", "b", "c", "d", broker=broker)
     queue(broker, "target", max_messages=2)
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="move", all=True, target=TARGET)
+    done = await apply_action(http_client, action="move", all=True, target=TARGET)
     assert done["processed"] == 2
     assert [failure["reason"] for failure in done["failed"]] == ["target-full"]
     assert done["next_cursor"] is None
@@ -250,7 +258,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     details = (await http_client.request("GET", f"{path}/{first['id']}")).json()["dead_letter"]
     assert (details["reason"], details["attempts"], details["subscription"]) == ("rejected", 1, "")
     assert details["original_destination"] == {"kind": "queue", "name": "q"}
-    done = await act(http_client, f"{path}/actions", action="redrive", all=True)
+    done = await apply_action(http_client, f"{path}/actions", action="redrive", all=True)
     assert done["processed"] == 2
     assert [failure["reason"] for failure in done["failed"]] == ["no-origin"]
     assert queued_bodies(broker) == ["a", "b"]
@@ -279,11 +287,11 @@ async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     assert len(dead_letters) == 2
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/news.dlq/messages/actions"
-    done = await act(http_client, path, action="redrive", ids=ids(dead_letters[:1]))
+    done = await apply_action(http_client, path, action="redrive", ids=ids(dead_letters[:1]))
     assert done["processed"] == 1
     assert (first.waiting, second.waiting) == (1, 0)
     broker.unsubscribe(second)
-    done = await act(http_client, path, action="redrive", ids=ids(dead_letters[1:]))
+    done = await apply_action(http_client, path, action="redrive", ids=ids(dead_letters[1:]))
     assert [failure["reason"] for failure in done["failed"]] == ["origin-gone"]
     assert dead_letter_queue.waiting == 1
 
@@ -321,11 +329,11 @@ async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
     [number] = send(jobs, "a", broker=broker)
     queue(broker, "target")
     api_fixture.add("root", superuser=True)
-    api_fixture.add("looker", "*: browse produce")
-    api_fixture.add("taker", "q: consume browse", "hidden: browse")
+    api_fixture.add("browser", "*: browse produce")
+    api_fixture.add("consumer", "q: consume browse", "hidden: browse")
     browsing_client, consuming_client = api_fixture.http_client(), api_fixture.http_client()
-    await browsing_client.login("looker")
-    await consuming_client.login("taker")
+    await browsing_client.login("browser")
+    await consuming_client.login("consumer")
     message_ids = ids([number])
     refused_actions = (
         (browsing_client, {"action": "delete", "ids": message_ids}),
@@ -341,10 +349,12 @@ async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
         assert (response.status, response.code) == (403, "forbidden"), body
         assert api_fixture.audit_lines()[-1].endswith("403")
     assert queued_bodies(broker) == ["a"]
-    assert (await act(browsing_client, action="copy", ids=message_ids, target=TARGET))[
+    assert (await apply_action(browsing_client, action="copy", ids=message_ids, target=TARGET))[
         "processed"
     ] == 1
-    assert (await act(consuming_client, action="delete", ids=message_ids))["processed"] == 1
+    assert (await apply_action(consuming_client, action="delete", ids=message_ids))[
+        "processed"
+    ] == 1
 
 
 @in_event_loop
@@ -360,7 +370,7 @@ async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -
     http_client = api_fixture.http_client()
     await http_client.login("anna")
     path = "/destinations/queue/q.dlq/messages/actions"
-    done = await act(http_client, path, action="redrive", all=True)
+    done = await apply_action(http_client, path, action="redrive", all=True)
     assert [failure["reason"] for failure in done["failed"]] == ["forbidden"]
     assert queued_bodies(broker) == []
     assert queued_bodies(broker, "q.dlq") == ["a"]
@@ -372,10 +382,10 @@ async def test_other_clients_are_served_during_a_large_move(api_fixture: ApiFixt
     send(queue(broker), *["x"] * 3000, broker=broker)
     http_client = api_fixture.http_client(local=True)
     api_fixture.scan_time.limit = 200
-    move = asyncio.ensure_future(act(http_client, action="move", all=True, target=TARGET))
-    turns = 0
+    move = asyncio.ensure_future(apply_action(http_client, action="move", all=True, target=TARGET))
+    iterations = 0
     while not move.done():
         await asyncio.sleep(0)
-        turns += 1
+        iterations += 1
     assert move.result()["processed"] == 3000
-    assert turns > 5
+    assert iterations > 5

@@ -1,4 +1,4 @@
-"""Messages over HTTP: pages by offset, by cursor and by selector, and one message, decoded."""
+"""Messages over HTTP: pages by offset, cursor and selector, and single decoded messages."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps
 from tests.admin.destinations import queue, read, send, topic, unacked_numbers
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
 
-PAGES = "/destinations/queue/q/messages"
-EVIL = "<script>alert(1)</script>"
+MESSAGES_PATH = "/destinations/queue/q/messages"
+SCRIPT = "<script>alert(1)</script>"
 
 
-async def page(http_client: HttpClient, query: str = "", path: str = PAGES) -> Any:
+async def get_page(http_client: HttpClient, query: str = "", path: str = MESSAGES_PATH) -> Any:
     response = await http_client.request("GET", f"{path}{query}")
     assert response.status == 200, response
     return response.json()
 
 
-async def bodies(http_client: HttpClient, query: str = "", path: str = PAGES) -> list[str]:
-    listing = await page(http_client, f"{query}{'&' if query else '?'}body=true", path)
+async def bodies(http_client: HttpClient, query: str = "", path: str = MESSAGES_PATH) -> list[str]:
+    listing = await get_page(http_client, f"{query}{'&' if query else '?'}body=true", path)
     return [item["body"]["value"] for item in listing["items"]]
 
 
 @in_event_loop
-async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
+async def test_offset_selects_the_page(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     order = []
@@ -47,7 +47,7 @@ async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
     expected = [text for _, texts in sorted(order) for text in texts]
     http_client = api_fixture.http_client(local=True)
     for offset in (0, 1, 29, 30, 31, 59, 88, 89, 90, 500):
-        listing = await page(http_client, f"?offset={offset}&limit=7&body=true")
+        listing = await get_page(http_client, f"?offset={offset}&limit=7&body=true")
         assert [item["body"]["value"] for item in listing["items"]] == expected[offset : offset + 7]
         assert [item["position"] for item in listing["items"]] == list(
             range(offset, min(offset + 7, max(90, offset)))
@@ -58,7 +58,7 @@ async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
 
 @pytest.mark.parametrize("query", ["", "&selector=priority%20IS%20NULL%20OR%201=1"])
 @in_event_loop
-async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, query: str) -> None:
+async def test_cursor_continues_while_messages_change(api_fixture: ApiFixture, query: str) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     send(jobs, *[str(number) for number in range(40)], broker=broker)
@@ -66,7 +66,7 @@ async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, qu
     texts: list[str] = []
     cursor = ""
     while True:
-        listing = await page(http_client, f"?limit=10&body=true&cursor={cursor}{query}")
+        listing = await get_page(http_client, f"?limit=10&body=true&cursor={cursor}{query}")
         texts += [item["body"]["value"] for item in listing["items"]]
         if listing["next_cursor"] is None:
             break
@@ -93,13 +93,13 @@ async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiF
         send(jobs, str(number), broker=broker, properties={"n": number, "odd": number % 2 == 1})
     http_client = api_fixture.http_client(local=True)
     query = f"?selector={quote('n > 70 AND odd')}&body=true"
-    listing = await page(http_client, query)
+    listing = await get_page(http_client, query)
     assert listing["items"] == []
     assert listing["scanned"] < 60
     assert listing["total"] is None
     rounds, texts = 1, []
     while listing["next_cursor"] is not None:
-        listing = await page(http_client, f"{query}&cursor={listing['next_cursor']}")
+        listing = await get_page(http_client, f"{query}&cursor={listing['next_cursor']}")
         texts += [item["body"]["value"] for item in listing["items"]]
         rounds += 1
     assert texts == [str(number) for number in range(71, 100, 2)]
@@ -107,7 +107,7 @@ async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiF
 
 
 @in_event_loop
-async def test_invalid_selectors_cursors_and_offsets(api_fixture: ApiFixture) -> None:
+async def test_invalid_selectors_cursors_and_offsets_are_rejected(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
     for query, code in (
@@ -121,16 +121,16 @@ async def test_invalid_selectors_cursors_and_offsets(api_fixture: ApiFixture) ->
         ("?offset=1&selector=n=1", "bad-parameter"),
         ("?state=lost", "bad-parameter"),
     ):
-        response = await http_client.request("GET", f"{PAGES}{query}")
+        response = await http_client.request("GET", f"{MESSAGES_PATH}{query}")
         assert (response.status, response.code) == (400, code), query
-    response = await http_client.request("GET", f"{PAGES}?subscription=none")
+    response = await http_client.request("GET", f"{MESSAGES_PATH}?subscription=none")
     assert (response.status, response.code) == (404, "subscription-not-found")
     response = await http_client.request("GET", "/destinations/queue/none/messages")
     assert (response.status, response.code) == (404, "destination-not-found")
 
 
 @in_event_loop
-async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
+async def test_state_selects_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, retry_delay=1000)
     send(jobs, "a", "b", "c", "d", broker=broker)
@@ -145,16 +145,16 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     broker.revoke(reader.consumer.window)
     broker.flush()
     http_client = api_fixture.http_client(local=True)
-    flight = await page(http_client, "?state=unacked&body=true")
-    assert [(item["body"]["value"], item["unacked_by"]) for item in flight["items"]] == [
+    unacked_page = await get_page(http_client, "?state=unacked&body=true")
+    assert [(item["body"]["value"], item["unacked_by"]) for item in unacked_page["items"]] == [
         ("c", "consumer"),
         ("d", "consumer"),
         ("b", "transaction"),
     ]
-    assert [item["attempts"] for item in flight["items"]] == [1, 1, 1]
-    assert not any(item["redelivered"] for item in flight["items"])
-    assert flight["total"] == 3
-    scheduled_items = (await page(http_client, "?state=scheduled&body=true"))["items"]
+    assert [item["attempts"] for item in unacked_page["items"]] == [1, 1, 1]
+    assert not any(item["redelivered"] for item in unacked_page["items"])
+    assert unacked_page["total"] == 3
+    scheduled_items = (await get_page(http_client, "?state=scheduled&body=true"))["items"]
     wall = broker.clock.wall
     assert [(item["body"]["value"], item["deliver_at"]) for item in scheduled_items] == [
         ("scheduled", wall + 9000),
@@ -162,7 +162,7 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     ]
     assert [item["redelivered"] for item in scheduled_items] == [False, True]
     assert await bodies(http_client, "?state=unacked&offset=1&limit=1") == ["d"]
-    first = await page(http_client, "?state=unacked&limit=2")
+    first = await get_page(http_client, "?state=unacked&limit=2")
     assert await bodies(http_client, f"?state=unacked&cursor={first['next_cursor']}") == ["b"]
     assert await bodies(http_client, "?state=scheduled&selector=JMSPriority=9") == []
     assert await bodies(http_client, "?state=scheduled&selector=JMSPriority=4") == [
@@ -172,7 +172,7 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
+async def test_messages_of_a_subscription_are_listed(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     news_topic = topic(broker, retain_without_subscriptions=True)
     send(news_topic, "held", broker=broker)
@@ -182,7 +182,7 @@ async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
     broker.subscribe(news_topic, "all/one", durable=True)
     assert await bodies(http_client, "", path) == []
     assert await bodies(http_client, "?subscription=all%2Fone", path) == ["held"]
-    [item] = (await page(http_client, "?subscription=all%2Fone", path))["items"]
+    [item] = (await get_page(http_client, "?subscription=all%2Fone", path))["items"]
     assert item["subscription"] == "all/one"
     response = await http_client.request("GET", f"{path}/{item['id']}?subscription=all%2Fone")
     assert response.json()["body"]["value"] == "held"
@@ -190,7 +190,7 @@ async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
+async def test_message_has_every_field(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     properties = {
         "flag": True,
@@ -198,7 +198,7 @@ async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
         "big": 1 << 60,
         "pi": 3.5,
         "inf": float("inf"),
-        "s": EVIL,
+        "s": SCRIPT,
         "raw": b"\x00\xff",
         "none": None,
         "\udc80": "\ud800",
@@ -217,7 +217,7 @@ async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
         properties=properties,
         origin=Origin.VIBEMQ,
     )
-    item = await page(api_fixture.http_client(local=True), f"/{number}")
+    item = await get_page(api_fixture.http_client(local=True), f"/{number}")
     wall = broker.clock.wall
     expected = {
         "id": str(number),
@@ -248,7 +248,7 @@ async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
         "big": {"type": "int", "value": str(1 << 60)},
         "pi": {"type": "float", "value": 3.5},
         "inf": {"type": "float", "value": "inf"},
-        "s": {"type": "string", "value": EVIL},
+        "s": {"type": "string", "value": SCRIPT},
         "raw": {"type": "bytes", "value": "AP8="},
         "none": {"type": "null", "value": None},
         "\\udc80": {"type": "string", "value": "\\ud800"},
@@ -319,9 +319,11 @@ def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
 
 @in_event_loop
 async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) -> None:
-    [number] = send(queue(api_fixture.broker), EVIL, broker=api_fixture.broker)
-    response = await api_fixture.http_client(local=True).request("GET", f"{PAGES}/{number}/body")
-    assert response.body == EVIL.encode()
+    [number] = send(queue(api_fixture.broker), SCRIPT, broker=api_fixture.broker)
+    response = await api_fixture.http_client(local=True).request(
+        "GET", f"{MESSAGES_PATH}/{number}/body"
+    )
+    assert response.body == SCRIPT.encode()
     assert response.headers["content-type"] == "application/octet-stream"
     assert response.headers["content-disposition"].startswith("attachment;")
     assert response.headers["x-content-type-options"] == "nosniff"
@@ -332,7 +334,7 @@ async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) 
 async def test_large_compressed_bodies_do_not_delay_other_clients(
     api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list shows them as they are, and other threads decompress them for other requests."""
+    """Lists do not decompress bodies; other requests decompress them in other threads."""
     text = "x" * (PREVIEWED_BYTES + 1)
     native_flags = bytes(62) + b"\x04"  # the flag of a compressed body
     compressed = message(zlib.compress(text.encode()), BodyKind.TEXT)
@@ -344,17 +346,19 @@ async def test_large_compressed_bodies_do_not_delay_other_clients(
     for name in ("raw_body", "view_of_body"):
         function = getattr(messages, name)
 
-        def noted(*arguments: Any, function: Any = function) -> Any:
+        def record_thread(*arguments: Any, function: Any = function) -> Any:
             threads.append(threading.current_thread())
             return function(*arguments)
 
-        monkeypatch.setattr(messages, name, noted)
+        monkeypatch.setattr(messages, name, record_thread)
     http_client = api_fixture.http_client(local=True)
-    [item] = (await page(http_client, "?body=true"))["items"]
+    [item] = (await get_page(http_client, "?body=true"))["items"]
     assert item["body"]["encoding"] == "base64"
     threads.clear()
-    path = f"{PAGES}/{item['id']}"
-    assert (await page(http_client, path=path, query="?max_body_bytes=1"))["body"]["value"] == "x"
+    path = f"{MESSAGES_PATH}/{item['id']}"
+    assert (await get_page(http_client, path=path, query="?max_body_bytes=1"))["body"][
+        "value"
+    ] == "x"
     assert (await http_client.request("GET", f"{path}/body")).body == text.encode()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
@@ -375,14 +379,14 @@ async def test_a_message_that_cannot_be_read_is_listed(
 
     monkeypatch.setattr(type(broker.journal), "fetch", fetch)
     http_client = api_fixture.http_client(local=True)
-    lost_item, intact_item = (await page(http_client, "?body=true"))["items"]
+    lost_item, intact_item = (await get_page(http_client, "?body=true"))["items"]
     assert lost_item["id"] == str(numbers[0])
     assert lost_item["damaged"] is True
     assert lost_item["body_kind"] == "none"
     assert "body" not in lost_item
     assert "damaged" not in intact_item
     assert intact_item["body"]["value"] == "kept"
-    for path in (f"{PAGES}/{numbers[0]}", f"{PAGES}/{numbers[0]}/body"):
+    for path in (f"{MESSAGES_PATH}/{numbers[0]}", f"{MESSAGES_PATH}/{numbers[0]}/body"):
         response = await http_client.request("GET", path)
         assert (response.status, response.code) == (500, "message-damaged")
 
@@ -392,11 +396,11 @@ async def test_a_message_in_memory_has_another_id(api_fixture: ApiFixture) -> No
     broker = api_fixture.broker
     [number] = send(queue(broker), "x", broker=broker, durability=Durability.NONE)
     http_client = api_fixture.http_client(local=True)
-    [item] = (await page(http_client))["items"]
+    [item] = (await get_page(http_client))["items"]
     assert (item["id"], item["durability"]) == (f"m{number}", "none")
-    assert (await http_client.request("GET", f"{PAGES}/m{number}")).status == 200
+    assert (await http_client.request("GET", f"{MESSAGES_PATH}/m{number}")).status == 200
     for name in (f"{number}", f"m0{number}", "m", "x", "0", "-1", f"{'9' * 30}", "%00"):
-        response = await http_client.request("GET", f"{PAGES}/{name}")
+        response = await http_client.request("GET", f"{MESSAGES_PATH}/{name}")
         assert (response.status, response.code) == (404, "message-not-found"), name
 
 
@@ -408,6 +412,6 @@ async def test_messages_require_permission_to_browse(api_fixture: ApiFixture) ->
     http_client = api_fixture.http_client()
     await http_client.login("anna")
     for path in ("", f"/{number}", f"/{number}/body"):
-        response = await http_client.request("GET", f"{PAGES}{path}")
+        response = await http_client.request("GET", f"{MESSAGES_PATH}{path}")
         assert (response.status, response.code) == (403, "forbidden")
         assert b"secret" not in response.body

@@ -21,7 +21,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Durability, Message
 from tests.admin.context import context
-from tests.admin.test_connections import connect, view
+from tests.admin.test_connections import connection_with, set_connections
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, PHPMQ, Client
@@ -30,7 +30,7 @@ from tests.support.polling import wait_until
 LISTENER = ListenerItem("phpmq://x:1", "phpmq", False, 1, 10, 5, 2, 300, 400, {})
 
 
-def steps(api_fixture: ApiFixture, count: int = 1) -> None:
+def advance_history(api_fixture: ApiFixture, count: int = 1) -> None:
     for _ in range(count * STEP):
         api_fixture.clock.advance(1000)
         deque(api_fixture.context.history.round(1.0), maxlen=0)
@@ -44,7 +44,7 @@ def send(api_fixture: ApiFixture, queue: str, *bodies: bytes) -> None:
     api_fixture.broker.flush()
 
 
-async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
+async def get_json(http_client: HttpClient, path: str) -> dict[str, Any]:
     response = await http_client.request("GET", path)
     assert response.status == 200, response
     document: dict[str, Any] = response.json()
@@ -53,7 +53,9 @@ async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
 
 @in_event_loop
 async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
-    connections: Any = connect(api_fixture, view(1), view(2, protocol="jmq"))
+    connections: Any = set_connections(
+        api_fixture, connection_with(1), connection_with(2, protocol="jmq")
+    )
     connections.listeners = lambda: [LISTENER]
     api_fixture.broker.destinations.topic("news")
     send(api_fixture, "q", b"a", b"bcd")
@@ -61,8 +63,8 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     traffic = api_fixture.broker.traffic_of("phpmq")
     traffic.published += 2
     api_fixture.context.process.lag.record(0.004)
-    steps(api_fixture)
-    overview = await get(api_fixture.http_client(), "/overview")
+    advance_history(api_fixture)
+    overview = await get_json(api_fixture.http_client(), "/overview")
     totals = overview["totals"]
     assert (totals["destinations"], totals["queues"], totals["topics"]) == (2, 1, 1)
     assert (totals["connections"], totals["ready"], totals["bytes"]) == (2, 2, 4)
@@ -95,12 +97,12 @@ async def test_the_overview_is_created_once_a_second(api_fixture: ApiFixture) ->
     connections.listeners = listeners
     http_client = api_fixture.http_client()
     for _ in range(5):
-        await get(http_client, "/overview")
+        await get_json(http_client, "/overview")
     assert len(calls) == 1
-    await get(http_client, "/overview?fresh=true")
+    await get_json(http_client, "/overview?fresh=true")
     assert len(calls) == 2
     api_fixture.clock.advance(1000)
-    await get(http_client, "/overview")
+    await get_json(http_client, "/overview")
     assert len(calls) == 3
 
 
@@ -114,10 +116,10 @@ async def test_listeners_are_visible_to_superusers_only(api_fixture: ApiFixture)
     await anna.login("anna")
     await root.login("root")
     for _ in range(2):  # the page is cached per identity
-        overview = await get(root, "/overview?fresh=true")
+        overview = await get_json(root, "/overview?fresh=true")
         assert overview["listeners"]
         assert [alarm["code"] for alarm in overview["alarms"]] == ["connections-full"]
-        overview = await get(anna, "/overview?fresh=true")
+        overview = await get_json(anna, "/overview?fresh=true")
         assert overview["listeners"] == overview["alarms"] == []
     for path in ("/overview", "/history"):
         assert (await anonymous.request("GET", path)).status == 401
@@ -127,21 +129,21 @@ async def test_listeners_are_visible_to_superusers_only(api_fixture: ApiFixture)
 async def test_history_of_the_broker_and_of_one_destination(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "jobs: browse")
     send(api_fixture, "jobs", b"a")
-    steps(api_fixture, 3)
+    advance_history(api_fixture, 3)
     send(api_fixture, "jobs", b"b")
     send(api_fixture, "secret", b"b")
-    steps(api_fixture, 12)
+    advance_history(api_fixture, 12)
     anna = api_fixture.http_client()
     await anna.login("anna")
-    history = await get(anna, "/history?minutes=1")
+    history = await get_json(anna, "/history?minutes=1")
     assert history["ready"] == [3] * 12
-    history = await get(anna, "/history?minutes=60")
+    history = await get_json(anna, "/history?minutes=60")
     assert history["ready"] == [1] * 3 + [3] * 12
-    history = await get(anna, "/history?destination=jobs")
+    history = await get_json(anna, "/history?destination=jobs")
     assert history["ready"] == [1] * 3 + [2] * 12
     assert history["loop_lag_ms"] == history["fdatasync_ms"] == []
     assert history["publish_rate"][0] > 0
-    assert (await get(anna, "/history?name_base64=am9icw"))["ready"] == history["ready"]
+    assert (await get_json(anna, "/history?name_base64=am9icw"))["ready"] == history["ready"]
     # without permission the response does not depend on existence
     for name in ("secret", "nothing"):
         response = await anna.request("GET", f"/history?destination={name}")
@@ -178,7 +180,7 @@ def test_overview_of_a_running_broker(start: Start) -> None:
 
 
 class AlarmFixture:
-    """A healthy broker for which a test raises alarms."""
+    """A healthy broker, whose alarms tests raise."""
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.clock = ManualClock()

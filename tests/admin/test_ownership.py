@@ -1,5 +1,5 @@
-"""Transactions, subscriptions and temporary destinations are administered by their owners, and by
-users with permission to manage the destinations concerned."""
+"""Owners and users with the permission `manage` administer transactions, subscriptions and
+temporary destinations."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
 
-RIGHTS = {
+PERMISSIONS = {
     "owner": (),
     "other": ("q: produce consume browse",),
-    "half": ("q: manage",),
+    "partial": ("q: manage",),
     "manager": ("*: manage",),
-    "claimant": ("*: produce consume",),
+    "user": ("*: produce consume",),
 }
 
 
-async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
-    """Return a client that has logged in as one of RIGHTS, or as `root`."""
+async def log_in(api_fixture: ApiFixture, name: str) -> HttpClient:
+    """Return a client that has logged in as a user of PERMISSIONS or as `root`."""
     if name not in api_fixture.authenticator.user_snapshot.database.users:
-        api_fixture.add(name, *RIGHTS.get(name, ()), superuser=name == "root")
+        api_fixture.add(name, *PERMISSIONS.get(name, ()), superuser=name == "root")
     http_client = api_fixture.http_client()
     await http_client.login(name)
     return http_client
 
 
-def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Transaction:
+def begin_transaction(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Transaction:
     """Begin a transaction that sends to `q` and `r`."""
     transactions = api_fixture.broker.transactions
     transaction = transactions.begin(owner)
@@ -45,10 +45,10 @@ def begin(api_fixture: ApiFixture, owner: str, *, prepared: bool = True) -> Tran
 
 
 def subscribe(
-    api_fixture: ApiFixture, owner: str = "owner", durable: bool = True, **how: Any
+    api_fixture: ApiFixture, owner: str = "owner", durable: bool = True, **options: Any
 ) -> Subscription:
     topic = api_fixture.broker.destinations.topic("news")
-    subscription = api_fixture.broker.subscribe(topic, "s", durable=durable, owner=owner, **how)
+    subscription = api_fixture.broker.subscribe(topic, "s", durable=durable, owner=owner, **options)
     message = Message(topic.address, b"x", durability=Durability.NONE)
     api_fixture.broker.publish(topic, message)
     api_fixture.broker.flush()
@@ -57,24 +57,24 @@ def subscribe(
 
 @in_event_loop
 async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFixture) -> None:
-    root = await enter(api_fixture, "root")
+    root = await log_in(api_fixture, "root")
     for user, owner, allowed in (
         ("owner", "owner", True),
         ("other", "owner", False),
-        ("half", "owner", False),
-        ("claimant", "owner", False),
+        ("partial", "owner", False),
+        ("user", "owner", False),
         ("manager", "owner", True),
         ("root", "owner", True),
-        ("claimant", "", True),
+        ("user", "", True),
         ("other", "", False),
         ("manager", "", True),
         ("manager", "deleted", True),
-        ("claimant", "deleted", False),
+        ("user", "deleted", False),
     ):
         for prepared in (False, True):
             case = (user, owner, prepared)
-            http_client = await enter(api_fixture, user)
-            transaction = begin(api_fixture, owner, prepared=prepared)
+            http_client = await log_in(api_fixture, user)
+            transaction = begin_transaction(api_fixture, owner, prepared=prepared)
             items = await http_client.get_items("/transactions")
             assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
             path = f"/transactions/{id_of(transaction)}"
@@ -92,15 +92,15 @@ async def test_owners_and_managers_list_and_delete_a_durable_subscription(
 ) -> None:
     for user, owner, allowed in (
         ("owner", "owner", True),
-        ("claimant", "owner", False),
-        ("half", "owner", False),
+        ("user", "owner", False),
+        ("partial", "owner", False),
         ("manager", "owner", True),
         ("root", "owner", True),
-        ("claimant", "", True),
+        ("user", "", True),
         ("other", "", False),
     ):
         case = (user, owner)
-        http_client = await enter(api_fixture, user)
+        http_client = await log_in(api_fixture, user)
         subscription = subscribe(api_fixture, owner)
         items = await http_client.get_items("/subscriptions")
         assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
@@ -114,8 +114,8 @@ async def test_owners_and_managers_list_and_delete_a_durable_subscription(
 async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     api_fixture: ApiFixture,
 ) -> None:
-    RIGHTS["reader"] = ("news: consume browse",)
-    reader, manager = await enter(api_fixture, "reader"), await enter(api_fixture, "root")
+    PERMISSIONS["reader"] = ("news: consume browse",)
+    reader, manager = await log_in(api_fixture, "reader"), await log_in(api_fixture, "root")
     subscription = subscribe(api_fixture)
     path = "/destinations/topic/news/messages"
     assert (await reader.request("GET", f"{path}?subscription=s")).status == 404
@@ -130,11 +130,11 @@ async def test_actions_on_a_private_subscription_need_the_permission_to_manage(
     api_fixture: ApiFixture,
 ) -> None:
     """A private subscription is neither durable nor shared, and has no owner."""
-    RIGHTS["reader"] = ("news: consume browse",)
-    RIGHTS["administrator"] = ("news: consume manage",)
+    PERMISSIONS["reader"] = ("news: consume browse",)
+    PERMISSIONS["administrator"] = ("news: consume manage",)
     path = "/destinations/topic/news/messages/actions"
     for user, allowed in (("reader", False), ("administrator", True), ("root", True)):
-        http_client = await enter(api_fixture, user)
+        http_client = await log_in(api_fixture, user)
         for action in ("delete", "redeliver"):
             subscription = subscribe(api_fixture, "", durable=False)
             body = {"action": action, "selector": "TRUE", "subscription": "s"}
@@ -149,8 +149,8 @@ async def test_actions_on_a_private_subscription_need_the_permission_to_manage(
 async def test_only_the_owner_sees_a_shared_subscription_that_is_not_durable(
     api_fixture: ApiFixture,
 ) -> None:
-    RIGHTS["reader"] = ("news: consume browse",)
-    reader, owner = await enter(api_fixture, "reader"), await enter(api_fixture, "owner")
+    PERMISSIONS["reader"] = ("news: consume browse",)
+    reader, owner = await log_in(api_fixture, "reader"), await log_in(api_fixture, "owner")
     subscription = subscribe(api_fixture, durable=False, shared=True)
     path = "/destinations/topic/news/messages"
     assert await reader.get_items("/subscriptions") == []
@@ -164,8 +164,8 @@ async def test_only_the_owner_sees_a_shared_subscription_that_is_not_durable(
 
 @in_event_loop
 async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture) -> None:
-    RIGHTS["all"] = ("*: produce consume browse create delete manage",)
-    user, root = await enter(api_fixture, "all"), await enter(api_fixture, "root")
+    PERMISSIONS["all"] = ("*: produce consume browse create delete manage",)
+    user, root = await log_in(api_fixture, "all"), await log_in(api_fixture, "root")
     name = "temporary_destination://queue/x/1/1"
     queue = api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name), owner=object())
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
@@ -193,7 +193,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
 async def test_a_permanent_destination_cannot_have_a_temporary_name(
     api_fixture: ApiFixture,
 ) -> None:
-    root = await enter(api_fixture, "root")
+    root = await log_in(api_fixture, "root")
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     assert (await root.request("PUT", path, {})).status == 400
     assert (await root.request("POST", f"{path}/messages", {"body": "x"})).status == 404

@@ -14,17 +14,17 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.admin.destinations import queue, queued_bodies, read, send, topic, unacked_numbers
 from tests.support.api import ApiFixture, in_event_loop
 
-POST = "/destinations/queue/q/messages"
+PATH = "/destinations/queue/q/messages"
 
 
-def message(api_fixture: ApiFixture) -> Message:
+def ready_message(api_fixture: ApiFixture) -> Message:
     """Return the only ready message."""
     [delivery] = api_fixture.broker.destinations[Address(Kind.QUEUE, "q")].queue.browse()
     return api_fixture.broker.core.read(delivery)
 
 
 @in_event_loop
-async def test_every_field(api_fixture: ApiFixture) -> None:
+async def test_every_field_is_published(api_fixture: ApiFixture) -> None:
     body = {
         "body": "hello é",
         "priority": 7,
@@ -46,9 +46,9 @@ async def test_every_field(api_fixture: ApiFixture) -> None:
             "whole": {"type": "float", "value": 2},
         },
     }
-    response = await api_fixture.http_client(local=True).request("POST", POST, body)
+    response = await api_fixture.http_client(local=True).request("POST", PATH, body)
     assert response.status == 201
-    published_message = message(api_fixture)
+    published_message = ready_message(api_fixture)
     assert response.json() == {"id": str(published_message.sequence)}
     wall = api_fixture.clock.wall
     assert (published_message.body, published_message.kind) == ("hello é".encode(), BodyKind.TEXT)
@@ -92,9 +92,11 @@ async def test_every_field(api_fixture: ApiFixture) -> None:
     ],
 )
 @in_event_loop
-async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, content: bytes) -> None:
-    assert (await api_fixture.http_client(local=True).request("POST", POST, body)).status == 201
-    published_message = message(api_fixture)
+async def test_body_fields_determine_kind_and_content(
+    api_fixture: ApiFixture, body: Any, kind: BodyKind, content: bytes
+) -> None:
+    assert (await api_fixture.http_client(local=True).request("POST", PATH, body)).status == 201
+    published_message = ready_message(api_fixture)
     assert (published_message.kind, published_message.body) == (kind, content)
 
 
@@ -126,17 +128,17 @@ async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, conten
     ],
 )
 @in_event_loop
-async def test_invalid_messages(api_fixture: ApiFixture, body: Any) -> None:
-    response = await api_fixture.http_client(local=True).request("POST", POST, body)
+async def test_invalid_messages_are_rejected(api_fixture: ApiFixture, body: Any) -> None:
+    response = await api_fixture.http_client(local=True).request("POST", PATH, body)
     assert response.status == 400, response
     assert not api_fixture.broker.destinations
 
 
 @in_event_loop
-async def test_limits(api_fixture: ApiFixture) -> None:
+async def test_messages_beyond_a_limit_are_rejected(api_fixture: ApiFixture) -> None:
     object.__setattr__(api_fixture.context, "limits", ApiLimits(publish=10, name=5))
     http_client = api_fixture.http_client(local=True)
-    response = await http_client.request("POST", POST, {"body": "x" * 11})
+    response = await http_client.request("POST", PATH, {"body": "x" * 11})
     assert (response.status, response.code) == (413, "too-large")
     for name in ("sixsix", "~?name_base64=eHh4eHh4", "~?name_base64="):
         path, _, query = name.partition("?")
@@ -147,12 +149,12 @@ async def test_limits(api_fixture: ApiFixture) -> None:
         response = await http_client.request("PUT", f"/destinations/queue/{name}", {})
         assert (response.status, response.code) == (400, "bad-name")
     response = await http_client.request(
-        "POST", POST, {"reply_to": {"kind": "queue", "name": "sixsix"}}
+        "POST", PATH, {"reply_to": {"kind": "queue", "name": "sixsix"}}
     )
     assert (response.status, response.code) == (400, "bad-body")
     queue(api_fixture.broker, max_messages=1)
-    assert (await http_client.request("POST", POST, {})).status == 201
-    response = await http_client.request("POST", POST, {})
+    assert (await http_client.request("POST", PATH, {})).status == 201
+    response = await http_client.request("POST", PATH, {})
     assert (response.status, response.code) == (409, "limit-exceeded")
 
 
@@ -164,14 +166,14 @@ async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixtu
     )
     assert (response.status, response.code) == (404, "destination-not-found")
     api_fixture.broker.core.settings = EngineSettings(auto_create_queues=False)
-    response = await http_client.request("POST", POST, {})
+    response = await http_client.request("POST", PATH, {})
     assert (response.status, response.code) == (404, "destination-not-found")
 
 
 @in_event_loop
 async def test_a_message_without_durability_is_answered_at_once(api_fixture: ApiFixture) -> None:
     response = await api_fixture.http_client(local=True).request(
-        "POST", POST, {"durability": "none"}
+        "POST", PATH, {"durability": "none"}
     )
     assert response.json()["id"].startswith("m")
     assert api_fixture.broker.journal.stats().live == 0
@@ -185,8 +187,8 @@ async def test_publishing_requires_permission_to_produce(api_fixture: ApiFixture
     anna, bert = api_fixture.http_client(), api_fixture.http_client()
     await anna.login("anna")
     await bert.login("bert")
-    assert (await anna.request("POST", POST, {"body": "x"})).status == 403
-    assert (await bert.request("POST", POST, {"body": "x"})).status == 201
+    assert (await anna.request("POST", PATH, {"body": "x"})).status == 403
+    assert (await bert.request("POST", PATH, {"body": "x"})).status == 201
     assert queued_bodies(api_fixture.broker) == ["x"]
 
 
@@ -195,28 +197,28 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     broker = api_fixture.broker
     queue(broker, "quiet")
     for name, reasons in (("a", ["rejected", "expired", "rejected"]), ("b", ["rejected"])):
-        source = queue(broker, name, dead_letter=True, dead_letter_queue="graveyard")
+        source = queue(broker, name, dead_letter=True, dead_letter_queue="failed")
         send(source, *reasons, broker=broker)
         reader = read(broker, source)
         for number, reason in zip(unacked_numbers(reader.consumer), reasons, strict=True):
             broker.dead_letter(source.queue, number, reason)
     queue(broker, "empty.dlq")
-    send(broker.destinations.queue("graveyard"), "by hand", broker=broker)
+    send(broker.destinations.queue("failed"), "by hand", broker=broker)
     api_fixture.clock.advance(250)
     http_client = api_fixture.http_client(local=True)
     listing = (await http_client.request("GET", "/dead-letters")).json()
     assert [(item["name"], item["ready"]) for item in listing["items"]] == [
         ("empty.dlq", 0),
-        ("graveyard", 5),
+        ("failed", 5),
     ]
-    [_, graveyard] = listing["items"]
-    assert graveyard["reasons"] == {"rejected": 3, "expired": 1, "(none)": 1}
-    assert (graveyard["sources"], graveyard["scanned"]) == (["a", "b"], 5)
-    assert graveyard["oldest_ms"] == 250
-    read(broker, broker.destinations.queue("graveyard"), 2)
+    [_, failed_queue] = listing["items"]
+    assert failed_queue["reasons"] == {"rejected": 3, "expired": 1, "(none)": 1}
+    assert (failed_queue["sources"], failed_queue["scanned"]) == (["a", "b"], 5)
+    assert failed_queue["oldest_ms"] == 250
+    read(broker, broker.destinations.queue("failed"), 2)
     response = await http_client.request("GET", "/dead-letters?sort=ready&order=desc&limit=1")
-    [graveyard] = response.json()["items"]
-    assert (graveyard["ready"], sum(graveyard["reasons"].values())) == (3, 3)
+    [failed_queue] = response.json()["items"]
+    assert (failed_queue["ready"], sum(failed_queue["reasons"].values())) == (3, 3)
 
 
 @in_event_loop
@@ -225,11 +227,11 @@ async def test_destinations_without_dead_letters_are_no_sources(api_fixture: Api
     for name, dead_letter in (("jobs", True), ("orders", False)):
         queue(broker, name, dead_letter=dead_letter)
         queue(broker, f"{name}.dlq")
-    queue(broker, "off", dead_letter_queue="graveyard")
-    queue(broker, "graveyard")
+    queue(broker, "off", dead_letter_queue="failed")
+    queue(broker, "failed")
     listing = (await api_fixture.http_client(local=True).request("GET", "/dead-letters")).json()
     assert {item["name"]: item["sources"] for item in listing["items"]} == {
-        "graveyard": [],
+        "failed": [],
         "jobs.dlq": ["jobs"],
         "orders.dlq": [],
     }
@@ -257,12 +259,12 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
 async def test_a_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.LOW))
-    response = await http_client.request("POST", POST, {"body": "x"})
+    response = await http_client.request("POST", PATH, {"body": "x"})
     assert (response.status, response.code) == (507, "low-disk-space")
-    response = await http_client.request("POST", POST, {"body": "x", "durability": "none"})
+    response = await http_client.request("POST", PATH, {"body": "x", "durability": "none"})
     assert response.status == 201
     # consumers free space, and a load balancer must not keep them away
     assert (await http_client.request("GET", "/health/ready")).status == 200
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.ENOUGH))
-    response = await http_client.request("POST", POST, {"body": "x"})
+    response = await http_client.request("POST", PATH, {"body": "x"})
     assert response.status == 201

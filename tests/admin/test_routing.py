@@ -29,7 +29,7 @@ async def never(call: Call, parameters: Any) -> None:
     """Stand in for a handler, which is never called."""
 
 
-class Query(msgspec.Struct, frozen=True):
+class QueryParameters(msgspec.Struct, frozen=True):
     count: Annotated[int, Meta(ge=0, le=10, description="How many.")] = 1
     word: str = ""
     sure: bool = False
@@ -39,26 +39,26 @@ class Body(msgspec.Struct, frozen=True):
     word: str
 
 
-class Thing(msgspec.Struct, frozen=True):
+class NameParameters(msgspec.Struct, frozen=True):
     name: str
 
 
-class NewThing(msgspec.Struct, frozen=True):
+class BodyParameters(msgspec.Struct, frozen=True):
     body: Body
 
 
-class NamedThing(msgspec.Struct, frozen=True):
+class NamedBodyParameters(msgspec.Struct, frozen=True):
     name: str
     body: Body
     sure: bool = False
 
 
-class Part(msgspec.Struct, frozen=True):
+class PartParameters(msgspec.Struct, frozen=True):
     address: Address
     part: str
 
 
-class Rest(msgspec.Struct, frozen=True):
+class RestParameters(msgspec.Struct, frozen=True):
     rest: str
 
 
@@ -80,15 +80,19 @@ def endpoint(
 TABLE = RouteTable(
     [
         endpoint("GET", "/things"),
-        endpoint("POST", "/things", NewThing, response=Body, status=201),
-        endpoint("GET", "/things/all", Query),
-        endpoint("GET", "/things/{name}", Thing, needs=Need.NOTHING),
-        endpoint("DELETE", "/things/{name}", Thing, status=204),
+        endpoint("POST", "/things", BodyParameters, response=Body, status=201),
+        endpoint("GET", "/things/all", QueryParameters),
+        endpoint("GET", "/things/{name}", NameParameters, needs=Need.NOTHING),
+        endpoint("DELETE", "/things/{name}", NameParameters, status=204),
         endpoint(
-            "GET", "/{kind}/{name}/parts/{part}", Part, needs=Operation.BROWSE, response=list[Body]
+            "GET",
+            "/{kind}/{name}/parts/{part}",
+            PartParameters,
+            needs=Operation.BROWSE,
+            response=list[Body],
         ),
-        endpoint("PUT", "/things/{name}", Thing, response=Body, other_statuses=(201,)),
-        endpoint("GET", "/files/{*rest}", Rest, prefix=""),
+        endpoint("PUT", "/things/{name}", NameParameters, response=Body, other_statuses=(201,)),
+        endpoint("GET", "/files/{*rest}", RestParameters, prefix=""),
         endpoint("GET", "/", prefix=""),
     ]
 )
@@ -119,7 +123,7 @@ def find(method: str, path: str) -> tuple[str, dict[str, str]]:
         ("/", "/", {}),
     ],
 )
-def test_paths(path: str, found: str, names: dict[str, str]) -> None:
+def test_paths_lead_to_their_route(path: str, found: str, names: dict[str, str]) -> None:
     assert find("GET", path) == (found, names)
     assert find("HEAD", path) == (found, names)
 
@@ -128,13 +132,13 @@ def test_paths(path: str, found: str, names: dict[str, str]) -> None:
     "path",
     ["", "x", "/api/v1", "/api/v1/", "/api/v1/things/", "/api/v1//things", "/things", "/files"],
 )
-def test_unknown_paths(path: str) -> None:
+def test_unknown_paths_are_not_found(path: str) -> None:
     with pytest.raises(ApiError) as error:
         find("GET", path)
     assert (error.value.status, error.value.code) == (404, "not-found")
 
 
-def test_other_methods() -> None:
+def test_other_methods_are_not_allowed() -> None:
     with pytest.raises(ApiError) as error:
         find("POST", "/api/v1/things/x")
     assert error.value.status == 405
@@ -156,7 +160,7 @@ def test_any_name_finds_its_destination(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "given", "code"),
+    ("kind", "name", "encoded", "code"),
     [
         ("heap", "a", "", "not-found"),
         ("queue", "a", "YQ==", "bad-parameter"),
@@ -164,36 +168,36 @@ def test_any_name_finds_its_destination(raw: bytes) -> None:
         ("queue", "~", "Y", "bad-parameter"),
     ],
 )
-def test_invalid_destinations(kind: str, name: str, given: str, code: str) -> None:
-    query = {"name_base64": given} if given else {}
+def test_invalid_destinations_are_rejected(kind: str, name: str, encoded: str, code: str) -> None:
+    query = {"name_base64": encoded} if encoded else {}
     with pytest.raises(ApiError) as error:
         address_in({"kind": kind, "name": name}, query)
     assert error.value.code == code
 
 
-def test_parameters() -> None:
-    query_operation = operation("GET", "/x", Query)
+def test_query_parameters_are_decoded() -> None:
+    query_operation = operation("GET", "/x", QueryParameters)
     for text, expected in (
-        (b"", Query()),
-        (b"count=7&word=a%20b&sure=true", Query(7, "a b", True)),
-        (b"word=%ff", Query(word="\udcff")),
-        (b"sure=1", Query(sure=True)),
+        (b"", QueryParameters()),
+        (b"count=7&word=a%20b&sure=true", QueryParameters(7, "a b", True)),
+        (b"word=%ff", QueryParameters(word="\udcff")),
+        (b"sure=1", QueryParameters(sure=True)),
     ):
         assert parameters(query_operation, {}, read_query(text)) == expected
 
 
-def test_parameters_of_path_query_and_body() -> None:
-    thing_operation = operation("PUT", "/things/{name}", NamedThing)
+def test_parameters_combine_path_query_and_body() -> None:
+    thing_operation = operation("PUT", "/things/{name}", NamedBodyParameters)
     names, query = {"name": "\udcff"}, {"sure": "true"}
-    assert parameters(thing_operation, names, query, Body("a")) == NamedThing(
+    assert parameters(thing_operation, names, query, Body("a")) == NamedBodyParameters(
         "\udcff", Body("a"), True
     )
     with pytest.raises(ApiError, match="unknown; there are sure"):
         parameters(thing_operation, names, {"name": "other"}, Body("a"))
-    part = operation("GET", "/{kind}/{name}/parts/{part}", Part)
+    part = operation("GET", "/{kind}/{name}/parts/{part}", PartParameters)
     names = {"kind": "topic", "name": "~", "part": "7"}
     request = parameters(part, names, {"name_base64": "YQ=="})
-    assert request == Part(Address(Kind.TOPIC, "a"), "7")
+    assert request == PartParameters(Address(Kind.TOPIC, "a"), "7")
 
 
 @pytest.mark.parametrize(
@@ -206,13 +210,13 @@ def test_parameters_of_path_query_and_body() -> None:
         b"&".join([b"word=1"] * 101),
     ],
 )
-def test_wrong_parameters(text: bytes) -> None:
+def test_invalid_parameters_are_rejected(text: bytes) -> None:
     with pytest.raises(ApiError) as error:
-        parameters(operation("GET", "/x", Query), {}, read_query(text))
+        parameters(operation("GET", "/x", QueryParameters), {}, read_query(text))
     assert error.value.code == "bad-parameter"
 
 
-def test_the_document() -> None:
+def test_document_describes_the_routes() -> None:
     description = document(endpoint.operation for endpoint in TABLE.endpoints)
     assert sorted(description["paths"]) == [
         "/things",

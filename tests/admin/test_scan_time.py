@@ -1,4 +1,4 @@
-"""Every request that scans messages stops at the end of its scan time, and continues later."""
+"""Requests that scan messages stop at the end of their scan time and continue later."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ TARGET = {"kind": "queue", "name": "target"}
 
 
 class Scan(NamedTuple):
-    """A request that scans all messages, which are in that state; and its least number of
-    iterations if the deadline is not reached 10 times."""
+    """A request that scans all messages of `state`.
+
+    It checks its deadline at least `iterations` times if it is not reached before.
+    """
 
     method: str
     path: str

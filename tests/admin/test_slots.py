@@ -1,4 +1,4 @@
-"""Slots over HTTP: created, advanced and dropped by several clients, and retained segments."""
+"""Slots over HTTP: creation, advance and deletion by several clients, and retained segments."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from tests.support.http import HTTP, PHPMQ, Client
 from tests.support.polling import wait_until
 
 
-def put(client: Client, name: str, position: int, **more: int) -> tuple[int, dict[str, object]]:
+def put_slot(
+    client: Client, name: str, position: int, **more: int
+) -> tuple[int, dict[str, object]]:
     body = json.dumps({"position": position, **more}).encode()
     response = client.request("PUT", f"/journal/slots/{name}", body)
     return response.status, response.json()
 
 
-def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
+def test_clients_see_the_slots_of_others(start: Start) -> None:
     port = start(PHPMQ, HTTP).port("http")
     with Client(port) as first, Client(port) as second:
-        status, slot = put(first, "spark.1", 5, limit_bytes=1000)
+        status, slot = put_slot(first, "spark.1", 5, limit_bytes=1000)
         assert status == 200
         assert (slot["name"], slot["position"], slot["limit_bytes"]) == ("spark.1", 5, 1000)
         assert slot["lost"] is False
         assert second.get("/journal/slots").json()["items"] == [slot]
-        assert put(second, "spark.1", 7)[1]["position"] == 7
-        assert put(second, "spark.1", 7)[0] == 200
+        assert put_slot(second, "spark.1", 7)[1]["position"] == 7
+        assert put_slot(second, "spark.1", 7)[0] == 200
         assert first.get("/journal/slots/spark.1").json()["position"] == 7
-        status, problem = put(first, "spark.1", 6)
+        status, problem = put_slot(first, "spark.1", 6)
         assert (status, problem["code"]) == (409, "slot-ahead")  # type: ignore[index]
-        assert put(first, "b", 0)[0] == 200
+        assert put_slot(first, "b", 0)[0] == 200
         names = [slot["name"] for slot in second.get("/journal/slots").json()["items"]]
         assert names == ["b", "spark.1"]
         page = second.get("/journal/slots?limit=1&offset=1").json()
@@ -48,7 +50,7 @@ def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
             assert (response.status, response.code) == (404, "slot-not-found")
 
 
-def test_one_holder_at_a_time_has_a_slot(start: Start) -> None:
+def test_slot_has_one_holder_at_a_time(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
 
         def claim(holder: str, lease_ms: int) -> tuple[int, dict[str, object]]:
@@ -65,7 +67,7 @@ def test_one_holder_at_a_time_has_a_slot(start: Start) -> None:
         assert claim("second", 60_000)[1]["holder"] == "second"
 
 
-NO_SLOTS = (
+INVALID_SLOTS = (
     ("UPPER", b'{"position": 1}', "bad-name"),
     ("a%20b", b'{"position": 1}', "bad-name"),
     ("%2E%2E", b'{"position": 1}', "bad-name"),
@@ -83,9 +85,9 @@ NO_SLOTS = (
 )
 
 
-def test_invalid_slots(start: Start) -> None:
+def test_invalid_slots_are_rejected(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
-        for name, body, code in NO_SLOTS:
+        for name, body, code in INVALID_SLOTS:
             response = client.request("PUT", f"/journal/slots/{name}", body)
             assert (response.status, response.code) == (400, code), (name, body[:20])
         assert client.get("/journal/slots").json()["items"] == []
@@ -94,12 +96,12 @@ def test_invalid_slots(start: Start) -> None:
 def test_concurrent_advances_never_move_a_slot_back(start: Start) -> None:
     port = start(HTTP).port("http")
     with Client(port) as client:
-        put(client, "s", 0)
+        put_slot(client, "s", 0)
 
         def advance(step: int) -> None:
             with Client(port) as client:
                 for position in range(step, 60, 3):
-                    put(client, "s", position)
+                    put_slot(client, "s", position)
 
         threads = [threading.Thread(target=advance, args=(step,)) for step in range(3)]
         for thread in threads:
@@ -118,7 +120,7 @@ def test_a_slot_retains_segments_until_it_is_dropped_or_lost(start: Start) -> No
     with Client(broker.port("http")) as client:
         fill(broker, 200)
         oldest = client.journal()["earliest_sequence"]
-        put(client, "keeps", 0)
+        put_slot(client, "keeps", 0)
         with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as consumer:
             consumer.subscribe("q", 1000)
             for _ in range(200):
@@ -126,7 +128,7 @@ def test_a_slot_retains_segments_until_it_is_dropped_or_lost(start: Start) -> No
         fill(broker, 200, queue="more")
         assert client.journal()["earliest_sequence"] == oldest
         assert client.request("DELETE", "/journal/slots/keeps").status == 204
-        put(client, "small", 0, limit_bytes=1)
+        put_slot(client, "small", 0, limit_bytes=1)
         fill(broker, 200, queue="more")
         wait_until(
             lambda: client.journal()["earliest_sequence"] > oldest,

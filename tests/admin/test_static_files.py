@@ -1,4 +1,4 @@
-"""The console's files as served, and text that they must not contain."""
+"""The files of the console over HTTP, and code that they must not contain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.http import HTTP, Response
 
 
 @contextmanager
-def connected(port: int) -> Iterator[http.client.HTTPConnection]:
+def open_connection(port: int) -> Iterator[http.client.HTTPConnection]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         yield connection
@@ -34,7 +34,7 @@ def connected(port: int) -> Iterator[http.client.HTTPConnection]:
         connection.close()
 
 
-def get(
+def request(
     connection: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str
 ) -> Response:
     connection.putrequest(method, path, skip_accept_encoding=True)
@@ -51,7 +51,7 @@ def port(start: Start) -> int:
     return start(HTTP).port("http")
 
 
-def modules() -> dict[str, str]:
+def load_modules() -> dict[str, str]:
     files = load_static_files().files
     return {name: file.content.decode() for name, file in files.items() if name.endswith(".js")}
 
@@ -59,8 +59,8 @@ def modules() -> dict[str, str]:
 IMPORT = re.compile(r"""^(?:import|export)\b[^;"()]*?"(\.{1,2}/[^"]+)";""", re.MULTILINE)
 
 
-def imported(name: str, sources: Mapping[str, str]) -> list[str]:
-    """Return the modules that a module imports statically, directly or indirectly, each once."""
+def static_imports(name: str, sources: Mapping[str, str]) -> list[str]:
+    """Return the modules that a module imports statically, including indirect imports."""
     imports: list[str] = []
     pending = [name]
     while pending:
@@ -92,16 +92,16 @@ class Elements(HTMLParser):
 
 
 def test_the_root_redirects_to_the_console(port: int) -> None:
-    with connected(port) as connection:
+    with open_connection(port) as connection:
         for path in ("/", "/console"):
-            response = get(connection, path)
+            response = request(connection, path)
             assert (response.status, response.headers["location"]) == (307, "console/")
-        assert get(connection, "/console/").status == 200
+        assert request(connection, "/console/").status == 200
 
 
 def test_the_page_has_no_inline_scripts_or_styles(port: int) -> None:
-    with connected(port) as connection:
-        response = get(connection, "/console/")
+    with open_connection(port) as connection:
+        response = request(connection, "/console/")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-content-type-options"] == "nosniff"
@@ -121,9 +121,9 @@ def test_the_page_has_no_inline_scripts_or_styles(port: int) -> None:
 
 def test_versioned_files_are_immutable(port: int) -> None:
     static_files = load_static_files()
-    with connected(port) as connection:
+    with open_connection(port) as connection:
         for name in ("app.js", "pages/overview.js", "tokens.css", "icon.svg"):
-            response = get(connection, f"/console/{static_files.version}/{name}")
+            response = request(connection, f"/console/{static_files.version}/{name}")
             assert response.status == 200
             assert response.body == static_files.files[name].content
             assert "immutable" in response.headers["cache-control"]
@@ -136,28 +136,28 @@ def test_versioned_files_are_immutable(port: int) -> None:
 
 
 def test_a_cached_file_is_not_sent_again(port: int) -> None:
-    with connected(port) as connection:
-        first = get(connection, "/console/")
-        cached = get(connection, "/console/", If_None_Match=first.headers["etag"])
+    with open_connection(port) as connection:
+        first = request(connection, "/console/")
+        cached = request(connection, "/console/", If_None_Match=first.headers["etag"])
         assert (cached.status, cached.body) == (304, b"")
-        changed = get(connection, "/console/", If_None_Match='"other"')
+        changed = request(connection, "/console/", If_None_Match='"other"')
         assert changed.body == first.body
 
 
 def test_files_are_compressed_for_clients_with_gzip(port: int) -> None:
     static_files = load_static_files()
     path = f"/console/{static_files.version}/app.js"
-    with connected(port) as connection:
-        response = get(connection, path, Accept_Encoding="br, gzip")
+    with open_connection(port) as connection:
+        response = request(connection, path, Accept_Encoding="br, gzip")
         assert response.headers["content-encoding"] == "gzip"
         assert response.headers["vary"] == "Accept-Encoding"
         assert gzip.decompress(response.body) == static_files.files["app.js"].content
-        head = get(connection, path, "HEAD", Accept_Encoding="gzip")
+        head = request(connection, path, "HEAD", Accept_Encoding="gzip")
         assert (head.status, head.body) == (200, b"")
-        for refusal in ("gzip;q=0", "br, gzip; q=0.0", "GZIP;Q=0.000, br"):
-            response = get(connection, path, Accept_Encoding=refusal)
-            assert "content-encoding" not in response.headers, refusal
-        response = get(connection, path, Accept_Encoding="gzip;q=0.5, br")
+        for header in ("gzip;q=0", "br, gzip; q=0.0", "GZIP;Q=0.000, br"):
+            response = request(connection, path, Accept_Encoding=header)
+            assert "content-encoding" not in response.headers, header
+        response = request(connection, path, Accept_Encoding="gzip;q=0.5, br")
         assert response.headers["content-encoding"] == "gzip"
 
 
@@ -179,18 +179,18 @@ def test_unknown_paths_are_not_found(port: int) -> None:
         f"/console/{static_files.version}/app.js%FF",
         "/console/../api/v1/status",
     )
-    with connected(port) as connection:
+    with open_connection(port) as connection:
         for path in paths:
-            response = get(connection, path)
+            response = request(connection, path)
             assert (response.status, response.code) == (404, "not-found"), path
-        assert get(connection, "/console/", "POST").status == 405
+        assert request(connection, "/console/", "POST").status == 405
 
 
 def test_the_page_requires_no_login(start: Start) -> None:
     broker = start(HTTP, environment={"SLUICEMQ_AUTH__REQUIRED": "always"})
-    with connected(broker.port("http")) as connection:
-        assert get(connection, "/console/").status == 200
-        assert get(connection, "/api/v1/status").status == 401
+    with open_connection(broker.port("http")) as connection:
+        assert request(connection, "/console/").status == 200
+        assert request(connection, "/api/v1/status").status == 401
 
 
 def test_every_file_has_a_media_type_and_is_used() -> None:
@@ -203,24 +203,24 @@ def test_every_file_has_a_media_type_and_is_used() -> None:
     }
     assert len(entries) == len([name for name in files if "/" not in name])
     index = files[INDEX].content.decode()
-    sources = modules()
-    loaded_files = set(imported("app.js", sources)) | {"theme.js"}
+    sources = load_modules()
+    loaded = set(static_imports("app.js", sources)) | {"theme.js"}
     while (
         imports := {
             module
-            for name in loaded_files
-            for first in lazily(name, sources[name])
-            for module in imported(first, sources)
+            for name in loaded
+            for first in dynamic_imports(name, sources[name])
+            for module in static_imports(first, sources)
         }
-        - loaded_files
+        - loaded
     ):
-        loaded_files |= imports
-    assert loaded_files == set(sources), "modules that are not imported, or that do not exist"
+        loaded |= imports
+    assert loaded == set(sources), "modules that are not imported, or that do not exist"
     for name in set(files) - set(sources) - {INDEX}:
         assert f"/{name}" in index, name
 
 
-def lazily(name: str, source: str) -> list[str]:
+def dynamic_imports(name: str, source: str) -> list[str]:
     """Return the modules that a module imports on demand."""
     folder = name.rpartition("/")[0]
     paths = re.findall(r'import\("\./([^"]+)"\)', source)
@@ -228,13 +228,16 @@ def lazily(name: str, source: str) -> list[str]:
 
 
 def test_the_page_preloads_the_modules_of_the_overview() -> None:
-    static_files, sources = load_static_files(), modules()
+    static_files, sources = load_static_files(), load_modules()
     elements = Elements(static_files.files[INDEX].content.decode())
     links = [
         attributes for tag, attributes in elements.tags if attributes.get("rel") == "modulepreload"
     ]
     preloaded = [link["href"].removeprefix(f"{static_files.version}/") for link in links]
-    modules_needed = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
+    modules_needed = {
+        *static_imports("app.js", sources),
+        *static_imports("pages/overview.js", sources),
+    }
     assert preloaded == sorted(modules_needed)
 
 
@@ -246,7 +249,7 @@ FORBIDDEN = re.compile(
 
 def test_scripts_insert_no_markup_and_load_nothing_from_other_hosts() -> None:
     """The content security policy forbids both; this test fails before a browser does."""
-    for name, source in modules().items():
+    for name, source in load_modules().items():
         assert not FORBIDDEN.search(source), name
         assert set(re.findall(r"https?://[^\"'` )]+", source)) <= {"http://www.w3.org/2000/svg"}, (
             name
@@ -271,10 +274,10 @@ def test_changed_content_changes_the_version(monkeypatch: pytest.MonkeyPatch) ->
     assert after.files["dom.js"].tag == before.files["dom.js"].tag
 
 
-def test_small_enough_for_a_first_paint_within_a_second() -> None:
+def test_first_page_loads_few_small_files() -> None:
     files = load_static_files().files
-    sources = modules()
-    first = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
+    sources = load_modules()
+    first = {*static_imports("app.js", sources), *static_imports("pages/overview.js", sources)}
     first |= {name for name in files if name.endswith((".css", ".svg"))} | {"theme.js", INDEX}
     assert sum(len(files[name].packed) for name in first) < 60_000
     assert len(first) < 40

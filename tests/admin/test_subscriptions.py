@@ -18,8 +18,10 @@ from tests.support.api import ApiFixture, in_event_loop
 from tests.support.http import HTTP, TIMEOUT, Client
 
 
-def subscribe(api_fixture: ApiFixture, topic: str, name: str, **how: Any) -> Subscription:
-    return api_fixture.broker.subscribe(api_fixture.broker.destinations.topic(topic), name, **how)
+def subscribe(api_fixture: ApiFixture, topic: str, name: str, **options: Any) -> Subscription:
+    return api_fixture.broker.subscribe(
+        api_fixture.broker.destinations.topic(topic), name, **options
+    )
 
 
 @in_event_loop
@@ -56,7 +58,7 @@ async def test_a_list_has_every_field_of_a_subscription(api_fixture: ApiFixture)
 
 
 @in_event_loop
-async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
+async def test_list_is_filtered_and_sorted(api_fixture: ApiFixture) -> None:
     subscribe(api_fixture, "b", "x", durable=True)
     subscribe(api_fixture, "a", "y")
     subscribe(api_fixture, "a", "durable:anna/jobs", durable=True)
@@ -122,11 +124,11 @@ def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: St
     broker = start(HTTP, "jmq://127.0.0.1:0")
     url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
 
-    def reader(client: BlockingClient) -> Any:
+    def subscribe_durably(client: BlockingClient) -> Any:
         return client.session().consumer(Topic("news"), name="daily", durable=True)
 
-    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
-        reader(java)
+    with BlockingClient(JmqClient.open, url, reconnect=None) as jms_client:
+        subscribe_durably(jms_client)
     with (
         Client(broker.port("http")) as client,
         BlockingClient(JmqClient.open, url.partition("?")[0], reconnect=None) as other_client,
@@ -136,17 +138,17 @@ def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: St
         assert (item["client_id"], item["display_name"], item["ready"]) == ("reporter", "daily", 1)
         path = f"/subscriptions?destination=news&name={item['name'].replace('%', '%25')}"
         assert client.request("DELETE", path).status == 204
-    restarted(broker)
+    kill_and_restart(broker)
     with Client(broker.port("http")) as client:
         assert client.get("/subscriptions").json()["items"] == []
     url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
-    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
-        consumer = reader(java)
-        java.session().producer(Topic("news")).send("new")
+    with BlockingClient(JmqClient.open, url, reconnect=None) as jms_client:
+        consumer = subscribe_durably(jms_client)
+        jms_client.session().producer(Topic("news")).send("new")
         assert consumer.receive(TIMEOUT).body == "new"
 
 
-def restarted(broker: LocalBroker) -> None:
+def kill_and_restart(broker: LocalBroker) -> None:
     """Restart the broker after kill -9; answered requests have taken effect."""
     broker.kill()
     broker.start()
@@ -156,16 +158,16 @@ def test_a_forced_deletion_closes_the_consumer(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
     url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
     with (
-        BlockingClient(JmqClient.open, url, reconnect=None) as java,
+        BlockingClient(JmqClient.open, url, reconnect=None) as jms_client,
         Client(broker.port("http")) as client,
     ):
-        java.session().consumer(Topic("news"), name="daily", durable=True)
+        jms_client.session().consumer(Topic("news"), name="daily", durable=True)
         [item] = client.get("/subscriptions").json()["items"]
         path = f"/subscriptions?destination=news&name={item['name']}"
         assert client.request("DELETE", path).status == 409
         assert client.request("DELETE", f"{path}&force=true").status == 204
         assert client.get("/consumers").json()["items"] == []
         # the connection stays open and can be used
-        java.session().producer("q").send("still here")
+        jms_client.session().producer("q").send("still here")
     with pytest.raises(ConnectionLost):
-        java.session()
+        jms_client.session()

@@ -22,8 +22,8 @@ JMQ = "jmq://127.0.0.1:0"
 XID = Xid(7, b"global", b"branch")
 
 
-def begin(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
-    """Begin a transaction that sends those bodies to `q`."""
+def begin_transaction(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
+    """Begin a transaction that publishes the bodies to `q`."""
     transactions = api_fixture.broker.transactions
     transaction = transactions.begin()
     queue = api_fixture.broker.destinations.queue("q")
@@ -35,10 +35,10 @@ def begin(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
 
 @in_event_loop
 async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
-    begin(api_fixture, b"a")
+    begin_transaction(api_fixture, b"a")
     start_time = api_fixture.clock.wall
     api_fixture.clock.advance(10)
-    prepared = begin(api_fixture, b"b", b"c")
+    prepared = begin_transaction(api_fixture, b"b", b"c")
     api_fixture.broker.transactions.prepare(prepared, encode_xid(XID))
     http_client = api_fixture.http_client()
     first, second = await http_client.get_items("/transactions")
@@ -64,7 +64,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
 
 @in_event_loop
 async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
-    transaction = begin(api_fixture, b"a")
+    transaction = begin_transaction(api_fixture, b"a")
     outcomes: list[bool] = []
     transaction.on_end = outcomes.append
     http_client = api_fixture.http_client()
@@ -85,7 +85,7 @@ async def test_the_id_of_a_prepared_transaction_stays_during_its_commit(
 ) -> None:
     transactions = api_fixture.broker.transactions
     transactions.slice_deliveries = transactions.part_deliveries = 1
-    prepared = begin(api_fixture, b"a", b"b", b"c")
+    prepared = begin_transaction(api_fixture, b"a", b"b", b"c")
     is_prepared = asyncio.Event()
     transactions.prepare(prepared, encode_xid(XID), is_prepared.set)
     api_fixture.broker.schedule_flush()
@@ -99,8 +99,8 @@ async def test_the_id_of_a_prepared_transaction_stays_during_its_commit(
 
 
 @in_event_loop
-async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
-    prepared = begin(api_fixture)
+async def test_transactions_of_other_formats_and_unknown_ids(api_fixture: ApiFixture) -> None:
+    prepared = begin_transaction(api_fixture)
     api_fixture.broker.transactions.prepare(prepared, b"not of java")
     http_client = api_fixture.http_client()
     [item] = await http_client.get_items("/transactions")
@@ -119,16 +119,16 @@ async def test_foreign_and_invalid_names(api_fixture: ApiFixture) -> None:
 async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*: browse consume create delete")
-    transaction = begin(api_fixture, b"a")
+    transaction = begin_transaction(api_fixture, b"a")
     api_fixture.broker.transactions.prepare(transaction, encode_xid(XID))
     anna, root = api_fixture.http_client(), api_fixture.http_client()
     await anna.login("anna")
     await root.login("root")
     name = id_of(transaction)
     assert await anna.get_items("/transactions") == []
-    for verdict in ("commit", "rollback"):
-        response = await anna.request("POST", f"/transactions/{name}/{verdict}")
-        assert (response.status, response.code) == (404, "transaction-not-found"), verdict
+    for action in ("commit", "rollback"):
+        response = await anna.request("POST", f"/transactions/{name}/{action}")
+        assert (response.status, response.code) == (404, "transaction-not-found"), action
     assert api_fixture.broker.transactions.prepared
     assert (await root.request("POST", f"/transactions/{name}/commit")).status == 204
     done = api_fixture.audit_lines()[-1]
@@ -141,11 +141,11 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
 
 
 def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:
-    """Prepare as a Java client that consumes one message, sends another, and disconnects."""
+    """Consume one message, send another and prepare in a JMS session, then disconnect."""
     url = f"jmq://127.0.0.1:{broker.port('jmq')}"
-    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
-        java.session().producer("in").send(body)
-        session = java.session()
+    with BlockingClient(JmqClient.open, url, reconnect=None) as jms_client:
+        jms_client.session().producer("in").send(body)
+        session = jms_client.session()
         session.xa.start(xid)
         assert session.consumer("in").receive(TIMEOUT).body == body
         session.producer("out").send(body.upper())
@@ -178,8 +178,8 @@ def test_an_administrator_ends_prepared_transactions(start: Start, restart: bool
     with Client(broker.port("http")) as client:
         assert client.get("/transactions").json()["items"] == []
     url = f"jmq://127.0.0.1:{broker.port('jmq')}"
-    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
-        session = java.session()
+    with BlockingClient(JmqClient.open, url, reconnect=None) as jms_client:
+        session = jms_client.session()
         assert session.consumer("out").receive(TIMEOUT).body == "TEXT 0"
         assert session.consumer("in").receive(TIMEOUT).body == "text 1"
         with pytest.raises(ClientError):

@@ -14,7 +14,7 @@ from sluicemq.server.listener_settings import Listener
 from tests.support.api import PASSWORD, ApiFixture, HttpClient, in_event_loop
 
 
-async def root(api_fixture: ApiFixture) -> HttpClient:
+async def log_in_as_root(api_fixture: ApiFixture) -> HttpClient:
     api_fixture.add("root", superuser=True)
     http_client = api_fixture.http_client()
     assert (await http_client.login("root")).status == 200
@@ -22,8 +22,8 @@ async def root(api_fixture: ApiFixture) -> HttpClient:
 
 
 @in_event_loop
-async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+async def test_user_is_created_changed_and_deleted(api_fixture: ApiFixture) -> None:
+    admin = await log_in_as_root(api_fixture)
     fields = {"password": "some password", "roles": []}
     assert (
         await admin.request("PUT", "/users/anna?expect=existing", fields)
@@ -41,8 +41,8 @@ async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
     anna = api_fixture.http_client()
     assert (await anna.login("anna", "some password")).json()["permissions"]
     # omitted fields are unchanged
-    altered = await admin.request("PUT", "/users/anna", {"superuser": True})
-    assert (altered.status, altered.json()["superuser"]) == (200, True)
+    changed = await admin.request("PUT", "/users/anna", {"superuser": True})
+    assert (changed.status, changed.json()["superuser"]) == (200, True)
     assert (await anna.request("GET", "/audit")).status == 200
     await admin.request("PUT", "/users/anna", {"superuser": False, "allow_digest": False})
     rejection = await admin.request("PUT", "/users/anna", {"allow_digest": True})
@@ -69,8 +69,8 @@ async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+async def test_last_superuser_is_deleted_only_if_forced(api_fixture: ApiFixture) -> None:
+    admin = await log_in_as_root(api_fixture)
     for method, body in (("DELETE", None), ("PUT", {"superuser": False})):
         response = await admin.request(method, "/users/root", body)
         assert (response.status, response.code) == (403, "forbidden")
@@ -82,7 +82,7 @@ async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
 
 @in_event_loop
 async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+    admin = await log_in_as_root(api_fixture)
     response = await admin.request("POST", "/users/root/tokens", {"label": "for a script"})
     assert response.status == 201
     token = response.json()
@@ -105,8 +105,8 @@ async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_roles(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+async def test_role_is_created_assigned_and_deleted(api_fixture: ApiFixture) -> None:
+    admin = await log_in_as_root(api_fixture)
     api_fixture.add("anna")
     assert (await admin.request("PUT", "/roles/readers?expect=existing")).code == "role-not-found"
     assert (await admin.request("PUT", "/roles/readers?expect=new")).status == 201
@@ -131,7 +131,7 @@ async def test_roles(api_fixture: ApiFixture) -> None:
 
 @in_event_loop
 async def test_long_lists_have_pages(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+    admin = await log_in_as_root(api_fixture)
     for number in range(5):
         api_fixture.add(f"user{number}")
         assert (await admin.request("PUT", f"/roles/role{number}")).status == 201
@@ -152,20 +152,20 @@ async def test_long_lists_have_pages(api_fixture: ApiFixture) -> None:
 async def test_only_the_owner_adds_the_first_user(api_fixture: ApiFixture) -> None:
     """Otherwise any client that reaches the port of a broker without users could add
     the first user."""
-    guest = api_fixture.http_client()
+    anonymous = api_fixture.http_client()
     settings = {"password": PASSWORD, "superuser": True}
-    response = await guest.request("PUT", "/users/root", settings)
+    response = await anonymous.request("PUT", "/users/root", settings)
     assert (response.status, response.code) == (409, "authentication-disabled")
-    assert (await guest.request("PUT", "/roles/r")).code == "authentication-disabled"
+    assert (await anonymous.request("PUT", "/roles/r")).code == "authentication-disabled"
     assert api_fixture.store.read().users == {}
     owner = api_fixture.http_client("unix", local=True)
     assert (await owner.request("PUT", "/users/root", settings)).status == 201
     assert api_fixture.store.read().changed_by == "(local) at unix"
-    assert (await guest.request("PUT", "/users/root", settings)).status == 401
+    assert (await anonymous.request("PUT", "/users/root", settings)).status == 401
 
 
 def test_users_are_not_denied_where_no_login_is_required(tmp_path: Path) -> None:
-    async def change() -> None:
+    async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path, required="never")
         api_fixture.add("root", superuser=True)
         response = await api_fixture.http_client().request("PUT", "/users/anna", {})
@@ -173,12 +173,12 @@ def test_users_are_not_denied_where_no_login_is_required(tmp_path: Path) -> None
         assert "has no users" not in response.json()["detail"]
         api_fixture.authenticator.close()
 
-    asyncio.run(change())
+    asyncio.run(scenario())
 
 
 @in_event_loop
-async def test_invalid_users(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+async def test_invalid_users_are_rejected(api_fixture: ApiFixture) -> None:
+    admin = await log_in_as_root(api_fixture)
     for path, body in (
         ("/users/a%20b", {"password": "x"}),
         ("/users/%ff", {"password": "x"}),
@@ -199,8 +199,8 @@ async def test_invalid_users(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_the_audit_log(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+async def test_audit_log_lists_the_latest_events_first(api_fixture: ApiFixture) -> None:
+    admin = await log_in_as_root(api_fixture)
     api_fixture.add("anna")
     anna = api_fixture.http_client("10.0.0.7:1234")
     await anna.login("anna", "wrong")
@@ -286,7 +286,7 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
 
 @in_event_loop
 async def test_short_passwords_are_accepted_with_a_warning(api_fixture: ApiFixture) -> None:
-    admin = await root(api_fixture)
+    admin = await log_in_as_root(api_fixture)
     view = (await admin.request("PUT", "/users/anna", {"password": "12345678901"})).json()
     assert "fewer than 12 characters" in view["warnings"][0]
     for body in ({"password": "123456789012"}, {"superuser": True}, {"password": None}):
@@ -294,21 +294,21 @@ async def test_short_passwords_are_accepted_with_a_warning(api_fixture: ApiFixtu
 
 
 def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
-    async def within() -> None:
+    async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path, min_password_length=12)
         try:
-            admin = await root(api_fixture)
+            admin = await log_in_as_root(api_fixture)
             for name in ("anna", "root"):
                 response = await admin.request("PUT", f"/users/{name}", {"password": "12345678901"})
                 assert (response.status, response.code) == (409, "rejected")
                 message = response.json()["detail"]
                 assert "has 11 characters, and this broker requires 12" in message
-            change = {"current_password": PASSWORD, "new_password": "12345678901"}
-            assert (await admin.request("POST", "/session/password", change)).status == 409
+            scenario = {"current_password": PASSWORD, "new_password": "12345678901"}
+            assert (await admin.request("POST", "/session/password", scenario)).status == 409
             assert [*api_fixture.store.read().users] == ["root"]
             body = {"password": "123456789012"}
             assert (await admin.request("PUT", "/users/anna", body)).status == 201
         finally:
             api_fixture.authenticator.close()
 
-    asyncio.run(within())
+    asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""A scrape, parsed with the library that Prometheus' own clients use."""
+"""Parse scrapes with the client library of Prometheus."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Scrape(NamedTuple):
     samples: dict[tuple[str, Labels], float]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the value of that sample; None if it does not exist."""
+        """Return the value of a sample, or None."""
         return self.samples.get((name, frozenset(labels.items())))
 
     def names(self, name: str, label: str = "destination") -> set[str]:
-        """Return the values of a label in all samples of that name."""
+        """Return the values of a label in the samples of a metric."""
         return {
             value
             for sample, labels in self.samples
@@ -53,8 +53,8 @@ def scrape_of(families: Iterable[Metric]) -> Scrape:
     return scrape
 
 
-class Figures:
-    """The metrics of a broker's destinations, which can be scraped repeatedly."""
+class DestinationMetricsFixture:
+    """Scrapes the metrics of the destinations of a broker."""
 
     def __init__(self, fixture: BrokerFixture, limit: int = 1000) -> None:
         self.fixture = fixture

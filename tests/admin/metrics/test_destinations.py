@@ -11,45 +11,45 @@ from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
-from tests.admin.metrics.reading import Figures, Scrape
+from tests.admin.metrics.reading import DestinationMetricsFixture, Scrape
 from tests.support.broker import BrokerFixture, purge
 
 PUBLISHED = "sluicemq_destination_messages_published_total"
 READY = "sluicemq_destination_messages_ready"
 
 
-def of(scrape: Scrape, name: str, destination: str, kind: str = "queue") -> float | None:
+def metric_of(scrape: Scrape, name: str, destination: str, kind: str = "queue") -> float | None:
     return scrape.value(f"sluicemq_destination_{name}", destination=destination, kind=kind)
 
 
 def test_message_events_are_counted() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue("q", max_messages=3, dead_letter=True, max_attempts=1)
-    figures = Figures(fixture)
+    metrics = DestinationMetricsFixture(fixture)
     reader = fixture.read(queue, credit=3)
     fixture.send(queue, "one", "two", "three")
     reader.acknowledge("one")
     reader.release("two")
     fixture.send(queue, "four", deliver_at=fixture.clock.wall + 1000)
     fixture.clock.advance(500)
-    scrape = figures.scrape()
-    assert of(scrape, "messages_published_total", "q") == 4
-    assert of(scrape, "messages_delivered_total", "q") == 3
-    assert of(scrape, "messages_acknowledged_total", "q") == 1
-    assert of(scrape, "messages_dead_lettered_total", "q") == 1
-    assert of(scrape, "published_bytes_total", "q") == len("onetwothreefour")
-    assert of(scrape, "delivered_bytes_total", "q") == len("onetwothree")
-    assert of(scrape, "messages_unacked", "q") == 1
-    assert of(scrape, "messages_ready", "q") == 1
-    assert of(scrape, "messages_scheduled", "q") == 1
-    assert of(scrape, "messages_bytes", "q") == len("threefour")
-    assert of(scrape, "consumers", "q") == 1
-    assert of(scrape, "messages_limit", "q") == 3
-    assert of(scrape, "messages_ready", "q.dlq") == 1
-    assert of(scrape, "oldest_message_age_seconds", "q.dlq") == 0.5
-    assert of(scrape, "paused", "q") == 0
+    scrape = metrics.scrape()
+    assert metric_of(scrape, "messages_published_total", "q") == 4
+    assert metric_of(scrape, "messages_delivered_total", "q") == 3
+    assert metric_of(scrape, "messages_acknowledged_total", "q") == 1
+    assert metric_of(scrape, "messages_dead_lettered_total", "q") == 1
+    assert metric_of(scrape, "published_bytes_total", "q") == len("onetwothreefour")
+    assert metric_of(scrape, "delivered_bytes_total", "q") == len("onetwothree")
+    assert metric_of(scrape, "messages_unacked", "q") == 1
+    assert metric_of(scrape, "messages_ready", "q") == 1
+    assert metric_of(scrape, "messages_scheduled", "q") == 1
+    assert metric_of(scrape, "messages_bytes", "q") == len("threefour")
+    assert metric_of(scrape, "consumers", "q") == 1
+    assert metric_of(scrape, "messages_limit", "q") == 3
+    assert metric_of(scrape, "messages_ready", "q.dlq") == 1
+    assert metric_of(scrape, "oldest_message_age_seconds", "q.dlq") == 0.5
+    assert metric_of(scrape, "paused", "q") == 0
     fixture.broker.destinations.set_paused(queue, True)
-    assert of(figures.scrape(), "paused", "q") == 1
+    assert metric_of(metrics.scrape(), "paused", "q") == 1
 
 
 def test_messages_not_yet_on_disk_are_ready() -> None:
@@ -57,9 +57,9 @@ def test_messages_not_yet_on_disk_are_ready() -> None:
     queue = fixture.queue("q")
     fixture.broker.publish(queue, fixture.message(queue, "four"))
     assert queue.staged == 1
-    scrape = Figures(fixture).scrape()
-    assert of(scrape, "messages_ready", "q") == 1
-    assert of(scrape, "messages_bytes", "q") == 4
+    scrape = DestinationMetricsFixture(fixture).scrape()
+    assert metric_of(scrape, "messages_ready", "q") == 1
+    assert metric_of(scrape, "messages_bytes", "q") == 4
 
 
 def test_topic_exports_its_largest_backlog_and_durable_subscriptions() -> None:
@@ -71,13 +71,13 @@ def test_topic_exports_its_largest_backlog_and_durable_subscriptions() -> None:
     reader = fixture.read(subscription, credit=1)
     fixture.send(topic, "a", "b")
     fixture.clock.advance(2000)
-    figures = Figures(fixture)
-    scrape = figures.scrape()
-    assert of(scrape, "messages_ready", "t", "topic") == 2
-    assert of(scrape, "messages_unacked", "t", "topic") == 1
-    assert of(scrape, "subscriptions", "t", "topic") == 3
-    assert of(scrape, "consumers", "t", "topic") == 1
-    assert of(scrape, "oldest_message_age_seconds", "t", "topic") == 2
+    metrics = DestinationMetricsFixture(fixture)
+    scrape = metrics.scrape()
+    assert metric_of(scrape, "messages_ready", "t", "topic") == 2
+    assert metric_of(scrape, "messages_unacked", "t", "topic") == 1
+    assert metric_of(scrape, "subscriptions", "t", "topic") == 3
+    assert metric_of(scrape, "consumers", "t", "topic") == 1
+    assert metric_of(scrape, "oldest_message_age_seconds", "t", "topic") == 2
     name = "sluicemq_subscription_messages_ready"
     assert scrape.names(name, "subscription") == {"archive", "workers"}
     assert scrape.value(name, destination="t", subscription="archive") == 2
@@ -90,7 +90,7 @@ def test_number_of_subscriptions_is_bounded() -> None:
     topic = fixture.topic("t")
     for number in range(5):
         fixture.broker.subscribe(topic, f"s{number}", durable=True)
-    scrape = Figures(fixture, limit=3).scrape()
+    scrape = DestinationMetricsFixture(fixture, limit=3).scrape()
     assert len(scrape.names("sluicemq_subscription_messages_ready", "subscription")) == 3
 
 
@@ -98,81 +98,81 @@ def test_beyond_the_limit_destinations_are_summed() -> None:
     fixture = BrokerFixture()
     for number in range(5):
         fixture.send(fixture.broker.destinations.queue(f"q{number}"), "a", "bb")
-    figures = Figures(fixture, limit=2)
-    scrape = figures.scrape()
+    metrics = DestinationMetricsFixture(fixture, limit=2)
+    scrape = metrics.scrape()
     assert scrape.names(PUBLISHED) == {"q0", "q1", "~others"}
-    assert of(scrape, "messages_published_total", "~others") == 6
-    assert of(scrape, "messages_ready", "~others") == 6
-    assert of(scrape, "messages_bytes", "~others") == 9
-    assert of(scrape, "messages_limit", "~others") is None
+    assert metric_of(scrape, "messages_published_total", "~others") == 6
+    assert metric_of(scrape, "messages_ready", "~others") == 6
+    assert metric_of(scrape, "messages_bytes", "~others") == 9
+    assert metric_of(scrape, "messages_limit", "~others") is None
     fixture.clock.advance(3000)
     fixture.send(fixture.broker.destinations.queue("q4"), "c")
-    assert of(figures.scrape(), "oldest_message_age_seconds", "~others") == 3
+    assert metric_of(metrics.scrape(), "oldest_message_age_seconds", "~others") == 3
 
 
 def test_with_a_limit_of_zero_all_destinations_are_summed() -> None:
     fixture = BrokerFixture()
     fixture.send(fixture.queue("q"), "a")
-    assert Figures(fixture, limit=0).scrape().names(PUBLISHED) == {"~others"}
+    assert DestinationMetricsFixture(fixture, limit=0).scrape().names(PUBLISHED) == {"~others"}
 
 
 def test_declared_destinations_precede_automatic_ones() -> None:
     fixture = BrokerFixture()
     fixture.broker.destinations.queue("automatic")
     fixture.queue("declared")
-    assert Figures(fixture, limit=1).scrape().names(READY) == {"declared"}
+    assert DestinationMetricsFixture(fixture, limit=1).scrape().names(READY) == {"declared"}
 
 
 def test_temporary_destinations_are_always_summed() -> None:
     fixture = BrokerFixture()
-    figures = Figures(fixture)
+    metrics = DestinationMetricsFixture(fixture)
     owner = object()
     for number in range(3):
         reply = fixture.broker.destinations.declare(
             Address(Kind.QUEUE, f"reply-{number}"), owner=owner
         )
         fixture.send(reply, "a")
-    scrape = figures.scrape()
+    scrape = metrics.scrape()
     assert scrape.names(PUBLISHED) == {"~temporary"}
-    assert of(scrape, "messages_published_total", "~temporary") == 3
+    assert metric_of(scrape, "messages_published_total", "~temporary") == 3
     assert scrape.value("sluicemq_destinations", kind="queue", temporary="true") == 3
     fixture.broker.delete_temporary(owner)
     fixture.broker.flush()
-    scrape = figures.scrape()
-    assert of(scrape, "messages_published_total", "~temporary") == 3
-    assert of(scrape, "messages_ready", "~temporary") == 0
+    scrape = metrics.scrape()
+    assert metric_of(scrape, "messages_published_total", "~temporary") == 3
+    assert metric_of(scrape, "messages_ready", "~temporary") == 0
 
 
 def test_sums_never_decrease() -> None:
     fixture = BrokerFixture()
     for number in range(4):
         fixture.send(fixture.broker.destinations.queue(f"q{number}"), *["a"] * (number + 1))
-    figures = Figures(fixture, limit=1)
-    assert of(figures.scrape(), "messages_published_total", "~others") == 9
+    metrics = DestinationMetricsFixture(fixture, limit=1)
+    assert metric_of(metrics.scrape(), "messages_published_total", "~others") == 9
     # one of the summed destinations is deleted
     fixture.broker.remove(fixture.broker.destinations.queue("q3"))
-    scrape = figures.scrape()
-    assert of(scrape, "messages_published_total", "~others") == 9
-    assert of(scrape, "messages_ready", "~others") == 5
+    scrape = metrics.scrape()
+    assert metric_of(scrape, "messages_published_total", "~others") == 9
+    assert metric_of(scrape, "messages_ready", "~others") == 5
     # another one takes the place of the first
     fixture.broker.remove(fixture.broker.destinations.queue("q0"))
-    scrape = figures.scrape()
+    scrape = metrics.scrape()
     assert scrape.names(PUBLISHED) == {"q1", "~others"}
-    assert of(scrape, "messages_published_total", "q1") == 2
-    assert of(scrape, "messages_published_total", "~others") == 9
-    assert of(scrape, "messages_ready", "~others") == 3
+    assert metric_of(scrape, "messages_published_total", "q1") == 2
+    assert metric_of(scrape, "messages_published_total", "~others") == 9
+    assert metric_of(scrape, "messages_ready", "~others") == 3
     fixture.send(fixture.broker.destinations.queue("q2"), "more")
-    assert of(figures.scrape(), "messages_published_total", "~others") == 10
+    assert metric_of(metrics.scrape(), "messages_published_total", "~others") == 10
 
 
 def test_a_recreated_destination_starts_at_zero() -> None:
     fixture = BrokerFixture()
-    figures = Figures(fixture)
+    metrics = DestinationMetricsFixture(fixture)
     fixture.send(fixture.broker.destinations.queue("q"), "a", "b")
     fixture.broker.remove(fixture.broker.destinations.queue("q"))
-    assert PUBLISHED not in figures.scrape().families
+    assert PUBLISHED not in metrics.scrape().families
     fixture.send(fixture.broker.destinations.queue("q"), "c")
-    assert of(figures.scrape(), "messages_published_total", "q") == 1
+    assert metric_of(metrics.scrape(), "messages_published_total", "q") == 1
 
 
 @pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (MAX_NAME_BYTES + 1)])
@@ -180,9 +180,9 @@ def test_names_that_resemble_a_sum_or_are_too_long_are_summed(name: str) -> None
     fixture = BrokerFixture()
     fixture.send(fixture.broker.destinations.queue(name), "a")
     fixture.send(fixture.broker.destinations.queue("plain"), "a")
-    scrape = Figures(fixture).scrape()
+    scrape = DestinationMetricsFixture(fixture).scrape()
     assert scrape.names(PUBLISHED) == {"plain", "~others"}
-    assert of(scrape, "messages_published_total", "~others") == 1
+    assert metric_of(scrape, "messages_published_total", "~others") == 1
 
 
 def test_similar_names_are_distinct() -> None:
@@ -190,10 +190,10 @@ def test_similar_names_are_distinct() -> None:
     fixture.send(fixture.broker.destinations.queue("a\udcff"), "a")
     fixture.send(fixture.broker.destinations.queue("a\\udcff"), "a", "b")
     fixture.send(fixture.broker.destinations.topic("a\\udcff"), "a")
-    scrape = Figures(fixture).scrape()
-    assert of(scrape, "messages_published_total", "a\\udcff") == 1
-    assert of(scrape, "messages_published_total", "~others") == 2
-    assert of(scrape, "messages_published_total", "a\\udcff", "topic") == 1
+    scrape = DestinationMetricsFixture(fixture).scrape()
+    assert metric_of(scrape, "messages_published_total", "a\\udcff") == 1
+    assert metric_of(scrape, "messages_published_total", "~others") == 2
+    assert metric_of(scrape, "messages_published_total", "a\\udcff", "topic") == 1
 
 
 @pytest.mark.parametrize("when", [1, 2, 3])
@@ -204,8 +204,8 @@ def test_a_destination_deleted_during_a_scrape_is_counted_once(
     fixture = BrokerFixture()
     for number in range(3):
         fixture.send(fixture.broker.destinations.queue(f"q{number}"), *["a"] * (number + 1))
-    figures = Figures(fixture, limit=1)
-    assert of(figures.scrape(), "messages_published_total", "~others") == 5
+    metrics = DestinationMetricsFixture(fixture, limit=1)
+    assert metric_of(metrics.scrape(), "messages_published_total", "~others") == 5
     last = fixture.broker.destinations.queue("q1")
     rest_count = 0
 
@@ -218,10 +218,10 @@ def test_a_destination_deleted_during_a_scrape_is_counted_once(
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.wait_if_due", rest)
     for _ in range(3):
-        assert of(figures.scrape(), "messages_published_total", "~others") == 5
+        assert metric_of(metrics.scrape(), "messages_published_total", "~others") == 5
     assert last.removed
     fixture.send(fixture.broker.destinations.queue("q2"), "more")
-    assert of(figures.scrape(), "messages_published_total", "~others") == 6
+    assert metric_of(metrics.scrape(), "messages_published_total", "~others") == 6
 
 
 def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.wait_if_due", rest)
-    assert len(Figures(fixture).scrape().names(READY)) == 50
+    assert len(DestinationMetricsFixture(fixture).scrape().names(READY)) == 50
     assert rest_count >= 50
 
 

@@ -1,4 +1,4 @@
-"""The text format, parsed."""
+"""Metrics in the text format, parsed by a client library."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sluicemq.model.histogram import Histogram
 from tests.admin.metrics.reading import parse
 
 SENT = Family("x_sent_bytes", Shape.COUNTER, "bytes", ("destination",), "What\nwas \\ sent.")
-DEPTH = Family("x_depth", Shape.GAUGE, "", (), "How many.")
-BUILD = Family("x_build_info", Shape.GAUGE, "", ("version",), "Which.")
-TIME = Family("x_time_seconds", Shape.HISTOGRAM, "seconds", ("route",), "How long.")
-TAKEN = Family("x_taken_seconds", Shape.SUMMARY, "seconds", (), "How long.")
+DEPTH = Family("x_depth", Shape.GAUGE, "", (), "Depth.")
+BUILD = Family("x_build_info", Shape.GAUGE, "", ("version",), "Build.")
+TIME = Family("x_time_seconds", Shape.HISTOGRAM, "seconds", ("route",), "Duration.")
+TAKEN = Family("x_taken_seconds", Shape.SUMMARY, "seconds", (), "Duration.")
 
 
 def exposed() -> Exposition:

@@ -45,7 +45,7 @@ def get_metrics(port: int, accept: str = "", **headers: str) -> tuple[int, str, 
     return result
 
 
-def scrape(broker: LocalBroker) -> Scrape:
+def get_scrape(broker: LocalBroker) -> Scrape:
     status, media, body = get_metrics(broker.port("http"))
     assert (status, media) == (200, TEXT)
     return parse(body)
@@ -59,24 +59,24 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
         client.write([row("topic:news", b"x")], writer="other")
         assert client.request("PUT", "/journal/slots/reader", b'{"position": 1}').status == 200
         client.request("DELETE", "/journal/slots/nobodys")
-        page = scrape(broker)
-    assert page.value("sluicemq_journal_slot_sequence", slot="reader") == 1
-    lag = page.value("sluicemq_journal_slot_lag_records", slot="reader")
-    durable = page.value("sluicemq_journal_durable_sequence")
+        scrape = get_scrape(broker)
+    assert scrape.value("sluicemq_journal_slot_sequence", slot="reader") == 1
+    lag = scrape.value("sluicemq_journal_slot_lag_records", slot="reader")
+    durable = scrape.value("sluicemq_journal_durable_sequence")
     assert lag is not None
     assert durable is not None
     assert lag == durable - 1
-    assert page.value("sluicemq_journal_slot_lost", slot="reader") == 0
-    size = page.value("sluicemq_journal_size_bytes")
-    assert page.value("sluicemq_journal_slot_lag_bytes", slot="reader") == size
+    assert scrape.value("sluicemq_journal_slot_lost", slot="reader") == 0
+    size = scrape.value("sluicemq_journal_size_bytes")
+    assert scrape.value("sluicemq_journal_slot_lag_bytes", slot="reader") == size
     orders = {"destination": "orders", "kind": "queue"}
-    assert page.value("sluicemq_destination_messages_published_total", **orders) == 2
-    assert page.value("sluicemq_protocol_messages_published_total", protocol="http") == 3
-    assert page.value("sluicemq_protocol_connections", protocol="http") == 2
+    assert scrape.value("sluicemq_destination_messages_published_total", **orders) == 2
+    assert scrape.value("sluicemq_protocol_messages_published_total", protocol="http") == 3
+    assert scrape.value("sluicemq_protocol_connections", protocol="http") == 2
     listener = {"listener": f"http://127.0.0.1:{port}", "protocol": "http"}
-    assert page.value("sluicemq_listener_connections", **listener) == 2
+    assert scrape.value("sluicemq_listener_connections", **listener) == 2
     assert (
-        page.value(
+        scrape.value(
             "sluicemq_http_requests_total",
             method="PUT",
             route="/api/v1/journal/slots/{name}",
@@ -84,17 +84,17 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
         )
         == 1
     )
-    assert page.value("sluicemq_audit_events_total", event="change") == 2
-    assert page.value("sluicemq_journal_fdatasync_duration_seconds_count")
-    resident = page.value("process_resident_memory_bytes")
+    assert scrape.value("sluicemq_audit_events_total", event="change") == 2
+    assert scrape.value("sluicemq_journal_fdatasync_duration_seconds_count")
+    resident = scrape.value("process_resident_memory_bytes")
     assert resident is not None
     assert resident > 1 << 20
-    free_bytes = page.value("sluicemq_journal_disk_free_bytes")
-    disk_size = page.value("sluicemq_journal_disk_size_bytes")
+    free_bytes = scrape.value("sluicemq_journal_disk_free_bytes")
+    disk_size = scrape.value("sluicemq_journal_disk_size_bytes")
     assert free_bytes is not None
     assert disk_size is not None
     assert 0 < free_bytes <= disk_size
-    exported = set(page.families)
+    exported = set(scrape.families)
     # absent: traces (disabled), subscriptions, and connections closed because of a limit
     missing = {family.name for family in FAMILIES} - exported
     assert missing == {
@@ -129,19 +129,19 @@ async def test_concurrent_scrapes_get_the_same_response() -> None:
     fixture.http = HttpService(
         Application(context(fixture.broker, scrape_state=scrape_state)), HEAD
     )
-    links = [fixture.connect() for _ in range(3)]
-    for link in links:
-        link.session.receive(SCRAPE_REQUEST)
-    await fixture.rest()
-    [first], *remaining = [read_responses(link) for link in links]
+    transports = [fixture.connect() for _ in range(3)]
+    for transport in transports:
+        transport.session.receive(SCRAPE_REQUEST)
+    await fixture.run_until_idle()
+    [first], *remaining = [read_responses(transport) for transport in transports]
     assert first[0] == 200
     assert all(other_responses == [first] for other_responses in remaining)
     # a later scrape gets a new response
     scrape_state.built_at -= FRESH_SECONDS
-    link = fixture.connect()
-    link.session.receive(SCRAPE_REQUEST)
-    await fixture.rest()
-    [(_, second_body)] = read_responses(link)
+    transport = fixture.connect()
+    transport.session.receive(SCRAPE_REQUEST)
+    await fixture.run_until_idle()
+    [(_, second_body)] = read_responses(transport)
     route = {"method": "GET", "route": "/metrics", "status": "200"}
     assert parse(second_body).value("sluicemq_http_requests_total", **route) == 3
 
@@ -159,40 +159,40 @@ async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_lo
     fixture.http = HttpService(
         Application(context(fixture.broker, scrape_state=scrape_state)), HEAD
     )
-    link = fixture.connect()
-    link.session.receive(SCRAPE_REQUEST)
-    turns = 0
-    while not link.written:
-        turns += 1
+    transport = fixture.connect()
+    transport.session.receive(SCRAPE_REQUEST)
+    iterations = 0
+    while not transport.written:
+        iterations += 1
         await asyncio.sleep(0)
         fixture.run_event_loop()
-    [(status, body)] = read_responses(link)
+    [(status, body)] = read_responses(transport)
     assert status == 200
     names = parse(body).names("sluicemq_destination_messages_ready")
     assert len(names) == 100  # the others have no messages, so there is no sum
-    assert turns > 5
+    assert iterations > 5
 
 
 def test_requests_without_an_endpoint_share_one_label() -> None:
     async def requests() -> Scrape:
         fixture = SessionFixture()
         for line in (b"GET /a", b"GET /b", b"FOO /c", b"POST /metrics"):
-            link = fixture.connect()
-            link.session.receive(
+            transport = fixture.connect()
+            transport.session.receive(
                 line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
             )
-            await fixture.rest()
-        link = fixture.connect()
-        link.session.receive(SCRAPE_REQUEST)
-        await fixture.rest()
-        [(_, body)] = read_responses(link)
+            await fixture.run_until_idle()
+        transport = fixture.connect()
+        transport.session.receive(SCRAPE_REQUEST)
+        await fixture.run_until_idle()
+        [(_, body)] = read_responses(transport)
         return parse(body)
 
-    page = asyncio.run(requests())
+    scrape = asyncio.run(requests())
     name = "sluicemq_http_requests_total"
-    assert page.value(name, method="", route="", status="404") == 3
-    assert page.value(name, method="", route="", status="405") == 1
-    assert page.names(name, "method") == {""}
+    assert scrape.value(name, method="", route="", status="404") == 3
+    assert scrape.value(name, method="", route="", status="405") == 1
+    assert scrape.names(name, "method") == {""}
 
 
 def test_requests_are_counted_and_timed() -> None:
@@ -201,11 +201,11 @@ def test_requests_are_counted_and_timed() -> None:
     requests.record("GET", "/a", 404, 0.25)
     exposition = Exposition()
     requests.add_to(exposition)
-    page = parse(exposition.text())
+    scrape = parse(exposition.text())
     route = {"method": "GET", "route": "/a"}
-    assert page.value("sluicemq_http_requests_total", **route, status="404") == 1
-    assert page.value("sluicemq_http_request_duration_seconds_count", **route) == 2
-    assert page.value("sluicemq_http_request_duration_seconds_sum", **route) == 0.75
+    assert scrape.value("sluicemq_http_requests_total", **route, status="404") == 1
+    assert scrape.value("sluicemq_http_request_duration_seconds_count", **route) == 2
+    assert scrape.value("sluicemq_http_request_duration_seconds_sum", **route) == 0.75
 
 
 def test_garbage_collection_pauses_are_measured_from_the_first_scrape() -> None:

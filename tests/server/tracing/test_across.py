@@ -171,9 +171,9 @@ def test_broker_starts_trace_and_passes_it_to_consumer(
 def test_metrics_count_exported_failed_and_dropped_spans(
     start: Start, collector: Collector
 ) -> None:
-    from tests.admin.metrics.test_page import scrape
+    from tests.admin.metrics.test_page import get_scrape
 
     broker = start_traced_broker(start, collector, 1.0)
-    metrics = scrape(broker)
+    metrics = get_scrape(broker)
     for result in ("exported", "failed", "dropped"):
         assert metrics.value("sluicemq_tracing_spans_total", result=result) == 0
