@@ -67,6 +67,11 @@ def test_a_socket_by_url() -> None:
         ({}, BrokerLocation("http://anna:pw@127.0.0.1:1"), basic_auth("anna", "pw")),
         ({"USER": "anna", "PASSWORD": "pw"}, BrokerLocation(HERE), basic_auth("anna", "pw")),
         (
+            {"TOKEN": "slq_y"},
+            BrokerLocation("http://anna@127.0.0.1:1", password_file=Path("secret")),
+            basic_auth("anna", "pass word"),
+        ),
+        (
             {"USER": "anna", "PASSWORD_FILE": "secret"},
             BrokerLocation(HERE),
             basic_auth("anna", "pass word"),
@@ -101,11 +106,17 @@ def test_credentials_of_requests(
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        (BrokerLocation(HERE, data_dir=Path("d")), "either --url or --data-dir"),
+        (BrokerLocation(HERE, data_dir=Path("d")), "either --url or a data directory"),
         (BrokerLocation(HERE, "anna"), "no terminal to ask for the password"),
         (BrokerLocation(HERE, password_file=Path("secret")), "--password-file requires --user"),
         (BrokerLocation(HERE, "anna", token_file=Path("token")), "leave out --user"),
         (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL contains the user"),
+        (BrokerLocation("http://a@127.0.0.1", "anna"), "the URL contains the user"),
+        (
+            BrokerLocation("http://a:b@127.0.0.1", password_file=Path("secret")),
+            "the URL contains the password",
+        ),
+        (BrokerLocation("http://a@127.0.0.1"), "no terminal to ask for the password of a"),
         (BrokerLocation(HERE, "\udcff", Path("secret")), "is not UTF-8 text"),
         (BrokerLocation(HERE, ca=Path("ca")), "requires https"),
         (BrokerLocation("phpmq://127.0.0.1"), "names the HTTP listener"),
@@ -140,7 +151,7 @@ def test_errors_name_the_environment_only_if_it_is_their_cause(
 ) -> None:
     monkeypatch.setenv("SLUICEMQ_CA", "ca.pem")
     assert BrokerLocation(HERE).target().ca == ""
-    assert BrokerLocation("https://localhost").target().ca == "ca.pem"
+    assert BrokerLocation("https://localhost").target().ca == str(Path("ca.pem").absolute())
     monkeypatch.setenv("SLUICEMQ_URL", "phpmq://localhost")
     with pytest.raises(ConfigurationError, match=r"^SLUICEMQ_URL: "):
         BrokerLocation().target()

@@ -2,7 +2,7 @@
 
     cluster_driver.py URL WORK
 
-Reads the queue IN of the broker at URL, with the token in PIPELINE_TOKEN; writes it, by two tasks,
+Reads the queue IN of the broker at URL, with the token in SLUICEMQ_TOKEN; writes it, by two tasks,
 to the queue BATCH, and as a stream of many micro-batches to the queue STREAM. Tells in
 WORK/told.json by which executors it was done.
 """
@@ -44,7 +44,7 @@ def main(url: str, work: Path) -> None:
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     while len(tracker.getExecutorInfos()) < 1 + EXECUTORS:  # the driver is one of them
         time.sleep(0.1)
-    broker = {"url": url, "token": os.environ["PIPELINE_TOKEN"]}
+    broker = {"url": url, "token": os.environ["SLUICEMQ_TOKEN"]}
     source = {**broker, "destinations": IN, "startingOffsets": "earliest"}
     rows = spark.read.format("sluicemq").options(**source).load().repartition(EXECUTORS)
     selected = rows.selectExpr("string(sequence) as message_id", "body", "body_kind")

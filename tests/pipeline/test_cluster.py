@@ -94,7 +94,7 @@ class Cluster:
             "PYSPARK_PYTHON": sys.executable,
             # where executors look too, whatever directory they are started in
             "PYTHONPATH": str(Path(sluicemq.__file__).parents[1]),
-            "PIPELINE_TOKEN": token,
+            "SLUICEMQ_TOKEN": token,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self.master = ""

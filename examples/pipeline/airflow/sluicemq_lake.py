@@ -26,7 +26,7 @@ def pipeline(task: str, *arguments: str) -> SparkSubmitOperator:
         application_args=["pipeline", task, "--lake", LAKE, *arguments],
         jars=f"{ENVIRONMENT}/share/sluicemq/jars/delta/*.jar",
         conf={"spark.pyspark.python": f"{ENVIRONMENT}/bin/python"},
-        env_vars={"PIPELINE_TOKEN": "{{ conn.sluicemq.password }}"},
+        env_vars={"SLUICEMQ_TOKEN": "{{ conn.sluicemq.password }}"},
     )
 
 

@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
+from urllib.parse import quote
 
 import typer
 
 from sluicemq.cli.console import UsageError, err
-from sluicemq.clients.http import HttpTarget, authorization, target
+from sluicemq.clients.http import HttpTarget, parse_url, target
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.model.url import is_public
 from sluicemq.security.files import read_secret_file
@@ -216,20 +217,64 @@ class BrokerLocation(NamedTuple):
     def target(self) -> HttpTarget:
         """Return the broker's address and credentials; prompts for a missing password. Raises
         UsageError."""
+        options = self.http_options()
+        if not options:
+            return HttpTarget("localhost", 0, path=str(self.socket()))
+        http_target = target(options)
+        unencrypted = http_target.authorization and not http_target.secure and not http_target.path
+        if unencrypted and self.interactive and is_public(http_target.host):
+            err().print(
+                f"warning: the password is sent to {http_target.host} unencrypted; use https://",
+                style="yellow",
+                markup=False,
+            )
+        return http_target
+
+    def http_options(self) -> dict[str, str]:
+        """Return the broker's URL and credentials as options of `clients.http.target` and of the
+        Spark source and sink; {} for a local data directory.
+
+        Prompts for a missing password. Raises UsageError."""
         url, source = self.url, "--url"
         if url is not None and self.data_dir is not None:
-            raise UsageError("give either --url or --data-dir, not both")
-        if url is None and self.data_dir is None and self.config is None:
-            url, source = os.environ.get("SLUICEMQ_URL") or None, "SLUICEMQ_URL"
-        if url is not None:
-            return self._by_url(url, source)
-        for option in ("user", "password_file", "token_file", "ca"):
-            if getattr(self, option) is not None:
+            raise UsageError("give either --url or a data directory, not both")
+        if url is None and not self.local:
+            url, source = os.environ["SLUICEMQ_URL"], "SLUICEMQ_URL"
+        if url is None:
+            for option in ("user", "password_file", "token_file", "ca"):
+                if getattr(self, option) is not None:
+                    raise UsageError(
+                        f"--{option.replace('_', '-')} requires --url; a local data directory "
+                        "requires no login"
+                    )
+            return {}
+        try:
+            fields = parse_url(url)
+            address = str(target({"url": url}))
+        except ConfigurationError as error:
+            raise UsageError(f"{source}: {error}") from None
+        if self.ca is not None and not fields["tls"]:
+            raise UsageError("--ca requires https://")
+        if fields["tls"] and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
+            path = quote(str(Path(ca).absolute()))
+            url = f"{url}{'&' if '?' in url else '?'}ca={path}"
+        user = fields.get("username", "")
+        if self.user is not None and user:
+            raise UsageError("the URL contains the user; leave out --user")
+        if fields.get("password"):
+            if self.password_file is not None or self.token_file is not None:
                 raise UsageError(
-                    f"--{option.replace('_', '-')} requires --url; the socket in the data "
-                    "directory requires no login"
+                    "the URL contains the password; leave out --password-file and --token-file"
                 )
-        return HttpTarget("localhost", 0, path=str(self.socket()))
+            return {"url": url}
+        credentials = find_credentials(
+            user or self.user,
+            self.password_file,
+            self.token_file,
+            address,
+            interactive=self.interactive,
+        )
+        return {"url": url, **{k: v for k, v in credentials._asdict().items() if v}}
 
     @property
     def local(self) -> bool:
@@ -240,35 +285,6 @@ class BrokerLocation(NamedTuple):
     def socket(self) -> Path:
         """Return the path of the admin socket in the broker's data directory."""
         return load_flags(self.config, self.data_dir).config.admin_socket
-
-    def _by_url(self, url: str, source: str) -> HttpTarget:
-        try:
-            http_target = target({"url": url})
-        except ConfigurationError as error:
-            raise UsageError(f"{source}: {error}") from None
-        if self.ca is not None and not http_target.secure:
-            raise UsageError("--ca requires https://")
-        if http_target.secure and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
-            http_target = http_target._replace(ca=str(ca))
-        if not http_target.authorization:
-            credentials = find_credentials(
-                self.user,
-                self.password_file,
-                self.token_file,
-                str(http_target),
-                interactive=self.interactive,
-            )
-            http_target = http_target._replace(authorization=authorization(*credentials))
-        elif self.user is not None or self.token_file is not None:
-            raise UsageError("the URL contains the user; leave out --user and --token-file")
-        unencrypted = http_target.authorization and not http_target.secure and not http_target.path
-        if unencrypted and self.interactive and is_public(http_target.host):
-            err().print(
-                f"warning: the password is sent to {http_target.host} unencrypted; use https://",
-                style="yellow",
-                markup=False,
-            )
-        return http_target
 
 
 class Credentials(NamedTuple):

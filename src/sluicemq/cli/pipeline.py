@@ -22,22 +22,28 @@ from sluicemq.broker import compile_selector
 from sluicemq.cli.api import CommandResult, print_result
 from sluicemq.cli.console import (
     JsonFlag,
+    UsageError,
     err,
     out,
     print_json,
     quantity,
     stop_on_signals,
 )
-from sluicemq.cli.pipeline_helpers import (
+from sluicemq.cli.location import (
+    AuthorityOption,
+    BrokerLocation,
+    PasswordFileOption,
+    TokenFileOption,
+    UrlOption,
+    UserOption,
+)
+from sluicemq.cli.spark import (
     CatalogOption,
     ConfOption,
     LakeOption,
     MasterOption,
-    PasswordOption,
     PipelineCommands,
     ProgressDisplay,
-    TokenOption,
-    credentials,
     duration,
     seconds,
     source_of,
@@ -64,9 +70,6 @@ JournalOption = Annotated[
     typer.Option(
         "--journal", metavar="DIR", help="Data directory of a broker; default: the configured one."
     ),
-]
-UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Read from a broker instead: http://user@host:7680")
 ]
 BrokerOption = Annotated[
     str, typer.Option("--broker", metavar="NAME", help="This broker's name in the lake.")
@@ -104,8 +107,10 @@ def run(
     catalog: CatalogOption = "",
     journal: JournalOption = None,
     url: UrlOption = None,
-    password_file: PasswordOption = None,
-    token_file: TokenOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca: AuthorityOption = None,
     definition: DefinitionOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -146,7 +151,8 @@ def run(
     starts with the oldest event that the journal retains.
     """
     delta_lake, settings = _lake(lake, broker, catalog), spark_settings(master, conf)
-    source = source_of(journal, url, password_file, token_file, fail_on_data_loss)
+    location = BrokerLocation(url, user, password_file, token_file, ca, data_dir=journal)
+    source = source_of(location, fail_on_data_loss)
     gold_seconds = seconds("--interval", interval)
     tables_seconds = 10 * gold_seconds
     if tables_interval is not None:
@@ -164,8 +170,10 @@ def backfill(
     catalog: CatalogOption = "",
     journal: JournalOption = None,
     url: UrlOption = None,
-    password_file: PasswordOption = None,
-    token_file: TokenOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca: AuthorityOption = None,
     definition: DefinitionOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -192,7 +200,8 @@ def backfill(
         limit = int(quantity("--max-bytes", max_bytes, Unit.BYTES))
         _rebuild(delta_lake, settings, max_rows, limit, as_json)
         return
-    source = source_of(journal, url, password_file, token_file, fail_on_data_loss)
+    location = BrokerLocation(url, user, password_file, token_file, ca, data_dir=journal)
+    source = source_of(location, fail_on_data_loss)
     job = _job(source, delta_lake, slot, tables, max_rows, max_bytes, watermark, definition)
     _supervise(job, settings, None, as_json)
 
@@ -305,7 +314,6 @@ def report(
 @app.command()
 def replay(
     lake: LakeOption,
-    url: Annotated[str, typer.Option("--url", help="The broker: http://user@host:7680")],
     catalog: CatalogOption = "",
     to: Annotated[
         str, typer.Option("--to", help="Queue, or topic:NAME; default: the original destination.")
@@ -323,8 +331,11 @@ def replay(
     write_id: Annotated[str, typer.Option("--write-id", help="Id of a replay to continue.")] = "",
     master: MasterOption = None,
     conf: ConfOption = None,
-    password_file: PasswordOption = None,
-    token_file: TokenOption = None,
+    url: UrlOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca: AuthorityOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Publish past messages again in their original order; each is stored once.
@@ -336,7 +347,9 @@ def replay(
             compile_selector(selector)  # a syntax error is reported here instead of by a task
         except SelectorError as error:
             raise ConfigurationError(f"--selector: {error}") from None
-    secrets = credentials(password_file, token_file)
+    broker = BrokerLocation(url, user, password_file, token_file, ca).http_options()
+    if not broker:
+        raise UsageError("give --url, the HTTP listener of the broker that gets the messages")
     from pyspark.errors import AnalysisException, ParseException
 
     from sluicemq.pipeline.replay import replay as send
@@ -361,14 +374,14 @@ def replay(
             task = bar.add_task("messages", total=None)
             result = send(
                 frame,
-                url,
+                broker.pop("url"),
                 to,
                 rate=rate,
                 speed=speed,
                 make_predicate=None if selector is None else partial(compile_selector, selector),
                 write_id=write_id,
                 progress=lambda sent, all: bar.update(task, completed=sent, total=all),
-                **secrets,
+                **broker,
             )
     hints = []
     if result.already:
@@ -454,8 +467,10 @@ def infer(
     ],
     journal: JournalOption = None,
     url: UrlOption = None,
-    password_file: PasswordOption = None,
-    token_file: TokenOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca: AuthorityOption = None,
     format: Annotated[
         str, typer.Option("--format", help="json, csv, xml or text; default: by the messages.")
     ] = "",
@@ -470,7 +485,8 @@ def infer(
 
     Review the types before you use it: a sample does not show every value.
     """
-    source = source_of(journal, url, password_file, token_file)
+    location = BrokerLocation(url, user, password_file, token_file, ca, data_dir=journal)
+    source = source_of(location)
     from sluicemq.pipeline.typed.definition import Format
     from sluicemq.pipeline.typed.infer import (
         infer_schema,

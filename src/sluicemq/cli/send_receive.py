@@ -416,7 +416,7 @@ def with_login(
     names = {name.replace("_", "").lower() for name, _ in url.options}
     if url.user or names & _LOGIN_OPTIONS:
         if has_options:
-            raise UsageError("the URL contains the user; leave out --user and --token-file")
+            raise UsageError("the URL contains the user; leave out --user and the files")
         return url
     login = find_credentials(user, password_file, token_file, str(url))
     options: tuple[tuple[str, str], ...] = ()

@@ -86,19 +86,7 @@ def target(options: Mapping[str, str]) -> HttpTarget:
     """Return the target of the options `url`, `user`, `password` and `token`.
 
     Raises ConfigurationError, whose message contains no secret."""
-    url = options.get("url", "")
-    if url[:8].lower() == "https://":
-        url = f"http+tls://{url[8:]}"
-    if not url.lower().startswith(("http://", "http+")):
-        raise ConfigurationError(
-            "the option url names the HTTP listener of a broker, such as http://localhost:7680"
-        )
-    try:
-        fields = urls.parse(url, "http", _OPTIONS)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"url: {error}") from None
-    if len(fields["hosts"]) > 1:
-        raise ConfigurationError("the option url names one host")
+    fields = parse_url(options.get("url", ""))
     host, port = fields["hosts"][0] if fields["hosts"] else ("localhost", PORT)
     user = options.get("user", fields.get("username", ""))
     password = options.get("password", fields.get("password", ""))
@@ -111,6 +99,25 @@ def target(options: Mapping[str, str]) -> HttpTarget:
         authorization(user, password, options.get("token", "")),
         fields["path"],
     )
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """Return the fields that the URL of an HTTP listener sets (`urls.parse`).
+
+    Raises ConfigurationError, whose message contains no secret."""
+    if url[:8].lower() == "https://":
+        url = f"http+tls://{url[8:]}"
+    if not url.lower().startswith(("http://", "http+")):
+        raise ConfigurationError(
+            "the option url names the HTTP listener of a broker, such as http://localhost:7680"
+        )
+    try:
+        fields = urls.parse(url, "http", _OPTIONS)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"url: {error}") from None
+    if len(fields["hosts"]) > 1:
+        raise ConfigurationError("the option url names one host")
+    return fields
 
 
 def authorization(user: str, password: str, token: str) -> str:

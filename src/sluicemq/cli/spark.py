@@ -1,14 +1,12 @@
-"""Helpers of `sluicemq pipeline`: options, Spark sessions, progress, and stop on signals."""
+"""Parts of the commands that run on Spark: their options, the session and the progress."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -24,8 +22,8 @@ from typer.core import TyperGroup
 
 from sluicemq.cli.console import err, print_json, quantity
 from sluicemq.cli.journal import locate
+from sluicemq.cli.location import BrokerLocation
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.files import read_secret_file
 from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:
@@ -33,20 +31,6 @@ if TYPE_CHECKING:
 
     from sluicemq.pipeline.jobs.lake import Lake
     from sluicemq.pipeline.jobs.run import BatchProgress
-
-PASSWORD: Final = "PIPELINE_PASSWORD"
-TOKEN: Final = "PIPELINE_TOKEN"
-"""Environment variables for secrets, which must not appear in the process list."""
-
-PasswordOption = Annotated[
-    Path | None,
-    typer.Option("--password-file", metavar="FILE", help=f"For --url; or the variable {PASSWORD}."),
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option("--token-file", metavar="FILE", help=f"For --url; or the variable {TOKEN}."),
-]
-
 
 LakeOption = Annotated[
     str,
@@ -81,38 +65,13 @@ def spark_settings(master: str | None, conf: list[str] | None) -> dict[str, str]
     return settings
 
 
-def credentials(password_file: Path | None, token_file: Path | None) -> dict[str, str]:
-    """Return password and token from files, else from the environment."""
-    values = {}
-    for name, file, variable in (
-        ("password", password_file, PASSWORD),
-        ("token", token_file, TOKEN),
-    ):
-        secret = read_secret_file(file) if file is not None else os.environ.get(variable)
-        if secret:
-            values[name] = secret
-    return values
-
-
-def source_of(
-    journal: Path | None,
-    url: str | None,
-    password_file: Path | None,
-    token_file: Path | None,
-    fail_on_data_loss: bool = True,
-) -> dict[str, str]:
+def source_of(location: BrokerLocation, fail_on_data_loss: bool = True) -> dict[str, str]:
     """Return the source's options that locate the journal, and `failOnDataLoss` if it is off.
 
-    Raises ConfigurationError.
+    Prompts for a missing password. Raises ConfigurationError, JournalError.
     """
-    options = {} if fail_on_data_loss else {"failOnDataLoss": "false"}
-    if url is None:
-        if password_file or token_file:
-            raise ConfigurationError("--password-file and --token-file require --url")
-        return {"path": str(locate(journal).absolute()), **options}
-    if journal is not None:
-        raise ConfigurationError("give either --journal or --url")
-    return {"url": url, **credentials(password_file, token_file), **options}
+    options = location.http_options() or {"path": str(locate(location.data_dir).absolute())}
+    return options if fail_on_data_loss else {**options, "failOnDataLoss": "false"}
 
 
 class ProgressDisplay(Progress):
