@@ -334,6 +334,27 @@ INVALID_PARAMETERS: dict[str, tuple[object, ...]] = {
 }
 
 
+def test_names_of_rejected_rows_may_have_any_bytes(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        path = "/destinations/queue/%FF"
+        assert client.ask("PUT", path, b'{"max_message_bytes": 2, "max_messages": 1}').status == 201
+        too_large = [row(b"\xff", b"123"), GOOD[0]]
+        for handling in ("drop", "dead-letter"):
+            answer = client.write(too_large, writer=handling, bad_rows=handling)
+            assert answer.status == 200, answer
+            [reason] = reasons(answer.json()).values()
+            assert "\\udcff accepts bodies of up to 2 bytes" in reason
+        assert client.write(too_large).code == "rejected"
+        assert client.write([row(b"\xff")]).json()["written"] == 1
+        assert client.write([row(b"\xff")], batch=1).code == "temporarily-unavailable"
+        query = {"bad_rows": "dead-letter", "dead_letter_queue": "%FF"}
+        assert client.write(BAD[1:2], batch=1, **query).code == "temporarily-unavailable"
+    dead_letter = written(broker)[2].properties
+    assert dead_letter is not None
+    assert dead_letter["deadLetterReason"] == reason
+
+
 def test_long_reply_addresses_are_rejected() -> None:
     reader = PartReader(EVERYBODY, 0, 64)
     data = frame([row("q", reply_to="é" * 32), row("q", reply_to="é" * 33)])

@@ -367,7 +367,8 @@ class BatchService(Service):
         rows = [row for row in range(len(reader.messages)) if row not in refused]
         messages = [reader.messages[row] for row in rows]
         for index, error, is_temporary in self._broker.batches.check(messages, identity.creator):
-            (temporary_errors if is_temporary else refused)[rows[index]] = str(error)
+            # a name in the error may have any bytes
+            (temporary_errors if is_temporary else refused)[rows[index]] = printable(str(error))
         if temporary_errors:
             raise _rejected(temporary_errors, is_temporary=True)
         if query.bad_rows == "fail":
@@ -395,7 +396,7 @@ class BatchService(Service):
             dead_letters.append((address, dead_letter))
         refusals = self._broker.batches.check(dead_letters, identity.creator)
         reasons = {
-            rows[index]: f"the dead-letter queue refuses it: {error}"
+            rows[index]: f"the dead-letter queue refuses it: {printable(str(error))}"
             for index, error, _ in refusals
         }
         if reasons:
