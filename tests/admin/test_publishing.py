@@ -109,6 +109,7 @@ async def test_body_fields_determine_kind_and_content(
         {"body": "x", "body_kind": "json"},
         {"body_base64": "/w==", "body_kind": "text"},
         {"body_base64": "?"},
+        b'{"body_json": {"a": "\xff"}}',
         {"priority": 10},
         {"ttl_ms": -1},
         {"durability": "eternal"},

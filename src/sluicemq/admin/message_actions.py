@@ -174,8 +174,8 @@ def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
         kind, body = BodyKind.JSON, bytes(publication.body_json)
     if isinstance(publication.body_kind, str):
         kind = BodyKind[publication.body_kind.upper()]
-        if problem := body_problem(kind, body):
-            raise ApiError(400, "bad-body", problem)
+    if problem := body_problem(kind, body):
+        raise ApiError(400, "bad-body", problem)
     return kind, body
 
 
