@@ -215,6 +215,38 @@ def test_long_queue_is_browsed_by_page(sample_console: ConsoleFixture, open_page
     browser_page.wait_for_text("33 to 82 of 120")
 
 
+def test_double_click_opens_one_page_of_selected_messages(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(sample_console)
+    page = browser_page.open("queue/bulk/messages?selector=even%20%3D%20TRUE", "50 messages found")
+    page.get_by_role("button", name="Next").dblclick()
+    browser_page.wait_for_text("10 messages found")
+    page.get_by_role("button", name="Previous").dblclick()
+    browser_page.wait_for_text("50 messages found")
+    page.get_by_role("button", name="Next").click()
+    browser_page.wait_for_text("10 messages found")
+    expect(page.get_by_role("button", name="Previous")).to_be_enabled()
+
+
+def test_late_response_does_not_replace_the_next_page(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(sample_console)
+    page = browser_page.open("queue/bulk", "1 to 50 of 120")
+
+    def hold_first_page(route: Route) -> None:
+        if "offset=" in route.request.url:
+            route.continue_()
+
+    page.route("**/queue/bulk/messages?*", hold_first_page)
+    with page.expect_request("**/queue/bulk/messages?*") as late:
+        pass
+    with page.expect_event("requestfailed", lambda request: request == late.value):
+        page.get_by_role("button", name="Next").click()
+    browser_page.wait_for_text("51 to 100 of 120")
+
+
 def test_previous_page_is_shown_after_the_last_one_is_consumed(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:

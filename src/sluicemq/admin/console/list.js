@@ -57,7 +57,7 @@ export class List {
     );
     this.table.element.hidden = this.pager.element.hidden = true;
     this.table.sorted(this.sort, this.order);
-    this.refresh = loading(this.rows, () => this.load(), this.signal);
+    this.refresh = loading(this.rows, (request) => this.load(request), this.signal);
     this.polling = every(this.interval, () => this.refresh(), this.signal);
   }
 
@@ -65,10 +65,7 @@ export class List {
     return Object.fromEntries(this.filters.map((filter) => [filter.name, filter.value]));
   }
 
-  async load() {
-    this.request?.abort();
-    const request = new AbortController();
-    this.request = request;
+  async load(request) {
     const query = {
       ...this.fixed,
       ...this.filterValues,
@@ -76,8 +73,7 @@ export class List {
       limit: this.size,
       ...(this.sort && { sort: this.sort, order: this.order }),
     };
-    const answer = await get(this.path, query, AbortSignal.any([request.signal, this.signal]));
-    this.show(answer);
+    this.show(await get(this.path, query, request));
   }
 
   show(answer) {

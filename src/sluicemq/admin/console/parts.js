@@ -117,18 +117,19 @@ export function badge(text, tone = "") {
 }
 
 /**
- * Fill a part of a page by `load`, now and whenever the returned function is called; a failure is
- * displayed in its place. Late responses are ignored.
+ * Return a function that fills a part of a page by `load(signal)`; a failure is displayed in its place.
+ * A new call aborts the requests of the previous one, so that late responses are ignored.
  */
-export function loading(element, load, signal) {
-  let calls = 0;
+export function loading(element, load, pageSignal) {
+  let request = new AbortController();
   return async function retry() {
-    calls += 1;
-    const call = calls;
+    request.abort();
+    request = new AbortController();
+    const signal = AbortSignal.any([request.signal, pageSignal]);
     try {
-      await load();
+      await load(signal);
     } catch (error) {
-      if (isAborted(error) || signal.aborted || call !== calls) return;
+      if (isAborted(error) || signal.aborted) return;
       if (!(error instanceof ApiError)) console.error(error);
       // a repeated failure is not announced again
       const isShown = element.querySelector(".failure")?.dataset.message === error.message;

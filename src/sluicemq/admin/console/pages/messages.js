@@ -50,7 +50,7 @@ class Messages {
     this.emptyState = h("div", { hidden: true });
     this.content = h("div", null, this.table.element, this.foot, this.emptyState);
     this.rows = h("div", null, this.content);
-    this.refresh = loading(this.rows, () => this.load(), signal);
+    this.refresh = loading(this.rows, (request) => this.load(request), signal);
     this.element = panel(null, [this.filters(), this.bar, this.rows]);
     this.tools();
     every(REFRESH_MS, () => this.refresh(), signal);
@@ -138,7 +138,7 @@ class Messages {
     });
   }
 
-  async load() {
+  async load(request) {
     const cursor = this.selector ? this.cursors.at(-1) : null;
     const answer = await get(
       this.destination.path("/messages"),
@@ -150,14 +150,14 @@ class Messages {
         body: this.hasMissingPreviews ? "true" : "",
         ...(this.selector ? cursor && { cursor } : { offset: this.offset || "" }),
       }),
-      this.signal,
+      request,
     );
     const lastPage = Math.floor(Math.max(0, answer.total - 1) / SIZE) * SIZE;
     if (!answer.items.length && lastPage < this.offset) {
       // the messages of the last page have been removed
       this.offset = lastPage;
       this.storeState();
-      await this.load();
+      await this.load(request);
       return;
     }
     this.answer = answer;
@@ -166,7 +166,7 @@ class Messages {
     const hasMissingPreviews = answer.items.some(({ id }) => !this.previews.has(id));
     if (hasMissingPreviews && !this.hasMissingPreviews) {
       this.hasMissingPreviews = true;
-      await this.load();
+      await this.load(request);
       return;
     }
     this.hasMissingPreviews = false;
@@ -227,8 +227,9 @@ class Messages {
 
   openPage(step) {
     if (!this.selector) this.offset = Math.max(0, this.offset + step * SIZE);
-    else if (step > 0) this.cursors.push(this.answer.next_cursor);
-    else this.cursors.pop();
+    else if (step < 0) this.cursors.length = Math.max(1, this.cursors.length - 1);
+    // with the second click of a double click, the cursor is there
+    else if (this.cursors.at(-1) !== this.answer.next_cursor) this.cursors.push(this.answer.next_cursor);
     this.loadPage();
   }
 

@@ -28,7 +28,6 @@ export function show({ signal }) {
 
 class Overview {
   constructor(signal) {
-    this.signal = signal;
     this.minutes = MINUTES[0];
     this.about = h("p", { class: "about" });
     this.alarms = h("div", { class: "alarms" });
@@ -48,7 +47,7 @@ class Overview {
     this.noDestinations = h("p", { class: "hint", hidden: true }, "There are no destinations yet.");
     this.content = h("div", null, this.largestBacklogs.element, this.noDestinations);
     this.backlogs = h("div", null, this.content);
-    this.refresh = loading(this.backlogs, () => this.load(), signal);
+    this.refresh = loading(this.backlogs, (request) => this.load(request), signal);
     this.element = this.build();
   }
 
@@ -112,17 +111,17 @@ class Overview {
   }
 
   /** Request the data that the stream does not contain: the history and the largest backlogs. */
-  async load() {
+  async load(request) {
     const [history, { items }] = await Promise.all([
-      get("history", { minutes: this.minutes }, this.signal),
-      get("destinations", { sort: "ready", order: "desc", limit: MAX_ROWS }, this.signal),
+      get("history", { minutes: this.minutes }, request),
+      get("destinations", { sort: "ready", order: "desc", limit: MAX_ROWS }, request),
     ]);
     this.draw(history);
     this.largestBacklogs.update(items);
     if (this.backlogs.firstChild !== this.content) replaceContent(this.backlogs, this.content);
     this.largestBacklogs.element.hidden = items.length === 0;
     this.noDestinations.hidden = items.length > 0;
-    if (!live.overview) setOverview(await get("overview", {}, this.signal));
+    if (!live.overview) setOverview(await get("overview", {}, request));
   }
 
   draw(history) {
