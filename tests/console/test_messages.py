@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -42,6 +43,15 @@ def test_every_kind_of_message_is_displayed(
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()
     assert download.value.path().read_bytes() == b"hello"
+
+
+def test_console_states_that_it_displays_a_part_of_the_bytes(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    body = base64.b64encode(b"\xff" * 20_000).decode()
+    message = console.publish("orders", body_base64=body)
+    browser_page = open_page(console)
+    browser_page.open(f"queue/orders/messages/{message}", "Only the first 16,384 bytes")
 
 
 def test_deeply_nested_json_is_displayed(console: ConsoleFixture, open_page: OpenPage) -> None:

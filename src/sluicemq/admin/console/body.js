@@ -2,6 +2,7 @@
 // values, or byte by byte.
 
 import { h } from "./dom.js";
+import { count } from "./format.js";
 import { valueList, badge } from "./parts.js";
 
 const PER_LINE = 16;
@@ -55,6 +56,14 @@ function hexDump(bytes) {
     );
   }
   return lines;
+}
+
+function hexBlock(bytes) {
+  const isCut = bytes.length > MAX_BYTES;
+  return [
+    isCut && h("p", { class: "hint" }, `Only the first ${count(MAX_BYTES)} bytes are displayed; the download is complete.`),
+    block("Body, bytes", "hex", hexDump(bytes)),
+  ];
 }
 
 function decoded(base64) {
@@ -111,7 +120,7 @@ export function bodyView({ kind, encoding, value: content, class: named }) {
         "div",
         null,
         named && h("p", null, "Java object of the class ", h("code", null, named)),
-        block("Body, bytes", "hex", hexDump(decoded(content))),
+        hexBlock(decoded(content)),
       );
   }
 }
