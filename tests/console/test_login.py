@@ -136,6 +136,29 @@ def test_logout_ends_the_session(guarded: ConsoleFixture, open_page: OpenPage) -
     page.get_by_role("button", name="Log in").wait_for()
 
 
+def test_other_tabs_follow_a_logout_and_a_login(
+    guarded: ConsoleFixture, open_page: OpenPage
+) -> None:
+    first = open_page(guarded, UNAUTHORIZED)
+    log_in(first, "anna")
+    first.open("queue/orders.eu", "Protocol")
+    second = BrowserPage(first.context, guarded, UNAUTHORIZED)
+    second.open("", "Messages per second")
+    second.page.get_by_role("button", name="Log out").click()
+    first.page.get_by_role("button", name="Log in").wait_for()
+    log_in(second, "bert")
+    expect(first.page.get_by_role("link", name="bert")).to_be_visible()
+    expect(first.page.get_by_role("link", name="Users")).to_have_count(0)
+    expect(first.page.get_by_role("heading", name="orders.eu", level=1)).to_be_visible()
+    for user in ("anna", "anna"):
+        second.page.get_by_role("button", name="Log out").click()
+        log_in(second, user)
+    expect(first.page.get_by_role("link", name="anna")).to_be_visible()
+    first.page.get_by_role("button", name="Pause").click()
+    first.page.get_by_role("button", name="Resume").wait_for()
+    assert not second.problems
+
+
 def test_login_with_a_token(guarded: ConsoleFixture, open_page: OpenPage) -> None:
     token = guarded.request("POST", "/users/anna/tokens", {"label": "t"}, **basic("anna"))["token"]
     browser_page = open_page(guarded, UNAUTHORIZED)

@@ -95,6 +95,20 @@ async function showPage(isNavigation = true) {
   }
 }
 
+/** Adopt the session of a login in another tab; the login page opens after a logout there. */
+async function adoptSession() {
+  const previous = session.known ? session.user : null;
+  try {
+    session.set(await get("session"));
+  } catch {
+    return;
+  }
+  if (session.user === previous) return;
+  stop();
+  await openConsole();
+}
+
 session.onEnd(openLogin);
+session.onReplaced(adoptSession);
 addEventListener("hashchange", () => showPage());
 loadSession();

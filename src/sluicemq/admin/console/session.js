@@ -4,6 +4,8 @@
 // pattern is read as the broker reads it (model/access.py): `*` is any run of characters.
 
 const listeners = new Set();
+/** Connects the tabs of a browser, which share the session's cookie. */
+const tabs = new BroadcastChannel(`sluicemq.session ${location.pathname}`);
 
 function matches(permission, destination) {
   const caseless = permission.ignore_case;
@@ -33,6 +35,16 @@ export const session = {
   /** Store the session that the API has returned. */
   set({ user = "", superuser = false, csrf_token: csrfToken = "", permissions = [] }) {
     Object.assign(this, { user, superuser, csrfToken, permissions, known: true });
+  },
+
+  /** Inform the other tabs that a login or logout has replaced the session. */
+  notifyTabs() {
+    tabs.postMessage("replaced");
+  },
+
+  /** Call back when another tab has replaced the session. */
+  onReplaced(listener) {
+    tabs.addEventListener("message", () => listener());
   },
 
   /** Forget the session, and call the listeners, which open the login page. */

@@ -99,6 +99,7 @@ export class Shell {
     this.logoutButton.addEventListener("click", async () => {
       try {
         await remove("session");
+        session.notifyTabs();
       } catch (error) {
         if (!isAborted(error)) notify(error.message, "bad");
       }

@@ -72,7 +72,10 @@ async function changePassword() {
     ],
     action: "Change",
     // the broker has started a new session with another secret
-    submit: async (typed) => session.set(await post("session/password", typed)),
+    async submit(typed) {
+      session.set(await post("session/password", typed));
+      session.notifyTabs();
+    },
   });
   if (done) notify("Password changed");
 }

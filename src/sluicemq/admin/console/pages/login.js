@@ -49,6 +49,7 @@ export function show(reason, onLogin) {
     alert.textContent = "";
     try {
       session.set(await post("session", values(form, specs)));
+      session.notifyTabs();
       await onLogin();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
