@@ -64,6 +64,25 @@ def test_check_of_an_intact_journal(run: Run, data_dir: Path) -> None:
     assert report["types"]["MESSAGE"] == 3
 
 
+def test_check_tells_preallocated_space_from_records(run: Run, tmp_path: Path) -> None:
+    journal = FileJournal.open(tmp_path / "journal", JournalOptions(preallocate_bytes=1 << 20))
+    journal.append_message(message(ORDERS, b"x"), journal.destination_number(ORDERS))
+    journal.sync()
+    journal.close()
+    result = run("journal", "check", str(tmp_path))
+    assert "MiB preallocated for further records" in result.out
+    assert "behind the durable end" not in result.out
+    (segment,) = (tmp_path / "journal").glob("*.segment")
+    report = json.loads(run("journal", "check", str(tmp_path), "--json").out)
+    content = bytearray(segment.read_bytes())
+    end = len(content) - report["preallocated"]
+    content[end + 9] = 1
+    segment.write_bytes(content)
+    result = run("journal", "check", str(tmp_path))
+    assert (result.code, result.err) == (0, "")
+    assert "10 B behind the durable end: being written, or left by a crash" in result.out
+
+
 def test_check_finds_damage(run: Run, data_dir: Path) -> None:
     (segment,) = (data_dir / "journal").glob("*.segment")
     content = bytearray(segment.read_bytes())

@@ -328,7 +328,11 @@ def _report_text(report: InspectionReport, journal_dir: Path) -> str:
         *(f"  {name.lower():<18}{count:>12}" for name, count in sorted(report.types.items())),
     ]
     if report.unsealed:
-        lines.append(f"  {size(report.unsealed)} behind the durable end")
+        lines.append(
+            f"  {size(report.unsealed)} behind the durable end: being written, or left by a crash"
+        )
+    if report.preallocated:
+        lines.append(f"  {size(report.preallocated)} preallocated for further records")
     if not report.problems:
         lines.append("No damage.")
     return "\n".join(lines)

@@ -60,8 +60,9 @@ class Problem(NamedTuple):
 class InspectionReport(msgspec.Struct, kw_only=True):
     """Result of `check`.
 
-    live      records with unreleased references
-    unsealed  bytes behind the durable end, or of an index: being written, or left by a crash
+    live          records with unreleased references
+    unsealed      bytes behind the durable end, or of an index: being written, or left by a crash
+    preallocated  bytes after these, for further records
     """
 
     problems: list[Problem] = []
@@ -70,6 +71,7 @@ class InspectionReport(msgspec.Struct, kw_only=True):
     bytes: int = 0
     live: int = 0
     unsealed: int = 0
+    preallocated: int = 0
     types: dict[str, int] = {}
 
 
@@ -150,7 +152,9 @@ def _check_segment(
         raise DamagedFile(path, 40, "the segment belongs to another data directory")
     end = view.index_offset or stated or view.size
     if view.index is None:
-        report.unsealed += max(0, view.size - end)
+        written = len(bytes(view.view[end:]).rstrip(b"\0"))
+        report.unsealed += written
+        report.preallocated += max(0, view.size - end - written)
         if view.size < end:
             text = f"the segment ends here, but {end} bytes of it were on disk"
             raise DamagedFile(path, view.size, text)
