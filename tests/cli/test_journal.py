@@ -80,7 +80,7 @@ def test_check_tells_preallocated_space_from_records(run: Run, tmp_path: Path) -
     segment.write_bytes(content)
     result = run("journal", "check", str(tmp_path))
     assert (result.code, result.err) == (0, "")
-    assert "10 B behind the durable end: being written, or left by a crash" in result.out
+    assert "10 B after the durable end: being written, or left by a crash" in result.out
 
 
 def test_check_finds_damage(run: Run, data_dir: Path) -> None:

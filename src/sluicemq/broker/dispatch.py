@@ -114,7 +114,7 @@ def enqueue(delivery: Delivery, due: int) -> None:
 
 
 def _push_ready(delivery: Delivery) -> None:
-    """Append a delivery behind all of its priority, in every pending queue that it matches."""
+    """Append a delivery, as the last of its priority, to every pending queue that it matches."""
     subscription = delivery.subscription
     all_ready = subscription.all_ready
     all_ready.push(delivery)

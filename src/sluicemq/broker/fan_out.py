@@ -11,7 +11,7 @@ of its members have:
     2 or more  each member present at publication          the last of them (SHARED)
 
 The last member to leave becomes `queue`, with all its ready and unacked messages; the first member
-to join takes the place of `queue`. So no messages are moved, whatever their number, and their
+to join takes the place of `queue`. So no messages are moved, regardless of their number, and their
 order, attempts and expiry are unchanged. The copies of a member that leaves other members behind
 end. After a restart there are no members: every message that at least one member had not
 acknowledged is in `queue`.

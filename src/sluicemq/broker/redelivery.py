@@ -82,10 +82,10 @@ def requeue_unacked(
     subscription: Subscription,
     returned: list[Delivery],
     attempted: bool,
-    wait: int = 0,
+    delay_ms: int = 0,
     ignore_max_attempts: bool = False,
 ) -> None:
-    """Make unacked deliveries removed from their consumer ready, delayed by `wait` ms, expired or
+    """Make unacked deliveries removed from their consumer ready, delayed by `delay_ms`, expired or
     dead-lettered.
     """
     for delivery in returned:
@@ -116,10 +116,10 @@ def requeue_unacked(
         subscription.waiting_bytes += delivery.size
         if delivery.expires:
             core.wheel.add(delivery, now)  # it is not there yet if it was dispatched on arrival
-        if wait:
+        if delay_ms:
             if delivery.attempts:
                 subscription.requeued[delivery.sequence] = delivery
-            delay(delivery, wait)
+            delay(delivery, delay_ms)
         else:
             requeue_in_place(delivery)
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:

@@ -1,7 +1,7 @@
 """Samplers over all destinations: statistics for people, and depths in the journal.
 
 Both examine the destinations in rounds, a share at a time, so that the iterations stay short
-whatever the number of destinations.
+regardless of the number of destinations.
 
 A round of statistics, once a second, updates the rates, computes the totals, and deletes automatic
 destinations that have been idle for their time. Displayed totals are those of the last completed

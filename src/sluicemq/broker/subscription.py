@@ -184,7 +184,7 @@ def stop_ack_timer(consumer: Consumer) -> None:
 
 
 def mark_available(consumer: Consumer) -> None:
-    """Mark the consumer as available, behind the others, if it may take a message."""
+    """Mark the consumer as available, after the others, if it may take a message."""
     if consumer.window.credit > 0 and consumer.active and not consumer.suspended:
         available = consumer.pending_queue.available_consumers
         available.pop(consumer, None)

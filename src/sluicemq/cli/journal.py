@@ -329,7 +329,7 @@ def _report_text(report: InspectionReport, journal_dir: Path) -> str:
     ]
     if report.unsealed:
         lines.append(
-            f"  {size(report.unsealed)} behind the durable end: being written, or left by a crash"
+            f"  {size(report.unsealed)} after the durable end: being written, or left by a crash"
         )
     if report.preallocated:
         lines.append(f"  {size(report.preallocated)} preallocated for further records")

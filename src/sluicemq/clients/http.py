@@ -172,8 +172,8 @@ class HttpClient:
     ) -> None:
         """Set the time limits in seconds.
 
-        timeout   for the next bytes of a response
-        retry_timeout  for which failed requests are repeated; None = not at all
+        timeout        limit for the next bytes of a response
+        retry_timeout  time for which failed requests are repeated; None = they are not
         """
         self.target = target
         self._timeout = timeout

@@ -14,8 +14,8 @@ the connection ends.
 The protocol confirms nothing. `close` ends the client's output and waits until the broker closes;
 SluiceMQ does so once all messages sent with durability `sync` are on disk. Over TLS it does not
 wait. `close` raises ConnectionLost if the connection is reset instead: SluiceMQ does that if it has
-to close while sent messages wait for room. A broker that refuses a message (its queue is full, its
-name too long) closes the connection: the next call raises ConnectionLost, but `close` does not.
+to close while sent messages wait for capacity. A broker that refuses a message (its queue is full,
+its name too long) closes the connection: the next call raises ConnectionLost, but `close` does not.
 `confirm` raises it, over TLS, too.
 
 Dispatches of both versions are accepted. `dispatch_version` is the form of sent messages: 2 writes
@@ -82,7 +82,7 @@ class PhpmqMessage:
     """Message of a PhpmqClient. Call one of ack, requeue and dead_letter, once.
 
     queue  name of its queue        id   32 hex digits, the same for each delivery
-    body   content                  ttl  seconds left when it was dispatched; 0 = for ever
+    body   content                  ttl  seconds left when it was dispatched; 0 = unlimited
     """
 
     __slots__ = ("_client", "_raw_id", "_raw_queue", "body", "id", "queue", "ttl")
@@ -103,13 +103,13 @@ class PhpmqMessage:
     async def answer(self, body: bytes, ttl: int = 0) -> None:
         """Send a response to the message's reply address, if it has one.
 
-        Must be called before the message is acknowledged. `ttl` in seconds, 0 = for ever. Raises
+        Must be called before the message is acknowledged. `ttl` in seconds, 0 = unlimited. Raises
         ConnectionLost, RequestTimeout, ValueError.
         """
         await self._client.send(decode_name(REPLY_PREFIX + self._raw_id), body, ttl)
 
     async def requeue(self, ttl: int = 0) -> None:
-        """Requeue the message at the end of its queue, with `ttl` seconds to live (0 = for ever).
+        """Requeue the message at the end of its queue, with `ttl` seconds to live (0 = unlimited).
 
         Raises ConnectionLost, RequestTimeout, ValueError.
         """
@@ -203,7 +203,7 @@ class PhpmqClient(AsyncClient):
         return await cls.connect(**{**urls.parse_single(url, "phpmq", _URL_OPTIONS), **options})
 
     async def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
-        """Send a message that lives for `ttl` seconds (0 = for ever).
+        """Send a message that lives for `ttl` seconds (0 = unlimited).
 
         Returns once the connection has accepted it; the protocol has no confirmation. Raises
         ConnectionLost, RequestTimeout; ValueError for a name or number that the protocol cannot
@@ -232,7 +232,7 @@ class PhpmqClient(AsyncClient):
         await connection.send(b"".join((*acks, request)))
 
     async def receive(self, timeout: float | None = None) -> PhpmqMessage:
-        """Return the next message; waits up to `timeout` seconds (None = for ever).
+        """Return the next message; waits up to `timeout` seconds (None = no limit).
 
         Cancellation loses no message. Raises RequestTimeout, ConnectionLost.
         """

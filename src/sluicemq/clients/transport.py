@@ -170,7 +170,7 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
             self.check()
 
     async def close(self) -> None:
-        """Send what is queued, and wait until the broker has closed. Raises RequestTimeout."""
+        """Send the queued output, and wait until the broker has closed. Raises RequestTimeout."""
         transport = self._transport
         if transport is None or self._ended.is_set():
             return
@@ -184,7 +184,7 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
             raise
 
     def abort(self) -> None:
-        """Drop the connection and what is queued."""
+        """Drop the connection and the queued output."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -207,7 +207,7 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         """Signal that the client sends no more, so that the broker closes after reading."""
 
     def end_output(self, transport: asyncio.Transport) -> None:
-        """Send EOF behind what is queued. A connection that the broker has reset is dropped."""
+        """Send EOF after the queued output. A connection that the broker has reset is dropped."""
         try:
             transport.write_eof()
         except OSError as error:  # the reset is known to the kernel, not yet to the event loop
@@ -265,7 +265,7 @@ class Inbox(Generic[FrameT]):
         self._changed.set()
 
     async def wait(self, timeout: float | None, ready: Callable[[], object] | None = None) -> None:
-        """Wait for a message, or until `ready` is true; up to `timeout` seconds, None = for ever.
+        """Wait for a message, or until `ready` is true; up to `timeout` seconds, None = no limit.
 
         Raises RequestTimeout; a new error like `end`.
         """
@@ -311,8 +311,10 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         outstanding: int,
         prefetch: int,
     ) -> None:
-        """`reconnect` None: not at all. Raises ValueError unless `outstanding` and `prefetch` are
-        at least 1."""
+        """`reconnect` None: do not reconnect.
+
+        Raises ValueError unless `outstanding` and `prefetch` are at least 1.
+        """
         if outstanding < 1 or prefetch < 1:
             raise ValueError("outstanding and prefetch must be at least 1")
         self.target = target

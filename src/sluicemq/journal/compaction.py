@@ -306,7 +306,7 @@ class Compactor:
         """Return whether a segment is worth emptying: little of it is live, and that does not end
         by itself: at least half of it was there at the snapshot before.
 
-        Counting records is cheap and comes first, but what a move costs and gains are bytes.
+        Counting records is cheap and comes first; the cost and gain of a move are in bytes.
         """
         fraction = self._options.compaction_threshold
         return (

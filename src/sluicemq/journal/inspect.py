@@ -61,7 +61,7 @@ class InspectionReport(msgspec.Struct, kw_only=True):
     """Result of `check`.
 
     live          records with unreleased references
-    unsealed      bytes behind the durable end, or of an index: being written, or left by a crash
+    unsealed      bytes after the durable end, or of an index: being written, or left by a crash
     preallocated  bytes after these, for further records
     """
 
@@ -121,7 +121,7 @@ def _collect_damage(directory: Path, report: InspectionReport) -> Iterator[None]
 
 
 def _check_header(path: Path, durable_offset: int) -> None:
-    """Raise DamagedFile for a segment without a whole header, which is lost data even behind the
+    """Raise DamagedFile for a segment without a whole header, which is lost data even after the
     durable end: a segment gets its name only once its header and first group are on disk."""
     size = path.stat().st_size
     if size < SEGMENT_HEADER_BYTES:

@@ -319,7 +319,7 @@ class Recovery:
         return tail
 
     def _report_end(self, durable_offset: int | None, torn: int, end: int) -> None:
-        """Report how the newest segment ends: its whole units at `end`, `torn` bytes behind it.
+        """Report how the newest segment ends: its whole units at `end`, `torn` bytes after it.
 
         `durable_offset` is the durable end of this segment, None if none is published for it. After
         a crash of the machine the published end may be an earlier one, but never a later one.

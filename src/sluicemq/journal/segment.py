@@ -48,7 +48,7 @@ of the last write may be missing. So the segment ends before the first record th
 unless there is evidence that this record had been synced, which is damage:
 
 - a later, intact record has GROUP_START: all records before it had been synced when it was written;
-- the durable file has an end behind it, and the segment is at least that long.
+- the durable file has an end after it, and the segment is at least that long.
 
 A segment with a successor has no torn tail: it was on disk up to the end that the successor states.
 """

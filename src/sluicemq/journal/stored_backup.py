@@ -287,7 +287,7 @@ def restore(
     if other_names := sorted(names):
         raise JournalError(
             f"{data_dir} is not empty ({other_names[0]}): a backup is restored into a directory of "
-            "its own. Move what is there out of the way first"
+            "its own. Move its contents elsewhere first"
         )
     partial_journal = data_dir / PARTIAL_JOURNAL
     shutil.rmtree(partial_journal, ignore_errors=True)

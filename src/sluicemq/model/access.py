@@ -48,8 +48,8 @@ class Operation(StrEnum):
 class Permission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Operations on the destinations whose names match `pattern`.
 
-    ignore_case  letter case does not matter there, as in VibeMQ: set for what is granted by a
-                 VibeMQ client or taken over from a VibeMQ server
+    ignore_case  letter case does not matter there, as in VibeMQ: set if a VibeMQ client
+                 granted the permission, or it was imported from a VibeMQ server
     """
 
     pattern: str

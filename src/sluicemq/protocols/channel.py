@@ -65,7 +65,7 @@ class Channel(Generic[Frame]):
 
     state    input                            output                      next
     -------  -------------------------------  --------------------------  -------------------------
-    open     processed; frames behind one     sent; replies that the      ended: end of input, or a
+    open     processed; frames after one      sent; replies that the      ended: end of input, or a
              that takes time are held         client does not read count  command that ends it
     ended    ignored; held frames are still   sent                        closed: all is answered
              processed
@@ -142,7 +142,7 @@ class Channel(Generic[Frame]):
     # --- input -------------------------------------------------------------------------------
 
     def hold(self, frames: list[Frame], size: int) -> None:
-        """Hold frames of `size` bytes, behind the frames that are held already."""
+        """Hold frames of `size` bytes, after the frames that are held already."""
         if self.held_frames is None:
             self.held_frames = frames
         else:
@@ -180,7 +180,7 @@ class Channel(Generic[Frame]):
         self.ended = True
 
     def close(self) -> bool:
-        """Ignore further input and send nothing more; return False if that was so already."""
+        """Ignore further input and send nothing more; return False if it was closed already."""
         was_open = not self.closed
         self.ended = self.closed = True
         self._schedule_next = None
@@ -228,7 +228,7 @@ class LoginCheck(Generic[Frame]):
         """Set the session's part.
 
         answer   answers a request. With an identity, the channel acts as that user already
-        process  processes the frames that were received behind a request whose check took time
+        process  processes the frames that were received after a request whose check took time
         """
         self._channel = channel
         self._answer: Callable[[Frame, Identity | AccessError], None] | None = answer
@@ -297,7 +297,7 @@ class LoginCheck(Generic[Frame]):
 
 
 class ConfirmingSession(Protocol[Request]):
-    """Part of publishing that a protocol with confirmations adds. Its clients go on sending while
+    """Part of publishing that a protocol with confirmations adds. Its clients keep sending while
     messages wait for capacity, so it limits how many do.
 
     `Request` identifies a message to be confirmed.
@@ -311,7 +311,7 @@ class ConfirmingSession(Protocol[Request]):
 
 
 class Parked(NamedTuple):
-    """Message that waits for capacity until `deadline` (steady ms; 0 = for ever)."""
+    """Message that waits for capacity until `deadline` (steady ms; 0 = unlimited)."""
 
     destination: Destination
     request: Any
@@ -466,7 +466,7 @@ class Publisher(Generic[Request]):
             self._alarm.set(self._max_wait / 1000, self._refuse_overdue)
 
     def _finish_parked(self, message: Message) -> None:
-        """Handle that a parked message was accepted, or that its destination was deleted."""
+        """Handle the acceptance of a parked message, or the deletion of its destination."""
         parked = self._parked.pop(message, None)
         if parked is None:
             return

@@ -300,7 +300,7 @@ class StreamReader:
         return self.data[start : self.position]
 
     def text(self, layout: Struct = U16) -> str:
-        """Read a string behind its length."""
+        """Read a string that follows its length."""
         return decode_utf(self.take(self.number(layout)))
 
     def count(self, values: int = 1) -> None:

@@ -175,7 +175,7 @@ class Session(Protocol):
     @property
     def buffered(self) -> int:
         """Bytes of input that the session cannot process yet: an unfinished frame, or requests
-        behind a pending one.
+        after a pending one.
 
         The server reads it after each `receive`, so it must be cheap.
         """

@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
         """Resume reading of a paused connection if the peer has closed its side.
 
         A connection that does not read does not notice the EOF, and the session might wait forever.
-        The remaining input is bounded by the kernel's receive buffer. (An EOF behind more input
+        The remaining input is bounded by the kernel's receive buffer. (An EOF after more input
         than this buffer holds is not detected.)
         """
         poll = select.poll()

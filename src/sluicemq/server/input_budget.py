@@ -1,7 +1,7 @@
 """Memory for the unfinished input of connections, shared by all listeners.
 
 A connection holds input when its session has bytes that it cannot process yet: half a frame, the
-beginning of an HTTP body, requests behind a login. `Connection` reports the number after each read.
+beginning of an HTTP body, requests after a login. `Connection` reports the number after each read.
 
     used <= limit      every connection is read
     used >  limit      only one connection, the `reader`, is still read: the one that has held input

@@ -69,7 +69,7 @@ class PackedChunk(Generic[AnyEntry]):
         return self.after(0, len(self.orders))
 
     def after(self, order: int, count: int) -> Iterator[AnyEntry]:
-        """Yield the first `count` deliveries behind that order."""
+        """Yield the first `count` deliveries after that order."""
         template = self._template
         start = bisect_right(self.orders, order)
         sequences = self.orders[start : start + count]
@@ -78,7 +78,7 @@ class PackedChunk(Generic[AnyEntry]):
             yield template.copy_with(sequence, size)
 
     def count(self, order: int) -> int:
-        """Return the number of deliveries behind that order."""
+        """Return the number of deliveries after that order."""
         return len(self.orders) - bisect_right(self.orders, order)
 
     def find(self, order: int) -> AnyEntry | None:
@@ -172,7 +172,7 @@ class Chunks(Generic[AnyEntry]):
         return _last(self._chunks[-1])
 
     def after(self, order: int, count: int) -> list[AnyEntry]:
-        """Return the first `count` deliveries behind that order, in any state; those in packed
+        """Return the first `count` deliveries after that order, in any state; those in packed
         chunks as temporary objects.
         """
         deliveries: list[AnyEntry] = []
@@ -186,7 +186,7 @@ class Chunks(Generic[AnyEntry]):
         return deliveries
 
     def packed_after(self, order: int) -> PackedChunk[AnyEntry] | None:
-        """Return the packed chunk that the first delivery behind that order is in, if it is in
+        """Return the packed chunk that the first delivery after that order is in, if it is in
         one.
         """
         index = self._index(order + 1)
@@ -235,7 +235,7 @@ class Chunks(Generic[AnyEntry]):
 
 
 def entries_after(entries: deque[AnyEntry], order: int, count: int) -> list[AnyEntry]:
-    """Return the first `count` deliveries of an ordered sequence behind that order."""
+    """Return the first `count` deliveries of an ordered sequence after that order."""
     start = bisect_right(entries, order, key=order_of)
     return list(islice(entries, start, start + count))
 

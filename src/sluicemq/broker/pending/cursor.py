@@ -84,7 +84,7 @@ class Cursor(Generic[AnyEntry]):
         )
 
     def rewind_to(self, delivery: AnyEntry) -> None:
-        """Continue behind a delivery that the last step returned: later ones were not processed."""
+        """Continue after a delivery that the last step returned: later ones were not processed."""
         self.last = delivery.order
 
     def skip(self, count: int, budget: int) -> int:

@@ -1,4 +1,4 @@
-"""Entry of a pending queue: what the queue knows of a delivery."""
+"""Entry of a pending queue: the fields of a delivery that the queue uses."""
 
 from __future__ import annotations
 

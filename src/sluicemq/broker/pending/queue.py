@@ -156,7 +156,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             self.mask &= ~(1 << priority)
 
     def after(self, priority: int, order: int, count: int) -> list[AnyEntry]:
-        """Return the first `count` deliveries of a priority behind that order, in any state.
+        """Return the first `count` deliveries of a priority after that order, in any state.
 
         Those in chunks are temporary objects.
         """
@@ -173,7 +173,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         return deliveries
 
     def packed_after(self, priority: int, order: int) -> PackedChunk[AnyEntry] | None:
-        """Return the packed chunk that has the next deliveries of a priority behind that order.
+        """Return the packed chunk that has the next deliveries of a priority after that order.
 
         None if they are not in one, or if requeued deliveries are among them.
         """

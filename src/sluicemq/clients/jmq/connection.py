@@ -278,7 +278,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         The reply arrives in a temporary queue of this client; its correlation id is the request's
         correlation id or message id.
 
-        timeout  seconds to wait for the reply; None = for ever
+        timeout  seconds to wait for the reply; None = no limit
         ttl      lifetime of the request in seconds; None = `timeout`
 
         Raises as `Producer.send`; RequestTimeout if no reply arrives.

@@ -90,7 +90,7 @@ class Consumer(AsyncClient):
     async def receive(self, timeout: float | None = None) -> JmqMessage:
         """Return the next message.
 
-        Waits up to `timeout` seconds (None = for ever), also for a reconnect. A session with
+        Waits up to `timeout` seconds (None = no limit), also for a reconnect. A session with
         AckMode.AUTO acknowledges the message. Cancellation loses no message.
 
         Raises RequestTimeout; ConnectionLost if no more messages can arrive; StatusError if the

@@ -141,7 +141,7 @@ class SendOptions(NamedTuple):
 
     persistent   the message survives a broker restart; the broker confirms it
     priority     0-9
-    ttl          lifetime in seconds, 0 = for ever
+    ttl          lifetime in seconds, 0 = unlimited
     delay        seconds before the message becomes deliverable
     """
 

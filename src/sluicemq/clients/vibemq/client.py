@@ -464,7 +464,7 @@ class Subscription(AsyncClient):
         self._inbox = Inbox[VibeMQMessage]()
 
     async def receive(self, timeout: float | None = None) -> VibeMQMessage:
-        """Return the next message; waits up to `timeout` seconds (None = for ever).
+        """Return the next message; waits up to `timeout` seconds (None = no limit).
 
         Waits for a new connection if necessary. Cancellation loses no message. Raises
         RequestTimeout; ConnectionLost if there will be no more messages.

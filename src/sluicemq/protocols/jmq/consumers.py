@@ -304,7 +304,7 @@ class JmsConsumer:
         """Receive messages from one more destination. Raises BrokerError."""
         is_queue = self.terms.type == OF_QUEUE
         subscription = destination.queue if is_queue else self._subscribe(destination)
-        # JMS knows no time in which a message has to be acknowledged
+        # JMS defines no acknowledgement timeout
         engine_consumer = self._broker.attach(
             subscription,
             self,
@@ -391,7 +391,7 @@ class JmsConsumer:
         return self.credit.counts_bytes or self._outbound.counts_bytes
 
     def _add_pending(self, deliveries: Iterable[Delivery]) -> None:
-        """Make deliveries pending. Nearly all of them belong behind those that are."""
+        """Make deliveries pending. Nearly all of them belong after those that are."""
         pending = self.pending
         for delivery in deliveries:
             last = pending[-1] if pending else delivery

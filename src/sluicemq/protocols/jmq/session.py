@@ -432,7 +432,7 @@ class JmqSession:
         self._connection.broker.scans.schedule(self._process_interrupted)
 
     def _process_interrupted(self) -> None:
-        """Process the packets behind an interruption, unless the client does not read."""
+        """Process the packets after an interruption, unless the client does not read."""
         channel = self._channel
         if self._interrupted and not channel.congested:
             self._interrupted = False

@@ -148,7 +148,7 @@ class GatewaySession:
 
     def closed(self) -> None:
         """Delete the temporary queues; later messages to them are dropped. Withdraw the request if
-        it still waits for room."""
+        it still waits for capacity."""
         self._state = _State.CLOSED
         self._channel.close()
         self._alarm.cancel()
@@ -229,7 +229,7 @@ class GatewaySession:
         return to_message(destination.address, body, TIMEOUT, reply, Durability.NONE, now)
 
     def _finish_parked(self, request: None, error: BrokerError | None) -> None:
-        """Fail if the request waited for room in its queue, which was then deleted."""
+        """Fail if the request waited for capacity in its queue, which was then deleted."""
         if error is not None:
             self._fail(str(error))
 

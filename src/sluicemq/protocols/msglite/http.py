@@ -7,7 +7,7 @@ interim responses are not supported. The gateway is meant to run behind a full w
 
 Input that such a server may interpret differently is rejected: Transfer-Encoding, a Content-Length
 that is repeated, folded or no number, a blank before a header's colon, control characters in the
-head. Bytes behind the request are never read as another one.
+head. Bytes after the request are never read as another one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The session processes commands one after the other and responds in their order: 
 delays all commands behind it. A set of flags records the reasons to wait:
 
     WAITING   a ready or query waits for its message, up to its timeout
-    PARKED    a message waits for room in a queue with overflow `block`
+    PARKED    a message waits for capacity in a queue with overflow `block`
     SYNCING   a command follows a published message that is not on disk yet (durability sync)
     FULL      the client must read before the session sends more
 
@@ -204,7 +204,7 @@ class MsgliteSession:
 
     @property
     def buffered(self) -> int:
-        """Bytes of unprocessed input, including a message that waits for room."""
+        """Bytes of unprocessed input, including a message that waits for capacity."""
         buffered = self._decoder.buffered + self._publisher.parked_bytes
         return buffered + self._held_bytes if self._pending else buffered
 
@@ -245,7 +245,7 @@ class MsgliteSession:
     def closed(self) -> None:
         """Requeue unsent deliveries. Received messages are still published.
 
-        If they wait for room in their queues, all of them wait in the broker, which limits the
+        If they wait for capacity in their queues, all of them wait in the broker, which limits the
         memory for that.
         """
         self._channel.close()
@@ -503,7 +503,7 @@ class MsgliteSession:
                 self._broker.remove(destination, force=True)
 
     def _finish_parked(self, request: None, error: BrokerError | None) -> None:
-        """Continue after the message that waited for room is accepted; close if it is refused."""
+        """Continue once the waiting message is accepted; close if it is refused."""
         self._wait_reasons &= ~PARKED
         if error is None:
             self._run()
@@ -549,7 +549,7 @@ class MsgliteSession:
     # --- the end -----------------------------------------------------------------------------
 
     def _refuse(self, text: str) -> None:
-        """Send the error and close. Commands behind it are dropped."""
+        """Send the error and close. Commands after it are dropped."""
         self._channel.write([encode_error(text)])
         self._close(text)
 

@@ -10,7 +10,7 @@ that a message was not accepted. Unacked messages are requeued at once, and the 
 when the sends before are durable, so nothing else is lost. Frames that refer to a missing message
 are ignored.
 
-    sends that cannot be accepted yet        frames behind them on the connection
+    sends that cannot be accepted yet        frames after them on the connection
     -------------------------------------    ----------------------------------------------------
     their queue is full and blocks           wait; the session stops reading
     the journal's disk is nearly full        sends wait, in order, up to MAX_WAITING bytes; then
@@ -166,7 +166,7 @@ class PhpmqSession:
         self._encoder: DispatchEncoder | None = None
         """Encoder of the subscription's dispatches."""
         self._waiting: deque[tuple[Destination, Message]] = deque()
-        """Sends that wait for disk space, and sends behind them."""
+        """Sends that wait for disk space, and sends after them."""
         self._waiting_bytes = 0
         self._waiting_probes: list[bytes] = []
         """Queues of the probes to answer once they are durable."""
@@ -189,7 +189,7 @@ class PhpmqSession:
 
     @property
     def buffered(self) -> int:
-        """Bytes of unprocessed input, including sends that wait for room or disk space."""
+        """Bytes of unprocessed input, including sends that wait for capacity or disk space."""
         waiting_bytes = self._waiting_bytes + self._publisher.parked_bytes
         return self._decoder.buffered + self._channel.held_bytes + waiting_bytes
 
@@ -235,7 +235,7 @@ class PhpmqSession:
     def closed(self) -> None:
         """Requeue unacked messages and drop sends that wait for disk space.
 
-        A send that waits for room in its queue and those behind it are still published: all of them
+        A send that waits for capacity and those after it are still published: all of them
         wait in the broker, which limits the memory for that. Other frames are dropped.
         """
         self._channel.close()
@@ -271,7 +271,7 @@ class PhpmqSession:
     # --- frames ------------------------------------------------------------------------------
 
     def _handle(self, frames: list[Frame]) -> bool:
-        """Process frames in order. Return False if one has to wait with those behind it."""
+        """Process frames in order. Return False if one has to wait with those after it."""
         broker = self._broker
         publisher = self._publisher
         destinations = self._destinations
@@ -441,12 +441,12 @@ class PhpmqSession:
     # --- back-pressure -----------------------------------------------------------------------
 
     def _hold_frames(self, frames: list[Frame]) -> None:
-        """Stop reading: the queue is full and blocks, so the frames behind the send wait too."""
+        """Stop reading: the queue is full and blocks, so the frames after the send wait too."""
         self._channel.hold(frames, _size(frames))
         self._channel.update_reading()
 
     def _finish_parked(self, request: None, error: BrokerError | None) -> None:
-        """Continue after the send that waited for room is accepted; close if it is refused."""
+        """Continue after the send that waited for capacity is accepted; close if it is refused."""
         frames = self._channel.release()
         if error is None:
             self._resume_processing(frames)
@@ -454,7 +454,7 @@ class PhpmqSession:
             self._refuse(str(error))
 
     def _resume_processing(self, frames: list[Frame]) -> None:
-        """Publish the waiting sends, process the frames behind them, and resume reading."""
+        """Publish the waiting sends, process the frames after them, and resume reading."""
         if not self._send_waiting():
             if self._publisher.parked:
                 self._channel.hold(frames, _size(frames))
@@ -520,7 +520,7 @@ class PhpmqSession:
             self._waiting_bytes = 0
 
     def _refuse(self, reason: str) -> None:
-        """Close because of a frame that is refused. The frames behind it are dropped."""
+        """Close because of a frame that is refused. The frames after it are dropped."""
         self._channel.end()
         self._unsubscribe()
         self._close_when_durable(reason)
@@ -576,7 +576,7 @@ class PhpmqSession:
     def _return_behind(
         self, consumer: Consumer, deliveries: list[Delivery], last: Delivery
     ) -> list[Delivery]:
-        """Return the deliveries up to `last`; requeue those behind it, which count no attempt."""
+        """Return the deliveries up to `last`; requeue those after it, which count no attempt."""
         count = deliveries.index(last) + 1
         sequences = [delivery.sequence for delivery in deliveries[count:]]
         broker = self._broker

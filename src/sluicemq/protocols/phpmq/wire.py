@@ -355,7 +355,7 @@ def _message(kind: int, packets: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def encode_send(queue: bytes, body: bytes, ttl: int = 0, *, dispatch_version: int = 2) -> bytes:
-    """Encode a send (type 001). `ttl` in seconds, 0 = for ever; omitted in version 1."""
+    """Encode a send (type 001). `ttl` in seconds, 0 = unlimited; omitted in version 1."""
     packets = [(QUEUE_NAME, queue), (CONTENT, body)]
     if dispatch_version != 1:
         packets.append((TIME_TO_LIVE, b"%d" % ttl))
@@ -376,7 +376,7 @@ def encode_acknowledge(queue: bytes, message_id: bytes) -> bytes:
 
 
 def encode_requeue(queue: bytes, message_id: bytes, ttl: int = 0) -> bytes:
-    """Encode a requeue (type 005). `ttl` in seconds from now, 0 = for ever."""
+    """Encode a requeue (type 005). `ttl` in seconds from now, 0 = unlimited."""
     packets = ((QUEUE_NAME, queue), (MESSAGE_ID, message_id), (TIME_TO_LIVE, b"%d" % ttl))
     return _message(REQUEUE, packets)
 
@@ -408,7 +408,7 @@ class DispatchEncoder:
     def add(self, chunks: list[bytes], body: bytes, message_id: bytes, ttl: int) -> None:
         """Append one dispatch to `chunks`.
 
-        `message_id` has 32 bytes. `ttl`: seconds left, 0 = for ever, -1 = no TTL packet: version 1.
+        `message_id` has 32 bytes. `ttl` in seconds: 0 = unlimited, -1 = no TTL packet (version 1).
         """
         newline = self._newline
         length = len(body)
@@ -466,13 +466,13 @@ class MessageIds:
 def expiration_after(ttl: int, now: int) -> int:
     """Return the wall ms at which a message with `ttl` seconds from `now` expires; 0 = never.
 
-    A time to live of 0 means for ever (PHPMQ protocol document, example "Send a message").
+    A time to live of 0 means no limit (PHPMQ protocol document, example "Send a message").
     """
     return min(now + ttl * _SECOND, LAST_EXPIRATION) if ttl else 0
 
 
 def seconds_left(expiration: int, now: int) -> int:
-    """Return the TTL of a dispatch: whole seconds, 0 = for ever.
+    """Return the TTL of a dispatch: whole seconds, 0 = unlimited.
 
     Rounded up and at least 1, because 0 would mean that the message never expires.
     """

@@ -42,7 +42,7 @@ acknowledge it.
 
 When the connection closes, the messages of passed and current copies have had an attempt, which may
 have been their last. Those of queued copies also count an attempt, but are requeued however many
-they had: a client that crashes on one message must not dead-letter all messages behind it.
+they had: a client that crashes on one message must not dead-letter all messages after it.
 
 A client that unsubscribes has not crashed: its queued copies count no attempt. Neither does the
 current copy if the Unsubscribe directly follows an Ack: the client stops after that message.
@@ -120,7 +120,7 @@ class Subscriber:
         self._connection = subscriptions.connection
         self._broker = self._connection.broker
         self._blocked: list[Delivery] = []
-        """Delivery whose large frame is being encoded, and the deliveries behind it."""
+        """Delivery whose large frame is being encoded, and the deliveries after it."""
         self._requested_key: LargeKey | None = None
         """The large frame that is requested."""
         self._timer = Alarm(self._connection.channel.transport)
@@ -345,7 +345,7 @@ class Subscriber:
             self._timer.set(0, partial(self._send_blocked, key, frame))
 
     def _send_blocked(self, key: LargeKey, frame: bytes | Exception) -> None:
-        """Send the large frame and the deliveries behind it."""
+        """Send the large frame and the deliveries after it."""
         if isinstance(frame, Exception):
             raise frame
         consumer = self.consumer

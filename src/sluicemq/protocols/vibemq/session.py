@@ -14,10 +14,10 @@ invalid requests are answered with an error and the connection stays open.
 
 Of the requests that can take long, such as a login, a list or a queue's backlog, the session
 processes one in an event loop iteration, because a read can have thousands of them. The frames
-behind it wait until the client has read the earlier responses.
+after it wait until the client has read the earlier responses.
 
 Another thread unpacks and checks large frames. Until it has finished, the session neither reads
-from the client nor processes the frames behind the large one.
+from the client nor processes the frames after the large one.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class VibemqSession:
         self._login = LoginCheck(self._channel, self._answer_login, self._handle)
         self._subscriptions = Subscriptions(self._connection)
         self._next = Alarm(transport)
-        """Scheduled processing of the input that is left: frames behind a long request, the
+        """Scheduled processing of the input that is left: frames after a long request, the
         decoder's backlog or its large frame."""
         self._large: OffloadedJob | None = None
         """Job that reads the decoder's large frame."""
@@ -194,7 +194,7 @@ class VibemqSession:
         return is_left
 
     def _process_next(self) -> None:
-        """Process the frames behind a long request, or else the next of the decoder's backlog, or
+        """Process the frames after a long request, or else the next of the decoder's backlog, or
         submit its large frame for reading, first with a small memory limit."""
         if self._login.is_checking or self._channel.unread > MAX_UNREAD:
             return  # it is scheduled again when that has changed

@@ -420,7 +420,7 @@ class Decoder(FrameDecoder[Frame]):
         return None
 
     def finish_large(self, error: ProtocolError | None = None) -> None:
-        """Report that the large frame was read, or failed. The input behind it is a backlog."""
+        """Report that the large frame was read, or failed. The input after it is a backlog."""
         self.large = None
         self.error = error
         self.backlog = error is None and bool(self._rest)

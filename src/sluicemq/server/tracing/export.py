@@ -162,7 +162,7 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
 
 
 def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
-    """Return the attributes of the span, without empty texts and what is false."""
+    """Return the attributes of the span, without the empty and false ones."""
     values: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": span_record.operation,
