@@ -30,7 +30,7 @@ from tests.support.api import ApiFixture
 from tests.support.sessions import RecordedTransport, SessionPeer
 
 QUEUE: Final = "own.queue"
-"""The owner's queue, which holds one message: SECRET."""
+"""The owner's queue, which contains one message with the body SECRET."""
 TOPIC: Final = "own.topic"
 WRONG_TOKEN: Final = "slq_" + "x" * 43
 
@@ -38,42 +38,42 @@ WRONG_TOKEN: Final = "slq_" + "x" * 43
 class Users:
     """The users of the matrix.
 
-    names   by actor that has logged in
-    tokens  of the same
+    names   user names by actor, of actors that log in
+    tokens  tokens of the same actors
     """
 
     def __init__(self, api_fixture: ApiFixture) -> None:
-        """Add them to the users of a broker."""
+        """Add the users to a broker."""
         all_operations = " ".join(Operation)
         api_fixture.add("norights")
         api_fixture.add("other", f"other.*: {all_operations}")
         api_fixture.add("owner", f"own.*: {all_operations}")
         api_fixture.add("root", superuser=True)
-        for right in Operation:
-            api_fixture.add(f"only-{right}", f"own.*: {right}")
-            rest = " ".join(operation for operation in Operation if operation is not right)
-            api_fixture.add(f"not-{right}", f"own.*: {rest}")
+        for permission in Operation:
+            api_fixture.add(f"only-{permission}", f"own.*: {permission}")
+            rest = " ".join(operation for operation in Operation if operation is not permission)
+            api_fixture.add(f"not-{permission}", f"own.*: {rest}")
         self._tokens = {name: api_fixture.token(name) for name in api_fixture.store.read().users}
-        self.choose(None)
+        self.select_permission(None)
 
-    def choose(self, right: Operation | None) -> None:
-        """Choose the users of the actors that are about a right."""
+    def select_permission(self, permission: Operation | None) -> None:
+        """Select the users of ONLY_PERMISSION and OTHER_PERMISSIONS."""
         self.names = {
-            Actor.NO_RIGHTS: "norights",
+            Actor.NO_PERMISSIONS: "norights",
             Actor.OTHER: "other",
             Actor.OWNER: "owner",
             Actor.ROOT: "root",
         }
-        if right is not None:
+        if permission is not None:
             self.names |= {
-                Actor.THAT_RIGHT: f"only-{right}",
-                Actor.OTHER_RIGHTS: f"not-{right}",
+                Actor.ONLY_PERMISSION: f"only-{permission}",
+                Actor.OTHER_PERMISSIONS: f"not-{permission}",
             }
         self.tokens = {actor: self._tokens[name] for actor, name in self.names.items()}
 
 
 def publish(broker: Broker, destination: Destination, body: str = SECRET) -> Message:
-    """Publish a text, without a flush."""
+    """Publish a text message; does not flush."""
     message = Message(
         destination.address,
         body.encode(),
@@ -85,8 +85,8 @@ def publish(broker: Broker, destination: Destination, body: str = SECRET) -> Mes
     return message
 
 
-def reset(broker: Broker) -> None:
-    """End all transactions, and remove all destinations but those of the broker itself."""
+def reset_broker(broker: Broker) -> None:
+    """Roll back all transactions, and remove all destinations except those of the broker itself."""
     transactions = broker.transactions
     for transaction in (*transactions.prepared.values(), *transactions.open.values()):
         transactions.rollback(transaction)
@@ -104,7 +104,7 @@ def snapshot_destinations(broker: Broker) -> dict[str, Any]:
 
 
 def snapshot_transactions(broker: Broker) -> list[Any]:
-    """Return all transactions that have not ended: their states and how much they hold."""
+    """Return the open and prepared transactions, with the numbers of their operations."""
     transactions = broker.transactions
     return [
         (transaction.xid, transaction.state, len(transaction.sends), len(transaction.acks))
@@ -131,10 +131,10 @@ def _subscription(subscription: Subscription) -> Any:
     return (messages, len(subscription.consumers), subscription.selector)
 
 
-def check_logins_at_once(api_fixture: ApiFixture) -> None:
-    """Answer wrong logins without a thread, and without the time that argon2 takes.
+def verify_logins_at_once(api_fixture: ApiFixture) -> None:
+    """Reject passwords without a thread and without the duration of argon2.
 
-    All right logins of the matrix are by token, which needs no check.
+    All successful logins of the matrix use tokens, which are not hashed.
     """
     queue: Any = api_fixture.authenticator.logins.queue
     queue._pool.shutdown()
@@ -151,7 +151,7 @@ class _ImmediateExecutor(Executor):
 
 
 class BrokerFixture(jmq.Harness):
-    """A broker in memory with the users of the matrix: what sessions of all protocols need."""
+    """A broker in memory with the users of the matrix, for sessions of all protocols."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -163,14 +163,14 @@ class BrokerFixture(jmq.Harness):
         self.users = Users(self.api_fixture)
         self.users_file = directory / "users.json"
         self.database = self.users_file.read_bytes()
-        self.owners: list[RecordedTransport] = []
-        """Connections of the owner: no other actor may end them."""
+        self.owner_transports: list[RecordedTransport] = []
+        """Connections of the owner, which no other actor may close."""
         self._peers = count(1)
 
     @staticmethod
     async def _open(directory: Path) -> ApiFixture:
         api_fixture = ApiFixture(directory, required="always")
-        check_logins_at_once(api_fixture)
+        verify_logins_at_once(api_fixture)
         return api_fixture
 
     def close(self) -> None:
@@ -178,30 +178,29 @@ class BrokerFixture(jmq.Harness):
         self.api_fixture.authenticator.close()
         self.loop.close()
 
-    def begin(self, right: Operation | None = None) -> None:
-        """Forget all connections, users and destinations of the cell before."""
-        self.users.choose(right)
+    def reset(self, permission: Operation | None = None) -> None:
+        """Remove the connections, users and destinations of the previous cell."""
+        self.users.select_permission(permission)
         for transport in list(self.transports):
             transport.session.closed()
         self.transports.clear()
-        self.owners.clear()
+        self.owner_transports.clear()
         self.timers.clear()
-        reset(self.broker)
+        reset_broker(self.broker)
         self.run_event_loop()
         self.coordinator = Coordinator(self.broker)
         self.replies = ReplyAddresses(self.broker.clock.wall)
         if self.users_file.read_bytes() != self.database:
             self.users_file.write_bytes(self.database)
 
-    def owned(
+    def create_owned(
         self,
         name: str = QUEUE,
         kind: Kind = Kind.QUEUE,
         by: CreatedBy = CreatedBy.BROKER,
         **settings: Any,
     ) -> Destination:
-        """Return a destination of the owner, created by a protocol; a queue is given its
-        message."""
+        """Create a destination of the owner as `by`; a queue contains one message."""
         destination = self.broker.destinations.declare(
             Address(kind, name), DestinationSettings(**settings), provenance=Provenance(by)
         )
@@ -210,17 +209,17 @@ class BrokerFixture(jmq.Harness):
         self.run_event_loop()
         return destination
 
-    def ask_query(self) -> tuple[SessionPeer, str]:
-        """Let a msglite client of the owner send a query to QUEUE, which it creates if needed.
+    def open_query(self) -> tuple[SessionPeer, str]:
+        """Send a query to QUEUE as a msglite client of the owner; create the queue if needed.
 
         Return the client and its reply address.
         """
         transport = self.transport()
-        access = self.without_login(transport, "msglite", Actor.OWNER)
+        access = self.open_without_login(transport, "msglite", Actor.OWNER)
         peer = SessionPeer(
             self, transport, MsgliteSession(transport, self.broker, self.replies, access=access)
         )
-        self.owners.append(transport)
+        self.owner_transports.append(transport)
         peer.send_bytes(f"? 1 9 {QUEUE}\r\nx\r\n".encode())
         [reply] = [
             destination
@@ -230,42 +229,42 @@ class BrokerFixture(jmq.Harness):
         return peer, reply.name
 
     def transport(self) -> RecordedTransport:
-        """Return a new connection, of an address that no other has."""
+        """Return a new connection with a unique address."""
         transport = RecordedTransport(self)
         number = next(self._peers)
         transport.peer = f"10.1.{number // 250}.{number % 250 + 1}:1"
         return transport
 
-    def with_login(self, transport: RecordedTransport, protocol: str) -> ConnectionAccess:
-        """Return the access of a connection whose client logs in."""
+    def open_with_login(self, transport: RecordedTransport, protocol: str) -> ConnectionAccess:
+        """Open the access of a connection whose client logs in."""
         listener: Any = Listener(url=Url(protocol))
         return self.api_fixture.authenticator.open(transport, listener, logs_in=True)
 
-    def without_login(
+    def open_without_login(
         self, transport: RecordedTransport, protocol: str, actor: Actor
     ) -> ConnectionAccess:
-        """Return the access of a connection to a listener that acts as the actor's user.
+        """Open the access of a connection whose listener has the actor's user.
 
-        Without one, it is a listener that has no user, or a certificate that names no user.
+        For actors without a user, the listener has none, or the certificate is of no user.
         """
         if actor is Actor.REJECTED:
             transport.peer_user = "stranger"
         listener = Listener(url=Url(protocol), user=self.users.names.get(actor, ""))
         return self.api_fixture.authenticator.open(transport, listener, logs_in=False)
 
-    def wait(self, done: Callable[[], bool]) -> None:
-        """Run the event loop, for changes of users, until that is so."""
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Run the event loop, which changes of users need, until the condition is met."""
 
-        async def waiting() -> None:
+        async def run() -> None:
             async with asyncio.timeout(30):
-                while not done():
+                while not condition():
                     await asyncio.sleep(0)
                     self.run_event_loop()
 
-        self.loop.run_until_complete(waiting())
+        self.loop.run_until_complete(run())
 
     def snapshot(self) -> Any:
-        """Return the state that no command may change unless its sender has the right."""
+        """Return the state that commands without permission must not change."""
         branches = {
             branch.number: (branch.state, sorted(branch.connection_numbers), len(branch.acked))
             for branch in self.coordinator.branches._open.values()
@@ -274,6 +273,6 @@ class BrokerFixture(jmq.Harness):
             snapshot_destinations(self.broker),
             snapshot_transactions(self.broker),
             branches,
-            [transport.open for transport in self.owners],
+            [transport.open for transport in self.owner_transports],
             self.users_file.read_bytes(),
         )

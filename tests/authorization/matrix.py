@@ -1,15 +1,15 @@
 """The authorization matrix: rows are commands, columns are the actors that issue them.
 
-A row says which actors may carry the command out, and how it is issued against a resource of the
-owner. `check` compares one cell, which is a row and an actor, with what the broker did:
+A row states which actors may execute the command, and issues it against a resource of the owner.
+`check_cell` compares one cell, which is a row and an actor, with the behaviour of the broker:
 
-    denied    the answer is a refusal in the protocol's terms, the broker's state is what it was,
-              and nothing that was sent to the client contains the marker
-    allowed   the answer is a success; the state changed if the row says `changes`, and is what it
-              was otherwise; the marker was sent only to the actors in `reveals`
+    denied    the response is an error of the protocol, the state of the broker is unchanged, and
+              no data sent to the client contains the marker
+    allowed   the response is a success; the state has changed if the row has `changes`, and is
+              unchanged otherwise; only the actors in `reveals` have received the marker
 
-The tables of the protocols are in the test modules. Each compares its rows with the commands that
-the code knows, so that a new command fails until it has a row.
+The tables of the protocols are in the test modules. Each module compares its rows with the
+commands of the code, so that the test of a new command fails until it has a row.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ import pytest
 from sluicemq.model.access import Operation
 
 SECRET: Final = "the-secret-of-the-owner"
-"""Body of the owner's messages. Actors without rights on them must not receive it."""
+"""Body of the owner's messages. Actors without permission must not receive it."""
 
 
 class Actor(StrEnum):
     """A kind of client that issues a command.
 
-    ANONYMOUS  has not logged in; of protocols without logins: acts as no user
-    REJECTED   a login has failed; of protocols without logins: shows the certificate of no user
-    NO_RIGHTS  a user without permissions
-    OTHER      a user with all rights on `other.*`
-    OWNER      a user with all rights on `own.*`, whose resources they are
-    ROOT       a superuser
+    ANONYMOUS       has not logged in; for protocols without logins: a listener without a user
+    REJECTED        a login has failed; for protocols without logins: a certificate of no user
+    NO_PERMISSIONS  a user without permissions
+    OTHER           a user with all permissions on `other.*`
+    OWNER           a user with all permissions on `own.*`, who owns the resources
+    ROOT            a superuser
 
-    Of rows that take one right on the owner's destinations, also:
+    For rows that require one permission on the owner's destinations, also:
 
-    THAT_RIGHT    a user with that right on `own.*`, and no other
-    OTHER_RIGHTS  a user with all rights on `own.*` but that one
+    ONLY_PERMISSION    a user with this permission on `own.*`, and no other
+    OTHER_PERMISSIONS  a user with all permissions on `own.*` except this one
     """
 
     ANONYMOUS = "not logged in"
     REJECTED = "login failed"
-    NO_RIGHTS = "no rights"
-    OTHER = "rights on another name"
+    NO_PERMISSIONS = "no permissions"
+    OTHER = "permissions on another name"
     OWNER = "owner"
     ROOT = "superuser"
-    THAT_RIGHT = "only that right"
-    OTHER_RIGHTS = "all rights but that"
+    ONLY_PERMISSION = "only the permission"
+    OTHER_PERMISSIONS = "all other permissions"
 
 
-EVERYBODY: Final = frozenset(Actor)
-LOGGED_IN: Final = EVERYBODY - {Actor.ANONYMOUS, Actor.REJECTED}
-RIGHTS: Final = frozenset({Actor.OWNER, Actor.ROOT})
-"""Actors with the right on the owner's destinations, or that own the resource."""
+ALL_ACTORS: Final = frozenset(Actor)
+LOGGED_IN: Final = ALL_ACTORS - {Actor.ANONYMOUS, Actor.REJECTED}
+PERMITTED: Final = frozenset({Actor.OWNER, Actor.ROOT})
+"""Actors that own the resource or have the permission on the owner's destinations."""
 OWNER_ONLY: Final = frozenset({Actor.OWNER})
-"""For resources of one connection, here one of the owner."""
-ROOT_ONLY: Final = frozenset({Actor.ROOT})
+"""For resources of one connection of the owner."""
+SUPERUSER_ONLY: Final = frozenset({Actor.ROOT})
 NO_ACTOR: Final[frozenset[Actor]] = frozenset()
 
 ALLOWED: Final = "allowed"
@@ -67,11 +67,11 @@ DENIED: Final = "denied"
 
 
 class Cell:
-    """One command of one actor, and what came of it.
+    """One command of one actor, and its result.
 
-    outcome        ALLOWED, DENIED, or what else the answer was
-    before, after  snapshots of the broker's state around the command
-    received       all bytes that the actor was sent since the command
+    outcome        ALLOWED, DENIED or another response
+    before, after  snapshots of the broker's state before and after the command
+    received       all bytes that the actor has received since the command
     """
 
     def __init__(self, actor: Actor) -> None:
@@ -89,31 +89,31 @@ CellT = TypeVar("CellT", bound=Cell)
 class Row(Generic[CellT]):
     """A command against one resource.
 
-    command   as the code of the protocol enumerates it
-    target    against which resource, in words; rows of one command differ in it
-    issue     prepares what only this command needs, and issues it
-    allowed   who may carry it out
-    right     the right on the owner's destinations that it takes, if it is one; see Actor
-    changes   it changes the broker's state when it is carried out, or who of those who may carry it
-              out changes something
-    answered  the outcome shows in the answer; of others only the state tells it
-    reveals   who is sent the marker, of those who are allowed; None = not looked at
-    marker    what the answer must not reveal to others
+    command       the command, as the code of the protocol enumerates it
+    target        description of the resource; unique among the rows of a command
+    issue         prepares the resource and issues the command
+    allowed       actors that may execute the command
+    permission    the required permission on the owner's destinations, if it is a single one
+    changes       whether the command changes the state of the broker, or the allowed actors whose
+                  command changes it
+    has_response  whether a response reports the outcome; if not, only the state is compared
+    reveals       allowed actors that receive the marker; None: not checked
+    marker        text that other actors must not receive
     """
 
     command: Hashable
     target: str
     issue: Callable[[CellT], None]
     allowed: frozenset[Actor]
-    right: Operation | None = None
+    permission: Operation | None = None
     changes: bool | frozenset[Actor] = False
-    answered: bool = True
+    has_response: bool = True
     reveals: frozenset[Actor] | None = None
     marker: str = SECRET
 
     @property
     def name(self) -> str:
-        """For the test's id."""
+        """Return the name for the id of the test."""
         command = getattr(self.command, "name", self.command)
         return f"{command} {self.target}".strip().replace(" ", "-")
 
@@ -125,25 +125,28 @@ class Table(Generic[CellT]):
         self.rows: list[Row[CellT]] = []
 
     def row(
-        self, command: Hashable, target: str, allowed: frozenset[Actor], **more: Any
+        self, command: Hashable, target: str, allowed: frozenset[Actor], **fields: Any
     ) -> Callable[[Callable[[CellT], None]], Callable[[CellT], None]]:
-        """Decorate a function that issues a command: add a row. `more` are other fields of Row."""
+        """Return a decorator that adds a row, for the function that issues the command.
+
+        `fields` are other fields of Row.
+        """
 
         def add(issue: Callable[[CellT], None]) -> Callable[[CellT], None]:
             self.rows.append(
-                Row(command=command, target=target, issue=issue, allowed=allowed, **more)
+                Row(command=command, target=target, issue=issue, allowed=allowed, **fields)
             )
             return issue
 
         return add
 
 
-def check(row: Row[Any], cell: Cell) -> None:
-    """Raise AssertionError unless the cell came out as the row says."""
-    # an actor with the required right is allowed what the owner is
-    actor = Actor.OWNER if cell.actor is Actor.THAT_RIGHT else cell.actor
-    allowed = actor in row.allowed and actor is not Actor.OTHER_RIGHTS
-    if row.answered:
+def check_cell(row: Row[Any], cell: Cell) -> None:
+    """Raise AssertionError if the result of the cell differs from the row."""
+    # an actor with the required permission is allowed the same as the owner
+    actor = Actor.OWNER if cell.actor is Actor.ONLY_PERMISSION else cell.actor
+    allowed = actor in row.allowed and actor is not Actor.OTHER_PERMISSIONS
+    if row.has_response:
         expected = ALLOWED if allowed else DENIED
         assert cell.outcome == expected, f"expected {expected}, was {cell.outcome}"
     changes = row.changes if isinstance(row.changes, bool) else actor in row.changes
@@ -153,26 +156,27 @@ def check(row: Row[Any], cell: Cell) -> None:
         assert cell.after == cell.before, "the command changed the state"
     revealed = row.marker.encode() in cell.received
     if not allowed:
-        assert not revealed, "the refusal reveals the owner's data"
+        assert not revealed, "the error reveals the owner's data"
     elif row.reveals is not None:
-        assert revealed == (actor in row.reveals), f"the answer has the marker: {revealed}"
+        assert revealed == (actor in row.reveals), f"the response contains the marker: {revealed}"
 
 
-def cells(rows: Sequence[Row[Any]]) -> pytest.MarkDecorator:
-    """Parametrize a test with `row` and `actor`: every row with every actor."""
+def parametrize_cells(rows: Sequence[Row[Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test with `row` and `actor`, for every row and every actor."""
     return pytest.mark.parametrize(
         ("row", "actor"),
         [
             pytest.param(row, actor, id=f"{row.name}-{actor.name.lower()}")
             for row in rows
             for actor in Actor
-            if row.right is not None or actor not in (Actor.THAT_RIGHT, Actor.OTHER_RIGHTS)
+            if row.permission is not None
+            or actor not in (Actor.ONLY_PERMISSION, Actor.OTHER_PERMISSIONS)
         ],
     )
 
 
 def check_complete(rows: Sequence[Row[Any]], commands: Iterable[Hashable]) -> None:
-    """Raise AssertionError if a command has no row, a row no command, or two rows one name."""
+    """Raise AssertionError if a command has no row, a row no command, or two rows the same name."""
     row_commands = {row.command for row in rows}
     expected = set(commands)
     missing = sorted(map(str, expected - row_commands))

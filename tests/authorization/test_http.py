@@ -33,26 +33,26 @@ from tests.authorization.fixture import (
     WRONG_TOKEN,
     Users,
     publish,
-    reset,
+    reset_broker,
     snapshot_destinations,
     snapshot_transactions,
 )
 from tests.authorization.matrix import (
+    ALL_ACTORS,
     ALLOWED,
     DENIED,
-    EVERYBODY,
     LOGGED_IN,
     NO_ACTOR,
     OWNER_ONLY,
-    RIGHTS,
-    ROOT_ONLY,
+    PERMITTED,
+    SUPERUSER_ONLY,
     Actor,
     Cell,
     Row,
     Table,
-    cells,
-    check,
+    check_cell,
     check_complete,
+    parametrize_cells,
 )
 from tests.support.api import PASSWORD, ApiFixture
 from tests.support.broker import purge
@@ -65,20 +65,20 @@ CONSUMED: Final = "own.consumed"
 DURABLE: Final = "own-durable"
 SLOT: Final = "own-slot"
 VICTIM: Final = "victim"
-"""A user whom no actor is, with the role ROLE."""
+"""A user that is not an actor, with the role ROLE."""
 ROLE: Final = "workers"
-PEER: Final = "10.0.0.99:7"
+OWNERS_ADDRESS: Final = "10.0.0.99:7"
 WRITER: Final = "own-writer"
 XID: Final = Xid(7, b"own", b"")
-REFUSALS: Final = frozenset({401, 403, 404})
-PUBLISHERS: Final = RIGHTS | {Actor.OTHER}
+DENIALS: Final = frozenset({401, 403, 404})
+PUBLISHERS: Final = PERMITTED | {Actor.OTHER}
 """Actors that may publish to some destination."""
 
 
 class HttpFixture:
     """A broker with a journal on disk, the users of the matrix and resources of the owner.
 
-    values  parameters of paths, by name: those of the resources
+    values  parameters of paths to the resources, by name
     """
 
     def __init__(self, directory: Path) -> None:
@@ -94,7 +94,7 @@ class HttpFixture:
         self.database = self.users_file.read_bytes()
         self.values: dict[str, str] = {}
         self.numbers = count(1)
-        self._pristine: Any = None
+        self._initial: Any = None
 
     async def _open(self) -> None:
         notify = asyncio.get_running_loop().call_soon_threadsafe
@@ -105,7 +105,9 @@ class HttpFixture:
         self.journal.set_snapshot_source(lambda: snapshot(self.api_fixture.broker))
         connections: Any = self.api_fixture.context.connections
         self.connections: NoConnections = connections
-        self.connections.views.append(replace(connection_item(1), peer=PEER, user="owner"))
+        self.connections.views.append(
+            replace(connection_item(1), peer=OWNERS_ADDRESS, user="owner")
+        )
 
     def _add_victim(self) -> None:
         api_fixture = self.api_fixture
@@ -123,15 +125,15 @@ class HttpFixture:
         self.journal.close()
         self.loop.close()
 
-    async def begin(self) -> None:
-        """Bring the resources back to what they are at the beginning of each cell.
+    async def reset(self) -> None:
+        """Restore the resources after a cell.
 
-        Most cells have changed nothing: then nothing is to be done, and no disk waited for.
+        Most cells change nothing, and nothing needs to be written to disk for them.
         """
         broker = self.broker
-        if self._pristine == self.snapshot():
+        if self._initial == self.snapshot():
             return
-        reset(broker)
+        reset_broker(broker)
         broker.flush()
         if self.users_file.read_bytes() != self.database:
             self.users_file.write_bytes(self.database)
@@ -146,7 +148,7 @@ class HttpFixture:
         broker.when_durable(broker.core.last_ack_record, durable.set)
         broker.schedule_flush()
         await durable.wait()
-        self._pristine = self.snapshot()
+        self._initial = self.snapshot()
 
     def _declare(self) -> None:
         broker = self.broker
@@ -175,7 +177,7 @@ class HttpFixture:
         }
 
     def snapshot(self) -> Any:
-        """Return the state that no operation may change unless its sender has the right."""
+        """Return the state that operations without permission must not change."""
         return (
             snapshot_destinations(self.broker),
             snapshot_transactions(self.broker),
@@ -188,7 +190,7 @@ class HttpFixture:
 
 
 class HttpCell(Cell):
-    """A client of the actor, which shows its token with each request."""
+    """A client of the actor, which sends its token with each request."""
 
     def __init__(self, fixture: HttpFixture, actor: Actor) -> None:
         super().__init__(actor)
@@ -201,35 +203,35 @@ class HttpCell(Cell):
 
     @property
     def token(self) -> str:
-        """Return the token of the actor; of others, an unknown token."""
+        """Return the token of the actor, or an unknown token."""
         return self.fixture.users.tokens.get(self.actor, WRONG_TOKEN)
 
     def name(self, rest: str) -> str:
-        """Return a name at which the actor has rights if it has any."""
+        """Return a name on which the actor has permissions, if it has any."""
         return f"other.{rest}" if self.actor is Actor.OTHER else f"own.{rest}"
 
     def declare(self, rest: str) -> str:
-        """Create a queue of the actor, with a message; return its name."""
+        """Create a queue of the actor with a message and return its name."""
         name = self.name(rest)
         broker = self.fixture.broker
         publish(broker, broker.destinations.declare(Address(Kind.QUEUE, name)), "x")
         broker.flush()
         return name
 
-    def request(self, method: str, path: str, body: Any = None, **more: Any) -> None:
-        """Issue a request; `path` is whole."""
-        self.fixture.loop.run_until_complete(self._ask(method, path, body, **more))
+    def request(self, method: str, path: str, body: Any = None, **fields: Any) -> None:
+        """Issue a request; `path` is the complete path."""
+        self.fixture.loop.run_until_complete(self._request(method, path, body, **fields))
 
-    async def _ask(self, method: str, path: str, body: Any, **more: Any) -> None:
+    async def _request(self, method: str, path: str, body: Any, **fields: Any) -> None:
         self.before = self.fixture.snapshot()
         async with asyncio.timeout(30):
-            response = await self.client.request(method, path, body, prefix="", **more)
+            response = await self.client.request(method, path, body, prefix="", **fields)
         self.after = self.fixture.snapshot()
         self.received = response.body
         self.outcome = self._outcome_of(response)
 
     def _outcome_of(self, response: Response) -> str:
-        if response.status in REFUSALS:
+        if response.status in DENIALS:
             return DENIED
         return ALLOWED if response.status < 400 else f"{response.status}: {response.body!r}"
 
@@ -240,8 +242,8 @@ TABLE: Final[Table[HttpCell]] = Table()
 row = TABLE.row
 
 
-def path_of(cell: HttpCell, path: str) -> str:
-    """Fill the parameters of a path with those of the resources of the owner."""
+def owners_path(cell: HttpCell, path: str) -> str:
+    """Replace the parameters of a path by those of the resources of the owner."""
     values = dict(cell.fixture.values)
     if "/users/" in path:
         values |= {"name": VICTIM, "role": ROLE, "id": cell.fixture.token}
@@ -262,18 +264,18 @@ def add(
     allowed: frozenset[Actor],
     body: Any = None,
     query: str = "",
-    **more: Any,
+    **fields: Any,
 ) -> None:
-    """Add a row for a request about the resources of the owner."""
+    """Add a row for a request for a resource of the owner."""
     method, path = command.split()
 
-    @row(command, target, allowed, **more)
+    @row(command, target, allowed, **fields)
     def issue(cell: HttpCell) -> None:
-        cell.request(method, path_of(cell, path) + query, body)
+        cell.request(method, owners_path(cell, path) + query, body)
 
 
 API: Final = "/api/v1"
-ONE: Final = f"{API}/destinations/{{kind}}/{{name}}"
+DESTINATION: Final = f"{API}/destinations/{{kind}}/{{name}}"
 OWN: Final = {"kind": "queue", "name": QUEUE}
 
 # without a login
@@ -287,10 +289,10 @@ for _path in (
     "/",
     "/console",
 ):
-    add(f"GET {_path}", "", EVERYBODY, reveals=NO_ACTOR, marker=QUEUE)
+    add(f"GET {_path}", "", ALL_ACTORS, reveals=NO_ACTOR, marker=QUEUE)
 
 
-@row("GET /console/{*rest}", "", EVERYBODY, reveals=NO_ACTOR, marker=QUEUE)
+@row("GET /console/{*rest}", "", ALL_ACTORS, reveals=NO_ACTOR, marker=QUEUE)
 def _console(cell: HttpCell) -> None:
     cell.request("GET", f"/console/{load_static_files().version}/app.js")
 
@@ -329,14 +331,14 @@ add(f"GET {API}/history", "of the broker", LOGGED_IN, reveals=NO_ACTOR, marker=Q
 add(
     f"GET {API}/history",
     "of a queue",
-    RIGHTS,
+    PERMITTED,
     query=f"?destination={QUEUE}",
-    right=Operation.BROWSE,
+    permission=Operation.BROWSE,
 )
-add("GET /metrics", "", ROOT_ONLY)
-add(f"GET {API}/configuration", "", ROOT_ONLY)
-add(f"GET {API}/audit", "", ROOT_ONLY, reveals=ROOT_ONLY, marker='"event"')
-add(f"GET {API}/backups", "", ROOT_ONLY, reveals=ROOT_ONLY, marker="users.json")
+add("GET /metrics", "", SUPERUSER_ONLY)
+add(f"GET {API}/configuration", "", SUPERUSER_ONLY)
+add(f"GET {API}/audit", "", SUPERUSER_ONLY, reveals=SUPERUSER_ONLY, marker='"event"')
+add(f"GET {API}/backups", "", SUPERUSER_ONLY, reveals=SUPERUSER_ONLY, marker="users.json")
 
 
 @row(f"GET {API}/events", "", LOGGED_IN, reveals=NO_ACTOR, marker=QUEUE)
@@ -348,88 +350,133 @@ def _events(cell: HttpCell) -> None:
     cell.request("GET", f"{API}/events", watch=watch)
 
 
-@row(f"POST {API}/backups", "", ROOT_ONLY, changes=True)
+@row(f"POST {API}/backups", "", SUPERUSER_ONLY, changes=True)
 def _back_up(cell: HttpCell) -> None:
     cell.request("POST", f"{API}/backups", {"directory": f"b{cell.number}"})
 
 
 # connections
 
-add(f"GET {API}/connections", "", LOGGED_IN, reveals=RIGHTS, marker=PEER)
-add(f"GET {API}/connections/{{id}}", "", RIGHTS, reveals=RIGHTS, marker=PEER)
-add(f"DELETE {API}/connections/{{id}}", "", ROOT_ONLY, changes=True)
-add(f"GET {API}/consumers", "", LOGGED_IN, reveals=RIGHTS, marker=CONSUMED)
+add(f"GET {API}/connections", "", LOGGED_IN, reveals=PERMITTED, marker=OWNERS_ADDRESS)
+add(f"GET {API}/connections/{{id}}", "", PERMITTED, reveals=PERMITTED, marker=OWNERS_ADDRESS)
+add(f"DELETE {API}/connections/{{id}}", "", SUPERUSER_ONLY, changes=True)
+add(f"GET {API}/consumers", "", LOGGED_IN, reveals=PERMITTED, marker=CONSUMED)
 
 # destinations
 
-add(f"GET {API}/destinations", "", LOGGED_IN, reveals=RIGHTS, marker=QUEUE)
-add(f"GET {ONE}", "", RIGHTS, right=Operation.BROWSE)
-add(f"PUT {ONE}", "that exists", RIGHTS, {"max_messages": 7}, changes=True, right=Operation.MANAGE)
+add(f"GET {API}/destinations", "", LOGGED_IN, reveals=PERMITTED, marker=QUEUE)
+add(f"GET {DESTINATION}", "", PERMITTED, permission=Operation.BROWSE)
+add(
+    f"PUT {DESTINATION}",
+    "that exists",
+    PERMITTED,
+    {"max_messages": 7},
+    changes=True,
+    permission=Operation.MANAGE,
+)
 
 
-@row(f"PUT {ONE}", "that is new", RIGHTS, right=Operation.CREATE, changes=True)
+@row(f"PUT {DESTINATION}", "that is new", PERMITTED, permission=Operation.CREATE, changes=True)
 def _create(cell: HttpCell) -> None:
     cell.request("PUT", f"{API}/destinations/queue/own.new", {})
 
 
-@row(f"PUT {ONE}", "with the owner's dead-letter queue", RIGHTS, changes=True)
+@row(f"PUT {DESTINATION}", "with the owner's dead-letter queue", PERMITTED, changes=True)
 def _create_with_dead_letters(cell: HttpCell) -> None:
     body = {"dead_letter": True, "dead_letter_queue": QUEUE}
     cell.request("PUT", f"{API}/destinations/queue/{cell.name('new')}", body)
 
 
-add(f"DELETE {ONE}", "", RIGHTS, query="?force=true", changes=True, right=Operation.DELETE)
-add(f"POST {ONE}/purge", "", RIGHTS, {}, changes=True, right=Operation.MANAGE)
-add(f"POST {ONE}/pause", "", RIGHTS, changes=True, right=Operation.MANAGE)
+add(
+    f"DELETE {DESTINATION}",
+    "",
+    PERMITTED,
+    query="?force=true",
+    changes=True,
+    permission=Operation.DELETE,
+)
+add(f"POST {DESTINATION}/purge", "", PERMITTED, {}, changes=True, permission=Operation.MANAGE)
+add(f"POST {DESTINATION}/pause", "", PERMITTED, changes=True, permission=Operation.MANAGE)
 
 
-@row(f"POST {ONE}/resume", "", RIGHTS, right=Operation.MANAGE, changes=True)
+@row(f"POST {DESTINATION}/resume", "", PERMITTED, permission=Operation.MANAGE, changes=True)
 def _resume(cell: HttpCell) -> None:
     broker = cell.fixture.broker
     broker.destinations.set_paused(broker.destinations[Address(Kind.QUEUE, QUEUE)], True)
     cell.request("POST", f"{API}/destinations/queue/{QUEUE}/resume")
 
 
-add(f"GET {API}/dead-letters", "", LOGGED_IN, reveals=RIGHTS, marker=DEAD)
-add(f"GET {API}/subscriptions", "", LOGGED_IN, reveals=RIGHTS, marker=DURABLE)
+add(f"GET {API}/dead-letters", "", LOGGED_IN, reveals=PERMITTED, marker=DEAD)
+add(f"GET {API}/subscriptions", "", LOGGED_IN, reveals=PERMITTED, marker=DURABLE)
 _ALL = f"?destination={TOPIC}&name={DURABLE}"
-add(f"DELETE {API}/subscriptions", "", RIGHTS, query=_ALL, changes=True)
+add(f"DELETE {API}/subscriptions", "", PERMITTED, query=_ALL, changes=True)
 
 # messages
 
-add(f"GET {ONE}/messages", "", RIGHTS, query="?body=true", reveals=RIGHTS, right=Operation.BROWSE)
-add(f"GET {ONE}/messages/{{id}}", "", RIGHTS, reveals=RIGHTS, right=Operation.BROWSE)
-add(f"GET {ONE}/messages/{{id}}/body", "", RIGHTS, reveals=RIGHTS, right=Operation.BROWSE)
-add(f"POST {ONE}/messages", "", RIGHTS, {"body": "x"}, changes=True, right=Operation.PRODUCE)
+add(
+    f"GET {DESTINATION}/messages",
+    "",
+    PERMITTED,
+    query="?body=true",
+    reveals=PERMITTED,
+    permission=Operation.BROWSE,
+)
+add(
+    f"GET {DESTINATION}/messages/{{id}}",
+    "",
+    PERMITTED,
+    reveals=PERMITTED,
+    permission=Operation.BROWSE,
+)
+add(
+    f"GET {DESTINATION}/messages/{{id}}/body",
+    "",
+    PERMITTED,
+    reveals=PERMITTED,
+    permission=Operation.BROWSE,
+)
+add(
+    f"POST {DESTINATION}/messages",
+    "",
+    PERMITTED,
+    {"body": "x"},
+    changes=True,
+    permission=Operation.PRODUCE,
+)
 
 
-def _action(action: str, right: Operation | None, right_by_id: Operation | None) -> None:
-    """Add the rows of an action with all messages, and with one."""
+def _action(action: str, permission: Operation | None, right_by_id: Operation | None) -> None:
+    """Add rows for an action on all messages and on one message."""
 
     def issue(cell: HttpCell, chosen: dict[str, Any]) -> None:
         body = {"action": action, **chosen}
         if action != "delete":
             body["target"] = {"kind": "queue", "name": cell.declare("copies")}
-        cell.request("POST", path_of(cell, f"{ONE}/messages/actions"), body)
+        cell.request("POST", owners_path(cell, f"{DESTINATION}/messages/actions"), body)
 
-    command = f"POST {ONE}/messages/actions"
+    command = f"POST {DESTINATION}/messages/actions"
 
-    @row(command, action, RIGHTS, right=right, changes=True)
+    @row(command, action, PERMITTED, permission=permission, changes=True)
     def with_all(cell: HttpCell) -> None:
         issue(cell, {"all": True})
 
-    @row(command, f"{action} by id", RIGHTS, right=right_by_id, changes=True)
+    @row(command, f"{action} by id", PERMITTED, permission=right_by_id, changes=True)
     def with_one(cell: HttpCell) -> None:
         issue(cell, {"ids": [cell.fixture.values["id"]]})
 
 
 _action("delete", Operation.MANAGE, Operation.CONSUME)
-_action("move", None, None)  # with a right on the target, too
+_action("move", None, None)  # they require a permission on the target, too
 _action("copy", None, None)
 
 
-def _into_owners(action: str) -> None:
-    @row(f"POST {ONE}/messages/actions", f"{action} to the owner's queue", RIGHTS, changes=True)
+def _action_to_owners_queue(action: str) -> None:
+    @row(
+        f"POST {DESTINATION}/messages/actions",
+        f"{action} to the owner's queue",
+        PERMITTED,
+        changes=True,
+    )
     def issue(cell: HttpCell) -> None:
         source = cell.declare("source")
         body = {"action": action, "all": True, "target": OWN}
@@ -437,11 +484,11 @@ def _into_owners(action: str) -> None:
 
 
 for _name in ("move", "copy"):
-    _into_owners(_name)
+    _action_to_owners_queue(_name)
 
 
 def _dead_letter(cell: HttpCell, dead: str) -> None:
-    """Let a message of the owner's queue end as the only one in that dead-letter queue."""
+    """Dead-letter a message of the owner; it is the only message in the queue `dead`."""
     broker = cell.fixture.broker
     purge(broker, broker.destinations.declare(Address(Kind.QUEUE, dead)))
     settings = DestinationSettings(dead_letter=True, dead_letter_queue=dead)
@@ -454,16 +501,16 @@ def _dead_letter(cell: HttpCell, dead: str) -> None:
     broker.flush()
 
 
-@row(f"POST {ONE}/messages/actions", "redrive", RIGHTS, changes=True)
-def _give_back(cell: HttpCell) -> None:
+@row(f"POST {DESTINATION}/messages/actions", "redrive", PERMITTED, changes=True)
+def _redrive(cell: HttpCell) -> None:
     _dead_letter(cell, DEAD)
     body = {"action": "redrive", "all": True}
     cell.request("POST", f"{API}/destinations/queue/{DEAD}/messages/actions", body)
 
 
-@row(f"POST {ONE}/messages/actions", "origin to the owner's queue", RIGHTS, changes=True)
-def _give_back_to_owner(cell: HttpCell) -> None:
-    dead_letter_queue = cell.name("letters")
+@row(f"POST {DESTINATION}/messages/actions", "origin to the owner's queue", PERMITTED, changes=True)
+def _redrive_to_owner(cell: HttpCell) -> None:
+    dead_letter_queue = cell.name("dead")
     _dead_letter(cell, dead_letter_queue)
     body = {"action": "redrive", "all": True}
     cell.request("POST", f"{API}/destinations/queue/{dead_letter_queue}/messages/actions", body)
@@ -472,10 +519,10 @@ def _give_back_to_owner(cell: HttpCell) -> None:
 
 
 @row(
-    f"POST {ONE}/messages/actions",
+    f"POST {DESTINATION}/messages/actions",
     "redeliver of a delayed message",
-    RIGHTS,
-    right=Operation.CONSUME,
+    PERMITTED,
+    permission=Operation.CONSUME,
     changes=True,
 )
 def _redeliver(cell: HttpCell) -> None:
@@ -487,12 +534,12 @@ def _redeliver(cell: HttpCell) -> None:
     )
     broker.flush()
     body = {"action": "redeliver", "all": True, "state": "scheduled"}
-    cell.request("POST", path_of(cell, f"{ONE}/messages/actions"), body)
+    cell.request("POST", owners_path(cell, f"{DESTINATION}/messages/actions"), body)
 
 
 # batches
 
-add(f"GET {API}/batches", "", ROOT_ONLY)
+add(f"GET {API}/batches", "", SUPERUSER_ONLY)
 
 
 def _batch(cell: HttpCell, name: str, query: str = "", batch: int = 1) -> None:
@@ -501,26 +548,26 @@ def _batch(cell: HttpCell, name: str, query: str = "", batch: int = 1) -> None:
     cell.request("POST", f"{API}/batches?{text}", b"".join(encode(rows)))
 
 
-@row(f"POST {API}/batches", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+@row(f"POST {API}/batches", "to a queue", PERMITTED, permission=Operation.PRODUCE, changes=True)
 def _write(cell: HttpCell) -> None:
     _batch(cell, QUEUE)
     if b'"code":"rejected"' in cell.received:
         cell.outcome = DENIED
 
 
-@row(f"POST {API}/batches", "with the owner's dead-letter queue", RIGHTS, changes=True)
+@row(f"POST {API}/batches", "with the owner's dead-letter queue", PERMITTED, changes=True)
 def _write_dead_letters(cell: HttpCell) -> None:
     _batch(cell, cell.declare("new"), f"&bad_rows=dead-letter&dead_letter_queue={QUEUE}")
 
 
 def _write_as(cell: HttpCell, owner: str) -> None:
-    """Skip the batches of a writer that belongs to that user."""
+    """Write batch 1000 of a writer that belongs to `owner`."""
     part = BatchPart(WRITER, 1, 0, 0, True, 0, 0, owner)
     cell.fixture.broker.batches.write(part, [])
     _batch(cell, "", batch=1000)
 
 
-@row(f"POST {API}/batches", "as the owner's writer", RIGHTS, changes=True)
+@row(f"POST {API}/batches", "as the owner's writer", PERMITTED, changes=True)
 def _write_as_owners(cell: HttpCell) -> None:
     _write_as(cell, "owner")
 
@@ -538,66 +585,66 @@ for _path in (
     "journal/slots",
     "journal/slots/{name}",
 ):
-    add(f"GET {API}/{_path}", "", ROOT_ONLY)
-add(f"GET {API}/journal/destinations", "", ROOT_ONLY, query="?ids=1,2,3")
-add(f"PUT {API}/journal/slots/{{name}}", "", ROOT_ONLY, {"position": 1}, changes=True)
-add(f"DELETE {API}/journal/slots/{{name}}", "", ROOT_ONLY, changes=True)
+    add(f"GET {API}/{_path}", "", SUPERUSER_ONLY)
+add(f"GET {API}/journal/destinations", "", SUPERUSER_ONLY, query="?ids=1,2,3")
+add(f"PUT {API}/journal/slots/{{name}}", "", SUPERUSER_ONLY, {"position": 1}, changes=True)
+add(f"DELETE {API}/journal/slots/{{name}}", "", SUPERUSER_ONLY, changes=True)
 
 
-@row(f"PUT {API}/journal/slots/{{name}}", "that is new", ROOT_ONLY, changes=True)
+@row(f"PUT {API}/journal/slots/{{name}}", "that is new", SUPERUSER_ONLY, changes=True)
 def _create_slot(cell: HttpCell) -> None:
     cell.request("PUT", f"{API}/journal/slots/new", {"position": 0})
 
 
 # transactions
 
-add(f"GET {API}/transactions", "", LOGGED_IN, reveals=RIGHTS, marker=b"own".hex())
-add(f"POST {API}/transactions/{{id}}/commit", "", RIGHTS, changes=True)
-add(f"POST {API}/transactions/{{id}}/rollback", "", RIGHTS, changes=True)
+add(f"GET {API}/transactions", "", LOGGED_IN, reveals=PERMITTED, marker=b"own".hex())
+add(f"POST {API}/transactions/{{id}}/commit", "", PERMITTED, changes=True)
+add(f"POST {API}/transactions/{{id}}/rollback", "", PERMITTED, changes=True)
 
 # users and roles
 
 _RIGHT: Final = {"pattern": "own.*", "operations": ["consume"]}
 _PATTERN: Final = "?pattern=own.*"
-add(f"GET {API}/users", "", ROOT_ONLY, reveals=ROOT_ONLY, marker=VICTIM)
-add(f"GET {API}/users/{{name}}", "", ROOT_ONLY)
-add(f"PUT {API}/users/{{name}}", "", ROOT_ONLY, {"superuser": True}, changes=True)
-add(f"DELETE {API}/users/{{name}}", "", ROOT_ONLY, changes=True)
-add(f"PUT {API}/users/{{name}}/permissions", "", ROOT_ONLY, _RIGHT, changes=True)
-add(f"DELETE {API}/users/{{name}}/permissions", "", ROOT_ONLY, query=_PATTERN, changes=True)
-add(f"DELETE {API}/users/{{name}}/roles/{{role}}", "", ROOT_ONLY, changes=True)
-add(f"POST {API}/users/{{name}}/tokens", "", ROOT_ONLY, {"label": "x"}, changes=True)
-add(f"DELETE {API}/users/{{name}}/tokens/{{id}}", "", ROOT_ONLY, changes=True)
-add(f"GET {API}/roles", "", ROOT_ONLY, reveals=ROOT_ONLY, marker=ROLE)
-add(f"GET {API}/roles/{{name}}", "", ROOT_ONLY)
-add(f"PUT {API}/roles/{{name}}/permissions", "", ROOT_ONLY, _RIGHT, changes=True)
+add(f"GET {API}/users", "", SUPERUSER_ONLY, reveals=SUPERUSER_ONLY, marker=VICTIM)
+add(f"GET {API}/users/{{name}}", "", SUPERUSER_ONLY)
+add(f"PUT {API}/users/{{name}}", "", SUPERUSER_ONLY, {"superuser": True}, changes=True)
+add(f"DELETE {API}/users/{{name}}", "", SUPERUSER_ONLY, changes=True)
+add(f"PUT {API}/users/{{name}}/permissions", "", SUPERUSER_ONLY, _RIGHT, changes=True)
+add(f"DELETE {API}/users/{{name}}/permissions", "", SUPERUSER_ONLY, query=_PATTERN, changes=True)
+add(f"DELETE {API}/users/{{name}}/roles/{{role}}", "", SUPERUSER_ONLY, changes=True)
+add(f"POST {API}/users/{{name}}/tokens", "", SUPERUSER_ONLY, {"label": "x"}, changes=True)
+add(f"DELETE {API}/users/{{name}}/tokens/{{id}}", "", SUPERUSER_ONLY, changes=True)
+add(f"GET {API}/roles", "", SUPERUSER_ONLY, reveals=SUPERUSER_ONLY, marker=ROLE)
+add(f"GET {API}/roles/{{name}}", "", SUPERUSER_ONLY)
+add(f"PUT {API}/roles/{{name}}/permissions", "", SUPERUSER_ONLY, _RIGHT, changes=True)
 
 
-@row(f"PUT {API}/users/{{name}}", "that is new", ROOT_ONLY, changes=True)
+@row(f"PUT {API}/users/{{name}}", "that is new", SUPERUSER_ONLY, changes=True)
 def _add_user(cell: HttpCell) -> None:
     cell.request("PUT", f"{API}/users/new", {"password": PASSWORD})
 
 
-@row(f"PUT {API}/users/{{name}}", "that is one's own", ROOT_ONLY)
+@row(f"PUT {API}/users/{{name}}", "that is one's own", SUPERUSER_ONLY)
 def _promote_oneself(cell: HttpCell) -> None:
-    name = {Actor.OWNER: "owner", Actor.OTHER: "other", Actor.NO_RIGHTS: "norights"}
+    name = {Actor.OWNER: "owner", Actor.OTHER: "other", Actor.NO_PERMISSIONS: "norights"}
     path = f"{API}/users/{name.get(cell.actor, 'root')}"
     cell.request("PUT", path, {"superuser": True})
     if cell.actor is Actor.ROOT:
         cell.after = cell.before  # only the time of the change differs
 
 
-@row(f"PUT {API}/users/{{name}}/roles/{{role}}", "", ROOT_ONLY, changes=True)
+@row(f"PUT {API}/users/{{name}}/roles/{{role}}", "", SUPERUSER_ONLY, changes=True)
 def _assign(cell: HttpCell) -> None:
     cell.request("PUT", f"{API}/users/other/roles/{ROLE}")
 
 
-@row(f"PUT {API}/roles/{{name}}", "", ROOT_ONLY, changes=True)
+@row(f"PUT {API}/roles/{{name}}", "", SUPERUSER_ONLY, changes=True)
 def _add_role(cell: HttpCell) -> None:
     cell.request("PUT", f"{API}/roles/new")
 
 
-@row(f"DELETE {API}/roles/{{name}}", "", ROOT_ONLY, changes=True)
+@row(f"DELETE {API}/roles/{{name}}", "", SUPERUSER_ONLY, changes=True)
 def _remove_role(cell: HttpCell) -> None:
     def change(database: Any) -> Any:
         return records.withdraw(database, ROLE, VICTIM, 1)
@@ -606,11 +653,11 @@ def _remove_role(cell: HttpCell) -> None:
     cell.request("DELETE", f"{API}/roles/{ROLE}")
 
 
-@row(f"DELETE {API}/roles/{{name}}/permissions", "", ROOT_ONLY, changes=True)
+@row(f"DELETE {API}/roles/{{name}}/permissions", "", SUPERUSER_ONLY, changes=True)
 def _revoke_from_role(cell: HttpCell) -> None:
-    right = Permission("own.*", frozenset({Operation.CONSUME}))
+    permission = Permission("own.*", frozenset({Operation.CONSUME}))
     cell.fixture.api_fixture.store.change(
-        lambda database: records.grant_role(database, ROLE, right), "a test"
+        lambda database: records.grant_role(database, ROLE, permission), "a test"
     )
     cell.request("DELETE", f"{API}/roles/{ROLE}/permissions{_PATTERN}")
 
@@ -625,13 +672,13 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpFixture]:
     http_fixture.close()
 
 
-@cells(TABLE.rows)
+@parametrize_cells(TABLE.rows)
 def test_operation(fixture: HttpFixture, row: Row[HttpCell], actor: Actor) -> None:
-    fixture.loop.run_until_complete(fixture.begin())
-    fixture.users.choose(row.right)
+    fixture.loop.run_until_complete(fixture.reset())
+    fixture.users.select_permission(row.permission)
     cell = HttpCell(fixture, actor)
     row.issue(cell)
-    check(row, cell)
+    check_cell(row, cell)
 
 
 def test_every_operation_has_a_row() -> None:

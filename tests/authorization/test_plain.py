@@ -1,5 +1,5 @@
 """Every command of the protocols without logins: PHPMQ, its maintenance port, msglite and its HTTP
-gateway. Who a client is depends on its listener, or on its certificate."""
+gateway. The listener or the certificate determines the user of a connection."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from sluicemq.protocols.phpmq.wire import MessageIds
 from sluicemq.protocols.transport import Session
 from tests.authorization.fixture import QUEUE, BrokerFixture
 from tests.authorization.matrix import (
+    ALL_ACTORS,
     ALLOWED,
     DENIED,
-    EVERYBODY,
     NO_ACTOR,
     OWNER_ONLY,
-    RIGHTS,
+    PERMITTED,
     Actor,
     Cell,
     Row,
     Table,
-    cells,
-    check,
+    check_cell,
     check_complete,
+    parametrize_cells,
 )
 from tests.support.broker import purge
 from tests.support.sessions import RecordedTransport, SessionPeer
 
 RAW: Final = QUEUE.encode()
 MEMORY: Final = 54_321
-"""Bytes that the maintenance port shows as those of the process."""
+"""Memory of the process on the maintenance port, in bytes."""
 
 
 class FixedProcess:
-    """Figures of an idle process."""
+    """Statistics of an idle process."""
 
     version = "0"
 
@@ -60,24 +60,24 @@ class FixedProcess:
 
 
 class PlainCell(Cell):
-    """A connection of the actor to a listener of `protocol`, and the queue of the owner."""
+    """A connection of the actor to a listener for `protocol`, and the queue of the owner."""
 
     def __init__(self, fixture: BrokerFixture, protocol: str, actor: Actor) -> None:
         super().__init__(actor)
         self.fixture = fixture
         self.protocol = protocol
-        fixture.owned()
+        fixture.create_owned()
         self.peer = self.connect(actor)
 
     def connect(self, actor: Actor) -> SessionPeer:
-        """Connect as that actor."""
+        """Connect as the actor."""
         transport = self.fixture.transport()
         return SessionPeer(self.fixture, transport, self._session(transport, actor))
 
     def _session(self, transport: RecordedTransport, actor: Actor) -> Session:
         fixture = self.fixture
         broker, replies = fixture.broker, fixture.replies
-        access = fixture.without_login(transport, self.protocol, actor)
+        access = fixture.open_without_login(transport, self.protocol, actor)
         if self.protocol == "phpmq":
             return PhpmqSession(transport, broker, access=access)
         if self.protocol == "phpmq-maintenance":
@@ -86,9 +86,12 @@ class PlainCell(Cell):
             return MsgliteSession(transport, broker, replies, access=access)
         return GatewaySession(transport, broker, replies, access=access, address=QUEUE)
 
-    def issue(self, data: bytes, refusal: bytes = b"") -> None:
-        """Issue a command. It is denied if the answer has the refusal in it, or, of a protocol
-        that knows none, if the connection is closed."""
+    def issue(self, data: bytes, error: bytes = b"") -> None:
+        """Issue a command.
+
+        It is denied if the response contains `error`, or, for protocols without error
+        responses, if the connection is closed.
+        """
         transport = self.peer.transport
         self.fixture.run_event_loop()
         transport.take_written()
@@ -96,26 +99,26 @@ class PlainCell(Cell):
         self.peer.send_bytes(data)
         self.received = transport.take_written()
         self.after = self.fixture.snapshot()
-        denied = refusal in self.received if refusal else not transport.open
+        denied = error in self.received if error else not transport.open
         if denied and self.protocol != "phpmq-maintenance":
             assert not transport.open
         self.outcome = DENIED if denied else ALLOWED
 
-    def owners_connection(self) -> SessionPeer:
-        """Return a connection of the owner, which no other actor may close."""
+    def open_owners_connection(self) -> SessionPeer:
+        """Open a connection of the owner, which no other actor may close."""
         owner = self.connect(Actor.OWNER)
-        self.fixture.owners.append(owner.transport)
+        self.fixture.owner_transports.append(owner.transport)
         if self.actor is Actor.OWNER:
             self.peer = owner
         return owner
 
     def reply_address(self) -> bytes:
-        """Return the reply address of a query that a client of the owner waits for."""
-        return self.fixture.ask_query()[1].encode()
+        """Return the reply address of a query of the owner."""
+        return self.fixture.open_query()[1].encode()
 
     def message_id(self) -> bytes:
-        """Return the PHPMQ id of the owner's message, which a connection of the owner holds."""
-        owner = self.owners_connection()
+        """Return the PHPMQ id of the owner's message, unacked on a connection of the owner."""
+        owner = self.open_owners_connection()
         owner.send_bytes(phpmq.encode_consume(RAW, 1))
         queue = self.fixture.queue(QUEUE)
         [delivery] = queue.queue.browse()
@@ -134,24 +137,24 @@ PHPMQ_NAMES: Final = {
 }
 
 
-@PHPMQ.row("send", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+@PHPMQ.row("send", "to a queue", PERMITTED, permission=Operation.PRODUCE, changes=True)
 def _send(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_send(RAW, b"x"))
 
 
-@PHPMQ.row("send", "to a reply address", EVERYBODY, changes=True)
+@PHPMQ.row("send", "to a reply address", ALL_ACTORS, changes=True)
 def _send_reply(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_send(cell.reply_address(), b"x"))
 
 
-@PHPMQ.row("send", "as an answer to a message", OWNER_ONLY, changes=True, answered=False)
-def _send_answer(cell: PlainCell) -> None:
+@PHPMQ.row("send", "as a reply to a message", OWNER_ONLY, changes=True, has_response=False)
+def _send_reply_to_message(cell: PlainCell) -> None:
     purge(cell.fixture.broker, cell.fixture.queue(QUEUE))
     cell.reply_address()
     cell.issue(phpmq.encode_send(b"reply:" + cell.message_id(), b"x"))
 
 
-@PHPMQ.row("consume", "", RIGHTS, right=Operation.CONSUME, changes=True, reveals=RIGHTS)
+@PHPMQ.row("consume", "", PERMITTED, permission=Operation.CONSUME, changes=True, reveals=PERMITTED)
 def _consume(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_consume(RAW, 1))
 
@@ -161,17 +164,17 @@ def _consume_reply(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_consume(cell.reply_address(), 1))
 
 
-@PHPMQ.row("acknowledge", "", RIGHTS, right=Operation.CONSUME, changes=True)
+@PHPMQ.row("acknowledge", "", PERMITTED, permission=Operation.CONSUME, changes=True)
 def _acknowledge(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_acknowledge(RAW, cell.message_id()))
 
 
-@PHPMQ.row("requeue", "", RIGHTS, right=Operation.CONSUME, changes=True)
+@PHPMQ.row("requeue", "", PERMITTED, permission=Operation.CONSUME, changes=True)
 def _requeue(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_requeue(RAW, cell.message_id()))
 
 
-@PHPMQ.row("dead letter", "", RIGHTS, right=Operation.CONSUME, changes=True)
+@PHPMQ.row("dead letter", "", PERMITTED, permission=Operation.CONSUME, changes=True)
 def _dead_letter(cell: PlainCell) -> None:
     cell.issue(phpmq.encode_dead_letter(RAW, cell.message_id()))
 
@@ -185,9 +188,9 @@ NOT_PERMITTED: Final = b"Not permitted"
 def _line(
     line: str,
     target: str = "",
-    allowed: frozenset[Actor] = EVERYBODY,
+    allowed: frozenset[Actor] = ALL_ACTORS,
     reveals: frozenset[Actor] = NO_ACTOR,
-    **more: Any,
+    **fields: Any,
 ) -> None:
     """Add a row for a line of input."""
 
@@ -195,17 +198,19 @@ def _line(
         cell.issue(f"{line}\n".encode(), NOT_PERMITTED)
 
     command = line.split()[0]
-    MAINTENANCE.row(command, target, allowed, reveals=reveals, **more)(issue)
+    MAINTENANCE.row(command, target, allowed, reveals=reveals, **fields)(issue)
 
 
 _line("help", marker=QUEUE)
 _line("clear", marker=QUEUE)
-_line("search *", reveals=RIGHTS, marker=QUEUE)
-_line("monitor", reveals=RIGHTS, marker=QUEUE)
-_line("show", "all", reveals=RIGHTS, marker=QUEUE)
-_line(f"show {QUEUE}", "a queue", RIGHTS, RIGHTS, right=Operation.BROWSE, marker="00000000")
-_line(f"flush {QUEUE}", "", RIGHTS, right=Operation.MANAGE, changes=True)
-_line("flushall", changes=RIGHTS, right=Operation.MANAGE)
+_line("search *", reveals=PERMITTED, marker=QUEUE)
+_line("monitor", reveals=PERMITTED, marker=QUEUE)
+_line("show", "all", reveals=PERMITTED, marker=QUEUE)
+_line(
+    f"show {QUEUE}", "a queue", PERMITTED, PERMITTED, permission=Operation.BROWSE, marker="00000000"
+)
+_line(f"flush {QUEUE}", "", PERMITTED, permission=Operation.MANAGE, changes=True)
+_line("flushall", changes=PERMITTED, permission=Operation.MANAGE)
 _line("q", marker=QUEUE)
 _line("quit", marker=QUEUE)
 _line("exit", marker=QUEUE)
@@ -223,46 +228,48 @@ MSGLITE_NAMES: Final = {
 ERROR: Final = b"- "
 
 
-def _refused(cell: PlainCell, data: bytes) -> None:
+def _issue_msglite(cell: PlainCell, data: bytes) -> None:
     cell.issue(data, ERROR)
 
 
-@MSGLITE.row("message", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+@MSGLITE.row("message", "to a queue", PERMITTED, permission=Operation.PRODUCE, changes=True)
 def _message(cell: PlainCell) -> None:
-    _refused(cell, b"> 1 9 %b\r\nx\r\n" % RAW)
+    _issue_msglite(cell, b"> 1 9 %b\r\nx\r\n" % RAW)
 
 
-@MSGLITE.row("message", "to a waiting consumer", RIGHTS, right=Operation.PRODUCE, changes=True)
+@MSGLITE.row(
+    "message", "to a waiting consumer", PERMITTED, permission=Operation.PRODUCE, changes=True
+)
 def _message_now(cell: PlainCell) -> None:
     purge(cell.fixture.broker, cell.fixture.queue(QUEUE))
-    cell.owners_connection().send_bytes(b"< 9 %b\r\n" % RAW)
+    cell.open_owners_connection().send_bytes(b"< 9 %b\r\n" % RAW)
     cell.peer = cell.connect(cell.actor)
-    _refused(cell, b"> 1 0 %b\r\nx\r\n" % RAW)
+    _issue_msglite(cell, b"> 1 0 %b\r\nx\r\n" % RAW)
 
 
-@MSGLITE.row("message", "to a reply address", EVERYBODY, changes=True)
+@MSGLITE.row("message", "to a reply address", ALL_ACTORS, changes=True)
 def _message_reply(cell: PlainCell) -> None:
-    _refused(cell, b"> 1 9 %b\r\nx\r\n" % cell.reply_address())
+    _issue_msglite(cell, b"> 1 9 %b\r\nx\r\n" % cell.reply_address())
 
 
-@MSGLITE.row("ready", "", RIGHTS, right=Operation.CONSUME, changes=True, reveals=RIGHTS)
+@MSGLITE.row("ready", "", PERMITTED, permission=Operation.CONSUME, changes=True, reveals=PERMITTED)
 def _ready(cell: PlainCell) -> None:
-    _refused(cell, b"< 9 %b\r\n" % RAW)
+    _issue_msglite(cell, b"< 9 %b\r\n" % RAW)
 
 
 @MSGLITE.row("ready", "for the reply of another's query", NO_ACTOR)
 def _ready_reply(cell: PlainCell) -> None:
-    _refused(cell, b"< 9 %b\r\n" % cell.reply_address())
+    _issue_msglite(cell, b"< 9 %b\r\n" % cell.reply_address())
 
 
-@MSGLITE.row("query", "", RIGHTS, right=Operation.PRODUCE, changes=True)
+@MSGLITE.row("query", "", PERMITTED, permission=Operation.PRODUCE, changes=True)
 def _query(cell: PlainCell) -> None:
-    _refused(cell, b"? 1 9 %b\r\nx\r\n" % RAW)
+    _issue_msglite(cell, b"? 1 9 %b\r\nx\r\n" % RAW)
 
 
-@MSGLITE.row("quit", "", EVERYBODY, reveals=NO_ACTOR)
+@MSGLITE.row("quit", "", ALL_ACTORS, reveals=NO_ACTOR)
 def _quit(cell: PlainCell) -> None:
-    _refused(cell, b".\r\n")
+    _issue_msglite(cell, b".\r\n")
 
 
 # --- the HTTP gateway ----------------------------------------------------------------------------
@@ -275,7 +282,7 @@ def _request(method: str) -> None:
         data = f"{method} / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
         cell.issue(data.encode(), b" 403 ")
 
-    GATEWAY.row(method, "", RIGHTS, right=Operation.PRODUCE, changes=True)(issue)
+    GATEWAY.row(method, "", PERMITTED, permission=Operation.PRODUCE, changes=True)(issue)
 
 
 for _method in sorted(gateway.METHODS):
@@ -292,31 +299,31 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFixture]:
     fixture.close()
 
 
-def _run(broker: BrokerFixture, protocol: str, row: Row[PlainCell], actor: Actor) -> None:
-    broker.begin(row.right)
+def _check(broker: BrokerFixture, protocol: str, row: Row[PlainCell], actor: Actor) -> None:
+    broker.reset(row.permission)
     cell = PlainCell(broker, protocol, actor)
     row.issue(cell)
-    check(row, cell)
+    check_cell(row, cell)
 
 
-@cells(PHPMQ.rows)
+@parametrize_cells(PHPMQ.rows)
 def test_phpmq(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
-    _run(broker, "phpmq", row, actor)
+    _check(broker, "phpmq", row, actor)
 
 
-@cells(MAINTENANCE.rows)
+@parametrize_cells(MAINTENANCE.rows)
 def test_maintenance(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
-    _run(broker, "phpmq-maintenance", row, actor)
+    _check(broker, "phpmq-maintenance", row, actor)
 
 
-@cells(MSGLITE.rows)
+@parametrize_cells(MSGLITE.rows)
 def test_msglite(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
-    _run(broker, "msglite", row, actor)
+    _check(broker, "msglite", row, actor)
 
 
-@cells(GATEWAY.rows)
+@parametrize_cells(GATEWAY.rows)
 def test_gateway(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
-    _run(broker, "msglite-http", row, actor)
+    _check(broker, "msglite-http", row, actor)
 
 
 def test_every_command_has_a_row() -> None:

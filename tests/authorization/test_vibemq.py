@@ -23,42 +23,42 @@ from tests.authorization.matrix import (
     LOGGED_IN,
     NO_ACTOR,
     OWNER_ONLY,
-    RIGHTS,
-    ROOT_ONLY,
+    PERMITTED,
+    SUPERUSER_ONLY,
     Actor,
     Cell,
     Row,
     Table,
-    cells,
-    check,
+    check_cell,
     check_complete,
+    parametrize_cells,
 )
 from tests.protocols.vibemq.harness import Peer
 from tests.support.api import PASSWORD
 from tests.support.broker import Reader
 
-REFUSALS: Final = frozenset(
+DENIALS: Final = frozenset(
     {"AUTH_FAILED", "AUTH_REQUIRED", "FORBIDDEN", "NOT_AUTHENTICATED", "NOT_AUTHORIZED"}
 )
 VICTIM: Final = "victim"
-"""A user whom no actor is."""
+"""A user that is not an actor."""
 TEMPORARY: Final = "temporary_destination://queue/own/1"
 
 
 class VibemqCell(Cell):
-    """A connection of the actor, and one of the owner: the same if the row asks for that."""
+    """A connection of the actor, and one of the owner, which may be the same."""
 
     def __init__(self, fixture: BrokerFixture, actor: Actor) -> None:
         super().__init__(actor)
         self.fixture = fixture
         self.owner = self.connect(Actor.OWNER)
-        fixture.owners.append(self.owner.transport)
+        fixture.owner_transports.append(self.owner.transport)
         self.peer = self.connect(actor)
 
     def open_connection(self, options: SessionOptions | None = None) -> Peer:
-        """Connect to a listener with these options, and say nothing."""
+        """Connect to a listener with the options, without CONNECT."""
         transport = self.fixture.transport()
-        access = self.fixture.with_login(transport, "vibemq")
+        access = self.fixture.open_with_login(transport, "vibemq")
         fixture: Any = self.fixture  # only attributes that all fixtures have
         return Peer(fixture, transport, VibemqSession(transport, fixture.broker, access, options))
 
@@ -69,40 +69,40 @@ class VibemqCell(Cell):
         return {"authToken": self.fixture.users.tokens.get(actor, WRONG_TOKEN)}
 
     def connect(self, actor: Actor, options: SessionOptions | None = None) -> Peer:
-        """Connect as that actor."""
+        """Connect as the actor."""
         peer = self.open_connection(options)
         if actor is not Actor.ANONYMOUS:
             answer = peer.ask(wire.CONNECT, **self.credentials(actor))
             assert answer.type == (wire.CONNECT_ACK if actor in LOGGED_IN else wire.ERROR)
         return peer
 
-    def on_owners_connection(self) -> None:
-        """Let the owner issue the command on the connection that the resources belong to."""
+    def use_owners_connection(self) -> None:
+        """Issue commands of the owner on the connection that owns the resources."""
         if self.actor is Actor.OWNER:
             self.peer = self.owner
 
     def name(self, rest: str) -> str:
-        """Return a name at which the actor has rights if it has any."""
+        """Return a name on which the actor has permissions, if it has any."""
         return f"other.{rest}" if self.actor is Actor.OTHER else f"own.{rest}"
 
-    def ask(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> None:
+    def request(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> None:
         """Issue a command."""
         body = b"" if payload is None else json.dumps(payload).encode()
         self.issue(Frame(kind, self.peer.next_id(), queue, body, headers))
 
-    def issue(self, frame: Frame, answered: bool = True) -> None:
-        """Issue a frame; wait for its answer if it takes a thread."""
+    def issue(self, frame: Frame, has_response: bool = True) -> None:
+        """Issue a frame; wait for its response if a thread creates it."""
         peer, fixture = self.peer, self.fixture
         peer.frames()
         self.before = fixture.snapshot()
         peer.send_bytes(wire.encode(frame))
         if (
-            answered
+            has_response
             and not peer.transport.written
             and peer.transport.open
             and self.actor in LOGGED_IN
         ):
-            fixture.wait(lambda: bool(peer.transport.written))
+            fixture.run_until(lambda: bool(peer.transport.written))
         self.received = peer.transport.written
         answers = [answer for answer in peer.frames() if answer.id == frame.id]
         self.after = fixture.snapshot()
@@ -110,17 +110,17 @@ class VibemqCell(Cell):
 
     def _outcome_of(self, answer: Frame | None) -> str:
         if answer is None:
-            return "no answer"
+            return "no response"
         if answer.type != wire.ERROR and not answer.error_code:
             return ALLOWED
-        return DENIED if answer.error_code in REFUSALS else answer.error_code
+        return DENIED if answer.error_code in DENIALS else answer.error_code
 
     def administer(self, kind: int, name: str, **fields: Any) -> None:
-        """Issue a command about a user. There is the victim."""
+        """Issue a command about a user; VICTIM exists."""
         api_fixture = self.fixture.api_fixture
         if VICTIM not in api_fixture.store.read().users:
             api_fixture.add(VICTIM, "own.*: produce")
-        self.ask(kind, payload={"username": name, **fields})
+        self.request(kind, payload={"username": name, **fields})
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -136,189 +136,207 @@ NAMES: Final = {
 """Names of all commands, by their numbers."""
 
 
-def row(kind: int, target: str, allowed: frozenset[Actor], **more: Any) -> Callable[[Issue], Issue]:
-    """Decorate a function that issues a command: add a row."""
-    return TABLE.row(NAMES[kind], target, allowed, **more)
+def row(
+    kind: int, target: str, allowed: frozenset[Actor], **fields: Any
+) -> Callable[[Issue], Issue]:
+    """Return a decorator that adds a row, for the function that issues the command."""
+    return TABLE.row(NAMES[kind], target, allowed, **fields)
 
 
 @row(wire.CONNECT, "", LOGGED_IN)
 def _connect(cell: VibemqCell) -> None:
     cell.peer = cell.open_connection()
-    cell.ask(wire.CONNECT, **cell.credentials(cell.actor))
+    cell.request(wire.CONNECT, **cell.credentials(cell.actor))
 
 
-@row(wire.DISCONNECT, "", LOGGED_IN, answered=False, reveals=NO_ACTOR)
+@row(wire.DISCONNECT, "", LOGGED_IN, has_response=False, reveals=NO_ACTOR)
 def _disconnect(cell: VibemqCell) -> None:
-    cell.issue(Frame(wire.DISCONNECT, "x"), answered=False)
+    cell.issue(Frame(wire.DISCONNECT, "x"), has_response=False)
 
 
 @row(wire.PING, "", LOGGED_IN | {Actor.ANONYMOUS, Actor.REJECTED}, reveals=NO_ACTOR)
 def _ping(cell: VibemqCell) -> None:
-    cell.ask(wire.PING)
+    cell.request(wire.PING)
 
 
-@row(wire.PUBLISH, "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+@row(wire.PUBLISH, "to a queue", PERMITTED, permission=Operation.PRODUCE, changes=True)
 def _publish(cell: VibemqCell) -> None:
-    cell.fixture.owned()
-    cell.ask(wire.PUBLISH, QUEUE, "x")
+    cell.fixture.create_owned()
+    cell.request(wire.PUBLISH, QUEUE, "x")
 
 
-@row(wire.PUBLISH, "to a new queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+@row(wire.PUBLISH, "to a new queue", PERMITTED, permission=Operation.PRODUCE, changes=True)
 def _publish_new(cell: VibemqCell) -> None:
-    cell.ask(wire.PUBLISH, "own.new", "x")
+    cell.request(wire.PUBLISH, "own.new", "x")
 
 
-@row(wire.PUBLISH, "to a topic", RIGHTS, right=Operation.PRODUCE, changes=True)
+@row(wire.PUBLISH, "to a topic", PERMITTED, permission=Operation.PRODUCE, changes=True)
 def _publish_topic(cell: VibemqCell) -> None:
-    cell.fixture.owned(TOPIC, Kind.TOPIC)
-    cell.ask(wire.PUBLISH, TOPIC, "x")
+    cell.fixture.create_owned(TOPIC, Kind.TOPIC)
+    cell.request(wire.PUBLISH, TOPIC, "x")
 
 
 @row(wire.PUBLISH, "to a temporary queue", LOGGED_IN, changes=True)
 def _publish_temporary(cell: VibemqCell) -> None:
     cell.fixture.broker.destinations.declare(Address(Kind.QUEUE, TEMPORARY), owner=object())
-    cell.ask(wire.PUBLISH, TEMPORARY, "x")
+    cell.request(wire.PUBLISH, TEMPORARY, "x")
 
 
-@row(wire.SUBSCRIBE, "to a queue", RIGHTS, right=Operation.CONSUME, changes=True, reveals=RIGHTS)
+@row(
+    wire.SUBSCRIBE,
+    "to a queue",
+    PERMITTED,
+    permission=Operation.CONSUME,
+    changes=True,
+    reveals=PERMITTED,
+)
 def _subscribe(cell: VibemqCell) -> None:
-    cell.fixture.owned()
-    cell.ask(wire.SUBSCRIBE, QUEUE)
+    cell.fixture.create_owned()
+    cell.request(wire.SUBSCRIBE, QUEUE)
 
 
-@row(wire.SUBSCRIBE, "to a topic", RIGHTS, right=Operation.CONSUME, changes=True)
+@row(wire.SUBSCRIBE, "to a topic", PERMITTED, permission=Operation.CONSUME, changes=True)
 def _subscribe_topic(cell: VibemqCell) -> None:
-    cell.fixture.owned(TOPIC, Kind.TOPIC)
-    cell.ask(wire.SUBSCRIBE, TOPIC)
+    cell.fixture.create_owned(TOPIC, Kind.TOPIC)
+    cell.request(wire.SUBSCRIBE, TOPIC)
 
 
 @row(wire.SUBSCRIBE, "to a reply address", NO_ACTOR)
 def _subscribe_reply(cell: VibemqCell) -> None:
-    _, reply = cell.fixture.ask_query()
-    cell.ask(wire.SUBSCRIBE, reply)
+    _, reply = cell.fixture.open_query()
+    cell.request(wire.SUBSCRIBE, reply)
 
 
-@row(wire.UNSUBSCRIBE, "of a connection", OWNER_ONLY, changes=True, answered=False)
+@row(wire.UNSUBSCRIBE, "of a connection", OWNER_ONLY, changes=True, has_response=False)
 def _unsubscribe(cell: VibemqCell) -> None:
-    cell.fixture.owned()
+    cell.fixture.create_owned()
     cell.owner.subscribe(QUEUE)
-    cell.on_owners_connection()
-    cell.ask(wire.UNSUBSCRIBE, QUEUE)
+    cell.use_owners_connection()
+    cell.request(wire.UNSUBSCRIBE, QUEUE)
 
 
-@row(wire.ACK, "of a delivery", OWNER_ONLY, changes=True, answered=False)
+@row(wire.ACK, "of a delivery", OWNER_ONLY, changes=True, has_response=False)
 def _acknowledge(cell: VibemqCell) -> None:
-    cell.fixture.owned()
+    cell.fixture.create_owned()
     [delivery] = cell.owner.subscribe(QUEUE)
-    cell.on_owners_connection()
-    cell.issue(Frame(wire.ACK, delivery), answered=False)
+    cell.use_owners_connection()
+    cell.issue(Frame(wire.ACK, delivery), has_response=False)
 
 
-@row(wire.CREATE_QUEUE, "", RIGHTS, right=Operation.CREATE, changes=True)
+@row(wire.CREATE_QUEUE, "", PERMITTED, permission=Operation.CREATE, changes=True)
 def _create(cell: VibemqCell) -> None:
-    cell.ask(wire.CREATE_QUEUE, "own.new", {})
+    cell.request(wire.CREATE_QUEUE, "own.new", {})
 
 
-@row(wire.CREATE_QUEUE, "of a queue that PHPMQ clients use", RIGHTS, right=Operation.CREATE)
+@row(wire.CREATE_QUEUE, "of a queue that PHPMQ clients use", PERMITTED, permission=Operation.CREATE)
 def _create_used(cell: VibemqCell) -> None:
-    cell.fixture.owned(by=CreatedBy.PHPMQ)
-    cell.ask(wire.CREATE_QUEUE, QUEUE, {"maxQueueSize": 1})
+    cell.fixture.create_owned(by=CreatedBy.PHPMQ)
+    cell.request(wire.CREATE_QUEUE, QUEUE, {"maxQueueSize": 1})
 
 
-@row(wire.CREATE_QUEUE, "of a queue in use", RIGHTS, right=Operation.CREATE, changes=True)
+@row(wire.CREATE_QUEUE, "of a queue in use", PERMITTED, permission=Operation.CREATE, changes=True)
 def _create_automatic(cell: VibemqCell) -> None:
     cell.fixture.broker.destinations.queue(QUEUE, by=CreatedBy.VIBEMQ)
-    cell.ask(wire.CREATE_QUEUE, QUEUE, {"maxQueueSize": 1})
+    cell.request(wire.CREATE_QUEUE, QUEUE, {"maxQueueSize": 1})
 
 
-@row(wire.CREATE_QUEUE, "with the owner's dead-letter queue", RIGHTS, changes=True)
+@row(wire.CREATE_QUEUE, "with the owner's dead-letter queue", PERMITTED, changes=True)
 def _create_with_dead_letters(cell: VibemqCell) -> None:
-    cell.fixture.owned()
+    cell.fixture.create_owned()
     options = {"enableDeadLetterQueue": True, "deadLetterQueueName": QUEUE}
-    cell.ask(wire.CREATE_QUEUE, cell.name("new"), options)
+    cell.request(wire.CREATE_QUEUE, cell.name("new"), options)
 
 
-@row(wire.DELETE_QUEUE, "", RIGHTS, right=Operation.DELETE, changes=True)
+@row(wire.DELETE_QUEUE, "", PERMITTED, permission=Operation.DELETE, changes=True)
 def _delete(cell: VibemqCell) -> None:
-    cell.fixture.owned(by=CreatedBy.VIBEMQ)
-    cell.ask(wire.DELETE_QUEUE, QUEUE)
+    cell.fixture.create_owned(by=CreatedBy.VIBEMQ)
+    cell.request(wire.DELETE_QUEUE, QUEUE)
 
 
-@row(wire.DELETE_QUEUE, "of no queue", RIGHTS, right=Operation.DELETE)
+@row(wire.DELETE_QUEUE, "of no queue", PERMITTED, permission=Operation.DELETE)
 def _delete_none(cell: VibemqCell) -> None:
-    cell.ask(wire.DELETE_QUEUE, "own.new")
+    cell.request(wire.DELETE_QUEUE, "own.new")
 
 
 @row(wire.DELETE_QUEUE, "of the configuration", NO_ACTOR)
 def _delete_configured(cell: VibemqCell) -> None:
-    cell.fixture.owned(by=CreatedBy.CONFIGURATION)
-    cell.ask(wire.DELETE_QUEUE, QUEUE)
+    cell.fixture.create_owned(by=CreatedBy.CONFIGURATION)
+    cell.request(wire.DELETE_QUEUE, QUEUE)
 
 
 @row(wire.DELETE_QUEUE, "of an administrator", NO_ACTOR)
 def _delete_managed(cell: VibemqCell) -> None:
-    cell.fixture.owned(by=CreatedBy.MANAGEMENT)
-    cell.ask(wire.DELETE_QUEUE, QUEUE)
+    cell.fixture.create_owned(by=CreatedBy.MANAGEMENT)
+    cell.request(wire.DELETE_QUEUE, QUEUE)
 
 
 @row(wire.DELETE_QUEUE, "of another protocol", NO_ACTOR)
 def _delete_foreign(cell: VibemqCell) -> None:
-    cell.fixture.owned(by=CreatedBy.PHPMQ)
-    cell.ask(wire.DELETE_QUEUE, QUEUE)
+    cell.fixture.create_owned(by=CreatedBy.PHPMQ)
+    cell.request(wire.DELETE_QUEUE, QUEUE)
 
 
 @row(wire.DELETE_QUEUE, "with a consumer of another protocol", NO_ACTOR)
 def _delete_consumed(cell: VibemqCell) -> None:
     broker = cell.fixture.broker
-    queue = cell.fixture.owned(by=CreatedBy.VIBEMQ)
+    queue = cell.fixture.create_owned(by=CreatedBy.VIBEMQ)
     broker.attach(queue.queue, Reader(broker), Window(0, True))
-    cell.ask(wire.DELETE_QUEUE, QUEUE)
+    cell.request(wire.DELETE_QUEUE, QUEUE)
 
 
 @row(wire.DELETE_QUEUE, "with the dead letters of a queue", NO_ACTOR)
 def _delete_with_dead_letters(cell: VibemqCell) -> None:
-    cell.fixture.owned(by=CreatedBy.VIBEMQ)
-    cell.fixture.owned("own.source", dead_letter=True, dead_letter_queue=QUEUE)
-    cell.ask(wire.DELETE_QUEUE, QUEUE)
+    cell.fixture.create_owned(by=CreatedBy.VIBEMQ)
+    cell.fixture.create_owned("own.source", dead_letter=True, dead_letter_queue=QUEUE)
+    cell.request(wire.DELETE_QUEUE, QUEUE)
 
 
-@row(wire.DELETE_QUEUE, "of another protocol if allowed", RIGHTS, changes=True)
+@row(wire.DELETE_QUEUE, "of another protocol if allowed", PERMITTED, changes=True)
 def _delete_foreign_allowed(cell: VibemqCell) -> None:
-    cell.fixture.owned(by=CreatedBy.PHPMQ)
+    cell.fixture.create_owned(by=CreatedBy.PHPMQ)
     cell.peer = cell.connect(cell.actor, SessionOptions(foreign_delete=True))
-    cell.ask(wire.DELETE_QUEUE, QUEUE)
+    cell.request(wire.DELETE_QUEUE, QUEUE)
 
 
-@row(wire.QUEUE_INFO, "", RIGHTS, right=Operation.BROWSE, reveals=RIGHTS, marker="messageCount")
+@row(
+    wire.QUEUE_INFO,
+    "",
+    PERMITTED,
+    permission=Operation.BROWSE,
+    reveals=PERMITTED,
+    marker="messageCount",
+)
 def _info(cell: VibemqCell) -> None:
-    cell.fixture.owned()
-    cell.ask(wire.QUEUE_INFO, QUEUE)
+    cell.fixture.create_owned()
+    cell.request(wire.QUEUE_INFO, QUEUE)
 
 
-@row(wire.QUEUE_INFO, "of no queue", RIGHTS, right=Operation.BROWSE, marker="QUEUE_NOT_FOUND")
+@row(
+    wire.QUEUE_INFO, "of no queue", PERMITTED, permission=Operation.BROWSE, marker="QUEUE_NOT_FOUND"
+)
 def _info_of_none(cell: VibemqCell) -> None:
-    cell.ask(wire.QUEUE_INFO, "own.new")
+    cell.request(wire.QUEUE_INFO, "own.new")
     if cell.outcome == "QUEUE_NOT_FOUND":
         cell.outcome = ALLOWED
 
 
-@row(wire.LIST_QUEUES, "", LOGGED_IN, reveals=RIGHTS, marker=QUEUE)
+@row(wire.LIST_QUEUES, "", LOGGED_IN, reveals=PERMITTED, marker=QUEUE)
 def _list(cell: VibemqCell) -> None:
-    cell.fixture.owned()
-    cell.ask(wire.LIST_QUEUES)
+    cell.fixture.create_owned()
+    cell.request(wire.LIST_QUEUES)
 
 
-@row(wire.CREATE_USER, "", ROOT_ONLY, changes=True)
+@row(wire.CREATE_USER, "", SUPERUSER_ONLY, changes=True)
 def _create_user(cell: VibemqCell) -> None:
     cell.administer(wire.CREATE_USER, "new", password=PASSWORD)
 
 
-@row(wire.DELETE_USER, "", ROOT_ONLY, changes=True)
+@row(wire.DELETE_USER, "", SUPERUSER_ONLY, changes=True)
 def _delete_user(cell: VibemqCell) -> None:
     cell.administer(wire.DELETE_USER, VICTIM)
 
 
-@row(wire.CHANGE_PASSWORD, "of another", ROOT_ONLY, changes=True)
+@row(wire.CHANGE_PASSWORD, "of another", SUPERUSER_ONLY, changes=True)
 def _change_password(cell: VibemqCell) -> None:
     cell.administer(wire.CHANGE_PASSWORD, VICTIM, newPassword="another one")
 
@@ -332,13 +350,13 @@ def _change_own_password(cell: VibemqCell) -> None:
     )
 
 
-@row(wire.GRANT_PERMISSION, "to another", ROOT_ONLY, changes=True)
+@row(wire.GRANT_PERMISSION, "to another", SUPERUSER_ONLY, changes=True)
 def _grant(cell: VibemqCell) -> None:
     fields = {"queuePattern": "own.*", "operations": ["Subscribe"]}
     cell.administer(wire.GRANT_PERMISSION, VICTIM, **fields)
 
 
-@row(wire.GRANT_PERMISSION, "to oneself", ROOT_ONLY, changes=True)
+@row(wire.GRANT_PERMISSION, "to oneself", SUPERUSER_ONLY, changes=True)
 def _grant_oneself(cell: VibemqCell) -> None:
     fields = {"queuePattern": "own.queue", "operations": ["Subscribe"]}
     cell.administer(
@@ -346,22 +364,26 @@ def _grant_oneself(cell: VibemqCell) -> None:
     )
 
 
-@row(wire.REVOKE_PERMISSION, "", ROOT_ONLY, changes=True)
+@row(wire.REVOKE_PERMISSION, "", SUPERUSER_ONLY, changes=True)
 def _revoke(cell: VibemqCell) -> None:
     cell.administer(wire.REVOKE_PERMISSION, VICTIM, queuePattern="own.*")
 
 
-@row(wire.LIST_USERS, "", ROOT_ONLY, reveals=ROOT_ONLY, marker=VICTIM)
+@row(wire.LIST_USERS, "", SUPERUSER_ONLY, reveals=SUPERUSER_ONLY, marker=VICTIM)
 def _list_users(cell: VibemqCell) -> None:
     cell.administer(wire.LIST_USERS, "")
 
 
-@row(wire.REVOKE_PERMISSION, "of no user", ROOT_ONLY)
+@row(wire.REVOKE_PERMISSION, "of no user", SUPERUSER_ONLY)
 def _revoke_of_none(cell: VibemqCell) -> None:
-    cell.ask(wire.REVOKE_PERMISSION, payload={"username": "no-such-user", "queuePattern": "own.*"})
+    cell.request(
+        wire.REVOKE_PERMISSION, payload={"username": "no-such-user", "queuePattern": "own.*"}
+    )
 
 
-@row(wire.GET_USER_PERMISSIONS, "of another", ROOT_ONLY, reveals=ROOT_ONLY, marker="own.*")
+@row(
+    wire.GET_USER_PERMISSIONS, "of another", SUPERUSER_ONLY, reveals=SUPERUSER_ONLY, marker="own.*"
+)
 def _permissions(cell: VibemqCell) -> None:
     cell.administer(wire.GET_USER_PERMISSIONS, VICTIM)
 
@@ -381,12 +403,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFixture]:
     fixture.close()
 
 
-@cells(TABLE.rows)
+@parametrize_cells(TABLE.rows)
 def test_command(broker: BrokerFixture, row: Row[VibemqCell], actor: Actor) -> None:
-    broker.begin(row.right)
+    broker.reset(row.permission)
     cell = VibemqCell(broker, actor)
     row.issue(cell)
-    check(row, cell)
+    check_cell(row, cell)
 
 
 def test_every_command_of_clients_has_a_row() -> None:
@@ -395,9 +417,9 @@ def test_every_command_of_clients_has_a_row() -> None:
 
 @pytest.mark.parametrize("kind", sorted(set(NAMES) - wire.FROM_CLIENT), ids=NAMES.get)
 def test_commands_of_brokers_are_not_served(broker: BrokerFixture, kind: int) -> None:
-    broker.begin()
+    broker.reset()
     cell = VibemqCell(broker, Actor.ROOT)
-    broker.owned()
-    cell.ask(kind, QUEUE)
+    broker.create_owned()
+    cell.request(kind, QUEUE)
     assert cell.outcome == "UNKNOWN_COMMAND"
     assert cell.before == cell.after
