@@ -81,7 +81,7 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
         broker.flush()
     http_client = api_fixture.http_client(local=True)
     api_fixture.scan_time.limit = 10
-    api_fixture.scan_time.asked.clear()
+    api_fixture.scan_time.checks.clear()
     async with asyncio.timeout(30):
         response = await http_client.request(scan.method, scan.path, scan.body)
     assert response.status == 200, response
@@ -92,7 +92,7 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
         assert document["processed"] == MESSAGES
     elif "purged" in document:
         assert document["purged"] == MESSAGES
-    times = api_fixture.scan_time.asked
+    times = api_fixture.scan_time.checks
     assert len(times) >= scan.iterations
     # two checks may follow the first that is true: before the pause, and in
     # the flush
@@ -109,7 +109,7 @@ async def test_a_list_is_sorted_in_several_slices(
 
     class Key(int):
         def __lt__(self, other: int) -> bool:
-            compared[len(api_fixture.scan_time.asked)] += 1
+            compared[len(api_fixture.scan_time.checks)] += 1
             return super().__lt__(other)
 
     async def items() -> AsyncIterator[int]:

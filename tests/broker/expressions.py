@@ -1,7 +1,7 @@
-"""Selectors as trees, written out and evaluated exactly as JMS 1.1 section 3.8.1 defines.
+"""Selectors as trees: conversion to text, and evaluation as JMS 1.1 section 3.8.1 defines.
 
-The broker's code is not used, because it is compared with this module. A tree is a tuple of an
-operator and its operands.
+This module uses no code of the broker, because the broker is compared with it.
+A tree is a tuple of an operator and its operands.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _literals = st.tuples(st.just("literal"), strings | st.booleans())
 _patterns = st.text("xy%_!\n", max_size=6)
 
 
-def _pattern_is_whole(tree: Tree) -> bool:
+def _escape_is_complete(tree: Tree) -> bool:
     _, _, pattern, escape = tree
     return not escape or not (len(pattern) - len(pattern.rstrip("!"))) % 2
 
@@ -66,7 +66,7 @@ comparisons: st.SearchStrategy[Tree] = (
     )
     | st.tuples(
         st.sampled_from(["like", "not like"]), identifiers, _patterns, st.sampled_from(["", "!"])
-    ).filter(_pattern_is_whole)
+    ).filter(_escape_is_complete)
     | st.tuples(st.sampled_from(["null", "not null"]), identifiers)
     | identifiers
     | st.tuples(st.just("literal"), st.booleans())
@@ -79,46 +79,46 @@ conditions: st.SearchStrategy[Tree] = st.recursive(
     max_leaves=8,
 )
 
-# --- writing ---------------------------------------------------------------------------------
+# --- conversion to text ----------------------------------------------------------------------
 
-_BINDING = {"or": 1, "and": 2, "not": 3, "+": 5, "-": 5, "*": 6, "/": 6, "minus": 7, "plus": 7}
+_PRECEDENCE = {"or": 1, "and": 2, "not": 3, "+": 5, "-": 5, "*": 6, "/": 6, "minus": 7, "plus": 7}
 """Precedence of operators; other conditions have 4, values without an operator 8."""
 
 
-def write(tree: Tree, least: int = 0) -> str:
+def to_text(tree: Tree, min_precedence: int = 0) -> str:
     """Return the text of a tree, with the required parentheses."""
-    kind = tree[0]
-    binding = _BINDING.get(kind, 8 if kind in ("name", "literal") else 4)
-    text = _write(tree, binding)
-    return f"({text})" if binding < least else text
+    operator = tree[0]
+    precedence = _PRECEDENCE.get(operator, 8 if operator in ("name", "literal") else 4)
+    text = _format(tree, precedence)
+    return f"({text})" if precedence < min_precedence else text
 
 
-def _write(tree: Tree, binding: int) -> str:
-    kind, *operands = tree
-    if kind == "name":
+def _format(tree: Tree, precedence: int) -> str:
+    operator, *operands = tree
+    if operator == "name":
         return str(operands[0])
-    if kind == "literal":
+    if operator == "literal":
         return _literal(operands[0])
-    if kind == "not":
-        return f"NOT {write(operands[0], binding)}"
-    if kind in ("minus", "plus"):
-        return f"{'-' if kind == 'minus' else '+'}{write(operands[0], binding)}"
-    if kind in _BINDING:
+    if operator == "not":
+        return f"NOT {to_text(operands[0], precedence)}"
+    if operator in ("minus", "plus"):
+        return f"{'-' if operator == 'minus' else '+'}{to_text(operands[0], precedence)}"
+    if operator in _PRECEDENCE:
         left, right = operands
-        # to the right of an equal one there have to be parentheses
-        return f"{write(left, binding)} {kind.upper()} {write(right, binding + 1)}"
-    if kind in ("between", "not between"):
-        operand, low, high = (write(part, 5) for part in operands)
-        return f"{operand} {kind.upper()} {low} AND {high}"
-    subject = write(operands[0], 5)
-    if kind in ("null", "not null"):
-        return f"{subject} IS {kind.upper()}"
-    if kind in ("in", "not in"):
-        return f"{subject} {kind.upper()} ({', '.join(map(_literal, operands[1]))})"
-    if kind in ("like", "not like"):
+        # operators are left-associative: on the right, equal precedence needs parentheses
+        return f"{to_text(left, precedence)} {operator.upper()} {to_text(right, precedence + 1)}"
+    if operator in ("between", "not between"):
+        operand, low, high = (to_text(part, 5) for part in operands)
+        return f"{operand} {operator.upper()} {low} AND {high}"
+    subject = to_text(operands[0], 5)
+    if operator in ("null", "not null"):
+        return f"{subject} IS {operator.upper()}"
+    if operator in ("in", "not in"):
+        return f"{subject} {operator.upper()} ({', '.join(map(_literal, operands[1]))})"
+    if operator in ("like", "not like"):
         escape = f" ESCAPE {_literal(operands[2])}" if operands[2] else ""
-        return f"{subject} {kind.upper()} {_literal(operands[1])}{escape}"
-    return f"{subject} {kind} {write(operands[1], 5)}"
+        return f"{subject} {operator.upper()} {_literal(operands[1])}{escape}"
+    return f"{subject} {operator} {to_text(operands[1], 5)}"
 
 
 def _literal(value: Any) -> str:
@@ -129,44 +129,44 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
-# --- evaluating ------------------------------------------------------------------------------
+# --- evaluation ------------------------------------------------------------------------------
 
 
-def evaluate(tree: Tree, found: dict[str, Property]) -> bool | None:
+def evaluate(tree: Tree, message_properties: dict[str, Property]) -> bool | None:
     """Return TRUE, FALSE or None for UNKNOWN."""
-    kind, *operands = tree
-    if kind == "not":
-        return _not(evaluate(operands[0], found))
-    if kind == "and":
-        answers = {evaluate(operand, found) for operand in operands}
-        return False if False in answers else None if None in answers else True
-    if kind == "or":
-        answers = {evaluate(operand, found) for operand in operands}
-        return True if True in answers else None if None in answers else False
-    if kind in ("name", "literal"):
-        return _compare("=", _value(tree, found), True)
-    if kind == "between":
+    operator, *operands = tree
+    if operator == "not":
+        return _not(evaluate(operands[0], message_properties))
+    if operator == "and":
+        results = {evaluate(operand, message_properties) for operand in operands}
+        return False if False in results else None if None in results else True
+    if operator == "or":
+        results = {evaluate(operand, message_properties) for operand in operands}
+        return True if True in results else None if None in results else False
+    if operator in ("name", "literal"):
+        return _compare("=", _value(tree, message_properties), True)
+    if operator == "between":
         operand, low, high = operands
-        return evaluate(("and", (">=", operand, low), ("<=", operand, high)), found)
-    if kind == "not between":
+        return evaluate(("and", (">=", operand, low), ("<=", operand, high)), message_properties)
+    if operator == "not between":
         operand, low, high = operands
-        return evaluate(("or", ("<", operand, low), (">", operand, high)), found)
-    if kind.startswith("not "):
-        return _not(evaluate((kind.removeprefix("not "), *operands), found))
-    value = _value(operands[0], found)
-    if kind == "null":
+        return evaluate(("or", ("<", operand, low), (">", operand, high)), message_properties)
+    if operator.startswith("not "):
+        return _not(evaluate((operator.removeprefix("not "), *operands), message_properties))
+    value = _value(operands[0], message_properties)
+    if operator == "null":
         return value is None
-    if kind == "in":
+    if operator == "in":
         return None if value is None else value in operands[1]
-    if kind == "like":
+    if operator == "like":
         if value is None:
             return None
         return isinstance(value, str) and _like(value, operands[1], operands[2])
-    return _compare(kind, value, _value(operands[1], found))
+    return _compare(operator, value, _value(operands[1], message_properties))
 
 
-def _not(answer: bool | None) -> bool | None:
-    return None if answer is None else not answer
+def _not(result: bool | None) -> bool | None:
+    return None if result is None else not result
 
 
 def _type(value: Any) -> str:
@@ -185,14 +185,14 @@ def _double(value: Any) -> float:
     return math.inf if value == 10**400 else float(value)
 
 
-def _compare(kind: str, left: Any, right: Any) -> bool | None:
+def _compare(operator: str, left: Any, right: Any) -> bool | None:
     if left is None or right is None:
         return None
     if _type(left) != _type(right):
         return False
     if _type(left) == "number":
         left, right = _promote(left, right)
-    elif kind not in ("=", "<>"):
+    elif operator not in ("=", "<>"):
         return False
     return {
         "=": left == right,
@@ -201,35 +201,37 @@ def _compare(kind: str, left: Any, right: Any) -> bool | None:
         "<=": left <= right,
         ">": left > right,
         ">=": left >= right,
-    }[kind]
+    }[operator]
 
 
-def _value(tree: Tree, found: dict[str, Property]) -> Any:
-    kind, *operands = tree
-    if kind == "literal":
+def _value(tree: Tree, message_properties: dict[str, Property]) -> Any:
+    operator, *operands = tree
+    if operator == "literal":
         return operands[0]
-    if kind == "name":
-        value = found.get(operands[0])
+    if operator == "name":
+        value = message_properties.get(operands[0])
         return None if isinstance(value, bytes) else value
-    values = [_value(operand, found) for operand in operands]
+    values = [_value(operand, message_properties) for operand in operands]
     if any(value is None or _type(value) != "number" for value in values):
         return None
-    if kind == "plus":
+    if operator == "plus":
         return values[0]
-    if kind == "minus":
-        return _java(-values[0])
+    if operator == "minus":
+        return _wrap_long(-values[0])
     left, right = _promote(*values)
-    if kind == "/":
+    if operator == "/":
         if right == 0:
             return None
         if isinstance(left, float):
             return left / right
         quotient = abs(left) // abs(right)
-        return _java(quotient if left * right >= 0 else -quotient)
-    return _java(left + right if kind == "+" else left - right if kind == "-" else left * right)
+        return _wrap_long(quotient if left * right >= 0 else -quotient)
+    return _wrap_long(
+        left + right if operator == "+" else left - right if operator == "-" else left * right
+    )
 
 
-def _java(number: Any) -> Any:
+def _wrap_long(number: Any) -> Any:
     """Wrap around as a Java long."""
     if isinstance(number, float):
         return number

@@ -13,22 +13,24 @@ from tests.support.broker import BrokerFixture
 
 
 class LazyJournal(MemoryJournal):
-    """Notes which commits ask for a sync. What is written without one is not durable, and nothing
-    is written while it is `busy`."""
+    """A journal that records whether each commit requested a sync.
 
-    __slots__ = ("asked", "busy")
+    Data written without a sync is not durable. Nothing is written while the journal is `busy`.
+    """
+
+    __slots__ = ("busy", "sync_requests")
 
     def __init__(self) -> None:
         super().__init__()
         self.options = replace(self.options, flush_interval=100)
-        self.asked: list[bool] = []
+        self.sync_requests: list[bool] = []
         self.busy = False
 
     def commit(self, sync: bool = True) -> None:
         last = self._next - 1
         if self.busy or last == (self.durable if sync else self.written):
             return
-        self.asked.append(sync)
+        self.sync_requests.append(sync)
         if sync:
             super().commit()
         else:
@@ -43,7 +45,7 @@ class LazyFixture(BrokerFixture):
 
     @contextmanager
     def answered_when_written(self) -> Iterator[Callable[[], None]]:
-        """Fail unless the yielded answer is given when the disk writes again, and not before."""
+        """Check that the yielded callback is called when the journal writes again, not before."""
         answers: list[str] = []
         self.disk.busy = True
         yield lambda: answers.append("a")
@@ -60,18 +62,18 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     fixture.send(queue, "a")
     fixture.broker.flush()
     assert reader.got() == ["a"]
-    fixture.disk.asked.clear()
+    fixture.disk.sync_requests.clear()
     with fixture.answered_when_written() as answer:
         fixture.broker.when_completed(answer)
         reader.acknowledge("a")
-    assert fixture.disk.asked == [False]
+    assert fixture.disk.sync_requests == [False]
     assert fixture.disk.durable < fixture.disk.written
     fixture.wait(99)
-    assert fixture.disk.asked == [False]
+    assert fixture.disk.sync_requests == [False]
     fixture.wait(1)
-    assert fixture.disk.asked == [False, True]
+    assert fixture.disk.sync_requests == [False, True]
     fixture.wait(1000)
-    assert fixture.disk.asked == [False, True]
+    assert fixture.disk.sync_requests == [False, True]
 
 
 def test_the_delay_begins_when_the_write_completes() -> None:
@@ -82,15 +84,15 @@ def test_the_delay_begins_when_the_write_completes() -> None:
     assert reader.got() == ["a"]
     fixture.disk.busy = True
     reader.acknowledge("a")
-    fixture.disk.asked.clear()
-    wakes: list[str] = []
-    fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
+    fixture.disk.sync_requests.clear()
+    flush_requests: list[str] = []
+    fixture.broker.on_flush_needed(lambda: flush_requests.append("flush"))
     fixture.disk.busy = False
-    fixture.disk.commit(False)  # as another thread reports it, between two turns
-    assert wakes == ["wake"]
-    assert fixture.disk.asked == [False]
+    fixture.disk.commit(False)  # the writer thread reports it between two iterations
+    assert flush_requests == ["flush"]
+    assert fixture.disk.sync_requests == [False]
     fixture.wait(100)
-    assert fixture.disk.asked == [False, True]
+    assert fixture.disk.sync_requests == [False, True]
 
 
 def test_the_delay_ends_no_iteration_early() -> None:
@@ -100,14 +102,14 @@ def test_the_delay_ends_no_iteration_early() -> None:
     fixture.send(queue, "a", "b", durability=Durability.LAZY)
     fixture.broker.flush()
     assert reader.got() == ["a", "b"]
-    fixture.disk.asked.clear()
+    fixture.disk.sync_requests.clear()
     fixture.clock.advance(100)
     fixture.broker.acknowledge(reader.consumer, reader.unacked_by_body()["a"])
     fixture.broker.publish(queue, fixture.message(queue, "c", durability=Durability.LAZY))
     fixture.broker.tick()
-    assert fixture.disk.asked == []  # later messages are not ahead of the acknowledgement
+    assert fixture.disk.sync_requests == []  # no sync for the later message
     fixture.broker.flush()
-    assert fixture.disk.asked == [True]
+    assert fixture.disk.sync_requests == [True]
 
 
 def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None:
@@ -166,12 +168,12 @@ def test_a_commit_with_a_waiting_client_is_synced() -> None:
     queue = fixture.queue()
     fixture.send(queue, "a", durability=Durability.LAZY)
     fixture.broker.flush()
-    assert fixture.disk.asked == [False]
+    assert fixture.disk.sync_requests == [False]
     confirmed: list[str] = []
     fixture.broker.when_durable(fixture.disk.written, lambda: confirmed.append("a"))
     fixture.broker.flush()
     assert confirmed == ["a"]
-    assert fixture.disk.asked == [False, True]
+    assert fixture.disk.sync_requests == [False, True]
     fixture.send(queue, "b", durability=Durability.SYNC)
     fixture.broker.flush()
-    assert fixture.disk.asked == [False, True, True]
+    assert fixture.disk.sync_requests == [False, True, True]

@@ -8,7 +8,7 @@ from tests.support.broker import BrokerFixture, bodies, body_of
 from tests.support.journal import RecordingJournal, read_from
 
 
-def sent(deliveries: list[Delivery]) -> list[tuple[str, int]]:
+def bodies_and_attempts(deliveries: list[Delivery]) -> list[tuple[str, int]]:
     return [(body_of(delivery), delivery.attempts) for delivery in deliveries]
 
 
@@ -22,7 +22,7 @@ def test_messages_are_redelivered_in_queue_order_and_counted() -> None:
     redelivered = fixture.broker.start_next_attempt(
         reader.consumer, [b, urgent_sequence, a, 99], attempted=True
     )
-    assert sent(redelivered) == [("urgent", 2), ("a", 2), ("b", 2)]
+    assert bodies_and_attempts(redelivered) == [("urgent", 2), ("a", 2), ("b", 2)]
     assert (queue.unacked, queue.waiting) == (4, 0)
     statistics = queue.statistics
     assert (statistics.delivered, statistics.redelivered, statistics.delivered_bytes) == (7, 3, 29)
@@ -36,7 +36,7 @@ def test_unseen_deliveries_do_not_count_as_attempts() -> None:
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
     for _ in range(3):
-        assert sent(
+        assert bodies_and_attempts(
             fixture.broker.start_next_attempt(reader.consumer, [sequence], attempted=False)
         ) == [("a", 1)]
     assert queue.statistics.redelivered == 0
@@ -49,12 +49,15 @@ def test_no_redelivery_after_the_last_attempt_or_expiry() -> None:
     a, _ = fixture.send(queue, "a", "b")
     [mortal] = fixture.send(queue, "mortal", expiration=fixture.clock.wall + 100)
     assert reader.consumer.window.credit == 0
-    assert sent(fixture.broker.start_next_attempt(reader.consumer, [a], attempted=True)) == [
-        ("a", 2)
-    ]
+    assert bodies_and_attempts(
+        fixture.broker.start_next_attempt(reader.consumer, [a], attempted=True)
+    ) == [("a", 2)]
     fixture.clock.advance(100)
     assert (
-        sent(fixture.broker.start_next_attempt(reader.consumer, [a, mortal], attempted=True)) == []
+        bodies_and_attempts(
+            fixture.broker.start_next_attempt(reader.consumer, [a, mortal], attempted=True)
+        )
+        == []
     )
     fixture.broker.flush()
     assert [message.body for message in fixture.dead_letters()] == [b"a", b"mortal"]

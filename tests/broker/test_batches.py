@@ -30,7 +30,7 @@ from tests.support.broker import BrokerFixture, bodies
 from tests.support.journal import RecordingJournal, read_from
 
 QUEUE = Address(Kind.QUEUE, "q")
-FIRST = BatchPart("query", 0, 0, 0, True, 11, 1)
+FIRST_PART = BatchPart("query", 0, 0, 0, True, 11, 1)
 Rows = list[tuple[Address, Message]]
 
 
@@ -58,9 +58,9 @@ class RestartableBroker:
 
     def write(self, part: BatchPart, *texts: str) -> bool:
         """Write a part; return False if it already existed."""
-        answer = self.broker.batches.write(part, rows(*texts))
+        result = self.broker.batches.write(part, rows(*texts))
         self.sync()
-        return not answer.is_repeat
+        return not result.is_repeat
 
     def sync(self) -> None:
         for _ in range(2):
@@ -92,13 +92,13 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     counts: list[int] = []
     messages = rows("a") + rows("b", durability=Durability.LAZY)
     messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
-    answer = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
-    assert not answer.is_repeat
-    assert fixture.journal.durable < answer.sequence
-    fixture.broker.when_durable(answer.sequence, lambda: counts.append(queue.waiting))
+    result = fixture.broker.batches.write(replace(FIRST_PART, rows=4), messages)
+    assert not result.is_repeat
+    assert fixture.journal.durable < result.sequence
+    fixture.broker.when_durable(result.sequence, lambda: counts.append(queue.waiting))
     assert counts == []
-    repetition = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
-    assert (repetition.is_repeat, repetition.sequence) == (True, answer.sequence)
+    repeated = fixture.broker.batches.write(replace(FIRST_PART, rows=4), messages)
+    assert (repeated.is_repeat, repeated.sequence) == (True, result.sequence)
     fixture.broker.flush()
     assert counts == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
@@ -107,7 +107,7 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH_PART]
     assert [bool(r.flags & UNIT_END) for r in unit] == [False] * 3 + [True]
     assert [r.sequence for r in unit] == [unit[0].sequence + n for n in (0, 1, 3, 4)]
-    assert decode_batch(unit[-1].body) == replace(FIRST, rows=4)
+    assert decode_batch(unit[-1].body) == replace(FIRST_PART, rows=4)
     assert fixture.broker.destinations.find(QUEUE).statistics.published == 3  # type: ignore[union-attr]
 
 
@@ -115,12 +115,12 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
 def test_written_parts_are_known_after_a_restart(
     restartable: RestartableBroker, sealed: bool
 ) -> None:
-    assert restartable.write(FIRST, "a")
+    assert restartable.write(FIRST_PART, "a")
     parts = [BatchPart("query", 1, 5, part, part == 2, 20 + part, 1) for part in range(3)]
     assert restartable.write(parts[0], "b")
     restartable.restart(sealed=sealed)
     assert restartable.waiting() == ["a", "b"]
-    assert not restartable.write(FIRST, "older than the latest batch")
+    assert not restartable.write(FIRST_PART, "older than the latest batch")
     assert not restartable.write(parts[0], "b")
     with pytest.raises(BatchConflict, match="order"):
         restartable.write(replace(parts[0], digest=99), "x")
@@ -160,7 +160,7 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
     recut_parts[2] = replace(recut_parts[2], rows=9)
     assert broker.batches.write(recut_parts[0], rows("x")).is_repeat
     assert broker.batches.write(recut_parts[1], rows("x")).is_repeat
-    for _ in range(2):  # the first answer was lost
+    for _ in range(2):  # the first response was lost
         with pytest.raises(BatchConflict, match="not the 30 rows"):
             broker.batches.write(recut_parts[2], rows("x"))
     assert broker.batches.write(parts[0], rows("x")).is_repeat
@@ -171,10 +171,10 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
 
 def test_as_many_other_rows_are_a_conflict() -> None:
     broker = BrokerFixture().broker
-    assert not broker.batches.write(FIRST, rows("a")).is_repeat
+    assert not broker.batches.write(FIRST_PART, rows("a")).is_repeat
     with pytest.raises(BatchConflict, match="Write other rows as another batch"):
-        broker.batches.write(replace(FIRST, digest=12), rows("b"))
-    assert broker.batches.write(FIRST, rows("a")).is_repeat
+        broker.batches.write(replace(FIRST_PART, digest=12), rows("b"))
+    assert broker.batches.write(FIRST_PART, rows("a")).is_repeat
 
 
 def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
@@ -187,9 +187,9 @@ def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
 
 def test_the_number_of_a_repeated_part_costs_neither_time_nor_memory() -> None:
     broker = BrokerFixture().broker
-    broker.batches.write(FIRST, rows("a"))
+    broker.batches.write(FIRST_PART, rows("a"))
     for number in ((1 << 31) - 1, (1 << 32) - 1):
-        assert broker.batches.write(replace(FIRST, part=number), rows("a")).is_repeat
+        assert broker.batches.write(replace(FIRST_PART, part=number), rows("a")).is_repeat
     [writer] = broker.batches.writers.values()
     assert writer.repeated == {}
 
@@ -229,16 +229,16 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     ]
     before = fixture.journal.next_sequence()
     with pytest.raises(BatchRefused, match="4 of 5 messages are refused; the first, at 1") as error:
-        fixture.broker.batches.write(FIRST, messages)
+        fixture.broker.batches.write(FIRST_PART, messages)
     assert [refusal.row for refusal in error.value.refused] == [1, 2, 3, 4]
     assert fixture.journal.next_sequence() == before + 1
-    assert not fixture.broker.batches.write(FIRST, messages[:1]).is_repeat
+    assert not fixture.broker.batches.write(FIRST_PART, messages[:1]).is_repeat
 
 
 def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=2)
-    fixture.broker.batches.write(FIRST, rows("a", "b", "c", "d"))
+    fixture.broker.batches.write(FIRST_PART, rows("a", "b", "c", "d"))
     fixture.broker.flush()
     assert queue.waiting == 4
     refusals = fixture.broker.batches.check(rows("e"))
@@ -252,7 +252,7 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     assert fixture.broker.batches.check(rows("over")) == []
     assert queue.statistics.dead_lettered == 0
     start = fixture.journal.durable + 1
-    fixture.broker.batches.write(FIRST, rows("over"))
+    fixture.broker.batches.write(FIRST_PART, rows("over"))
     fixture.broker.flush()
     assert [message.body for message in fixture.dead_letters()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
@@ -264,11 +264,11 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
 
 def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
     fixture = BrokerFixture()
-    fixture.broker.batches.write(FIRST, rows("a"))
+    fixture.broker.batches.write(FIRST_PART, rows("a"))
     fixture.broker.stop()
-    assert fixture.broker.batches.write(FIRST, rows("a")).is_repeat
+    assert fixture.broker.batches.write(FIRST_PART, rows("a")).is_repeat
     with pytest.raises(BrokerStopping):
-        fixture.broker.batches.write(replace(FIRST, batch=1), rows("a"))
+        fixture.broker.batches.write(replace(FIRST_PART, batch=1), rows("a"))
     with pytest.raises(BrokerStopping):
         fixture.broker.batches.check(rows("a"))
 
@@ -280,50 +280,50 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
     fixture = BrokerFixture(EngineSettings(max_batch_writers=2))
     for name in "abac":
         batch = 1 if name == "a" and fixture.broker.batches.writers else 0
-        fixture.broker.batches.write(replace(FIRST, writer=name, batch=batch), [])
+        fixture.broker.batches.write(replace(FIRST_PART, writer=name, batch=batch), [])
     assert list(fixture.broker.batches.writers) == ["a", "c"]
-    assert not fixture.broker.batches.write(replace(FIRST, writer="b"), []).is_repeat
+    assert not fixture.broker.batches.write(replace(FIRST_PART, writer="b"), []).is_repeat
 
 
 def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
     fixture = BrokerFixture(EngineSettings(max_batch_writers=3))
     for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
-        fixture.broker.batches.write(replace(FIRST, writer=name, owner=owner), [])
+        fixture.broker.batches.write(replace(FIRST_PART, writer=name, owner=owner), [])
     assert list(fixture.broker.batches.writers) == ["a", "c", "d"]
-    fixture.broker.batches.write(replace(FIRST, writer="e", owner="carl"), [])
+    fixture.broker.batches.write(replace(FIRST_PART, writer="e", owner="carl"), [])
     assert list(fixture.broker.batches.writers) == ["c", "d", "e"]
 
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_writer_has_its_owner_after_a_restart(tmp_path: Path, sealed: bool) -> None:
     restartable = RestartableBroker(tmp_path)
-    restartable.write(replace(FIRST, owner="anna"), "a")
+    restartable.write(replace(FIRST_PART, owner="anna"), "a")
     assert restartable.broker.batches.owner_of("another") == ""
     restartable.restart(sealed=sealed)
-    assert restartable.broker.batches.owner_of(FIRST.writer) == "anna"
+    assert restartable.broker.batches.owner_of(FIRST_PART.writer) == "anna"
     restartable.journal.close()
 
 
 def test_writers_are_forgotten_after_their_time() -> None:
     fixture = BrokerFixture()
-    fixture.broker.batches.write(replace(FIRST, writer="old", partition=1), [])
+    fixture.broker.batches.write(replace(FIRST_PART, writer="old", partition=1), [])
     fixture.clock.advance(RETENTION_MS - 1)
-    fixture.broker.batches.write(replace(FIRST, writer="old"), [])  # its last part counts
+    fixture.broker.batches.write(replace(FIRST_PART, writer="old"), [])  # its last part counts
     fixture.clock.advance(RETENTION_MS - 1)
-    fixture.broker.batches.write(replace(FIRST, writer="new"), [])
+    fixture.broker.batches.write(replace(FIRST_PART, writer="new"), [])
     assert list(fixture.broker.batches.writers) == ["old", "new"]
     fixture.clock.advance(1)
-    fixture.broker.batches.write(replace(FIRST, writer="newest"), [])
+    fixture.broker.batches.write(replace(FIRST_PART, writer="newest"), [])
     assert list(fixture.broker.batches.writers) == ["new", "newest"]
 
 
 def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> None:
     restartable = RestartableBroker(tmp_path)
     for name in "abcd":
-        restartable.write(replace(FIRST, writer=name), name)
+        restartable.write(replace(FIRST_PART, writer=name), name)
     restartable.settings = EngineSettings(max_batch_writers=2)
     restartable.restart(sealed=True)
-    restartable.write(replace(FIRST, writer="e"), "e")
+    restartable.write(replace(FIRST_PART, writer="e"), "e")
     assert list(restartable.broker.batches.writers) == ["d", "e"]
     restartable.journal.close()
 
@@ -331,12 +331,12 @@ def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> N
 def test_many_partitions_take_little_space() -> None:
     fixture = BrokerFixture()
     for partition in (5, 3, 999_999, 0):
-        fixture.broker.batches.write(replace(FIRST, partition=partition, rows=partition), [])
+        fixture.broker.batches.write(replace(FIRST_PART, partition=partition, rows=partition), [])
     [state] = fixture.broker.batches.state()
     assert (len(state.done), len(state.rows), len(state.digests)) == (16, 32, 32)
     for partition in (5, 3, 999_999, 0):
-        assert fixture.broker.batches.find(replace(FIRST, partition=partition, rows=partition))
-    assert fixture.broker.batches.find(replace(FIRST, partition=4)) is None
+        assert fixture.broker.batches.find(replace(FIRST_PART, partition=partition, rows=partition))
+    assert fixture.broker.batches.find(replace(FIRST_PART, partition=4)) is None
 
 
 @pytest.mark.parametrize(
@@ -354,4 +354,4 @@ def test_writers_that_end_within_a_number_are_damage(writer: WriterState) -> Non
 
 def test_a_record_of_a_batch_that_cannot_be_read_is_damage() -> None:
     with pytest.raises(JournalDamaged, match="BatchPart"):
-        decode_batch(encode(replace(FIRST, writer="w"))[:-1])
+        decode_batch(encode(replace(FIRST_PART, writer="w"))[:-1])

@@ -20,7 +20,7 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-class Restartable:
+class RestartableBroker:
     """A broker on disk with a manual clock."""
 
     def __init__(self, directory: Path) -> None:
@@ -36,14 +36,14 @@ class Restartable:
         self.broker.refresh()
         self.queue = self.broker.destinations.resolve(QUEUE).queue
 
-    def restart(self, *, back: int = 0, seal: bool = False) -> None:
+    def restart(self, *, clock_step_back: int = 0, seal: bool = False) -> None:
         """Stop, set the wall clock back, start; with `seal` a snapshot is taken before."""
         self.broker.flush()
         if seal:
             self.journal.seal()
         self.journal.sync()
         self.journal.close()
-        self.clock.wall -= back
+        self.clock.wall -= clock_step_back
         self.start()
 
     def set_wall(self, change: int) -> None:
@@ -81,19 +81,19 @@ class Restartable:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Restartable:
-    return Restartable(tmp_path)
+def broker(tmp_path: Path) -> RestartableBroker:
+    return RestartableBroker(tmp_path)
 
 
 @pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
-@pytest.mark.parametrize("back", [0, 2 * HOUR, DAY])
+@pytest.mark.parametrize("clock_step_back", [0, 2 * HOUR, DAY])
 def test_a_ready_message_stays_ready_when_the_clock_was_set_back_before_a_restart(
-    broker: Restartable, back: int, seal: bool
+    broker: RestartableBroker, clock_step_back: int, seal: bool
 ) -> None:
     broker.send("later", delay=HOUR)
     broker.wait(HOUR)
     assert broker.ready() == ["later"]
-    broker.restart(back=back, seal=seal)
+    broker.restart(clock_step_back=clock_step_back, seal=seal)
     assert broker.ready() == ["later"]
     # and after another start, which finds no further step
     broker.restart(seal=seal)
@@ -103,7 +103,7 @@ def test_a_ready_message_stays_ready_when_the_clock_was_set_back_before_a_restar
 @pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
 @pytest.mark.parametrize("change", [DAY, -DAY], ids=["ahead", "back"])
 def test_a_clock_set_while_running_changes_no_delay_and_no_life_after_a_restart(
-    broker: Restartable, change: int, seal: bool
+    broker: RestartableBroker, change: int, seal: bool
 ) -> None:
     broker.send("due", delay=HOUR)
     broker.send("mortal", ttl=3 * HOUR)
@@ -119,12 +119,12 @@ def test_a_clock_set_while_running_changes_no_delay_and_no_life_after_a_restart(
     assert broker.ready() == ["due", "scheduled"]
 
 
-def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: Restartable) -> None:
+def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: RestartableBroker) -> None:
     broker.send("mortal", ttl=2 * HOUR)
     broker.wait(HOUR)
     broker.send("young", ttl=2 * HOUR)
     broker.broker.core.clock_log.note_time()
-    broker.restart(back=DAY)
+    broker.restart(clock_step_back=DAY)
     broker.wait(HOUR + 200)
     assert broker.ready() == ["young"]
     broker.restart()
@@ -132,7 +132,9 @@ def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: Restartabl
     assert broker.ready() == []
 
 
-def test_a_delivery_before_a_step_back_does_not_count_as_another_step(broker: Restartable) -> None:
+def test_a_delivery_before_a_step_back_does_not_count_as_another_step(
+    broker: RestartableBroker,
+) -> None:
     broker.send("mortal", ttl=HOUR)
     broker.broker.attach(broker.queue, Reader(broker.broker), Window(1, True))
     broker.broker.flush()
@@ -142,9 +144,9 @@ def test_a_delivery_before_a_step_back_does_not_count_as_another_step(broker: Re
     assert broker.ready() == ["mortal"]
 
 
-def test_a_message_from_after_the_step_uses_the_new_clock(broker: Restartable) -> None:
+def test_a_message_from_after_the_step_uses_the_new_clock(broker: RestartableBroker) -> None:
     broker.send("old")
-    broker.restart(back=365 * DAY)
+    broker.restart(clock_step_back=365 * DAY)
     broker.send("new", ttl=HOUR)
     broker.send("scheduled", delay=HOUR)
     broker.restart()
@@ -153,7 +155,9 @@ def test_a_message_from_after_the_step_uses_the_new_clock(broker: Restartable) -
     assert broker.ready() == ["old", "scheduled"]
 
 
-def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Restartable) -> None:
+def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(
+    broker: RestartableBroker,
+) -> None:
     broker.send("later", delay=HOUR)
     broker.wait(HOUR)
     broker.set_wall(-DAY)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,7 @@ from sluicemq.journal.format import RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import LimitExceeded, TransactionError
 from sluicemq.model.message import Durability, Message
-from tests.broker.test_crash import Disk
+from tests.broker.disk_broker import DiskBroker
 from tests.support.broker import BrokerFixture
 from tests.support.journal import RecordingJournal, read_from
 
@@ -23,22 +21,15 @@ MESSAGES = 12
 SLICE = 2
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    disk = Disk(tmp_path)
-    yield disk
-    disk.journal.close()
-
-
-def shrink(broker: Broker) -> None:
-    """Make a transaction of more than `SLICE` messages a large one."""
+def reduce_slice_size(broker: Broker) -> None:
+    """Let transactions of more than `SLICE` messages be committed in slices."""
     commits = broker.transactions
     commits.slice_deliveries = commits.part_deliveries = SLICE
     commits.slice_seconds = 60.0
 
 
-def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
-    """Return a transaction with messages to QUEUE."""
+def begin_with_messages(broker: Broker, messages: int = MESSAGES) -> Transaction:
+    """Begin a transaction, and publish messages to QUEUE in it."""
     transaction = broker.transactions.begin()
     for number in range(messages):
         message = Message(QUEUE, b"%d" % number, durability=Durability.SYNC)
@@ -46,7 +37,7 @@ def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
     return transaction
 
 
-def waiting(broker: Broker, address: Address = QUEUE) -> list[bytes]:
+def ready_bodies(broker: Broker, address: Address = QUEUE) -> list[bytes]:
     """Return the bodies of the ready messages, in order."""
     destination = broker.destinations.find(address)
     if destination is None:
@@ -54,7 +45,7 @@ def waiting(broker: Broker, address: Address = QUEUE) -> list[bytes]:
     return [broker.core.read(delivery).body for delivery in destination.queue.browse(unacked=False)]
 
 
-def numbers(count: int) -> list[bytes]:
+def numbered_bodies(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
@@ -115,59 +106,59 @@ def test_headers_count_against_the_limit_of_a_transaction() -> None:
 
 def test_large_commit_applies_one_slice_per_flush() -> None:
     fixture = BrokerFixture()
-    shrink(fixture.broker)
+    reduce_slice_size(fixture.broker)
     fixture.queue()
-    transaction = fill(fixture.broker)
+    transaction = begin_with_messages(fixture.broker)
     done: list[bool] = []
     fixture.broker.transactions.commit(transaction, lambda: done.append(True))
     visible_counts = [0]
     while not done:
         fixture.broker.flush()
-        visible_counts.append(len(waiting(fixture.broker)))
+        visible_counts.append(len(ready_bodies(fixture.broker)))
     steps = [after - before for before, after in pairwise(visible_counts)]
     assert max(steps) == SLICE
-    assert waiting(fixture.broker) == numbers(MESSAGES)
+    assert ready_bodies(fixture.broker) == numbered_bodies(MESSAGES)
     assert transaction.state is TransactionState.ENDED
-    assert fixture.broker.core.memory == sum(map(len, numbers(MESSAGES)))
+    assert fixture.broker.core.memory == sum(map(len, numbered_bodies(MESSAGES)))
     assert fixture.journal.stats().live == MESSAGES
 
 
 def test_time_ends_a_slice_too() -> None:
     fixture = BrokerFixture()
-    shrink(fixture.broker)
+    reduce_slice_size(fixture.broker)
     fixture.broker.transactions.slice_deliveries = MESSAGES - 1
     fixture.broker.transactions.slice_seconds = 0.0
     fixture.queue()
-    fixture.broker.transactions.commit(fill(fixture.broker))
+    fixture.broker.transactions.commit(begin_with_messages(fixture.broker))
     visible_counts = []
     for _ in range(30):
         fixture.broker.flush()
-        visible_counts.append(len(waiting(fixture.broker)))
+        visible_counts.append(len(ready_bodies(fixture.broker)))
     assert set(range(0, MESSAGES + 1, SLICE)) == set(visible_counts)
 
 
 def test_others_publish_while_a_large_transaction_is_committed() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
-    shrink(fixture.broker)
+    reduce_slice_size(fixture.broker)
     other_queue = fixture.queue("other")
     fixture.queue()
     transactions = fixture.broker.transactions
     done: list[bool] = []
-    transactions.commit(fill(fixture.broker), lambda: done.append(True))
+    transactions.commit(begin_with_messages(fixture.broker), lambda: done.append(True))
     while not done:
         [sequence] = fixture.send(other_queue, "between", durability=Durability.SYNC)
         assert sequence <= journal.durable
     assert other_queue.queue.waiting > 2 * MESSAGES / SLICE
-    assert waiting(fixture.broker) == numbers(MESSAGES)
+    assert ready_bodies(fixture.broker) == numbered_bodies(MESSAGES)
 
 
 def test_commit_in_progress_cannot_be_undone_and_may_be_repeated() -> None:
     fixture = BrokerFixture()
-    shrink(fixture.broker)
+    reduce_slice_size(fixture.broker)
     queue = fixture.queue()
     transactions = fixture.broker.transactions
-    transaction = fill(fixture.broker)
+    transaction = begin_with_messages(fixture.broker)
     done: list[int] = []
     transactions.commit(transaction, lambda: done.append(1))
     fixture.broker.flush()
@@ -179,15 +170,15 @@ def test_commit_in_progress_cannot_be_undone_and_may_be_repeated() -> None:
     while not done:
         fixture.broker.flush()
     assert done == [1, 2]
-    assert waiting(fixture.broker) == numbers(MESSAGES)
+    assert ready_bodies(fixture.broker) == numbered_bodies(MESSAGES)
 
 
 def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     fixture = BrokerFixture()
-    shrink(fixture.broker)
+    reduce_slice_size(fixture.broker)
     queue, kept_queue = fixture.queue(), fixture.queue("kept")
     transactions = fixture.broker.transactions
-    transaction = fill(fixture.broker)
+    transaction = begin_with_messages(fixture.broker)
     transactions.publish(
         transaction, kept_queue, fixture.message(kept_queue, "kept", durability=Durability.SYNC)
     )
@@ -199,14 +190,14 @@ def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     while not done:
         fixture.broker.flush()
     assert fixture.broker.destinations.find(QUEUE) is None
-    assert waiting(fixture.broker, kept_queue.address) == [b"kept"]
+    assert ready_bodies(fixture.broker, kept_queue.address) == [b"kept"]
     assert fixture.journal.stats().live == 1
 
 
 def test_unused_destination_stays_during_a_commit() -> None:
     fixture = BrokerFixture()
-    shrink(fixture.broker)
-    transaction = fill(fixture.broker)
+    reduce_slice_size(fixture.broker)
+    transaction = begin_with_messages(fixture.broker)
     [destination] = transaction.destinations
     fixture.broker.transactions.commit(transaction)
     fixture.clock.advance(fixture.broker.settings.destination_idle_timeout + 1)
@@ -220,8 +211,8 @@ def test_unused_destination_stays_during_a_commit() -> None:
 # --- crashes --------------------------------------------------------------------------------------
 
 
-def run(disk: Disk, flushes: int) -> None:
-    """End event loop iterations, each with all its records on disk."""
+def run_iterations(disk: DiskBroker, flushes: int) -> None:
+    """Run event loop iterations, and sync the journal after each."""
     for _ in range(flushes):
         disk.broker.flush()
         disk.journal.sync()
@@ -229,45 +220,47 @@ def run(disk: Disk, flushes: int) -> None:
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("flushes", range(0, 3 * MESSAGES // SLICE, 2))
-def test_crash_leaves_all_of_a_commit_or_nothing(disk: Disk, flushes: int, snapshot: bool) -> None:
-    shrink(disk.broker)
+def test_crash_leaves_all_of_a_commit_or_nothing(
+    disk: DiskBroker, flushes: int, snapshot: bool
+) -> None:
+    reduce_slice_size(disk.broker)
     inbox = disk.broker.destinations.declare(INBOX, DestinationSettings())
     disk.queue()
     disk.send(inbox, "request")
     reader = disk.read(inbox.queue)
     disk.sync()
-    transaction = fill(disk.broker)
+    transaction = begin_with_messages(disk.broker)
     [sequence] = reader.consumer.unacked
     disk.broker.transactions.acknowledge(transaction, reader.consumer, sequence)
     done: list[bool] = []
     disk.broker.transactions.commit(transaction, lambda: done.append(True))
-    run(disk, flushes)
+    run_iterations(disk, flushes)
     if snapshot:
         disk.journal.seal()
         disk.journal.sync()
     is_committed = transaction.record or done
     disk.crash()
-    remaining = (waiting(disk.broker), waiting(disk.broker, INBOX))
-    assert remaining == ((numbers(MESSAGES), []) if is_committed else ([], [b"request"]))
+    remaining = (ready_bodies(disk.broker), ready_bodies(disk.broker, INBOX))
+    assert remaining == ((numbered_bodies(MESSAGES), []) if is_committed else ([], [b"request"]))
     assert disk.journal.stats().live == (MESSAGES if is_committed else 1)
     assert not disk.broker.transactions.prepared
     disk.crash()
-    assert (waiting(disk.broker), waiting(disk.broker, INBOX)) == remaining
+    assert (ready_bodies(disk.broker), ready_bodies(disk.broker, INBOX)) == remaining
 
 
 @pytest.mark.parametrize("flushes", [1, 3, 20])
 @pytest.mark.parametrize("committed", [True, False])
 def test_large_prepared_transaction_survives_a_crash(
-    disk: Disk, committed: bool, flushes: int
+    disk: DiskBroker, committed: bool, flushes: int
 ) -> None:
-    shrink(disk.broker)
+    reduce_slice_size(disk.broker)
     disk.queue()
-    transaction = fill(disk.broker)
+    transaction = begin_with_messages(disk.broker)
     done: list[bool] = []
     disk.broker.transactions.prepare(transaction, b"xid", lambda: done.append(True))
     with pytest.raises(TransactionError, match="prepar"):
         disk.broker.transactions.commit(transaction)
-    run(disk, flushes)
+    run_iterations(disk, flushes)
     if flushes < 20:
         assert not done
         disk.crash()
@@ -277,19 +270,19 @@ def test_large_prepared_transaction_survives_a_crash(
     assert done
     disk.seal()
     disk.crash()
-    assert waiting(disk.broker) == []
-    shrink(disk.broker)
+    assert ready_bodies(disk.broker) == []
+    reduce_slice_size(disk.broker)
     prepared = disk.broker.transactions.prepared[b"xid"]
     assert len(prepared.sends) == MESSAGES
     if committed:
         disk.broker.transactions.commit(prepared)
-        run(disk, 3)
-        assert 0 < len(waiting(disk.broker)) < MESSAGES
+        run_iterations(disk, 3)
+        assert 0 < len(ready_bodies(disk.broker)) < MESSAGES
     else:
         disk.broker.transactions.rollback(prepared)
-        run(disk, 1)
+        run_iterations(disk, 1)
     disk.crash()
-    assert waiting(disk.broker) == (numbers(MESSAGES) if committed else [])
+    assert ready_bodies(disk.broker) == (numbered_bodies(MESSAGES) if committed else [])
     assert disk.journal.stats().live == (MESSAGES if committed else 0)
     assert not disk.broker.transactions.prepared
 
@@ -299,24 +292,24 @@ def test_small_commit_needs_no_parts() -> None:
     fixture = BrokerFixture(journal=journal)
     fixture.queue()
     start = journal.durable + 1
-    fixture.broker.transactions.commit(fill(fixture.broker))
+    fixture.broker.transactions.commit(begin_with_messages(fixture.broker))
     fixture.broker.flush()
     assert RecordType.TRANSACTION_PREPARED not in {
         record.type for record in read_from(journal, start)
     }
 
 
-def test_commit_is_answered_when_it_is_durable(disk: Disk) -> None:
-    shrink(disk.broker)
+def test_commit_is_answered_when_it_is_durable(disk: DiskBroker) -> None:
+    reduce_slice_size(disk.broker)
     disk.queue()
-    transaction = fill(disk.broker)
+    transaction = begin_with_messages(disk.broker)
     answers: list[int] = []
     broker = disk.broker
 
     def answer() -> None:
         assert not broker.publisher.staged
-        answers.append(len(waiting(broker)))
+        answers.append(len(ready_bodies(broker)))
 
     broker.transactions.commit(transaction, answer)
-    run(disk, 3 * MESSAGES)
+    run_iterations(disk, 3 * MESSAGES)
     assert answers == [MESSAGES]

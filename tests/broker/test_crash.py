@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.msgpack import Ext
 
-from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
+from sluicemq.broker import Broker
 from sluicemq.broker.codec import (
     EngineState,
     as_text,
@@ -21,102 +19,18 @@ from sluicemq.broker.codec import (
     decode_subscription,
     encode,
 )
-from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.broker.recovery import recover
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ConfigurationError, JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.support.broker import Reader, TypeSelector
+from tests.broker.disk_broker import QUEUE, TOPIC, DiskBroker
+from tests.support.broker import TypeSelector
 from tests.support.journal import read_from
 
-QUEUE = Address(Kind.QUEUE, "q")
-TOPIC = Address(Kind.TOPIC, "t")
 
-
-class Disk:
-    """A broker over files, which can lose all data that has not reached them."""
-
-    options = JournalOptions()
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.clock = ManualClock()
-        self.lives = 0
-        self.directory = root / "0"
-        self.start()
-
-    def start(self) -> None:
-        self.journal = FileJournal.open(self.directory, self.options)
-        self.broker = Broker(self.journal, self.clock, None, lambda text: TypeSelector(text[11:-1]))
-        broker = self.broker
-        self.journal.set_snapshot_source(lambda: snapshot(broker))
-        self.recovered = recover(broker, self.journal.recovery)
-        self.sync()
-
-    def sync(self) -> None:
-        """End event loop iterations until no work is left."""
-        self.broker.flush()
-        self.journal.sync()
-        self.broker.flush()
-        self.journal.sync()
-
-    def seal(self) -> None:
-        """Have the journal take a snapshot."""
-        self.journal.seal()
-        self.sync()
-
-    def copy(self) -> None:
-        self.lives += 1
-        self.directory = self.root / str(self.lives)
-        shutil.copytree(self.journal.directory, self.directory)
-
-    def crash(self) -> None:
-        self.copy()
-        self.journal.close()
-        self.start()
-
-    def crash_when_durable(self) -> None:
-        """Crash after the fdatasync, before the engine has handled it."""
-        journal, commit, publisher = self.journal, self.broker.group_commit, self.broker.publisher
-
-        def dying(sequence: int) -> None:
-            journal.observe(commit.on_durable, commit.on_written, publisher.on_space)
-            self.copy()
-            commit.on_durable(sequence)
-
-        journal.observe(dying, commit.on_written, publisher.on_space)
-        self.sync()
-        self.journal.close()
-        self.start()
-
-    def queue(self, **settings: Any) -> Destination:
-        return self.broker.destinations.declare(QUEUE, DestinationSettings(**settings))
-
-    def send(
-        self, destination: Destination, *bodies: str, durability: Durability = Durability.SYNC
-    ) -> list[int]:
-        messages = [
-            Message(destination.address, body.encode(), durability=durability) for body in bodies
-        ]
-        for message in messages:
-            assert self.broker.publish(destination, message)
-        return [message.sequence for message in messages]
-
-    def read(self, source: Subscription, credit: int = 100) -> Reader:
-        reader = Reader(self.broker)
-        reader.consumer = self.broker.attach(source, reader, Window(credit, True))
-        return reader
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    disk = Disk(tmp_path)
-    yield disk
-    disk.journal.close()
-
-
-def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: Disk) -> None:
+def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: DiskBroker) -> None:
     queue = disk.queue()
     disk.send(queue, "a")
     disk.broker.remove(queue)
@@ -130,7 +44,7 @@ def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: Disk) -> 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 @pytest.mark.parametrize("deletes_topic", [False, True])
 def test_a_crash_does_not_restore_messages_that_are_still_to_be_discarded(
-    disk: Disk, deletes_topic: bool, sealed: bool
+    disk: DiskBroker, deletes_topic: bool, sealed: bool
 ) -> None:
     queue = disk.queue()
     topic = disk.broker.destinations.topic("t")
@@ -138,7 +52,7 @@ def test_a_crash_does_not_restore_messages_that_are_still_to_be_discarded(
     disk.send(queue, "a", "b")
     disk.send(topic, "c")
     disk.sync()
-    disk.broker.scans.schedule(lambda: None)  # others wait for this one
+    disk.broker.scans.schedule(lambda: None)  # the following records wait for this one
     disk.broker.remove(queue)
     if deletes_topic:
         disk.broker.remove(topic)
@@ -154,7 +68,9 @@ def test_a_crash_does_not_restore_messages_that_are_still_to_be_discarded(
     assert (disk.recovered, disk.journal.stats().live) == (0, 0)
 
 
-def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(disk: Disk) -> None:
+def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(
+    disk: DiskBroker,
+) -> None:
     topic = disk.broker.destinations.topic("t")
     kept_subscription, deleted_subscription = (
         disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone")
@@ -171,7 +87,7 @@ def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(d
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_durable_subscription_numbers_are_not_reused(disk: Disk, sealed: bool) -> None:
+def test_durable_subscription_numbers_are_not_reused(disk: DiskBroker, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
     old_number = disk.broker.subscribe(topic, "old", durable=True).number
     disk.broker.unsubscribe(topic.subscriptions["old"])
@@ -187,7 +103,7 @@ def test_durable_subscription_numbers_are_not_reused(disk: Disk, sealed: bool) -
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_a_temporary_queue_and_its_messages_do_not_survive_a_crash(
-    disk: Disk, sealed: bool
+    disk: DiskBroker, sealed: bool
 ) -> None:
     queue = disk.broker.destinations.declare(QUEUE, owner="connection")
     disk.send(queue, "reply")
@@ -205,7 +121,7 @@ def test_a_temporary_queue_and_its_messages_do_not_survive_a_crash(
     ]
 
 
-def test_an_empty_queue_deleted_after_a_restart_is_not_restored(disk: Disk) -> None:
+def test_an_empty_queue_deleted_after_a_restart_is_not_restored(disk: DiskBroker) -> None:
     disk.queue(max_messages=5)
     disk.sync()
     disk.crash()
@@ -217,7 +133,7 @@ def test_an_empty_queue_deleted_after_a_restart_is_not_restored(disk: Disk) -> N
     assert QUEUE not in disk.broker.destinations
 
 
-def test_attempts_of_unacked_messages_are_in_the_snapshot(disk: Disk) -> None:
+def test_attempts_of_unacked_messages_are_in_the_snapshot(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a")
@@ -230,7 +146,7 @@ def test_attempts_of_unacked_messages_are_in_the_snapshot(disk: Disk) -> None:
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 3}
 
 
-def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: Disk) -> None:
+def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a")
@@ -243,7 +159,7 @@ def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: 
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 2}
 
 
-def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: Disk) -> None:
+def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
@@ -255,7 +171,7 @@ def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: Disk)
     assert disk.broker.destinations.queue("q").waiting == 0
 
 
-def test_a_restart_drops_no_message_accepted_within_the_limit(disk: Disk) -> None:
+def test_a_restart_drops_no_message_accepted_within_the_limit(disk: DiskBroker) -> None:
     queue = disk.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
     reader = disk.read(queue.queue, 1)
     disk.send(queue, "held")
@@ -267,7 +183,7 @@ def test_a_restart_drops_no_message_accepted_within_the_limit(disk: Disk) -> Non
     assert disk.read(disk.broker.destinations.queue("q").queue).got() == ["held", "waiting"]
 
 
-def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk) -> None:
+def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
@@ -289,7 +205,7 @@ def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: Disk)
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_held_message_acked_in_a_prepared_transaction_stays_in_it(
-    disk: Disk, committed: bool, sealed: bool
+    disk: DiskBroker, committed: bool, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
@@ -322,7 +238,7 @@ def test_a_held_message_acked_in_a_prepared_transaction_stays_in_it(
     assert disk.journal.stats().live == 0
 
 
-def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: Disk) -> None:
+def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: DiskBroker) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -340,7 +256,7 @@ def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: 
     assert disk.journal.stats().live == 0
 
 
-def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
+def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: DiskBroker) -> None:
     queue = disk.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
     disk.send(queue, "displaced")
     disk.sync()
@@ -366,7 +282,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
     assert disk.read(queue.queue).got() == ["c"]
 
 
-def test_an_unsupported_stored_selector_fails_the_start(disk: Disk) -> None:
+def test_an_unsupported_stored_selector_fails_the_start(disk: DiskBroker) -> None:
     selector = TypeSelector("red")
     selector.text = "JMSType is red"
     disk.broker.subscribe(disk.broker.destinations.topic("t"), "s", durable=True, selector=selector)
@@ -380,7 +296,7 @@ def test_an_unsupported_stored_selector_fails_the_start(disk: Disk) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_acked_messages_of_one_subscription_are_not_restored_to_it(
-    disk: Disk, sealed: bool
+    disk: DiskBroker, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.topic("t")
     done_subscription, slow_subscription = (
@@ -401,7 +317,9 @@ def test_acked_messages_of_one_subscription_are_not_restored_to_it(
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, sealed: bool) -> None:
+def test_place_life_and_attempts_of_a_requeued_message_survive(
+    disk: DiskBroker, sealed: bool
+) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue, 1)
     sequence, _ = disk.send(queue, "a", "b")
@@ -420,18 +338,20 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
     assert disk.read(disk.broker.destinations.queue("q").queue).got() == ["b"]
 
 
-# --- deliveries that a crash cut short ------------------------------------------------------------
+# --- deliveries interrupted by a crash ---------------------------------------------------------
 
 
-def deliver_for_good(disk: Disk) -> None:
-    """Let the journal's delay pass, so that it has recorded all deliveries."""
+def record_deliveries(disk: DiskBroker) -> None:
+    """Wait for the flush interval, after which all deliveries are recorded."""
     disk.sync()
     disk.clock.advance(disk.journal.options.flush_interval)
     disk.broker.tick()
     disk.sync()
 
 
-def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(disk: Disk) -> None:
+def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(
+    disk: DiskBroker,
+) -> None:
     queue = disk.queue()
     disk.send(queue, "a", "b")
     disk.sync()
@@ -456,7 +376,7 @@ def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(disk
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool) -> None:
+def test_unacked_messages_are_redelivered_after_a_crash(disk: DiskBroker, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
     queue = disk.queue()
     for count in range(3):
@@ -465,7 +385,7 @@ def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool
         if not count:
             disk.send(queue, "seen", "not seen")
             disk.send(topic, "seen", "not seen")
-        deliver_for_good(disk)
+        record_deliveries(disk)
         assert [reader.attempts for reader in readers] == [{"seen": count + 1}] * 2
         if sealed:
             disk.seal()
@@ -479,21 +399,21 @@ def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["buffered", "recorded"])
 def test_messages_returned_unprocessed_are_not_redelivered_after_a_restart(
-    disk: Disk, recorded: bool
+    disk: DiskBroker, recorded: bool
 ) -> None:
     disk.send(disk.queue(), "a", "b")
     for _ in range(3):
         reader = disk.read(disk.broker.destinations.queue("q").queue)
         disk.sync()
         if recorded:
-            deliver_for_good(disk)
+            record_deliveries(disk)
         assert reader.attempts == {"a": 1, "b": 1}
         disk.broker.retire(reader.consumer)
-        deliver_for_good(disk)
+        record_deliveries(disk)
         disk.crash()
 
 
-def test_messages_acked_before_a_crash_are_not_restored(disk: Disk) -> None:
+def test_messages_acked_before_a_crash_are_not_restored(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a", "b")
@@ -504,13 +424,13 @@ def test_messages_acked_before_a_crash_are_not_restored(disk: Disk) -> None:
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"b": 2}
 
 
-def test_a_crash_alone_creates_no_dead_letter(disk: Disk) -> None:
-    """The interrupted delivery counts; but there is always another one after it."""
+def test_a_crash_alone_creates_no_dead_letter(disk: DiskBroker) -> None:
+    """The interrupted delivery counts as an attempt, but is always followed by another one."""
     queue = disk.queue(max_attempts=1, dead_letter=True)
     disk.send(queue, "a")
     for count in range(3):
         reader = disk.read(disk.broker.destinations.queue("q").queue)
-        deliver_for_good(disk)
+        record_deliveries(disk)
         assert reader.attempts == {"a": count + 1}
         disk.crash()
     reader = disk.read(disk.broker.destinations.queue("q").queue)
@@ -520,11 +440,11 @@ def test_a_crash_alone_creates_no_dead_letter(disk: Disk) -> None:
     assert disk.read(disk.broker.destinations.queue("q.dlq").queue).got() == ["a"]
 
 
-def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) -> None:
+def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
-    deliver_for_good(disk)
+    record_deliveries(disk)
     transactions = disk.broker.transactions
     transaction = transactions.begin()
     transactions.acknowledge(transaction, reader.consumer, sequence)
@@ -538,13 +458,13 @@ def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) ->
 
 
 def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path) -> None:
-    class Silent(Disk):
+    class WithoutDeliveryRecords(DiskBroker):
         options = JournalOptions(record_deliveries=False, depth_interval=0)
 
-    disk = Silent(tmp_path)
+    disk = WithoutDeliveryRecords(tmp_path)
     disk.send(disk.queue(), "a")
     disk.read(disk.broker.destinations.queue("q").queue)
-    deliver_for_good(disk)
+    record_deliveries(disk)
     disk.seal()
     disk.crash()
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 1}
@@ -553,10 +473,10 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
     disk.journal.close()
 
 
-# --- automatic destinations with settings of their own, and when they came into being ----------
+# --- settings and creation time of automatic destinations --------------------------------------
 
 
-def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
+def test_an_automatic_queue_keeps_its_own_settings(disk: DiskBroker) -> None:
     own_settings = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
     for seal in (False, True):
         queue = disk.broker.destinations.resolve(QUEUE, own_settings)
@@ -564,7 +484,7 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
         created = queue.created
         disk.clock.advance(1000)
         disk.send(queue, "1")
-        disk.send(disk.broker.destinations.resolve(Address(Kind.QUEUE, "usual")), "1")
+        disk.send(disk.broker.destinations.resolve(Address(Kind.QUEUE, "default")), "1")
         disk.sync()
         if seal:
             disk.seal()
@@ -573,7 +493,7 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
             queue = disk.broker.destinations[QUEUE]
             assert (queue.settings, queue.automatic, queue.created) == (own_settings, True, created)
             disk.crash()
-        default_queue = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
+        default_queue = disk.broker.destinations[Address(Kind.QUEUE, "default")]
         assert default_queue.settings == disk.broker.settings.default_destination
         # its settings are deleted with it
         disk.broker.remove(disk.broker.destinations[QUEUE])
@@ -582,7 +502,7 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
         assert QUEUE not in disk.broker.destinations
 
 
-def test_a_declared_queue_keeps_its_creation_time(disk: Disk) -> None:
+def test_a_declared_queue_keeps_its_creation_time(disk: DiskBroker) -> None:
     created = disk.queue().created
     disk.clock.advance(5000)
     disk.queue(max_messages=5)
@@ -594,7 +514,7 @@ def test_a_declared_queue_keeps_its_creation_time(disk: Disk) -> None:
     assert disk.broker.destinations[QUEUE].created == created
 
 
-def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: Disk) -> None:
+def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: DiskBroker) -> None:
     disk.clock.advance(5000)
     first = disk.clock.wall
     for _ in range(2):
@@ -606,7 +526,7 @@ def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: Disk) -> None:
     assert disk.broker.destinations[QUEUE].created == first
 
 
-def test_settings_of_a_queue_whose_name_is_not_utf8(disk: Disk) -> None:
+def test_settings_of_a_queue_whose_name_is_not_utf8(disk: DiskBroker) -> None:
     address = Address(Kind.QUEUE, "\udcff\udcfe")
     settings = DestinationSettings(max_messages=3)
     disk.broker.destinations.declare(address, settings)
@@ -635,9 +555,9 @@ def test_a_state_that_ends_within_a_number_is_damage() -> None:
         decode_state(encode(EngineState([], [], [(1, bytes(9))], [], [], [])))
 
 
-# --- what prepared transactions and durable subscriptions keep over a restart -------------------
+# --- prepared transactions and durable subscriptions after a restart ---------------------------
 
-SENT = (
+SENDER_FIELDS = (
     "destination",
     "body",
     "kind",
@@ -655,14 +575,14 @@ SENT = (
     "native",
 )
 """Message fields that a sender sets."""
-RAW = "\udcff\udcfe"
+NOT_UTF8 = "\udcff\udcfe"
 """A name that is not UTF-8."""
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool) -> None:
+def test_a_prepared_message_is_the_same_after_a_restart(disk: DiskBroker, sealed: bool) -> None:
     sent = Message(
-        Address(Kind.QUEUE, RAW),
+        Address(Kind.QUEUE, NOT_UTF8),
         b"body",
         BodyKind.MAP,
         Origin.JMQ,
@@ -671,11 +591,18 @@ def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool
         expiration=disk.clock.wall + 100_000,
         priority=7,
         deliver_at=0,
-        message_id="ID:" + RAW,
+        message_id="ID:" + NOT_UTF8,
         correlation_id="\ud800",
-        reply_to=Address(Kind.TOPIC, RAW),
-        type="type" + RAW,
-        properties={"big": 1 << 80, RAW: RAW, "f": 1.5, "b": b"\x00", "n": None, "t": True},
+        reply_to=Address(Kind.TOPIC, NOT_UTF8),
+        type="type" + NOT_UTF8,
+        properties={
+            "big": 1 << 80,
+            NOT_UTF8: NOT_UTF8,
+            "f": 1.5,
+            "b": b"\x00",
+            "n": None,
+            "t": True,
+        },
         native=b"\x00\xff",
         sender=Token("client"),
     )
@@ -691,7 +618,7 @@ def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool
     prepared = transactions.prepared[b"xid"]
     [(destination, message)] = prepared.sends
     assert destination is disk.broker.destinations[sent.destination]
-    for field in SENT:
+    for field in SENDER_FIELDS:
         assert getattr(message, field) == getattr(sent, field), field
     assert message.sender == "client"
     transactions.commit(prepared)
@@ -717,7 +644,7 @@ class Token:
     __hash__ = None
 
 
-def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: Disk) -> None:
+def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: DiskBroker) -> None:
     topic = disk.broker.destinations.topic("t")
     for name, exclude in (("mine", "client"), ("other's", "another")):
         disk.broker.subscribe(topic, name, durable=True, exclude=exclude)
@@ -736,18 +663,18 @@ def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: Disk) -> 
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: bool) -> None:
-    address = Address(Kind.TOPIC, RAW)
-    selector = TypeSelector(RAW)
+def test_a_durable_subscription_whose_names_are_not_utf8(disk: DiskBroker, sealed: bool) -> None:
+    address = Address(Kind.TOPIC, NOT_UTF8)
+    selector = TypeSelector(NOT_UTF8)
     disk.broker.subscribe(
         disk.broker.destinations.resolve(address),
-        RAW,
+        NOT_UTF8,
         durable=True,
         selector=selector,
         exclude="\ud800",
     )
     deleted_subscription = disk.broker.subscribe(
-        disk.broker.destinations.resolve(address), "gone" + RAW, durable=True
+        disk.broker.destinations.resolve(address), "gone" + NOT_UTF8, durable=True
     )
     disk.broker.unsubscribe(deleted_subscription)
     disk.sync()
@@ -756,7 +683,7 @@ def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: boo
     disk.crash()
     [subscription] = disk.broker.destinations[address].subscriptions.values()
     assert subscription.selector is not None
-    assert (subscription.name, subscription.selector.text) == (RAW, selector.text)
+    assert (subscription.name, subscription.selector.text) == (NOT_UTF8, selector.text)
     assert subscription.exclude == "\ud800"
     disk.broker.remove(disk.broker.destinations[address])
     disk.sync()

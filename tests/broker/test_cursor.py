@@ -17,7 +17,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, TypeSelector
 
 NO_END = 1 << 62
-PLENTY = 1 << 30
+UNLIMITED = 1 << 30
 
 
 def sequences(deliveries: list[Delivery]) -> list[int]:
@@ -25,18 +25,22 @@ def sequences(deliveries: list[Delivery]) -> list[int]:
 
 
 def ready_in(queue: Destination) -> list[Delivery]:
-    """Return the ready deliveries in order, from the parts of the pending queue, without cursor."""
-    line = queue.queue.all_ready
+    """Return the ready deliveries in order, read from the parts of the pending queue."""
+    pending = queue.queue.all_ready
     deliveries: list[Delivery] = []
     for priority in range(10):
-        for part in (line.backlogs[priority], line.fifos[priority], line.requeued[priority]):
+        for part in (
+            pending.backlogs[priority],
+            pending.fifos[priority],
+            pending.requeued[priority],
+        ):
             deliveries += part or ()
     deliveries = [delivery for delivery in deliveries if delivery.state == READY]
     return sorted(deliveries, key=lambda delivery: (-delivery.priority, delivery.order))
 
 
-def skipped(queue: Destination, count: int, until: int, budget: int) -> Cursor:
-    """Return a cursor that has skipped `count` deliveries, in as many steps as necessary."""
+def cursor_after(queue: Destination, count: int, until: int, budget: int) -> Cursor:
+    """Return a cursor that has skipped `count` deliveries, within the budget of each step."""
     cursor = Cursor(queue.queue.all_ready, until)
     remaining = count
     while remaining and cursor.priority >= 0:
@@ -45,7 +49,7 @@ def skipped(queue: Destination, count: int, until: int, budget: int) -> Cursor:
     return cursor
 
 
-steps = st.lists(
+action_lists = st.lists(
     st.one_of(
         st.tuples(
             st.just("send"),
@@ -65,16 +69,16 @@ steps = st.lists(
 )
 
 
-def line_of(
-    made: list[tuple[Any, ...]], chunk_deliveries: int
+def queue_after(
+    actions: list[tuple[Any, ...]], chunk_deliveries: int
 ) -> tuple[BrokerFixture, Destination]:
-    """Return a queue with gaps, requeued messages, and chunks of both kinds."""
+    """Perform the actions, and return a queue with gaps, requeued messages, and chunks."""
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
     queue = fixture.queue()
     reader_of_any = fixture.read(queue, 0, refill=False)
     reader_of_red = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     number = 0
-    for action, *arguments in made:
+    for action, *arguments in actions:
         if action == "send":
             count, priority, durability = arguments
             for _ in range(count):
@@ -94,9 +98,9 @@ def line_of(
                 unacked = list(reader.consumer.unacked)
                 fixture.broker.release(reader.consumer, unacked[arguments[0] :])
         elif action in ("withdraw", "pin"):
-            waiting = ready_in(queue)
-            if waiting:
-                delivery = waiting[arguments[0] % len(waiting)]
+            ready = ready_in(queue)
+            if ready:
+                delivery = ready[arguments[0] % len(ready)]
                 queue.queue.all_ready.pin_unpacked(delivery)
                 if action == "withdraw":
                     withdraw(delivery)
@@ -109,68 +113,68 @@ def line_of(
 
 
 @given(
-    made=steps,
+    actions=action_lists,
     chunk_deliveries=st.integers(1, 4),
-    budget=st.sampled_from([1, CHUNK_COST + 3, PLENTY]),
+    budget=st.sampled_from([1, CHUNK_COST + 3, UNLIMITED]),
 )
 @settings(max_examples=300, deadline=None)
 def test_every_position_is_found_in_any_representation_of_the_queue(
-    made: list[tuple[Any, ...]], chunk_deliveries: int, budget: int
+    actions: list[tuple[Any, ...]], chunk_deliveries: int, budget: int
 ) -> None:
-    _, queue = line_of(made, chunk_deliveries)
+    _, queue = queue_after(actions, chunk_deliveries)
     subscription = queue.queue
-    line = subscription.all_ready
-    waiting = sequences(ready_in(queue))
-    assert len(waiting) == subscription.waiting
-    assert line.length >= len(waiting)
+    pending = subscription.all_ready
+    ready = sequences(ready_in(queue))
+    assert len(ready) == subscription.waiting
+    assert pending.length >= len(ready)
     for priority in range(10):
-        is_occupied = bool(line.mask >> priority & 1)
-        assert is_occupied == bool(line.after(priority, 0, 1)), f"after() of priority {priority}"
-    assert len(set(waiting)) == len(waiting)
-    for offset in range(len(waiting) + 2):
-        cursor = skipped(queue, offset, NO_END, budget)
+        is_occupied = bool(pending.mask >> priority & 1)
+        assert is_occupied == bool(pending.after(priority, 0, 1)), f"after() of priority {priority}"
+    assert len(set(ready)) == len(ready)
+    for offset in range(len(ready) + 2):
+        cursor = cursor_after(queue, offset, NO_END, budget)
         remaining: list[int] = []
         while cursor.priority >= 0:
             remaining += sequences(cursor.examine(3))
-        assert remaining == waiting[offset:], f"from place {offset}"
+        assert remaining == ready[offset:], f"from offset {offset}"
 
 
-@given(made=steps, chunk_deliveries=st.integers(1, 4), data=st.data())
+@given(actions=action_lists, chunk_deliveries=st.integers(1, 4), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_cursor_stops_at_its_end_and_another_resumes_there(
-    made: list[tuple[Any, ...]], chunk_deliveries: int, data: st.DataObject
+    actions: list[tuple[Any, ...]], chunk_deliveries: int, data: st.DataObject
 ) -> None:
-    _, queue = line_of(made, chunk_deliveries)
-    line = queue.queue.all_ready
+    _, queue = queue_after(actions, chunk_deliveries)
+    pending = queue.queue.all_ready
     end = data.draw(st.integers(0, max((d.order for d in ready_in(queue)), default=0) + 1))
-    waiting = [d.sequence for d in ready_in(queue) if d.order <= end]
-    offset = data.draw(st.integers(0, len(waiting)))
-    first = skipped(queue, offset, end, PLENTY)
-    assert first.skip(0, PLENTY) == 0
-    cursor = Cursor(line, end, first.priority, first.last)
+    ready = [d.sequence for d in ready_in(queue) if d.order <= end]
+    offset = data.draw(st.integers(0, len(ready)))
+    first = cursor_after(queue, offset, end, UNLIMITED)
+    assert first.skip(0, UNLIMITED) == 0
+    cursor = Cursor(pending, end, first.priority, first.last)
     remaining: list[int] = []
     while step := cursor.step(2):
         remaining += sequences(step)
-    assert remaining == waiting[offset:]
+    assert remaining == ready[offset:]
     assert cursor.priority == -1
 
 
-@given(made=steps, chunk_deliveries=st.integers(1, 3))
+@given(actions=action_lists, chunk_deliveries=st.integers(1, 3))
 @settings(max_examples=100, deadline=None)
 def test_every_delivery_is_found_by_its_order(
-    made: list[tuple[Any, ...]], chunk_deliveries: int
+    actions: list[tuple[Any, ...]], chunk_deliveries: int
 ) -> None:
-    _, queue = line_of(made, chunk_deliveries)
-    line = queue.queue.all_ready
+    _, queue = queue_after(actions, chunk_deliveries)
+    pending = queue.queue.all_ready
     expected = {(d.priority, d.order): d.sequence for d in ready_in(queue)}
     for (priority, order), sequence in expected.items():
-        delivery = line.find(priority, order)
+        delivery = pending.find(priority, order)
         assert delivery is not None
         assert (delivery.sequence, delivery.state) == (sequence, READY)
     for priority in range(10):
         for order in range(1, 60):
             if (priority, order) not in expected:
-                missing = line.find(priority, order)
+                missing = pending.find(priority, order)
                 assert missing is None or missing.state != READY
 
 
@@ -189,10 +193,10 @@ def test_the_last_delivery_of_a_packed_chunk_is_skipped_only_if_it_counts() -> N
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=2))
     queue = fixture.queue()
     sent = [fixture.send(queue, body, durability=Durability.LAZY)[0] for body in "abcdefgh"]
-    line = queue.queue.all_ready
-    line.pin_unpacked(ready_in(queue)[1])  # the last one of the first chunk
-    cursor = Cursor(line, NO_END)
-    assert cursor.skip(3, PLENTY) == 3
+    pending = queue.queue.all_ready
+    pending.pin_unpacked(ready_in(queue)[1])  # the last one of the first chunk
+    cursor = Cursor(pending, NO_END)
+    assert cursor.skip(3, UNLIMITED) == 3
     assert sequences(list(cursor)) == sent[3:]
 
 
@@ -201,14 +205,14 @@ def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False, selector=TypeSelector("red"))
     sent = fixture.send(queue, "a", type="red") + fixture.send(queue, "b")
-    line = queue.queue.all_ready
-    length = line.length
+    pending = queue.queue.all_ready
+    length = pending.length
     for _ in range(3):
         reader.release()
         fixture.broker.grant(reader.consumer.window, 1)
     reader.release()
     assert reader.got() == ["a"] * 4
-    assert line.length == length
+    assert pending.length == length
     assert sequences(ready_in(queue)) == sent
 
 
@@ -256,15 +260,15 @@ def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
     lazy_messages = [fixture.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
     for message in lazy_messages:
         fixture.broker.publish(queue, message)
-    line = queue.queue.all_ready
+    pending = queue.queue.all_ready
     for delivery in ready_in(queue)[-2:]:
         remove_waiting(delivery)
-    line.compact()
-    assert not line.fifos[4]
+    pending.compact()
+    assert not pending.fifos[4]
     fixture.broker.flush()
     assert sequences(ready_in(queue)) == [
         late_message.sequence,
         *[message.sequence for message in lazy_messages[:4]],
     ]
-    assert line.find(4, late_message.sequence) is not None
-    assert sequences(line.after(4, 0, 9)) == sequences(ready_in(queue))
+    assert pending.find(4, late_message.sequence) is not None
+    assert sequences(pending.after(4, 0, 9)) == sequences(ready_in(queue))

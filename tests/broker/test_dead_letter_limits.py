@@ -1,4 +1,4 @@
-"""Limits of a dead-letter queue refuse dead letters, and no message is lost."""
+"""Limits of dead-letter queues, which refuse dead letters without losing a message."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, bodies, purge
 
-RETRY = 5_000
+RETRY_MS = 5_000
 """ms, the default of `dead_letter_retry`."""
 DEAD = Address(Kind.QUEUE, "q.dlq")
 DROPPING = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST, max_attempts=3)
 
 
-def exhaust(fixture: BrokerFixture, queue: Destination, *bodies: str) -> None:
-    """Send messages, and let a consumer use up their attempts."""
+def fail_all_attempts(fixture: BrokerFixture, queue: Destination, *bodies: str) -> None:
+    """Send messages, and requeue them until they have no attempts left."""
     fixture.send(queue, *bodies, durability=Durability.LAZY)
     reader = fixture.read(queue)
     fixture.broker.flush()
@@ -31,7 +31,7 @@ def exhaust(fixture: BrokerFixture, queue: Destination, *bodies: str) -> None:
     reader.detach()
 
 
-def dead(fixture: BrokerFixture) -> list[str]:
+def dead_letter_bodies(fixture: BrokerFixture) -> list[str]:
     return [message.body.decode() for message in fixture.dead_letters()]
 
 
@@ -43,19 +43,19 @@ def test_exhausted_messages_stay_until_the_dead_letter_queue_has_capacity(
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=2)
     fixture.queue("q.dlq", overflow=overflow, **limit)
-    exhaust(fixture, queue, "a", "b", "c")
-    assert (dead(fixture), queue.waiting, queue.statistics.dropped) == (["a"], 2, 0)
+    fail_all_attempts(fixture, queue, "a", "b", "c")
+    assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.dropped) == (["a"], 2, 0)
     reader = fixture.read(queue)
     for _ in range(4):
-        fixture.wait(RETRY)
-    assert reader.got() == []  # no consumer gets them any more
-    assert dead(fixture) == ["a"]
+        fixture.wait(RETRY_MS)
+    assert reader.got() == []  # they are not delivered again
+    assert dead_letter_bodies(fixture) == ["a"]
     assert purge(fixture.broker, fixture.broker.destinations.queue("q.dlq")) == 1
-    fixture.wait(RETRY)
-    assert (dead(fixture), queue.waiting) == (["b"], 1)
+    fixture.wait(RETRY_MS)
+    assert (dead_letter_bodies(fixture), queue.waiting) == (["b"], 1)
     fixture.queue("q.dlq")
-    fixture.wait(RETRY)
-    assert (dead(fixture), queue.waiting) == (["b", "c"], 0)
+    fixture.wait(RETRY_MS)
+    assert (dead_letter_bodies(fixture), queue.waiting) == (["b", "c"], 0)
     assert queue.statistics.dead_lettered == 3
     assert queue.bytes == 0
 
@@ -68,21 +68,21 @@ def test_a_queue_that_becomes_a_dead_letter_queue_accepts_its_blocked_messages()
     message = fixture.message(dead_letter_queue, "b")
     unblocked: list[str] = []
     assert not fixture.broker.publish(dead_letter_queue, message, lambda: unblocked.append("b"))
-    exhaust(fixture, fixture.queue(dead_letter=True, max_attempts=1), "c")
+    fail_all_attempts(fixture, fixture.queue(dead_letter=True, max_attempts=1), "c")
     fixture.broker.flush()
     assert unblocked == ["b"]
-    assert sorted(dead(fixture)) == ["a", "b", "c"]
+    assert sorted(dead_letter_bodies(fixture)) == ["a", "b", "c"]
 
 
 def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_others() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_message_bytes=3, max_messages=1)
-    exhaust(fixture, queue, "long", "x", "y")
-    assert dead(fixture) == ["x"]
+    fail_all_attempts(fixture, queue, "long", "x", "y")
+    assert dead_letter_bodies(fixture) == ["x"]
     purge(fixture.broker, fixture.broker.destinations.queue("q.dlq"))
-    fixture.wait(RETRY)
-    assert (dead(fixture), queue.waiting) == (["y"], 1)
+    fixture.wait(RETRY_MS)
+    assert (dead_letter_bodies(fixture), queue.waiting) == (["y"], 1)
 
 
 def test_a_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
@@ -109,12 +109,12 @@ def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
     fixture.send(queue, "a", "b", expiration=fixture.clock.wall + 100)
     fixture.wait(300)
     reader = fixture.read(queue)
-    fixture.wait(RETRY)
-    assert (dead(fixture), reader.got(), queue.waiting) == (["a"], [], 1)
+    fixture.wait(RETRY_MS)
+    assert (dead_letter_bodies(fixture), reader.got(), queue.waiting) == (["a"], [], 1)
     assert queue.statistics.expired == 2
     purge(fixture.broker, fixture.broker.destinations.queue("q.dlq"))
-    fixture.wait(RETRY)
-    assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
+    fixture.wait(RETRY_MS)
+    assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
 
 def test_a_message_over_the_budget_that_arrives_expired_stays_as_well() -> None:
@@ -131,27 +131,27 @@ def test_a_scheduled_message_that_has_expired_stays_expired_at_its_delivery_time
     queue = fixture.queue(dead_letter=True)
     fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
     now = fixture.clock.wall
-    fixture.send(queue, "a", expiration=now + 100, deliver_at=now + 2 * RETRY)
+    fixture.send(queue, "a", expiration=now + 100, deliver_at=now + 2 * RETRY_MS)
     fixture.wait(300)
-    fixture.wait(2 * RETRY)
+    fixture.wait(2 * RETRY_MS)
     assert (queue.queue.ready, queue.queue.scheduled.keys()) == (0, queue.queue.refused.keys())
     purge(fixture.broker, fixture.broker.destinations.queue("q.dlq"))
-    fixture.wait(RETRY)
-    assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["a"], 0, 1)
+    fixture.wait(RETRY_MS)
+    assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.expired) == (["a"], 0, 1)
 
 
 def test_a_refused_message_that_is_redelivered_expires_without_a_consumer() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
-    [sequence] = fixture.send(queue, "a", expiration=fixture.clock.wall + RETRY)
+    [sequence] = fixture.send(queue, "a", expiration=fixture.clock.wall + RETRY_MS)
     reader = fixture.read(queue)
     fixture.broker.flush()
     reader.release()
     reader.detach()
     fixture.broker.operations.redeliver(queue.queue.scheduled[sequence])
     assert (queue.queue.ready, queue.queue.refused) == (1, {})
-    fixture.wait(2 * RETRY)
+    fixture.wait(2 * RETRY_MS)
     assert (queue.queue.ready, queue.queue.refused.keys()) == (0, {sequence})
 
 
@@ -163,9 +163,9 @@ def test_rejected_messages_stay_as_well() -> None:
     for sequence in fixture.send(queue, "a", "b"):
         assert fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=True)
         fixture.broker.flush()
-    assert (dead(fixture), queue.waiting, reader.consumer.unacked) == (["a"], 1, {})
+    assert (dead_letter_bodies(fixture), queue.waiting, reader.consumer.unacked) == (["a"], 1, {})
     fixture.queue("q.dlq")
-    fixture.wait(RETRY)
+    fixture.wait(RETRY_MS)
     assert [(m.properties or {})["deadLetterReason"] for m in fixture.dead_letters()] == [
         "rejected"
     ] * 2
@@ -175,27 +175,27 @@ def test_a_late_acknowledgement_still_counts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_messages=1)
-    exhaust(fixture, queue, "a")
+    fail_all_attempts(fixture, queue, "a")
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "b")
     reader.release()
     assert queue.waiting == 1
     assert fixture.broker.acknowledge_any(queue.queue, sequence)
     fixture.queue("q.dlq")
-    fixture.wait(RETRY)
-    assert (dead(fixture), queue.waiting) == (["a"], 0)
+    fixture.wait(RETRY_MS)
+    assert (dead_letter_bodies(fixture), queue.waiting) == (["a"], 0)
 
 
 def test_purging_and_deleting_the_queue_drops_exhausted_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_messages=1)
-    exhaust(fixture, queue, "a", "b")
+    fail_all_attempts(fixture, queue, "a", "b")
     assert purge(fixture.broker, queue) == 1
-    exhaust(fixture, queue, "c")
+    fail_all_attempts(fixture, queue, "c")
     fixture.broker.remove(queue)
     fixture.queue("q.dlq")
-    fixture.wait(RETRY)
+    fixture.wait(RETRY_MS)
     [dead_letter] = fixture.dead_letters("q.dlq")
     assert dead_letter.body == b"a"
     assert fixture.broker.memory == 1 + dead_letter.header_bytes()
@@ -206,7 +206,7 @@ def test_the_displaced_message_goes_when_its_dead_letter_queue_is_full() -> None
     queue = fixture.queue(dead_letter=True, max_messages=1, overflow=Overflow.DROP_OLDEST)
     fixture.queue("q.dlq", max_messages=1)
     fixture.send(queue, "a", "b", "c", durability=Durability.LAZY)
-    assert (dead(fixture), queue.waiting, queue.statistics.dropped) == (["a"], 1, 1)
+    assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.dropped) == (["a"], 1, 1)
 
 
 @pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
@@ -214,9 +214,9 @@ def test_refused_messages_make_room_for_new_ones(overflow: Overflow) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1, max_messages=2, overflow=overflow)
     fixture.queue("q.dlq", max_messages=1)
-    exhaust(fixture, queue, "a", "b")
-    exhaust(fixture, queue, "c")
-    assert (dead(fixture), queue.waiting) == (["a"], 2)
+    fail_all_attempts(fixture, queue, "a", "b")
+    fail_all_attempts(fixture, queue, "c")
+    assert (dead_letter_bodies(fixture), queue.waiting) == (["a"], 2)
     fixture.send(queue, "new", priority=0)
     assert (bodies(queue), queue.statistics.dropped) == (["new", "c"], 1)
     assert fixture.read(queue).got() == ["new"]
@@ -230,17 +230,17 @@ def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Ove
     fixture.send(queue, "a", "b")
     with pytest.raises(LimitExceeded, match=r"q\.dlq"):
         fixture.send(queue, "c")
-    assert (dead(fixture), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
+    assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
 
 
 def test_messages_published_to_the_dlq_do_not_displace_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
-    exhaust(fixture, queue, "a", "b")
+    fail_all_attempts(fixture, queue, "a", "b")
     fixture.broker.destinations.declare(DEAD, DROPPING)
     with pytest.raises(LimitExceeded):
         fixture.send(fixture.broker.destinations.queue("q.dlq"), "c")
-    assert dead(fixture) == ["a", "b"]
+    assert dead_letter_bodies(fixture) == ["a", "b"]
 
 
 def test_without_its_queue_it_is_like_any_other() -> None:
@@ -249,7 +249,7 @@ def test_without_its_queue_it_is_like_any_other() -> None:
     dead_letter_queue = fixture.broker.destinations.declare(DEAD, DROPPING)
     fixture.broker.remove(queue)
     fixture.send(dead_letter_queue, "a", "b", "c")
-    assert dead(fixture) == ["b", "c"]
+    assert dead_letter_bodies(fixture) == ["b", "c"]
 
 
 def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
@@ -257,8 +257,8 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
     fixture.broker.core.dropping_dead_letter_queues.add(DEAD)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.broker.destinations.declare(DEAD, DROPPING)
-    exhaust(fixture, queue, "a", "b", "c")
-    assert (dead(fixture), queue.waiting) == (["b", "c"], 0)
+    fail_all_attempts(fixture, queue, "a", "b", "c")
+    assert (dead_letter_bodies(fixture), queue.waiting) == (["b", "c"], 0)
 
 
 def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
@@ -270,9 +270,9 @@ def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     late_queue = fixture.broker.destinations.resolve(
         Address(Kind.QUEUE, "other.dlq"), settings=DROPPING
     )
-    exhaust(fixture, queue, "a", "b", "c")
+    fail_all_attempts(fixture, queue, "a", "b", "c")
     assert early_queue.settings == late_queue.settings == DestinationSettings()
-    assert dead(fixture) == ["a", "b", "c"]
+    assert dead_letter_bodies(fixture) == ["a", "b", "c"]
 
 
 def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
@@ -287,9 +287,11 @@ def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
     assert fixture.broker.destinations.find(DEAD) is None
 
 
-class DeadLetters(RuleBasedStateMachine):
-    """Whatever the limits are: no message is lost or doubled, and the dead-letter queue never gets
-    beyond its limit."""
+class DeadLetterMachine(RuleBasedStateMachine):
+    """Messages and dead letters under changing limits.
+
+    No message is lost or duplicated, and the dead-letter queue never exceeds its limit.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,21 +302,21 @@ class DeadLetters(RuleBasedStateMachine):
         self.expected: Counter[str] = Counter()
         self.limit = 0
 
-    @rule(life=st.sampled_from([0, 450]), durability=st.sampled_from(Durability))
-    def send(self, life: int, durability: Durability) -> None:
+    @rule(ttl=st.sampled_from([0, 450]), durability=st.sampled_from(Durability))
+    def send(self, ttl: int, durability: Durability) -> None:
         if durability is Durability.TRANSIENT:
             durability = Durability.NONE
         self.sent += 1
-        expiration = self.fixture.clock.wall + life if life else 0
+        expiration = self.fixture.clock.wall + ttl if ttl else 0
         self.fixture.send(self.queue, str(self.sent), expiration=expiration, durability=durability)
         self.expected[str(self.sent)] += 1
 
     @rule()
-    def fail(self) -> None:
+    def requeue(self) -> None:
         self.reader.release()
 
     @rule()
-    def fail_in_time(self) -> None:
+    def time_out(self) -> None:
         self.fixture.broker.time_out(self.reader.consumer, list(self.reader.consumer.unacked))
         self.fixture.broker.flush()
 
@@ -336,7 +338,7 @@ class DeadLetters(RuleBasedStateMachine):
         self.fixture.queue("q.dlq", max_messages=limit, overflow=overflow)
 
     @rule()
-    def take_dead_letter(self) -> None:
+    def consume_dead_letter(self) -> None:
         reader = self.fixture.read(self.fixture.broker.destinations.queue("q.dlq"), 1, refill=False)
         for body in reader.unacked_by_body():
             self.expected[body] -= 1
@@ -353,7 +355,7 @@ class DeadLetters(RuleBasedStateMachine):
             )
 
     @invariant()
-    def nothing_is_lost_or_doubled(self) -> None:
+    def no_message_is_lost_or_duplicated(self) -> None:
         counts: Counter[str] = Counter()
         for destination in self.fixture.broker.destinations.values():
             for delivery in destination.queue.browse():
@@ -361,12 +363,12 @@ class DeadLetters(RuleBasedStateMachine):
         assert counts == +self.expected
 
     def teardown(self) -> None:
-        """Once there is capacity, every exhausted message becomes a dead letter."""
+        """Check that messages without attempts become dead letters when there is capacity."""
         self.fixture.queue("q.dlq")
         self.reader.detach()
         self.fixture.wait(60_000)
         assert self.queue.queue.refused == {}
 
 
-TestDeadLetters = DeadLetters.TestCase
-TestDeadLetters.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDeadLetterLimits = DeadLetterMachine.TestCase
+TestDeadLetterLimits.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -14,10 +14,10 @@ from tests.support.broker import BrokerFixture, bodies
 from tests.support.journal import RecordingJournal, read_from
 
 
-def give_up(
+def reject_one(
     fixture: BrokerFixture, queue: Destination, body: str = "a", *, force: bool = False
 ) -> None:
-    """Deliver one message, and let the client reject it for good."""
+    """Deliver one message, and reject it without requeueing it."""
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, body, properties={"colour": "red"}, priority=7)
     assert fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=force)
@@ -50,7 +50,7 @@ def test_a_dead_letter_has_its_history() -> None:
 
 def test_the_reason_is_the_clients_word() -> None:
     fixture = BrokerFixture()
-    give_up(fixture, fixture.queue(dead_letter=True))
+    reject_one(fixture, fixture.queue(dead_letter=True))
     [dead_letter] = fixture.dead_letters()
     assert (dead_letter.properties or {})["deadLetterReason"] == "rejected"
 
@@ -69,7 +69,7 @@ def test_expired_messages_are_dead_letters_too() -> None:
 
 def test_the_dead_letter_queue_may_have_any_name() -> None:
     fixture = BrokerFixture()
-    give_up(fixture, fixture.queue(dead_letter=True, dead_letter_queue="graveyard"))
+    reject_one(fixture, fixture.queue(dead_letter=True, dead_letter_queue="graveyard"))
     assert [message.body for message in fixture.dead_letters("graveyard")] == [b"a"]
     assert Address(Kind.QUEUE, "q.dlq") not in fixture.broker.destinations
 
@@ -77,7 +77,7 @@ def test_the_dead_letter_queue_may_have_any_name() -> None:
 def test_there_is_no_dead_letter_of_a_dead_letter() -> None:
     fixture = BrokerFixture()
     dead_letter_queue = fixture.queue("q.dlq", dead_letter=True, max_attempts=1)
-    give_up(fixture, fixture.queue(dead_letter=True))
+    reject_one(fixture, fixture.queue(dead_letter=True))
     fixture.read(dead_letter_queue).release()
     assert dead_letter_queue.waiting == 0
     assert dead_letter_queue.statistics.dropped == 1
@@ -107,21 +107,21 @@ def test_a_queue_may_be_its_own_dead_letter_queue_even_when_it_is_too_full(way: 
 def test_without_the_setting_the_message_is_dropped() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    give_up(fixture, queue)
+    reject_one(fixture, queue)
     assert Address(Kind.QUEUE, "q.dlq") not in fixture.broker.destinations
     assert (queue.waiting, queue.statistics.dropped) == (0, 1)
 
 
 def test_force_keeps_the_message_without_the_setting() -> None:
     fixture = BrokerFixture()
-    give_up(fixture, fixture.queue(), force=True)
+    reject_one(fixture, fixture.queue(), force=True)
     assert [message.body for message in fixture.dead_letters()] == [b"a"]
 
 
 def test_a_temporary_queue_leaves_no_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner="connection")
-    give_up(fixture, queue, force=True)
+    reject_one(fixture, queue, force=True)
     assert Address(Kind.QUEUE, "q.dlq") not in fixture.broker.destinations
 
 
@@ -140,9 +140,9 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     fixture.queue("q.dlq")
-    give_up(fixture, fixture.queue(dead_letter=True), "first")  # numbers the dead-letter queue
+    reject_one(fixture, fixture.queue(dead_letter=True), "first")  # numbers the dead-letter queue
     start = journal.durable + 1
-    give_up(fixture, fixture.queue(dead_letter=True), "second")
+    reject_one(fixture, fixture.queue(dead_letter=True), "second")
     sent, dead_letter, completion = read_from(journal, start)
     assert sent.type == dead_letter.type == RecordType.MESSAGE
     assert completion.type == RecordType.COMPLETED

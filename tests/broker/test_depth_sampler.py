@@ -1,4 +1,4 @@
-"""Gauges of destinations in the journal: which destinations, how often, and the last one."""
+"""Depth records of destinations in the journal: their destinations, interval and last value."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Depths = list[tuple[str, tuple[int, int, int]]]
 class DepthSamplerFixture(BrokerFixture):
     def __init__(self, interval: int = 5000) -> None:
         self.disk = RecordingJournal(depth_interval=interval)
-        self.last = 0
+        self.last_sequence = 0
         self.names: dict[int, str] = {}
         super().__init__(journal=self.disk)
 
     def new_depths(self) -> Depths:
-        """Return the gauges since the last call."""
+        """Return the depth records since the last call."""
         for number, address in self.disk.addresses.items():
             self.names[number] = address.name
-        records = list(read_from(self.disk, self.last + 1))
-        self.last = max([self.last, *(record.sequence for record in records)])
+        records = list(read_from(self.disk, self.last_sequence + 1))
+        self.last_sequence = max([self.last_sequence, *(record.sequence for record in records)])
         return [
             (self.names[record.destination], decode_depth(record.body))
             for record in records
             if record.type == RecordType.DEPTH
         ]
 
-    def turns(self, milliseconds: int) -> Iterator[int]:
+    def iterations(self, milliseconds: int) -> Iterator[int]:
         """Yield the number of destinations reported in each iteration while the time passes."""
         for _ in range(0, milliseconds, 10):
             self.clock.advance(10)
@@ -67,7 +67,7 @@ def test_a_changed_destination_is_reported_once_per_interval() -> None:
     reader.detach()
     fixture.wait(1000)
     fixture.wait(0)
-    assert fixture.new_depths() == [("q", (0, 0, 0))], "the last gauge of a queue that is idle now"
+    assert fixture.new_depths() == [("q", (0, 0, 0))], "last depth of a queue that is idle now"
     fixture.wait(50_000)
     assert fixture.new_depths() == []
 
@@ -126,8 +126,8 @@ def test_very_many_destinations_are_reported_in_slices() -> None:
         queue = fixture.broker.destinations.queue(f"q{number}")
         fixture.broker.publish(queue, fixture.message(queue, "a"))
     fixture.broker.flush()
-    assert sum(fixture.turns(4990)) == 0
-    share_sizes = list(fixture.turns(10_000))
+    assert sum(fixture.iterations(4990)) == 0
+    share_sizes = list(fixture.iterations(10_000))
     assert sum(share_sizes) == 3000
     assert max(share_sizes) <= BATCH
 
@@ -152,9 +152,9 @@ def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
     destinations = {Address(Kind.QUEUE, str(number)): destination for number in range(100_000)}
     DepthSampler(fixture.broker.core, destinations)
     fixture.clock.advance(5000)
-    for turn in range(1, 201):
+    for iteration in range(1, 201):
         fixture.broker.tick()
-        assert destination.reads == turn * MAX_BATCH
+        assert destination.reads == iteration * MAX_BATCH
         fixture.clock.advance(50)
 
 

@@ -327,21 +327,21 @@ def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
     fixture = BrokerFixture()
     calls: list[tuple[str, Address]] = []
 
-    def one(destination: Destination) -> None:
-        calls.append(("one", destination.address))
+    def first_callback(destination: Destination) -> None:
+        calls.append(("first", destination.address))
 
-    def two(destination: Destination) -> None:
-        calls.append(("two", destination.address))
+    def second_callback(destination: Destination) -> None:
+        calls.append(("second", destination.address))
 
-    for callback in (one, two):
+    for callback in (first_callback, second_callback):
         fixture.broker.destinations.await_creation("q", callback)
         fixture.broker.destinations.await_creation("gone", callback)
-    fixture.broker.destinations.cancel_wait("gone", one)
-    fixture.broker.destinations.cancel_wait("gone", two)
+    fixture.broker.destinations.cancel_wait("gone", first_callback)
+    fixture.broker.destinations.cancel_wait("gone", second_callback)
     fixture.queue("gone")
     fixture.topic("q")
     fixture.queue("q")
-    assert calls == [("one", Address(Kind.TOPIC, "q")), ("two", Address(Kind.TOPIC, "q"))]
+    assert calls == [("first", Address(Kind.TOPIC, "q")), ("second", Address(Kind.TOPIC, "q"))]
 
 
 def test_priorities_apply_only_where_enabled() -> None:

@@ -51,7 +51,9 @@ def test_only_a_grant_adds_credit_to_a_window_that_does_not_refill() -> None:
     fixture.send(queue, "a", "b")
     reader.acknowledge("a")
     assert reader.got() == ["a"]
-    fixture.broker.grant(reader.consumer.window, 1)  # serves at once: no turn has to end
+    fixture.broker.grant(
+        reader.consumer.window, 1
+    )  # dispatches at once, not only at the end of the iteration
     assert reader.got() == ["b"]
 
 
@@ -123,15 +125,15 @@ def test_a_long_backlog_is_served_over_several_scheduled_iterations() -> None:
     queue = fixture.queue()
     names = [str(number) for number in range(2500)]
     fixture.send(queue, *names)
-    wakes: list[str] = []
-    fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
+    flush_requests: list[str] = []
+    fixture.broker.on_flush_needed(lambda: flush_requests.append("wake"))
     reader = fixture.read(queue, 5000)
     names_received = reader.got()
     assert len(names_received) == 1000
     fixture.broker.flush()
     names_received += reader.got()
     assert len(names_received) == 2000
-    assert wakes == ["wake"]
+    assert flush_requests == ["wake"]
     fixture.broker.flush()
     assert names_received + reader.got() == names
 

@@ -21,7 +21,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, purge
 from tests.support.journal import RecordingJournal, read_from
 
-NEWS = {
+DELIVERY_RECORDS = {
     RecordType.DELIVERED,
     RecordType.REDELIVERED,
     RecordType.COMPLETED,
@@ -164,7 +164,7 @@ def test_a_delivery_record_ends_no_unit() -> None:
     start = fixture.disk.durable + 1
     reader.release("dead")
     fixture.wait(100)
-    records = [r for r in read_from(fixture.disk, start) if r.type in NEWS]
+    records = [r for r in read_from(fixture.disk, start) if r.type in DELIVERY_RECORDS]
     assert [r.type for r in records] == [
         RecordType.DELIVERED,
         RecordType.MESSAGE,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.message import Durability
-from tests.broker.test_crash import TOPIC, Disk
+from tests.broker.disk_broker import TOPIC, DiskBroker
 from tests.support.broker import BrokerFixture, Reader, bodies, purge
 
 
@@ -18,22 +16,19 @@ def fixture() -> BrokerFixture:
     return BrokerFixture()
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Disk:
-    return Disk(tmp_path)
-
-
-def join(fixture: BrokerFixture | Disk, topic: Destination, name: str, credit: int = 100) -> Reader:
+def join(
+    fixture: BrokerFixture | DiskBroker, topic: Destination, name: str, credit: int = 100
+) -> Reader:
     return fixture.read(fixture.broker.subscribe(topic, name, member=True), credit)
 
 
-def leave(fixture: BrokerFixture | Disk, reader: Reader) -> None:
+def leave(fixture: BrokerFixture | DiskBroker, reader: Reader) -> None:
     fixture.broker.unsubscribe(reader.consumer.subscription)
     fixture.broker.flush()
 
 
-def held(disk: Disk) -> Destination:
-    """Restart the broker and return the topic."""
+def restored_topic(disk: DiskBroker) -> Destination:
+    """Return the topic of the restarted broker."""
     return disk.broker.destinations[TOPIC]
 
 
@@ -220,7 +215,7 @@ def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture)
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("members", [1, 2])
 def test_a_crash_keeps_the_unacked_messages_of_a_member(
-    disk: Disk, members: int, sealed: bool
+    disk: DiskBroker, members: int, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
@@ -234,7 +229,7 @@ def test_a_crash_keeps_the_unacked_messages_of_a_member(
     if sealed:
         disk.seal()
     disk.crash()
-    topic = held(disk)
+    topic = restored_topic(disk)
     late_reader = disk.read(disk.broker.subscribe(topic, "late"))
     reader = join(disk, topic, "next")
     disk.sync()
@@ -249,7 +244,9 @@ def test_a_crash_keeps_the_unacked_messages_of_a_member(
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, crash: bool) -> None:
+def test_members_that_leave_because_the_broker_stops_end_nothing(
+    disk: DiskBroker, crash: bool
+) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -265,7 +262,7 @@ def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, cra
     if not crash:
         disk.seal()
     disk.crash()
-    reader = join(disk, held(disk), "next")
+    reader = join(disk, restored_topic(disk), "next")
     disk.sync()
     assert reader.got() == ["a", "b"]
     assert reader.attempts == {"a": 2, "b": 2}
@@ -273,7 +270,7 @@ def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, cra
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
-    disk: Disk, sealed: bool
+    disk: DiskBroker, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
@@ -288,7 +285,7 @@ def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
     if sealed:
         disk.seal()
     disk.crash()
-    topic = held(disk)
+    topic = restored_topic(disk)
     durable = disk.read(topic.subscriptions["d"])
     member = join(disk, topic, "m")
     disk.sync()
@@ -301,7 +298,7 @@ def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
-    disk: Disk, sealed: bool
+    disk: DiskBroker, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
@@ -311,7 +308,7 @@ def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
     if sealed:
         disk.seal()
     disk.crash()
-    topic = held(disk)
+    topic = restored_topic(disk)
     other_reader = disk.read(disk.broker.subscribe(topic, "other"))
     disk.send(topic, "a")
     disk.sync()
@@ -321,7 +318,7 @@ def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
     assert member.got() == ["a"]
 
 
-def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: Disk) -> None:
+def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: DiskBroker) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -333,12 +330,14 @@ def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: D
         leave(disk, member)
     disk.sync()
     disk.crash()
-    member = join(disk, held(disk), "m")
+    member = join(disk, restored_topic(disk), "m")
     disk.sync()
     assert member.attempts == {"a": 3}
 
 
-def test_a_snapshot_has_the_messages_of_a_group_after_the_topic_stops_holding(disk: Disk) -> None:
+def test_a_snapshot_has_the_messages_of_a_group_after_the_topic_stops_holding(
+    disk: DiskBroker,
+) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -348,4 +347,4 @@ def test_a_snapshot_has_the_messages_of_a_group_after_the_topic_stops_holding(di
     disk.broker.destinations.declare(TOPIC, DestinationSettings())
     disk.seal()
     disk.crash()
-    assert held(disk).queue.waiting == 1
+    assert restored_topic(disk).queue.waiting == 1

@@ -6,51 +6,42 @@ import gc
 
 import pytest
 
-from sluicemq.broker import Delivery, Destination
 from sluicemq.broker.scheduler import FEW_ENDED
 from sluicemq.model.message import Durability
-from tests.support.broker import DAY, BrokerFixture, Reader, TypeSelector, purge
+from tests.support.broker import DAY, BrokerFixture, Reader, TypeSelector, delivery_objects, purge
 
-MANY = 4000
-
-
-def remembered(queue: Destination) -> int:
-    """Return the number of delivery objects of the queue in the process."""
-    gc.collect()
-    return sum(
-        isinstance(item, Delivery) and item.subscription is queue.queue for item in gc.get_objects()
-    )
+MESSAGES = 4000
 
 
 def test_a_long_life_does_not_outlive_the_acknowledgement() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
-    for _ in range(MANY):
-        fixture.clock.advance(100)  # each expires in a tenth of a second of its own
+    for _ in range(MESSAGES):
+        fixture.clock.advance(100)  # each message expires in another slot
         fixture.send(queue, "a", expiration=fixture.clock.wall + DAY)
         reader.acknowledge()
-    assert remembered(queue) < 10
+    assert delivery_objects(queue) < 10
 
 
 def test_scheduled_messages_that_expire_or_are_purged_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     tomorrow = fixture.clock.wall + DAY
-    for _ in range(MANY // 10):
+    for _ in range(MESSAGES // 10):
         expiration = fixture.clock.wall + 100
         fixture.send(queue, *"abcdefghij", expiration=expiration, deliver_at=tomorrow)
         fixture.wait(300)
-    fixture.send(queue, *["a"] * MANY, deliver_at=tomorrow)
-    assert purge(fixture.broker, queue) == MANY
-    assert remembered(queue) <= 2 * FEW_ENDED
+    fixture.send(queue, *["a"] * MESSAGES, deliver_at=tomorrow)
+    assert purge(fixture.broker, queue) == MESSAGES
+    assert delivery_objects(queue) <= 2 * FEW_ENDED
 
 
 @pytest.mark.parametrize("way", ["detached", "retired", "retired while unacked"])
 def test_consumers_are_released_before_the_ack_timeout(way: str) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=DAY)
-    for _ in range(MANY):
+    for _ in range(MESSAGES):
         [sequence] = fixture.send(queue, "a")
         reader = fixture.read(queue, 1)
         if way == "retired while unacked":
@@ -68,33 +59,33 @@ def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:
     queue = fixture.queue()
     fixture.read(queue, 0, selector=TypeSelector("red"))
     reader = fixture.read(queue, 1)
-    for _ in range(MANY):
+    for _ in range(MESSAGES):
         fixture.send(queue, "a", type="red")
         reader.acknowledge()
-    assert remembered(queue) < 100
+    assert delivery_objects(queue) < 100
 
 
 def test_requeued_messages_acked_by_sequence_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    for _ in range(MANY):
+    for _ in range(MESSAGES):
         reader = fixture.read(queue, 1)
         [sequence] = fixture.send(queue, "a")
         reader.detach()
         assert fixture.broker.acknowledge_any(queue.queue, sequence)
-    assert remembered(queue) < 100
+    assert delivery_objects(queue) < 100
 
 
 def test_ended_requeued_messages_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
-    for _ in range(MANY):
+    for _ in range(MESSAGES):
         [sequence] = fixture.send(queue, "a")
         assert fixture.broker.requeue(queue.queue, sequence, 0)
         fixture.broker.flush()
         reader.acknowledge()
-    assert remembered(queue) < MANY // 2
+    assert delivery_objects(queue) < MESSAGES // 2
 
 
 def test_lazy_messages_over_the_budget_are_remembered_only_until_they_are_durable() -> None:
@@ -102,7 +93,7 @@ def test_lazy_messages_over_the_budget_are_remembered_only_until_they_are_durabl
     fixture.broker.core.memory_budget = 0
     queue = fixture.queue()
     reader = fixture.read(queue)
-    for _ in range(MANY):
+    for _ in range(MESSAGES):
         fixture.send(queue, "a", durability=Durability.LAZY)
         reader.acknowledge()
-    assert remembered(queue) < 10
+    assert delivery_objects(queue) < 10

@@ -19,7 +19,7 @@ from tests.support.broker import Reader, purge
 from tests.support.journal import RecordingJournal, read_from
 
 
-class Fixture:
+class LowSpaceFixture:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.journal = RecordingJournal(record_deliveries=True, depth_interval=100)
@@ -44,7 +44,7 @@ class Fixture:
         self.broker.flush()
         return message.sequence
 
-    def level(self, level: SpaceLevel) -> None:
+    def set_level(self, level: SpaceLevel) -> None:
         self.broker.publisher.on_space(SpaceReport(level))
         self.broker.flush()
 
@@ -54,54 +54,56 @@ class Fixture:
         self.broker.flush()
         return reader
 
-    def types(self) -> list[int]:
+    def record_types(self) -> list[int]:
         return [record.type for record in read_from(self.journal, 0)]
 
 
 @pytest.fixture
-def fixture() -> Fixture:
-    return Fixture()
+def fixture() -> LowSpaceFixture:
+    return LowSpaceFixture()
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.SYNC])
 def test_journaled_messages_are_refused_until_space_returns(
-    fixture: Fixture, durability: Durability
+    fixture: LowSpaceFixture, durability: Durability
 ) -> None:
-    fixture.level(SpaceLevel.LOW)
+    fixture.set_level(SpaceLevel.LOW)
     with pytest.raises(LowDiskSpace, match="nearly full"):
         fixture.broker.publish(fixture.queue, fixture.message(durability=durability))
     fixture.broker.publish(fixture.queue, fixture.message(durability=Durability.NONE))
-    fixture.level(SpaceLevel.ENOUGH)
+    fixture.set_level(SpaceLevel.ENOUGH)
     fixture.broker.publish(fixture.queue, fixture.message(durability=durability))
     fixture.broker.flush()
     assert fixture.queue.waiting == 2
 
 
-def test_consumers_acknowledge_and_no_optional_records_are_written(fixture: Fixture) -> None:
+def test_consumers_acknowledge_and_no_optional_records_are_written(
+    fixture: LowSpaceFixture,
+) -> None:
     fixture.publish(b"one")
     fixture.publish(b"two")
-    fixture.level(SpaceLevel.LOW)
-    before = len(fixture.types())
+    fixture.set_level(SpaceLevel.LOW)
+    before = len(fixture.record_types())
     reader = fixture.read()
     assert reader.got() == ["one", "two"]
     reader.acknowledge()
     fixture.clock.advance(1000)
     fixture.broker.tick()
     fixture.broker.flush()
-    assert fixture.types()[before:] == [RecordType.COMPLETED]
-    fixture.level(SpaceLevel.ENOUGH)
+    assert fixture.record_types()[before:] == [RecordType.COMPLETED]
+    fixture.set_level(SpaceLevel.ENOUGH)
     fixture.publish(b"three")
-    assert RecordType.DELIVERED not in fixture.types()[:before]
+    assert RecordType.DELIVERED not in fixture.record_types()[:before]
     reader.acknowledge()
-    assert RecordType.DELIVERED in fixture.types()
+    assert RecordType.DELIVERED in fixture.record_types()
 
 
-def test_redeliveries_dead_letters_and_purges_continue(fixture: Fixture) -> None:
+def test_redeliveries_dead_letters_and_purges_continue(fixture: LowSpaceFixture) -> None:
     settings = DestinationSettings(max_attempts=2, dead_letter=True)
     fixture.broker.destinations.declare(fixture.queue.address, settings)
     fixture.publish(b"one")
     fixture.publish(b"two")
-    fixture.level(SpaceLevel.LOW)
+    fixture.set_level(SpaceLevel.LOW)
     reader = fixture.read(1)
     for _ in range(2):
         fixture.broker.release(reader.consumer, [next(iter(reader.consumer.unacked))])
@@ -112,9 +114,9 @@ def test_redeliveries_dead_letters_and_purges_continue(fixture: Fixture) -> None
     assert purge(fixture.broker, fixture.queue, unacked=True) == 1
 
 
-def test_moving_messages_is_refused_and_deleting_is_not(fixture: Fixture) -> None:
+def test_moving_messages_is_refused_and_deleting_is_not(fixture: LowSpaceFixture) -> None:
     sequence = fixture.publish()
-    fixture.level(SpaceLevel.LOW)
+    fixture.set_level(SpaceLevel.LOW)
     subscription = fixture.queue.queue
     delivery = fixture.broker.operations.find(subscription, sequence)
     assert delivery is not None
@@ -128,7 +130,7 @@ def test_moving_messages_is_refused_and_deleting_is_not(fixture: Fixture) -> Non
     assert fixture.queue.waiting == 0
 
 
-def test_transactions(fixture: Fixture) -> None:
+def test_transactions(fixture: LowSpaceFixture) -> None:
     transactions = fixture.broker.transactions
     fixture.publish(b"one")
     fixture.publish(b"two")
@@ -145,7 +147,7 @@ def test_transactions(fixture: Fixture) -> None:
     transactions.acknowledge(sending_transaction, reader.consumer, reader.unacked_by_body()["two"])
     fixture.broker.flush()
     reader.got()
-    fixture.level(SpaceLevel.LOW)
+    fixture.set_level(SpaceLevel.LOW)
     refused_calls: list[Callable[[], object]] = [
         lambda: transactions.publish(acking_transaction, fixture.queue, fixture.message()),
         lambda: transactions.commit(sending_transaction),
@@ -161,20 +163,20 @@ def test_transactions(fixture: Fixture) -> None:
     assert sorted(reader.got()) == ["prepared", "two"]
 
 
-def test_batches_are_refused_for_now(fixture: Fixture) -> None:
+def test_batches_are_refused_for_now(fixture: LowSpaceFixture) -> None:
     part = BatchPart(writer="w", batch=1, partition=0, part=0, final=True, digest=1, rows=1)
-    fixture.level(SpaceLevel.LOW)
+    fixture.set_level(SpaceLevel.LOW)
     with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(part, [(fixture.queue.address, fixture.message())])
     [refusal] = error.value.refused
     assert refusal.is_temporary
-    fixture.level(SpaceLevel.ENOUGH)
+    fixture.set_level(SpaceLevel.ENOUGH)
     assert not fixture.broker.batches.write(
         part, [(fixture.queue.address, fixture.message())]
     ).is_repeat
 
 
-def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
+def test_blocked_producers_also_wait_for_disk_space(fixture: LowSpaceFixture) -> None:
     settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     fixture.broker.destinations.declare(fixture.queue.address, settings)
     fixture.publish(b"one")
@@ -182,37 +184,37 @@ def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
     assert not fixture.broker.publish(
         fixture.queue, fixture.message(b"two"), lambda: accepted_bodies.append("two")
     )
-    fixture.level(SpaceLevel.LOW)
+    fixture.set_level(SpaceLevel.LOW)
     reader = fixture.read()
     reader.acknowledge()
     assert accepted_bodies == []
-    fixture.level(SpaceLevel.ENOUGH)
+    fixture.set_level(SpaceLevel.ENOUGH)
     assert accepted_bodies == ["two"]
     assert reader.got() == ["one", "two"]
 
 
-def test_nothing_is_delivered_when_the_reserve_is_used_up(fixture: Fixture) -> None:
+def test_nothing_is_delivered_when_the_reserve_is_used_up(fixture: LowSpaceFixture) -> None:
     fixture.publish(b"one")
     fixture.publish(b"two")
     reader = fixture.read(1)
     assert reader.got() == ["one"]
-    fixture.level(SpaceLevel.EXHAUSTED)
+    fixture.set_level(SpaceLevel.EXHAUSTED)
     reader.acknowledge()
     fixture.broker.grant(reader.consumer.window, 1)
     assert reader.got() == []
     fixture.broker.publish(fixture.queue, fixture.message(b"three", Durability.NONE))
     fixture.broker.flush()
     assert reader.got() == []
-    fixture.level(SpaceLevel.LOW)
+    fixture.set_level(SpaceLevel.LOW)
     assert reader.got() == ["two", "three"]
 
 
-def test_messages_in_memory_are_not_recorded(fixture: Fixture) -> None:
+def test_messages_in_memory_are_not_recorded(fixture: LowSpaceFixture) -> None:
     fixture.journal.options = replace(fixture.journal.options, record_transient=True)
-    fixture.level(SpaceLevel.LOW)
-    before = len(fixture.types())
+    fixture.set_level(SpaceLevel.LOW)
+    before = len(fixture.record_types())
     message = fixture.message(durability=Durability.NONE)
     fixture.broker.publish(fixture.queue, message)
     fixture.broker.flush()
     assert message.durability is Durability.NONE
-    assert len(fixture.types()) == before
+    assert len(fixture.record_types()) == before

@@ -12,7 +12,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, TypeSelector, bodies
 
 
-def found(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery:
+def find_delivery(fixture: BrokerFixture, queue: Destination, sequence: int) -> Delivery:
     delivery = fixture.broker.operations.find(queue.queue, sequence)
     assert delivery is not None
     return delivery
@@ -23,7 +23,7 @@ def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() ->
     queue = fixture.queue()
     sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
     for sequence in (*sent[2:], *sent[:2]):
-        fixture.broker.operations.delete(queue.queue, [found(fixture, queue, sequence)])
+        fixture.broker.operations.delete(queue.queue, [find_delivery(fixture, queue, sequence)])
         queue.queue.all_ready.compact()
     assert queue.waiting == 0
     assert queue.queue.all_ready.take() is None
@@ -40,7 +40,7 @@ def test_chunks_of_one_priority_are_removed_and_those_of_another_stay() -> None:
     high = fixture.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
     low = fixture.send(queue, *"efgh", durability=Durability.LAZY, priority=1)
     for sequence in high:
-        fixture.broker.operations.delete(queue.queue, [found(fixture, queue, sequence)])
+        fixture.broker.operations.delete(queue.queue, [find_delivery(fixture, queue, sequence)])
     assert [d.sequence for d in queue.queue.cursor()] == low
     reader = fixture.read(queue)
     fixture.broker.flush()
@@ -52,7 +52,7 @@ def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
     queue = fixture.queue(max_attempts=1, dead_letter=True)
     reader = fixture.read(queue, 1, refill=False)
     [sequence] = fixture.send(queue, "a")
-    fixture.broker.operations.redeliver(found(fixture, queue, sequence))
+    fixture.broker.operations.redeliver(find_delivery(fixture, queue, sequence))
     fixture.broker.flush()
     assert bodies(queue) == ["a"]
     assert reader.unacked_by_body() == {}
@@ -78,7 +78,7 @@ def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
     [sequence] = fixture.send(queue, "a")
     fixture.broker.time_out(reader.consumer, [sequence])
     fixture.wait(500)
-    fixture.broker.operations.redeliver(found(fixture, queue, sequence))
+    fixture.broker.operations.redeliver(find_delivery(fixture, queue, sequence))
     fixture.broker.flush()
     assert reader.got() == ["a", "a"]
     fixture.broker.time_out(reader.consumer, [sequence])
@@ -93,12 +93,12 @@ def test_a_message_that_matches_a_selector_leaves_all_pending_queues() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     first, second = fixture.send(queue, "a", "b", type="red")
-    fixture.broker.operations.delete(queue.queue, [found(fixture, queue, first)])
+    fixture.broker.operations.delete(queue.queue, [find_delivery(fixture, queue, first)])
     fixture.broker.grant(reader.consumer.window, 5)
     fixture.broker.flush()
     assert reader.got() == ["b"]
     assert fixture.broker.operations.find(queue.queue, first) is None
-    assert found(fixture, queue, second).consumer is reader.consumer
+    assert find_delivery(fixture, queue, second).consumer is reader.consumer
 
 
 def test_a_move_onto_a_queue_that_drops_its_oldest_displaces_that() -> None:
@@ -109,7 +109,7 @@ def test_a_move_onto_a_queue_that_drops_its_oldest_displaces_that() -> None:
     )
     [sequence] = fixture.send(source, "moved")
     fixture.send(target, "old", "new")
-    fixture.broker.operations.move(found(fixture, source, sequence), target)
+    fixture.broker.operations.move(find_delivery(fixture, source, sequence), target)
     fixture.broker.flush()
     assert bodies(target) == ["new", "moved"]
 
@@ -120,7 +120,7 @@ def test_a_move_to_a_full_queue_that_redirects_overflow() -> None:
     target = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     [sequence] = fixture.send(source, "moved")
     fixture.send(target, "there")
-    fixture.broker.operations.move(found(fixture, source, sequence), target)
+    fixture.broker.operations.move(find_delivery(fixture, source, sequence), target)
     fixture.broker.flush()
     assert [m.body for m in fixture.dead_letters()] == [b"moved"]
     assert source.waiting == 0

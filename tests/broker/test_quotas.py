@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from sluicemq.broker import EngineSettings
@@ -12,8 +9,8 @@ from sluicemq.model.access import EVERYBODY, Identity
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import BatchRefused, LimitExceeded, QuotaExceeded
 from sluicemq.model.message import Durability, Message
-from tests.broker.test_batches import FIRST
-from tests.broker.test_crash import Disk
+from tests.broker.disk_broker import DiskBroker
+from tests.broker.test_batches import FIRST_PART
 from tests.support.broker import BrokerFixture
 
 
@@ -24,13 +21,6 @@ def queue(name: str) -> Address:
 @pytest.fixture
 def fixture() -> BrokerFixture:
     return BrokerFixture(EngineSettings(max_destinations_per_user=2, max_destinations=6))
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    disk = Disk(tmp_path)
-    yield disk
-    disk.journal.close()
 
 
 def test_superusers_have_no_quota_and_anonymous_users_share_one() -> None:
@@ -114,13 +104,13 @@ def test_message_to_a_removed_queue_brings_it_back_for_its_creator(fixture: Brok
 def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> None:
     messages = [(queue(name), Message(queue(name), b"", timestamp=1)) for name in "abc"]
     with pytest.raises(BatchRefused) as error:
-        fixture.broker.batches.write(FIRST, messages, "ann")
+        fixture.broker.batches.write(FIRST_PART, messages, "ann")
     [refusal] = error.value.refused
     assert (refusal.row, refusal.is_temporary) == (2, False)
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
+def test_quota_survives_a_restart(disk: DiskBroker, snapshot: bool) -> None:
     queue_of_ann = disk.broker.destinations.resolve(queue("used"), creator="ann")
     disk.broker.destinations.resolve(queue("empty"), creator="ann")
     disk.broker.destinations.declare(queue("declared"), creator="ann")
@@ -142,7 +132,7 @@ def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_durable_subscriptions_of_a_user_are_limited(disk: Disk, snapshot: bool) -> None:
+def test_durable_subscriptions_of_a_user_are_limited(disk: DiskBroker, snapshot: bool) -> None:
     disk.broker.core.settings = settings = EngineSettings(max_subscriptions_per_user=2)
     topics = [disk.broker.destinations.topic(name) for name in "ab"]
     for name in ("one", "two"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sluicemq.broker import Subscription, compile_selector
 from sluicemq.broker.routing import Routes
 from sluicemq.model.message import Message, Property
-from tests.broker.expressions import conditions, properties, write
+from tests.broker.expressions import conditions, properties, to_text
 from tests.support.broker import BrokerFixture, TypeSelector
 
 equalities = st.builds(
@@ -18,11 +18,11 @@ equalities = st.builds(
     st.sampled_from(["TRUE", "c = 1", "b = 'x'", "d > 1", "a IN ('x', 'xy')"]),
 )
 terms = st.tuples(
-    st.none() | equalities | conditions.map(write), st.sampled_from([None, "me", "you"])
+    st.none() | equalities | conditions.map(to_text), st.sampled_from([None, "me", "you"])
 )
 
 
-class Counting:
+class CountingSelector:
     """A selector that counts its evaluations."""
 
     def __init__(self, text: str) -> None:
@@ -37,9 +37,9 @@ class Counting:
         return self.compiled(message)
 
 
-def crowd(fixture: BrokerFixture, texts: list[str]) -> list[Counting]:
+def subscribe_each(fixture: BrokerFixture, texts: list[str]) -> list[CountingSelector]:
     """Subscribe to topic t with each of the selectors."""
-    selectors = [Counting(text) for text in texts]
+    selectors = [CountingSelector(text) for text in texts]
     for number, selector in enumerate(selectors):
         fixture.broker.subscribe(fixture.topic(), f"s{number}", selector=selector)
     return selectors
@@ -80,7 +80,7 @@ def test_the_index_finds_exactly_the_matching_subscriptions(
 
 def test_only_subscriptions_whose_equality_holds_are_evaluated() -> None:
     fixture = BrokerFixture()
-    selectors = crowd(fixture, [f"id = {n} AND price > 3" for n in range(100)])
+    selectors = subscribe_each(fixture, [f"id = {n} AND price > 3" for n in range(100)])
     fixture.send(fixture.topic(), "m", properties={"id": 17, "price": 4})
     assert [n for n, s in enumerate(selectors) if s.calls] == [17]
     fixture.send(fixture.topic(), "m", properties={"id": 17.0, "price": 2})
@@ -91,14 +91,16 @@ def test_only_subscriptions_whose_equality_holds_are_evaluated() -> None:
 
 def test_the_most_selective_equality_is_indexed() -> None:
     fixture = BrokerFixture()
-    selectors = crowd(fixture, [f"kind = 'order' AND id = {n}" for n in range(100)])
+    selectors = subscribe_each(fixture, [f"kind = 'order' AND id = {n}" for n in range(100)])
     fixture.send(fixture.topic(), "m", properties={"id": 17, "kind": "order"})
     assert sum(selector.calls for selector in selectors) <= 2
 
 
 def test_one_of_several_values_is_enough() -> None:
     fixture = BrokerFixture()
-    selectors = crowd(fixture, ["kind IN ('x', 'y')", "kind = 'y' OR kind = 'z'", "kind = 'x'"])
+    selectors = subscribe_each(
+        fixture, ["kind IN ('x', 'y')", "kind = 'y' OR kind = 'z'", "kind = 'x'"]
+    )
     for kind in ("x", "y", "z", "other"):
         fixture.send(fixture.topic(), "m", properties={"kind": kind})
     assert [selector.calls for selector in selectors] == [2, 2, 1]
@@ -107,7 +109,7 @@ def test_one_of_several_values_is_enough() -> None:
 
 def test_contradictory_selectors_are_never_evaluated() -> None:
     fixture = BrokerFixture()
-    [selector] = crowd(fixture, ["kind = 'x' AND kind = 'y'"])
+    [selector] = subscribe_each(fixture, ["kind = 'x' AND kind = 'y'"])
     fixture.send(fixture.topic(), "m", properties={"kind": "x"})
     assert selector.calls == 0
     fixture.broker.unsubscribe(next(iter(fixture.topic().subscriptions.values())))
@@ -126,7 +128,7 @@ def test_a_subscription_that_replaces_another_has_its_place_alone() -> None:
 
 
 def test_one_that_takes_the_name_of_another_displaces_it() -> None:
-    """The journal of a broker that crashed may bring back two of one name."""
+    """The journal of a crashed broker may contain two subscriptions of one name."""
     fixture = BrokerFixture()
     topic = fixture.topic()
     for number in (1, 2):

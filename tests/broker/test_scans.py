@@ -14,14 +14,14 @@ from sluicemq.broker.subscription import DISCARDED_TOGETHER
 from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
-from tests.broker.deadlines import ScanTime
 from tests.support.broker import BrokerFixture, Reader, TypeSelector, Window
+from tests.support.scan_time import ScanTime
 
 
 def test_scans_alternate_and_share_one_deadline() -> None:
-    time = ScanTime(1)
-    wakes: list[None] = []
-    scans = Scans(time.start, lambda: wakes.append(None))
+    scan_time = ScanTime(1)
+    flush_requests: list[None] = []
+    scans = Scans(scan_time.start, lambda: flush_requests.append(None))
     calls: list[str] = []
 
     def repeating(name: str) -> Callable[[], None]:
@@ -37,8 +37,8 @@ def test_scans_alternate_and_share_one_deadline() -> None:
         scans.run()
         scans.end_iteration()
     assert calls == list("abcab")
-    assert len(time.asked) == 5
-    assert wakes
+    assert len(scan_time.checks) == 5
+    assert flush_requests
 
 
 def test_a_new_scan_does_not_overtake_those_that_wait() -> None:
@@ -65,16 +65,16 @@ def test_work_outside_the_flush_gets_the_time_of_its_iteration() -> None:
 
 
 def test_a_query_outside_a_flush_ends_with_a_flush() -> None:
-    wakes: list[None] = []
-    scans = Scans(ScanTime(1).start, lambda: wakes.append(None))
+    flush_requests: list[None] = []
+    scans = Scans(ScanTime(1).start, lambda: flush_requests.append(None))
     assert not scans.is_time_up()
     assert scans.is_time_up()
-    assert len(wakes) == 1
+    assert len(flush_requests) == 1
     scans.end_iteration()
     assert not scans.is_time_up()
 
 
-class Fixture:
+class ScanFixture:
     """A broker whose scans may check their deadline `limit` times in an iteration."""
 
     def __init__(self, limit: int) -> None:
@@ -87,12 +87,12 @@ class Fixture:
             self.broker.publish(self.queue, message)
         self.broker.flush()
         self.scan_time.limit = limit
-        self.scan_time.asked.clear()
+        self.scan_time.checks.clear()
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
 def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> None:
-    fixture = Fixture(limit)
+    fixture = ScanFixture(limit)
     broker = fixture.broker
     selector = TypeSelector("red")
     reader = Reader(broker)
@@ -114,7 +114,7 @@ def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> N
 
 
 def test_many_new_selectors_share_the_time() -> None:
-    fixture = Fixture(20)
+    fixture = ScanFixture(20)
     broker = fixture.broker
     queues = [broker.destinations.declare(Address(Kind.QUEUE, f"q{n}")) for n in range(20)]
     selectors = []
@@ -138,8 +138,8 @@ def test_many_new_selectors_share_the_time() -> None:
     assert [selector.calls for selector in selectors] == [30] * 20
 
 
-class CountingSelector(TypeSelector):
-    """Selects everything."""
+class SelectAll(TypeSelector):
+    """A selector that matches every message."""
 
     def __call__(self, message: Message) -> bool:
         super().__call__(message)
@@ -157,7 +157,7 @@ def test_held_messages_are_transferred_in_slices(limit: int) -> None:
         broker.publish(topic, Message(topic.address, b"%d" % number))
     broker.flush()
     scan_time.limit = limit
-    selector = CountingSelector("x")
+    selector = SelectAll("x")
     subscription = broker.subscribe(topic, "s", selector=selector)
     reader = Reader(broker)
     reader.consumer = broker.attach(subscription, reader, Window(1000, True))
@@ -202,8 +202,8 @@ def test_the_messages_of_a_deleted_queue_end_in_slices(limit: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
 def test_a_browse_evaluates_nothing_after_the_deadline(limit: int) -> None:
-    """The engine's part: what a protocol does with it is in the tests of the protocol."""
-    fixture = Fixture(limit)
+    """The tests of the protocols cover how they continue a browse."""
+    fixture = ScanFixture(limit)
     broker = fixture.broker
     items = scan(fixture.queue.queue)
     sequences: list[int] = []

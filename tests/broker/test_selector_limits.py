@@ -17,7 +17,7 @@ from sluicemq.broker.selectors.reader import read
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import SelectorError
 from sluicemq.model.message import Message
-from tests.broker.expressions import Tree, conditions, write
+from tests.broker.expressions import Tree, conditions, to_text
 from tests.support.broker import BrokerFixture
 
 LIMITS = SelectorLimits()
@@ -29,8 +29,8 @@ def padded(size: int) -> str:
     return "a = '" + "x" * (size - 6) + "'"
 
 
-def strings(nodes: int) -> str:
-    """A selector of that many nodes: IN, an identifier, and strings."""
+def in_list(nodes: int) -> str:
+    """Return a selector with that many nodes: IN, an identifier, and strings."""
     return "a IN (" + ",".join(["''"] * (nodes - 2)) + ")"
 
 
@@ -39,7 +39,7 @@ def test_the_defaults() -> None:
     assert EngineSettings().selectors == LIMITS
 
 
-@pytest.mark.parametrize("text", [padded(8192), strings(512), "a = 'ä" + "x" * 8184 + "'"])
+@pytest.mark.parametrize("text", [padded(8192), in_list(512), "a = 'ä" + "x" * 8184 + "'"])
 def test_selectors_at_the_limits_are_accepted(text: str) -> None:
     assert compile_selector(text, LIMITS).text == text
 
@@ -50,7 +50,7 @@ def test_selectors_at_the_limits_are_accepted(text: str) -> None:
         (padded(8193), "the selector has 8193 bytes, at most 8192 are allowed"),
         ("a = 'ä" + "x" * 8185 + "'", "the selector has 8193 bytes"),
         ("\ud800" * 2731, "the selector has 8193 bytes"),
-        (strings(513), "the selector has 513 identifiers, literals and operations, at most 512"),
+        (in_list(513), "the selector has 513 identifiers, literals and operations, at most 512"),
         (" OR ".join(["a = 1"] * 171), "the selector has 514 identifiers"),
         ("(" * 60_000, "the selector has 60000 bytes"),
     ],
@@ -103,7 +103,7 @@ def test_node_counts(text: str, nodes: int) -> None:
     assert read(text).size == compile_selector(text).nodes == nodes
 
 
-# --- the largest that are accepted ----------------------------------------------------------------
+# --- the largest accepted selectors ---------------------------------------------------------------
 
 PARTS = [
     "a = 1",
@@ -124,11 +124,11 @@ PARTS = [
 ]
 
 
-def largest(part: str, joint: str) -> str:
-    """Join as many parts as the limits accept."""
+def largest_selector(part: str, separator: str) -> str:
+    """Join copies of `part`, as many as the limits accept."""
     text = part
-    for times in count(2):
-        longer_text = joint.join([part] * times)
+    for number in count(2):
+        longer_text = separator.join([part] * number)
         try:
             compile_selector(longer_text, LIMITS)
         except SelectorError:
@@ -137,10 +137,10 @@ def largest(part: str, joint: str) -> str:
     raise AssertionError
 
 
-@pytest.mark.parametrize("joint", [" OR ", " AND ", " AND NOT "])
+@pytest.mark.parametrize("separator", [" OR ", " AND ", " AND NOT "])
 @pytest.mark.parametrize("part", PARTS)
-def test_the_largest_of_each_kind_compile_and_evaluate(part: str, joint: str) -> None:
-    selector = compile_selector(largest(part, joint), LIMITS)
+def test_the_largest_of_each_kind_compile_and_evaluate(part: str, separator: str) -> None:
+    selector = compile_selector(largest_selector(part, separator), LIMITS)
     assert 480 <= selector.nodes <= 512
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)  # pytest already uses part of the stack
@@ -153,8 +153,8 @@ def test_the_largest_of_each_kind_compile_and_evaluate(part: str, joint: str) ->
 
 @settings(max_examples=60)
 @given(st.lists(conditions, min_size=1, max_size=60), st.sampled_from([" AND ", " OR "]))
-def test_every_accepted_selector_evaluates(trees: list[Tree], joint: str) -> None:
-    text = joint.join(f"({write(tree)})" for tree in trees)
+def test_every_accepted_selector_evaluates(trees: list[Tree], separator: str) -> None:
+    text = separator.join(f"({to_text(tree)})" for tree in trees)
     try:
         selector = compile_selector(text, LIMITS)
     except SelectorError:
@@ -166,7 +166,7 @@ def test_every_accepted_selector_evaluates(trees: list[Tree], joint: str) -> Non
 
 @pytest.mark.parametrize("pattern", ["%" + "x" * 1000 + "y%c", "%x%x%x%x%x%x%x%x%y%", "x%" * 500])
 def test_a_pattern_takes_no_longer_than_its_nodes_allow(pattern: str) -> None:
-    """The bound is far from tight: with backtracking these take minutes."""
+    """The bound is generous: with backtracking, these patterns take minutes."""
     matches = matcher(split_pattern(pattern, ""))
     before = time.thread_time()
     matches("x" * 60_000)
@@ -178,19 +178,21 @@ def test_a_pattern_of_which_many_places_have_to_be_compared_is_refused() -> None
         compile_selector("s LIKE '%" + "_x" * 40 + "%c'", LIMITS)
 
 
-WILD = st.text("ab%_", max_size=12)
+PATTERNS = st.text("ab%_", max_size=12)
 
 
 @settings(max_examples=300)
-@given(WILD, st.text("ab", max_size=14))
+@given(PATTERNS, st.text("ab", max_size=14))
 def test_patterns_match_as_defined(pattern: str, value: str) -> None:
-    assert bool(matcher(split_pattern(pattern, ""))(value)) == by_definition(pattern, value)
+    assert bool(matcher(split_pattern(pattern, ""))(value)) == matches_by_definition(pattern, value)
 
 
-def by_definition(pattern: str, value: str) -> bool:
+def matches_by_definition(pattern: str, value: str) -> bool:
     if not pattern:
         return not value
     first, rest = pattern[0], pattern[1:]
     if first == "%":
-        return any(by_definition(rest, value[position:]) for position in range(len(value) + 1))
-    return bool(value) and first in ("_", value[0]) and by_definition(rest, value[1:])
+        return any(
+            matches_by_definition(rest, value[position:]) for position in range(len(value) + 1)
+        )
+    return bool(value) and first in ("_", value[0]) and matches_by_definition(rest, value[1:])

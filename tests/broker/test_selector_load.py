@@ -11,13 +11,13 @@ from sluicemq.broker import EngineSettings, Subscription, compile_selector
 from sluicemq.broker.routing import Routes
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability, Message, Property
-from tests.broker.expressions import conditions, properties, write
+from tests.broker.expressions import conditions, properties, to_text
 from tests.support.broker import BrokerFixture
 
 TEXTS = st.one_of(
     st.builds("a = {} AND c > 1".format, st.integers(0, 3)),
     st.builds("b IN ('x', 'y') AND a = {}".format, st.integers(0, 3)),
-    conditions.map(write),
+    conditions.map(to_text),
 )
 
 
@@ -28,7 +28,7 @@ def test_no_message_is_evaluated_with_more_nodes_than_the_load(
 ) -> None:
     evaluated = 0
 
-    class Counting:
+    class CountingSelector:
         def __init__(self, text: str) -> None:
             self.compiled = compile_selector(text)
             self.text = text
@@ -41,7 +41,7 @@ def test_no_message_is_evaluated_with_more_nodes_than_the_load(
             return self.compiled(message)
 
     routes: Routes[str] = Routes()
-    selectors = [Counting(text) for text in texts]
+    selectors = [CountingSelector(text) for text in texts]
     for selector in selectors:
         expected = routes.load_with(selector)
         routes.add(selector.text, selector)

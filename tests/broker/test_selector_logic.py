@@ -9,7 +9,7 @@ from sluicemq.broker.selectors.equality import bucket_of
 from sluicemq.broker.selectors.values import reader
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message, Property
-from tests.broker.expressions import Tree, conditions, evaluate, properties, write
+from tests.broker.expressions import Tree, conditions, evaluate, properties, to_text
 
 Properties = dict[str, Property] | None
 
@@ -27,7 +27,7 @@ def message(found: Properties) -> Message:
 @example(("=", ("name", "a"), ("literal", 2.0**53)), {"a": 2**53 + 1})
 @example(("=", ("/", ("minus", ("name", "a")), ("literal", 2)), ("literal", -3)), {"a": 7})
 def test_selectors_follow_the_specification(tree: Tree, found: Properties) -> None:
-    text = write(tree)
+    text = to_text(tree)
     verdict = evaluate(tree, found or {})
     assert compile_selector(text)(message(found)) is (verdict is True), text
     assert compile_selector(f"NOT ({text})")(message(found)) is (verdict is False), text
@@ -39,7 +39,7 @@ def test_selectors_follow_the_specification(tree: Tree, found: Properties) -> No
 @example(("=", ("name", "a"), ("literal", 2.0**53)), {"a": 2**53 + 1})
 @example(("and", ("name", "a"), ("=", ("name", "a"), ("literal", 1))), {"a": True})
 def test_selected_messages_have_the_equalities(tree: Tree, found: Properties) -> None:
-    selector = compile_selector(write(tree))
+    selector = compile_selector(to_text(tree))
     if selector(message(found)):
         for equality in selector.equalities:
             assert bucket_of(reader(equality.field)(message(found))) in equality.buckets

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
-from sluicemq.broker import Delivery, Destination, EngineSettings
+from sluicemq.broker import Destination, EngineSettings
 from sluicemq.broker.selector_rescan import ENOUGH_READY, IDLE_FACTOR
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, TypeSelector, bodies, move_ready, purge
+from tests.support.broker import (
+    BrokerFixture,
+    TypeSelector,
+    bodies,
+    delivery_objects,
+    move_ready,
+    purge,
+)
 
-FIRST = 500
-"""Deliveries evaluated at once."""
-MORE = 60
-"""Deliveries evaluated each millisecond."""
+FIRST_SLICE = 500
+"""Deliveries evaluated in the first slice."""
+RATE = 60
+"""Deliveries evaluated per millisecond afterwards."""
 
 
-def packing() -> BrokerFixture:
-    """A broker that keeps no journaled body in memory and packs all but the youngest deliveries."""
+def packing_fixture() -> BrokerFixture:
+    """Return a broker that keeps no journaled body in memory and packs older deliveries."""
     return BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=4))
-
-
-def objects(queue: Destination) -> int:
-    """Return the number of delivery objects of the queue."""
-    gc.collect()
-    return sum(
-        isinstance(item, Delivery) and item.subscription is queue.queue for item in gc.get_objects()
-    )
 
 
 def test_a_new_selector_is_evaluated_in_slices_and_in_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    fixture.send(queue, *["x"] * (FIRST + MORE), durability=Durability.LAZY)
+    fixture.send(queue, *["x"] * (FIRST_SLICE + RATE), durability=Durability.LAZY)
     fixture.send(queue, "first", type="red")
     red = TypeSelector("red")
     reader = fixture.read(queue, selector=red)
-    assert (red.calls, reader.got()) == (FIRST, [])
+    assert (red.calls, reader.got()) == (FIRST_SLICE, [])
     fixture.send(queue, "second", type="red")
-    assert (red.calls, reader.got()) == (FIRST + 1, [])
+    assert (red.calls, reader.got()) == (FIRST_SLICE + 1, [])
     assert fixture.broker.deadline() - fixture.clock.steady == 1
     fixture.send(queue, "others are served meanwhile")
     fixture.wait(1)
-    assert (red.calls, reader.got()) == (FIRST + MORE + 2, [])
+    assert (red.calls, reader.got()) == (FIRST_SLICE + RATE + 2, [])
     fixture.wait(1)
-    assert (red.calls, reader.got()) == (FIRST + MORE + 3, ["first", "second"])
+    assert (red.calls, reader.got()) == (FIRST_SLICE + RATE + 3, ["first", "second"])
     assert fixture.broker.deadline() > fixture.clock.steady + 1
 
 
@@ -57,7 +54,7 @@ def test_an_idle_broker_evaluates_larger_slices() -> None:
     fixture.read(queue, selector=red)
     fixture.broker.flush()
     fixture.wait(1)
-    assert red.calls == FIRST + IDLE_FACTOR * MORE
+    assert red.calls == FIRST_SLICE + IDLE_FACTOR * RATE
 
 
 def test_a_slice_covers_at_most_ten_milliseconds() -> None:
@@ -66,7 +63,7 @@ def test_a_slice_covers_at_most_ten_milliseconds() -> None:
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
     red = TypeSelector("red")
     fixture.read(queue, selector=red)
-    for elapsed, evaluations in ((5, 5 * MORE), (100, 10 * MORE)):
+    for elapsed, evaluations in ((5, 5 * RATE), (100, 10 * RATE)):
         before = red.calls
         fixture.broker.flush()
         fixture.broker.flush()
@@ -91,12 +88,12 @@ def test_a_rescan_ends_however_many_messages_arrive() -> None:
     red = TypeSelector("red")
     reader = fixture.read(queue, selector=red)
     sent = 1001
-    for turn in range(20):
-        fixture.send(queue, *["x"] * 2 * MORE, durability=Durability.LAZY)
-        fixture.send(queue, f"new {turn}", type="red")
-        sent += 2 * MORE + 1
+    for iteration in range(20):
+        fixture.send(queue, *["x"] * 2 * RATE, durability=Durability.LAZY)
+        fixture.send(queue, f"new {iteration}", type="red")
+        sent += 2 * RATE + 1
         fixture.wait(1)
-    assert reader.got() == ["old", *(f"new {turn}" for turn in range(20))]
+    assert reader.got() == ["old", *(f"new {iteration}" for iteration in range(20))]
     assert red.calls == sent
 
 
@@ -120,7 +117,7 @@ def test_selectors_added_during_a_rescan_share_the_next_one() -> None:
         fixture.send(queue, type, type=type)
     selectors = [TypeSelector(type) for type in ("red", "green", "blue")]
     readers = [fixture.read(queue, selector=selector) for selector in selectors]
-    assert [selector.calls for selector in selectors] == [FIRST, 0, 0]
+    assert [selector.calls for selector in selectors] == [FIRST_SLICE, 0, 0]
     fixture.wait(10)
     fixture.send(queue, "green after the first rescan", type="green")
     assert [selector.calls for selector in selectors] == [1004, 1, 1]
@@ -145,7 +142,7 @@ def test_a_rescan_ends_when_its_consumer_detaches() -> None:
     for _ in range(3):
         fixture.wait(10)
     fixture.send(queue, "y", type="green")
-    assert (red.calls, green.calls) == (FIRST, 601)
+    assert (red.calls, green.calls) == (FIRST_SLICE, 601)
     assert second_reader.got() == ["y"]
     second_reader.detach()
     assert queue.queue.rescan is None
@@ -233,7 +230,7 @@ def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
     for _ in range(200):
         fixture.send(queue, "x", type="red")
         red.acknowledge()
-    assert objects(queue) < 100
+    assert delivery_objects(queue) < 100
     reader_of_any.got()
     fixture.broker.resume(reader_of_any.consumer)
     fixture.broker.flush()
@@ -276,15 +273,15 @@ def test_a_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
 
 
 def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
-    fixture = packing()
+    fixture = packing_fixture()
     queue = fixture.queue()
     for number in range(100):
         fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
-    packed_count = objects(queue)
+    packed_count = delivery_objects(queue)
     assert packed_count < 15
     red = fixture.read(queue, 2, refill=False, selector=TypeSelector("red"))
     assert red.got() == ["0", "20"]
-    assert objects(queue) <= packed_count + 5
+    assert delivery_objects(queue) <= packed_count + 5
     assert bodies_in_order(fixture, queue) == [str(number) for number in range(100)]
     red.acknowledge("0")
     red.release("20")
@@ -308,12 +305,12 @@ def bodies_in_order(fixture: BrokerFixture, queue: Destination) -> list[str]:
 
 
 def test_a_queue_is_still_packed_beside_a_selective_consumer() -> None:
-    fixture = packing()
+    fixture = packing_fixture()
     queue = fixture.queue()
     red = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
     for number in range(200):
         fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
-    assert objects(queue) < 30
+    assert delivery_objects(queue) < 30
     fixture.broker.grant(red.consumer.window, 100)
     assert red.got() == [str(number) for number in range(0, 200, 20)]
     red.acknowledge()
@@ -329,7 +326,7 @@ def test_messages_taken_through_a_selector_leave_the_queue() -> None:
     for _ in range(3000):
         fixture.send(queue, "a", type="red", durability=Durability.LAZY)
         reader.acknowledge()
-    assert objects(queue) < 300
+    assert delivery_objects(queue) < 300
 
 
 def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue() -> None:
@@ -346,12 +343,12 @@ def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue()
         reader.acknowledge()
     assert queue.queue.rescan is not None
     assert queue.waiting + queue.unacked == waiting_count
-    assert objects(queue) < waiting_count + 3000
+    assert delivery_objects(queue) < waiting_count + 3000
 
 
 @pytest.mark.parametrize("chosen", [None, TypeSelector("red")], ids=["all", "some"])
 def test_a_packed_backlog_is_moved_in_order(chosen: TypeSelector | None) -> None:
-    fixture = packing()
+    fixture = packing_fixture()
     source, target = fixture.queue("source"), fixture.queue("target")
     for number in range(100):
         fixture.send(source, str(number), type="red" if number % 3 else "", priority=number % 2)
@@ -366,7 +363,7 @@ def test_a_packed_backlog_is_moved_in_order(chosen: TypeSelector | None) -> None
 
 
 def test_moving_to_the_same_queue_ends() -> None:
-    fixture = packing()
+    fixture = packing_fixture()
     queue = fixture.queue()
     numbers = [str(number) for number in range(50)]
     fixture.send(queue, *numbers)
@@ -377,7 +374,7 @@ def test_moving_to_the_same_queue_ends() -> None:
 
 
 def test_a_purge_during_a_rescan_leaves_nothing() -> None:
-    fixture = packing()
+    fixture = packing_fixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 700)
     reader = fixture.read(queue, selector=TypeSelector("red"))

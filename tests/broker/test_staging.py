@@ -12,7 +12,7 @@ from tests.support.broker import BrokerFixture, bodies
 
 
 class SlowJournal(MemoryJournal):
-    """Nothing is durable before `sync`, however often the broker commits."""
+    """A journal in which nothing is durable before `sync`, however often the broker commits."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class SlowJournal(MemoryJournal):
 
 
 class SlowFixture(BrokerFixture):
-    """A broker whose disk answers only on request."""
+    """A broker whose journal syncs only on request."""
 
     def __init__(self) -> None:
         self.disk = SlowJournal()
@@ -54,10 +54,10 @@ def test_the_broker_schedules_a_flush_after_the_sync() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
-    wakes: list[str] = []
-    fixture.broker.on_flush_needed(lambda: wakes.append("wake"))
+    flush_requests: list[str] = []
+    fixture.broker.on_flush_needed(lambda: flush_requests.append("wake"))
     fixture.disk.sync()
-    assert wakes == ["wake"]
+    assert flush_requests == ["wake"]
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])

@@ -1,4 +1,4 @@
-"""Rounds over all destinations: totals, slices, and destinations deleted meanwhile."""
+"""Sampling of all destinations: totals, slices, and destinations deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_callback_receives_the_depth_of_each_destination() -> None:
 
 @given(st.data())
 def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
-    """Destinations are deleted and created, and messages arrive, between any two shares."""
+    """Destinations are deleted and created, and messages arrive, between slices."""
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=0))
     names = [str(number) for number in range(2 * BATCH + 5)]
     sent = 0

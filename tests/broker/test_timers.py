@@ -15,7 +15,7 @@ START = 1_000_000
 MINUTES = 60_000
 
 
-def expiring(expires: int) -> Delivery:
+def delivery_expiring_at(expires: int) -> Delivery:
     return Delivery(BrokerFixture().queue().queue, expires, None, 4, 0, UNJOURNALED, 0, expires)
 
 
@@ -51,17 +51,17 @@ def test_an_empty_wheel_needs_no_call() -> None:
 
 def test_unacked_messages_are_skipped_when_their_slot_is_due() -> None:
     wheel = ExpiryWheel()
-    delivery = expiring(START + 50)
+    delivery = delivery_expiring_at(START + 50)
     wheel.add(delivery, START)
     delivery.state = UNACKED
     assert wheel.due(START + 10 * SLOT) == []
     assert wheel.deadline() == NEVER
 
 
-lives = st.one_of(st.integers(-SLOT, 3 * SLOT), st.integers(0, 10 * MINUTES))
-steps = st.lists(
+ttls = st.one_of(st.integers(-SLOT, 3 * SLOT), st.integers(0, 10 * MINUTES))
+step_lists = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), lives),
+        st.tuples(st.just("add"), ttls),
         st.tuples(st.just("discard"), st.integers(0, 50)),
         st.tuples(st.just("wait"), st.one_of(st.integers(1, SLOT), st.integers(1, 5 * MINUTES))),
         st.tuples(st.just("sleep until the deadline"), st.just(0)),
@@ -70,7 +70,7 @@ steps = st.lists(
 )
 
 
-@given(steps)
+@given(step_lists)
 def test_everything_expires_once_never_early_and_at_most_a_slot_late(
     steps: list[tuple[str, int]],
 ) -> None:
@@ -79,7 +79,7 @@ def test_everything_expires_once_never_early_and_at_most_a_slot_late(
     pending: list[Delivery] = []
     for step, number in steps:
         if step == "add":
-            delivery = expiring(now + number)
+            delivery = delivery_expiring_at(now + number)
             wheel.add(delivery, now)
             pending.append(delivery)
         elif step == "discard" and pending:

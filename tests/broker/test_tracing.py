@@ -24,7 +24,7 @@ from tests.support.broker import BrokerFixture, Reader, purge
 
 
 class RecordingObserver:
-    """Observer that records all calls; it traces messages whose body does not begin with a dash."""
+    """An observer that records all calls. It traces messages whose body begins with no dash."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -63,7 +63,7 @@ class RecordingObserver:
         if body is not None:
             self.lines.append(f"{body} is {outcome}")
 
-    def since(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """Return the lines since the last call; durable lines lose their sequence number."""
         lines, self.lines = self.lines, []
         return ["durable" if line.startswith("durable") else line for line in lines]
@@ -72,8 +72,8 @@ class RecordingObserver:
 class TracedFixture(BrokerFixture):
     def __init__(self, settings: EngineSettings | None = None) -> None:
         super().__init__(settings)
-        self.witness = RecordingObserver()
-        self.broker = Broker(self.journal, self.clock, settings, observer=self.witness)
+        self.observer = RecordingObserver()
+        self.broker = Broker(self.journal, self.clock, settings, observer=self.observer)
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def fixture() -> TracedFixture:
 def test_a_durable_message_is_visible_when_it_is_on_disk(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     fixture.send(queue, "a")
     reader.acknowledge("a")
-    assert fixture.witness.since() == [
+    assert fixture.observer.take_lines() == [
         "accepted a at q",
         "staged a",
         "durable",
@@ -102,29 +102,29 @@ def test_other_messages_are_visible_at_once(fixture: TracedFixture, durability: 
     """The consumer may receive the message before its sender's call returns."""
     queue = fixture.queue("q")
     fixture.read(queue, credit=1)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     fixture.broker.publish(queue, fixture.message(queue, "a", durability=durability))
-    assert fixture.witness.since() == ["accepted a at q", "delivered a 1", "visible a"]
+    assert fixture.observer.take_lines() == ["accepted a at q", "delivered a 1", "visible a"]
 
 
 def test_untraced_messages_are_not_reported(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     fixture.send(queue, "-a", durability=Durability.NONE)
     reader.acknowledge("-a")
-    assert set(fixture.witness.since()) <= {"durable"}
+    assert set(fixture.observer.take_lines()) <= {"durable"}
 
 
 def test_requeued_messages_are_released_and_redelivered(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.send(queue, "a", durability=Durability.NONE)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     reader.release("a")
-    assert fixture.witness.since()[:2] == ["a is released", "delivered a 2"]
+    assert fixture.observer.take_lines()[:2] == ["a is released", "delivered a 2"]
     reader.detach()
-    assert fixture.witness.since()[:1] == ["a is released"]
+    assert fixture.observer.take_lines()[:1] == ["a is released"]
 
 
 def test_a_delivery_that_is_not_acknowledged_in_time_is_released_into_its_delay() -> None:
@@ -132,11 +132,11 @@ def test_a_delivery_that_is_not_acknowledged_in_time_is_released_into_its_delay(
     queue = fixture.queue("q", ack_timeout=100, retry_delay=1000)
     fixture.read(queue)
     fixture.send(queue, "a", durability=Durability.NONE)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     fixture.wait(100)
-    assert fixture.witness.since() == ["a is released"]
+    assert fixture.observer.take_lines() == ["a is released"]
     fixture.wait(1000)
-    assert fixture.witness.since() == ["delivered a 2"]
+    assert fixture.observer.take_lines() == ["delivered a 2"]
 
 
 def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(
@@ -145,10 +145,10 @@ def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     fixture.broker.start_next_attempt(reader.consumer, [sequence], attempted=True)
     reader.acknowledge("a")
-    assert [line for line in fixture.witness.since() if line != "durable"] == [
+    assert [line for line in fixture.observer.take_lines() if line != "durable"] == [
         "a is redelivered",
         "delivered a 2",
         "a is acknowledged",
@@ -159,9 +159,9 @@ def test_a_dead_letter_takes_the_place_of_the_message(fixture: TracedFixture) ->
     queue = fixture.queue("q", max_attempts=1, dead_letter=True)
     reader = fixture.read(queue)
     fixture.send(queue, "a", durability=Durability.NONE)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     reader.release("a")
-    assert fixture.witness.since()[:3] == [
+    assert fixture.observer.take_lines()[:3] == [
         "accepted a at q.dlq",
         "visible a",
         "a is dead-lettered or moved",
@@ -173,14 +173,14 @@ def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", durability=Durability.NONE)
     fixture.clock.advance(1)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     purge(fixture.broker, queue, unacked=True)
-    assert fixture.witness.since() == ["a is purged", "b is purged"]
+    assert fixture.observer.take_lines() == ["a is purged", "b is purged"]
     fixture.send(queue, "c", durability=Durability.NONE, expiration=fixture.clock.wall + 100)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     fixture.clock.advance(200)
     reader.release("c")
-    assert "c is expired" in fixture.witness.since()
+    assert "c is expired" in fixture.observer.take_lines()
     # messages acknowledged after that count as acknowledged
     [sequence] = fixture.send(queue, "d", durability=Durability.NONE)
     purge(fixture.broker, queue)
@@ -188,7 +188,7 @@ def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -
     transaction = transactions.begin()
     transactions.acknowledge(transaction, reader.consumer, sequence)
     transactions.commit(transaction)
-    assert "d is acknowledged" in fixture.witness.since()
+    assert "d is acknowledged" in fixture.observer.take_lines()
 
 
 def test_acks_by_other_consumers_end_no_span(fixture: TracedFixture) -> None:
@@ -196,11 +196,11 @@ def test_acks_by_other_consumers_end_no_span(fixture: TracedFixture) -> None:
     holder = fixture.read(queue, credit=1)
     other_reader = fixture.read(queue, credit=1)
     [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
-    fixture.witness.since()
+    fixture.observer.take_lines()
     assert not fixture.broker.acknowledge(other_reader.consumer, sequence)
-    assert fixture.witness.since() == []
+    assert fixture.observer.take_lines() == []
     holder.acknowledge("a")
-    assert "a is acknowledged" in fixture.witness.since()
+    assert "a is acknowledged" in fixture.observer.take_lines()
 
 
 def test_acknowledgements_in_a_transaction_count_when_it_is_committed(
@@ -210,13 +210,13 @@ def test_acknowledgements_in_a_transaction_count_when_it_is_committed(
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
-    fixture.witness.since()
+    fixture.observer.take_lines()
     transaction = transactions.begin()
     transactions.acknowledge(transaction, reader.consumer, sequence)
     transactions.publish(transaction, queue, fixture.message(queue, "b"))
-    assert fixture.witness.since() == []
+    assert fixture.observer.take_lines() == []
     transactions.commit(transaction)
-    lines = fixture.witness.since()
+    lines = fixture.observer.take_lines()
     assert lines[0] == "accepted b at q"
     assert "a is acknowledged" in lines
 
@@ -225,9 +225,9 @@ def test_each_subscription_of_a_topic_delivers(fixture: TracedFixture) -> None:
     topic = fixture.topic("t")
     for name in ("one", "two"):
         fixture.read(fixture.broker.subscribe(topic, name))
-    fixture.witness.since()
+    fixture.observer.take_lines()
     fixture.send(topic, "a", durability=Durability.NONE)
-    lines = fixture.witness.since()
+    lines = fixture.observer.take_lines()
     assert {"delivered a 1 one", "delivered a 1 two"} < set(lines)
 
 
@@ -237,17 +237,17 @@ def test_ended_messages_are_released(fixture: TracedFixture) -> None:
     fixture.send(queue, "a", "b", "c")
     reader.acknowledge("a")
     purge(fixture.broker, queue, unacked=True)
-    assert not fixture.witness.unacked
+    assert not fixture.observer.unacked
 
 
 def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
-    witness = RecordingObserver()
+    observer = RecordingObserver()
     address = Address(Kind.TOPIC, "t")
 
     def start() -> Broker:
         journal = FileJournal.open(tmp_path / "journal")
-        broker = Broker(journal, clock, observer=witness)
+        broker = Broker(journal, clock, observer=observer)
         journal.set_snapshot_source(lambda: snapshot(broker))
         recover(broker, journal.recovery)
         return broker
@@ -258,12 +258,12 @@ def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
     broker.publish(topic, Message(address, b"a", timestamp=clock.wall))
     broker.flush()
     broker.journal.close()
-    witness.since()
+    observer.take_lines()
     broker = start()
     subscription = broker.destinations[address].subscriptions["archive"]
     reader = Reader(broker)
     reader.consumer = broker.attach(subscription, reader, Window(1, True))
-    assert "delivered a 1 archive" in witness.since()
+    assert "delivered a 1 archive" in observer.take_lines()
     reader.acknowledge("a")
-    assert witness.since()[0] == "a is acknowledged"
+    assert observer.take_lines()[0] == "a is acknowledged"
     broker.journal.close()

@@ -210,7 +210,7 @@ def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
     transactions.commit(transactions.prepared[b"xid"])
     fixture.broker.flush()
     assert (orders.unacked, bodies(answers)) == (0, ["answer"])
-    # the answer: neither the order nor the PREPARED record
+    # only the reply remains: neither the order nor the PREPARED record
     assert fixture.journal.stats().live == 1
 
 

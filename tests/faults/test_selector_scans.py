@@ -32,7 +32,7 @@ class Evaluations:
 
     def count(self) -> None:
         """There is one more."""
-        iteration = len(self._harness.scan_time.asked)
+        iteration = len(self._harness.scan_time.checks)
         self._here = self._here + 1 if iteration == self._iteration else 1
         self._iteration = iteration
         self.total += 1

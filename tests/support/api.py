@@ -30,8 +30,8 @@ from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.event_loop import EventLoopBatch
 from sluicemq.server.listener_settings import Listener
 from tests.admin.context import context
-from tests.broker.deadlines import ScanTime
 from tests.support.http import Response
+from tests.support.scan_time import ScanTime
 
 PASSWORD = "correct horse"
 HASH = hash_password(PASSWORD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -205,6 +206,14 @@ def message_of(delivery: Delivery) -> Message:
 
 def body_of(delivery: Delivery) -> str:
     return message_of(delivery).body.decode()
+
+
+def delivery_objects(queue: Destination) -> int:
+    """Return the number of delivery objects of the queue in the process."""
+    gc.collect()
+    return sum(
+        isinstance(item, Delivery) and item.subscription is queue.queue for item in gc.get_objects()
+    )
 
 
 def bodies(source: Destination | Subscription) -> list[str]:

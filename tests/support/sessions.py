@@ -13,7 +13,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import TooManyConnections
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.security.access import Access
-from tests.broker.deadlines import ScanTime
+from tests.support.scan_time import ScanTime
 
 
 class RecordedTimer:
