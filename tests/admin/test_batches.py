@@ -338,12 +338,15 @@ def test_names_of_rejected_rows_may_have_any_bytes(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client:
         path = "/destinations/queue/%FF"
-        assert client.ask("PUT", path, b'{"max_message_bytes": 2, "max_messages": 1}').status == 201
+        assert (
+            client.request("PUT", path, b'{"max_message_bytes": 2, "max_messages": 1}').status
+            == 201
+        )
         too_large = [row(b"\xff", b"123"), GOOD[0]]
         for handling in ("drop", "dead-letter"):
-            answer = client.write(too_large, writer=handling, bad_rows=handling)
-            assert answer.status == 200, answer
-            [reason] = reasons(answer.json()).values()
+            response = client.write(too_large, writer=handling, bad_rows=handling)
+            assert response.status == 200, response
+            [reason] = reasons(response.json()).values()
             assert "\\udcff accepts bodies of up to 2 bytes" in reason
         assert client.write(too_large).code == "rejected"
         assert client.write([row(b"\xff")]).json()["written"] == 1

@@ -71,7 +71,7 @@ def test_check_tells_preallocated_space_from_records(run: Run, tmp_path: Path) -
     journal.close()
     result = run("journal", "check", str(tmp_path))
     assert "MiB preallocated for further records" in result.out
-    assert "behind the durable end" not in result.out
+    assert "after the durable end" not in result.out
     (segment,) = (tmp_path / "journal").glob("*.segment")
     report = json.loads(run("journal", "check", str(tmp_path), "--json").out)
     content = bytearray(segment.read_bytes())

@@ -264,7 +264,7 @@ def test_previous_page_is_shown_after_the_last_one_is_consumed(
         console.publish("orders", body=f"{number}")
     browser_page = open_page(console)
     page = browser_page.open("queue/orders/messages?offset=50", "51 to 60 of 60")
-    console.ask(
+    console.request(
         "POST",
         "/destinations/queue/orders/messages/actions",
         {"action": "delete", "all": True, "limit": 20},
