@@ -342,7 +342,7 @@ def test_names_of_rejected_rows_may_have_any_bytes(start: Start) -> None:
             client.request("PUT", path, b'{"max_message_bytes": 2, "max_messages": 1}').status
             == 201
         )
-        too_large = [row(b"\xff", b"123"), GOOD[0]]
+        too_large = [row(b"\xff", b"123"), VALID_ROWS[0]]
         for handling in ("drop", "dead-letter"):
             response = client.write(too_large, writer=handling, bad_rows=handling)
             assert response.status == 200, response
@@ -352,8 +352,8 @@ def test_names_of_rejected_rows_may_have_any_bytes(start: Start) -> None:
         assert client.write([row(b"\xff")]).json()["written"] == 1
         assert client.write([row(b"\xff")], batch=1).code == "temporarily-unavailable"
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "%FF"}
-        assert client.write(BAD[1:2], batch=1, **query).code == "temporarily-unavailable"
-    dead_letter = written(broker)[2].properties
+        assert client.write(INVALID_ROWS[1:2], batch=1, **query).code == "temporarily-unavailable"
+    dead_letter = journaled_messages(broker)[2].properties
     assert dead_letter is not None
     assert dead_letter["deadLetterReason"] == reason
 
