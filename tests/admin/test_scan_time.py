@@ -99,6 +99,27 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     assert max(times) <= api_fixture.scan_time.limit + 4
 
 
+@in_event_loop
+async def test_a_selector_examines_each_scheduled_message_once(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
+    jobs = queue(broker)
+    deliver_at = broker.clock.wall + 60_000
+    send(jobs, *map(str, range(MESSAGES)), broker=broker, deliver_at=deliver_at)
+    stepped = Counter[int]()
+
+    class Scheduled(dict[int, Any]):
+        def values(self) -> Any:
+            for sequence, delivery in self.items():
+                stepped[sequence] += 1
+                yield delivery
+
+    jobs.queue.scheduled = Scheduled(jobs.queue.scheduled)
+    path = f"{MESSAGE_PATH}?state=scheduled&selector=JMSPriority=9&limit=1"
+    answer = await api_fixture.http_client(local=True).ask("GET", path)
+    assert (answer.json()["scanned"], answer.json()["next_cursor"]) == (MESSAGES, None)
+    assert set(stepped.values()) == {1}
+
+
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @in_event_loop
 async def test_a_list_is_sorted_in_several_slices(

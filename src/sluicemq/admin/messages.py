@@ -276,7 +276,9 @@ class MessageService(Service):
         if query.state == "ready":
             deliveries = slices.scan(cursor, requested)
         else:
-            deliveries = self._scan_not_ready(subscription, query.state, offset, slices, requested)
+            count = query.limit if selector is None else http.max_scan_messages
+            page = self._not_ready_page(subscription, query.state, offset, count)
+            deliveries = _scan_page(page, query.state, slices, requested)
         async for delivery in deliveries:
             scanned += 1
             if selector is None or matches_selector(self._broker, selector, delivery):
@@ -296,32 +298,14 @@ class MessageService(Service):
             scanned=scanned,
         )
 
-    async def _scan_not_ready(
-        self,
-        subscription: Subscription,
-        state: MessageState,
-        offset: int,
-        slices: TimeSlices,
-        requested: Callable[[], int],
-    ) -> AsyncIterator[Delivery]:
-        """Yield unacked or scheduled messages from `offset` on, as `TimeSlices.scan`.
-
-        The pending queue does not contain them, so that a position is an offset.
-        """
-        while (count := requested()) > 0:
-            if state == "unacked":
-                deliveries = self._broker.operations.unacked_page(subscription, offset, count)
-            else:
-                deliveries = list(islice(subscription.scheduled.values(), offset, offset + count))
-            for delivery in deliveries:
-                offset += 1
-                yield delivery
-                if slices.due:
-                    break
-            else:
-                if len(deliveries) < count:
-                    return
-            await slices.wait_if_due()
+    def _not_ready_page(
+        self, subscription: Subscription, state: MessageState, offset: int, count: int
+    ) -> list[Delivery]:
+        """Return up to `count` unacked or scheduled messages from `offset` on. The pending queue
+        does not contain them, so that a position is an offset."""
+        if state == "unacked":
+            return self._broker.operations.unacked_page(subscription, offset, count)
+        return list(islice(subscription.scheduled.values(), offset, offset + count))
 
     def _item(
         self, delivery: Delivery, state: MessageState, position: int | None, body: bool
@@ -502,6 +486,21 @@ def damaged_item(
     placeholder = Message(destination, b"", priority=delivery.priority)
     view = message_item(broker, delivery, placeholder, state, position)
     return msgspec.structs.replace(view, body_kind="none", damaged=True)
+
+
+async def _scan_page(
+    page: list[Delivery], state: MessageState, slices: TimeSlices, requested: Callable[[], int]
+) -> AsyncIterator[Delivery]:
+    """Yield the messages of the page that are still in that state, as `TimeSlices.scan`.
+
+    The page is read once: finding a position takes time in proportion to it.
+    """
+    for delivery in page:
+        if requested() <= 0:
+            return
+        if delivery.unacked if state == "unacked" else delivery.scheduled:
+            yield delivery
+        await slices.wait_if_due()
 
 
 async def _skip(cursor: Cursor[Delivery], count: int, slices: TimeSlices) -> int:
