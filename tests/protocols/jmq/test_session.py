@@ -20,7 +20,7 @@ from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Stat
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo
 from sluicemq.security.access import Access, Credentials, LoginCallback
-from tests.protocols.jmq.harness import Harness, login, status, string
+from tests.protocols.jmq.harness import Harness, Peer, login, status, string
 
 H = PacketType
 
@@ -356,6 +356,48 @@ def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
     assert peer.delivered() == []
     peer.send_packet(H.START)
     assert peer.texts() == ["x"]
+
+
+def reconnect(harness: Harness, number: int) -> Peer:
+    """A client that has lost the connection of this number, and has not said START again."""
+    peer = harness.connect_without_hello()
+    peer.hello(JMQConnectionID=Long(number), JMQReconnectable=True)
+    peer.ask(H.AUTHENTICATE, {}, login("anna", "secret"), expect=Status.OK)
+    return peer
+
+
+def test_a_client_that_has_reconnected_consumes_from_its_temporary_queue_again() -> None:
+    """The Java client does not create it again, and does not reconnect without its consumer."""
+    harness = Harness()
+    name = "temporary_destination://queue/127.0.0.1/1234/1"
+    old = harness.connect(JMQReconnectable=True)
+    old.create(name, temporary=True)
+    [number] = harness.coordinator.connections
+    old.drop()
+    assert harness.find(name) is None
+    new = reconnect(harness, number)
+    new.consume(name, new.create_session())
+    new.send_packet(H.START)
+    harness.run_event_loop(100)
+    harness.connect().send(name, "reply")
+    assert new.texts() == ["reply"]
+    new.drop()
+    assert harness.find(name) is None
+
+
+def test_a_client_does_not_create_a_temporary_queue_by_consuming_from_it() -> None:
+    harness = Harness()
+    peer = harness.connect()
+    reconnected = reconnect(harness, 5)
+    other = harness.connect()
+    properties = peer.destination_properties("temporary_destination://queue/x/1/1", temporary=True)
+    session = Long(peer.create_session())
+    peer.ask(H.ADD_CONSUMER, {**properties, "JMQSessionID": session}, expect=Status.NOT_FOUND)
+    assert other.create("temporary_destination://queue/x/1/1", temporary=True) == Status.OK
+    session = Long(reconnected.create_session())
+    reconnected.ask(
+        H.ADD_CONSUMER, {**properties, "JMQSessionID": session}, expect=Status.NOT_ALLOWED
+    )
 
 
 def test_others_are_not_ended() -> None:

@@ -33,7 +33,7 @@ from sluicemq.protocols.jmq.consumers import (
     redeliver,
     reroute,
 )
-from sluicemq.protocols.jmq.destination_commands import owns
+from sluicemq.protocols.jmq.destination_commands import create_lost_temporary, owns
 from sluicemq.protocols.jmq.destinations import address_of, find_or_create, permission_name
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, SYSID_SIZE, decode_blocks
 from sluicemq.protocols.jmq.packets import (
@@ -236,10 +236,14 @@ class ConsumerCommands:
     def _check_may_consume(self, address: Address) -> None:
         """Raise RejectedRequest or AccessDenied unless the client may consume from a destination.
 
-        The owner of a temporary destination needs no permission.
+        The owner of a temporary destination needs no permission. A Java client that has lost its
+        connection, and with it its temporary destinations, adds their consumers again without
+        creating them first, and repeats its whole recovery until that succeeds.
         """
         connection = self._connection
         if is_temporary(address.name):
+            if connection.previous_number:
+                create_lost_temporary(connection, address)
             if find_or_create(self._broker, address, None).owner is not connection.channel:
                 raise RejectedRequest(
                     Status.NOT_ALLOWED, f"{address} belongs to another connection"

@@ -196,6 +196,16 @@ def _create_temporary(connection: JmqConnection, address: Address, bits: int) ->
     )
 
 
+def create_lost_temporary(connection: JmqConnection, address: Address) -> None:
+    """Create a temporary destination that has ended with the previous connection of a client that
+    has reconnected; do nothing if the name is in use or not one of a JMS client.
+
+    Raises LimitExceeded.
+    """
+    if is_jms_temporary(address.name) and connection.broker.destinations.find(address) is None:
+        _create_temporary(connection, address, 0)
+
+
 def _create(connection: JmqConnection, address: Address, bits: int) -> None:
     identity = connection.identity
     if accepts_replies(connection.broker.destinations.find(address)):
