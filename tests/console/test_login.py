@@ -125,6 +125,18 @@ def test_pages_and_buttons_follow_the_permissions(
     page.locator("main [role=alert]").first.wait_for()
 
 
+def test_empty_lists_do_not_deny_what_the_user_may_not_see(
+    guarded: ConsoleFixture, open_page: OpenPage
+) -> None:
+    guarded.ask("PUT", "/users/nora", {"password": PASSWORD}, **basic("anna"))
+    browser_page = open_page(guarded, UNAUTHORIZED)
+    page = log_in(browser_page, "nora")
+    browser_page.wait_for_text("You may not see any destination")
+    expect(page.get_by_role("heading", name="Listeners")).to_be_hidden()
+    browser_page.open("destinations", "There are no destinations that you may see")
+    browser_page.open("dead-letters", "There are no dead-letter queues that you may see")
+
+
 def test_logout_ends_the_session(guarded: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(guarded, UNAUTHORIZED)
     page = log_in(browser_page, "anna")

@@ -99,7 +99,7 @@ async function runAction(list, item, action) {
 
 function emptyContent() {
   return emptyState(
-    "There are no dead letters",
+    session.superuser ? "There are no dead letters" : "There are no dead-letter queues that you may see",
     h(
       "p",
       null,

@@ -101,6 +101,12 @@ function emptyContent(filtered) {
       h("p", null, "The filter matches any part of a name; * matches any characters."),
     );
   }
+  if (!session.superuser) {
+    return emptyState(
+      "There are no destinations that you may see",
+      h("p", null, "You see a destination if you have a permission on it."),
+    );
+  }
   return emptyState(
     "There are no destinations yet",
     h("p", null, "A queue is created when it is first used:"),

@@ -8,6 +8,7 @@ import { bytes, compact, count, plural, millis, perSecond, rate, duration } from
 import { gauge, levelBar } from "../gauge.js";
 import { every, live, setOverview, watch } from "../live.js";
 import { DestinationRef } from "../destination_ref.js";
+import { session } from "../session.js";
 import { command, emptyState, valueList, head, loading, panel, reading, badge } from "../parts.js";
 import { Table } from "../table.js";
 
@@ -44,7 +45,11 @@ class Overview {
     this.journal = h("div");
     this.protocols = protocols();
     this.listeners = listeners();
-    this.noDestinations = h("p", { class: "hint", hidden: true }, "There are no destinations yet.");
+    // only superusers receive them
+    this.listenersPanel = panel("Listeners", this.listeners.element);
+    this.listenersPanel.hidden = !session.superuser;
+    const noDestinations = session.superuser ? "There are no destinations yet." : "You may not see any destination.";
+    this.noDestinations = h("p", { class: "hint", hidden: true }, noDestinations);
     this.content = h("div", null, this.largestBacklogs.element, this.noDestinations);
     this.backlogs = h("div", null, this.content);
     this.refresh = loading(this.backlogs, (request) => this.load(request), signal);
@@ -90,7 +95,7 @@ class Overview {
           "div",
           null,
           panel("Protocols", this.protocols.element),
-          panel("Listeners", this.listeners.element),
+          this.listenersPanel,
           panel("Journal", this.journal),
         ),
       ),
