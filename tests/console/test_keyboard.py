@@ -118,6 +118,22 @@ def test_dialogs_trap_and_restore_the_focus(
     assert sample_console.item("bulk")["ready"] == 120
 
 
+def test_dialogs_close_when_the_user_goes_back(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(sample_console)
+    browser_page.open("destinations", "bulk")
+    page = browser_page.open("queue/bulk", "Protocol")
+    page.get_by_role("button", name="Purge").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("heading").click()
+    page.keyboard.press("?")
+    expect(dialog).to_have_count(1)
+    page.go_back()
+    page.get_by_role("heading", name="Destinations", level=1).wait_for()
+    expect(dialog).to_have_count(0)
+
+
 def test_shortcuts_can_be_disabled_and_are_ignored_in_inputs(
     sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:

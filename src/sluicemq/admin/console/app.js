@@ -84,6 +84,8 @@ async function showPage(isNavigation = true) {
     return;
   }
   if (navigation !== navigations) return;
+  // such as after the Back button; a dialog belongs to the previous page
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   replaceContent(shell.main, page.show(route));
   const title = page.title(route);
   document.title = `${title} · SluiceMQ`;

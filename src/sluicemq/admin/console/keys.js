@@ -1,7 +1,7 @@
 // Keyboard shortcuts: `/` to search, `g` and the key of a page to open it, `?` for a list of them.
 //
 // They can be disabled, because dictation software may trigger them unintentionally (WCAG 2.1.4),
-// and are ignored while an input has the focus.
+// and are ignored while an input has the focus or a dialog is open.
 
 import { showDialog } from "./dialogs.js";
 import { h } from "./dom.js";
@@ -32,7 +32,7 @@ function setEnabled(on) {
 
 function isTyping(target) {
   return (
-    target instanceof HTMLElement && target.closest("input, textarea, select, dialog") !== null
+    target instanceof HTMLElement && target.closest("input, textarea, select") !== null
   );
 }
 
@@ -40,7 +40,7 @@ function isTyping(target) {
 export function enableShortcuts(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-    if (isTyping(event.target) || !isEnabled()) return;
+    if (isTyping(event.target) || document.querySelector("dialog") || !isEnabled()) return;
     const hasPrefix = Date.now() - prefixPressedAt < SEQUENCE_MS;
     prefixPressedAt = 0;
     if (hasPrefix) {
