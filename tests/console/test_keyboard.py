@@ -153,6 +153,19 @@ def test_shortcuts_can_be_disabled_and_are_ignored_in_inputs(
     assert page.evaluate("document.activeElement.getAttribute('role')") != "combobox"
 
 
+def test_empty_list_keeps_the_focus_when_it_is_requested_again(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    console.create("orders")
+    page = open_page(console).open("queue/orders", "No ready messages")
+    copy = page.get_by_role("button", name="Copy: sluicemq send")
+    copy.focus()
+    for _ in range(2):
+        with page.expect_response("**/queue/orders/messages?*"):
+            pass
+    expect(copy).to_be_focused()
+
+
 def test_rows_keep_the_focus_while_values_change(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:

@@ -174,11 +174,19 @@ class Messages {
     for (const id of this.selected) if (!listed.has(id)) this.selected.delete(id);
     this.table.update(answer.items);
     this.table.element.hidden = answer.items.length === 0;
-    replaceContent(this.emptyState, answer.items.length === 0 && this.emptyContent());
-    this.emptyState.hidden = answer.items.length > 0;
+    this.showEmptyState(answer);
     this.pages(answer);
     this.tools();
     if (this.rows.firstChild !== this.content) replaceContent(this.rows, this.content);
+  }
+
+  /** Explain an empty list. The elements stay while it is empty, so that they keep the focus. */
+  showEmptyState({ items, next_cursor: next }) {
+    const state = items.length ? "" : JSON.stringify([this.state, this.selector, next, Boolean(live.overview)]);
+    if (state === this.emptyReason) return;
+    this.emptyReason = state;
+    replaceContent(this.emptyState, state && this.emptyContent());
+    this.emptyState.hidden = !state;
   }
 
   pages({ items, total, next_cursor: next }) {
