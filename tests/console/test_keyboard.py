@@ -118,6 +118,33 @@ def test_dialogs_trap_and_restore_the_focus(
     assert sample_console.item("bulk")["ready"] == 120
 
 
+def test_focus_stays_near_controls_that_an_operation_replaces(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    for number in range(3):
+        console.publish("orders.dlq", body=f"{number}")
+    page = open_page(console).open("queue/orders.dlq", "Protocol")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("checkbox").first.check()
+    page.get_by_role("button", name="Delete 1").focus()
+    page.keyboard.press("Enter")
+    dialog.get_by_role("button", name="Delete 1 message").click()
+    expect(page.get_by_role("button", name="Delete all")).to_be_focused()
+    page.get_by_role("checkbox").last.focus()
+    last_id = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][-1]["id"]
+    path = "/destinations/queue/orders.dlq/messages/actions"
+    console.ask("POST", path, {"action": "delete", "ids": [last_id]})
+    expect(page.get_by_role("checkbox")).to_have_count(1)
+    expect(page.get_by_role("checkbox")).to_be_focused()
+    page.goto(f"{console.url}#/dead-letters")
+    purge = page.get_by_role("button", name="Purge orders.dlq")
+    purge.focus()
+    page.keyboard.press("Enter")
+    dialog.get_by_role("button", name="Purge all").click()
+    page.get_by_text("1 message purged").wait_for()
+    expect(purge).to_be_focused()
+
+
 def test_dialogs_close_when_the_user_goes_back(
     sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:

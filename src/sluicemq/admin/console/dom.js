@@ -39,6 +39,23 @@ export function replaceContent(element, ...children) {
   return element;
 }
 
+function controls(element) {
+  return [...element.querySelectorAll("a, button, input")];
+}
+
+/** Focus the control of an element at that position, or its last one. */
+export function focusControl(element, position = 0) {
+  const found = controls(element);
+  (found[position] ?? found.at(-1))?.focus({ preventScroll: true });
+}
+
+/** Replace the content of an element. If it has the focus, the control at that position gets it. */
+export function replaceControls(element, ...children) {
+  const position = controls(element).indexOf(document.activeElement);
+  replaceContent(element, children);
+  if (position >= 0) focusControl(element, position);
+}
+
 /** Set a text if it differs, so that screen readers do not repeat an unchanged one. */
 export function setText(element, text) {
   const content = String(text);

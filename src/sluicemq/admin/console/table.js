@@ -1,7 +1,7 @@
 // Tables with live updates. Rows are identified by a key, and only cells with changed content are
 // replaced, so that focus and selections stay and screen readers do not repeat unchanged text.
 
-import { h, replaceContent, screenReaderText } from "./dom.js";
+import { focusControl, h, replaceControls, screenReaderText } from "./dom.js";
 import { count } from "./format.js";
 
 /**
@@ -60,6 +60,7 @@ export class Table {
   /** Show these items, in that order. */
   update(items) {
     const previous = this.rows;
+    const focusedRow = [...this.body.children].indexOf(document.activeElement?.closest("tr"));
     this.rows = new Map();
     const elements = items.map((item) => {
       const key = this.key(item);
@@ -75,8 +76,9 @@ export class Table {
     });
     while (shown.length > elements.length) shown[shown.length - 1].remove();
     // moving a row removes its focus
-    if (focused !== document.activeElement && this.body.contains(focused)) {
-      focused.focus({ preventScroll: true });
+    if (focused !== document.activeElement) {
+      if (this.body.contains(focused)) focused.focus({ preventScroll: true });
+      else if (focusedRow >= 0 && elements.length) focusControl(elements[Math.min(focusedRow, elements.length - 1)]);
     }
   }
 
@@ -96,7 +98,7 @@ export class Table {
       const text = column.fingerprint ? column.fingerprint(item) : String(column.show(item));
       if (row.texts[index] === text) return;
       row.texts[index] = text;
-      replaceContent(row.cells[index], column.fingerprint ? column.show(item, () => row.item) : text);
+      replaceControls(row.cells[index], column.fingerprint ? column.show(item, () => row.item) : text);
     });
   }
 }

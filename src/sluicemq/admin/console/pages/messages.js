@@ -4,7 +4,7 @@ import { deleteMessages, redeliverMessages, redriveMessages, transferMessages } 
 import { get } from "../api.js";
 import { preview } from "../body.js";
 import { receiveCommand, sendCommand } from "../commands.js";
-import { h, replaceContent, setText } from "../dom.js";
+import { h, replaceContent, replaceControls, setText } from "../dom.js";
 import { count, plural } from "../format.js";
 import { field } from "../fields.js";
 import { every, live } from "../live.js";
@@ -280,7 +280,7 @@ class Messages {
     };
     const tool = (label, action, disabledReason, tone = "") =>
       button(`${label} ${amount}…`, runAction(action), { disabledReason: disabledReason || emptyReason || unackedReason, tone });
-    replaceContent(this.bar, [
+    replaceControls(this.bar, [
       isDeadLetterQueue && tool("Redrive", redriveMessages, consumeReason),
       tool("Move", (destination, ...rest) => transferMessages(destination, "move", ...rest), consumeReason),
       tool("Copy", (destination, ...rest) => transferMessages(destination, "copy", ...rest), browseReason),
