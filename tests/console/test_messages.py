@@ -302,6 +302,16 @@ def test_redrive_moves_dead_letters_to_their_original_queue(
     page.get_by_text("1 message purged").wait_for()
 
 
+def test_reasons_of_the_first_dead_letters_are_counted(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    with console.api() as client:
+        assert client.write([row("orders.dlq", b"x")] * 1_001, writer="w").status == 200
+    browser_page = open_page(console)
+    browser_page.open("dead-letters", "of the first 1,000 messages")
+    browser_page.page.get_by_text("(none) 1,000").wait_for()
+
+
 def test_purge_of_a_long_queue_may_take_longer_than_other_requests(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:

@@ -2,7 +2,7 @@
 
 import { deleteMessages, redriveMessages } from "../actions.js";
 import { h } from "../dom.js";
-import { compact, count, duration } from "../format.js";
+import { compact, count, duration, plural } from "../format.js";
 import { List } from "../list.js";
 import { DestinationRef } from "../destination_ref.js";
 import { button, command, emptyState, head, panel, badge } from "../parts.js";
@@ -49,12 +49,11 @@ function columns(onaction) {
     {
       key: "reasons",
       label: "Reasons",
-      fingerprint: ({ reasons }) => JSON.stringify(reasons),
-      show: ({ reasons }) =>
-        Object.entries(reasons ?? {}).map(([reason, times]) => [
-          badge(`${reason} ${count(times)}`),
-          " ",
-        ]),
+      fingerprint: ({ reasons, scanned, ready }) => JSON.stringify([reasons, scanned < ready]),
+      show: ({ reasons, scanned, ready }) => [
+        Object.entries(reasons).map(([reason, times]) => [badge(`${reason} ${count(times)}`), " "]),
+        scanned < ready && h("div", { class: "hint" }, `of the first ${plural(scanned, "message")}`),
+      ],
     },
     {
       key: "oldest_ms",
