@@ -458,6 +458,7 @@ def test_prepared_transaction_is_committed(console: ConsoleFixture, open_page: O
     session.xa.prepare(xid)
     browser_page = open_page(console)
     page = browser_page.open("transactions", "prepared")
+    browser_page.wait_for_text(f"1:{b'global'.hex()}:{b'branch'.hex()}")
     page.get_by_role("button", name="Commit").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("1 published message will become ready").wait_for()

@@ -39,7 +39,7 @@ const WARNING =
 
 /** Return an X/Open transaction id as text. */
 function xidText(xid) {
-  return xid ? Object.values(xid).join(":") : "–";
+  return xid ? `${xid.format_id}:${xid.global_transaction_id}:${xid.branch_qualifier}` : "–";
 }
 
 function columns(ondecide) {
