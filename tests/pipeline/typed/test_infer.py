@@ -68,7 +68,8 @@ def test_schema_of_map_bodies(spark: SparkSession) -> None:
 
 
 def test_schema_of_csv_and_xml(spark: SparkSession) -> None:
-    csv = infer_schema(events(spark, b"1,2.5,a,", b"2,3,b,"), "orders", Format.CSV)
+    bodies = (b"1,2.5,a,", b"2,3,b,", b"," * 20_480)
+    csv = infer_schema(events(spark, *bodies), "orders", Format.CSV)
     assert csv.columns.simpleString() == "struct<c0:int,c1:double,c2:string,c3:string>"
     xml = infer_schema(events(spark, b'<o id="7"><name>a</name><none/></o>'), "orders")
     assert xml.format is Format.XML

@@ -212,6 +212,19 @@ def test_csv(spark: SparkSession) -> None:
     )
 
 
+def test_csv_record_with_more_fields_than_spark_can_parse(spark: SparkSession) -> None:
+    """One such message would end the pipeline, whenever it starts."""
+    commas = b"," * 20_480
+    expected = {
+        b"1,2.5," + commas: "the body has not 3 fields",
+        b'1,2.5,a"' + commas + b'"': "the body has not 3 fields",
+        b'1,2.5,"' + commas + b'"': None,
+        b'1,2.5,"' + commas + b'",' + commas: "the body has not 3 fields",
+    }
+    actual = reasons(spark, [*expected], table(format=Format.CSV), "text")
+    assert [*expected.values()] == actual
+
+
 def test_xml(spark: SparkSession) -> None:
     expected = {
         b"<o><id>1</id><amount>2.5</amount><customer>a</customer></o>": None,

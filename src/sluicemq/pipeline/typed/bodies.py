@@ -72,6 +72,15 @@ _HARMFUL: Final = r"[eE][+-]?[\p{Nd},]{5}|[\p{Nd},.]{1000}"
 """Number that keeps Spark busy for up to hours: it removes commas from values for DECIMAL, and
 writes out all digits. Numbers with fewer digits, or a smaller exponent, take a few milliseconds."""
 _HARMFUL_REASON: Final = "a number for DECIMAL has an exponent of 5 digits, or 1,000 digits"
+_MAX_FIELDS: Final = 20_480
+"""Fields of a CSV record for which Spark's parser has room: more of them end the query."""
+_COMMAS: Final = "(length({0}) - length(replace({0}, ',', '')))"
+TOO_MANY_FIELDS: Final = (
+    f"({_COMMAS.format('_text')} >= {_MAX_FIELDS} AND "
+    + _COMMAS.format("""regexp_replace(_text, '(^|,)"[^"]*+"', '$1')""")
+    + f" >= {_MAX_FIELDS})"
+)
+"""Condition that a CSV record possibly has more fields; commas within quotes separate none."""
 _DIGITS: Final = "^[+-]?[0-9]{1,40}(?:[.][0-9]{1,40})?$"
 """String that is a number without an exponent."""
 _NOT_UTF8: Final = "the body is not UTF-8"
@@ -220,10 +229,13 @@ def _parse_json(
 
 def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
     """Parse bodies of one CSV record each."""
+    wrong_count = f"the body has not {len(columns)} fields"
     # before the text is changed, which decodes it
     utf8 = f.when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
-    frame = frame.withColumn("_error", f.coalesce("_error", utf8))
-    frame = frame.withColumn("_text", f.rtrim("_text", f.lit("\r\n")))
+    many = f.when(f.expr(TOO_MANY_FIELDS), f.lit(wrong_count))
+    frame = frame.withColumn("_error", f.coalesce("_error", utf8, many))
+    text = f.when(f.col("_error").isNull(), f.rtrim("_text", f.lit("\r\n")))
+    frame = frame.withColumn("_text", text)
     lines = "instr(_text, '\"') = 0 AND _text RLIKE '[\\r\\n]'"
     quotes = "(length(_text) - length(replace(_text, '\"', ''))) % 2 = 1"
     return _parse_strings(
@@ -231,7 +243,7 @@ def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
         columns,
         lambda text, schema: f.from_csv(text, schema.toDDL(), _LENIENT),
         {lines: "the body has more than one line", quotes: "a quote is not closed"},
-        f"the body has not {len(columns)} fields",
+        wrong_count,
     )
 
 

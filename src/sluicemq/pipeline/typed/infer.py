@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.session import cached
-from sluicemq.pipeline.typed.bodies import DECIMAL, with_text
+from sluicemq.pipeline.typed.bodies import DECIMAL, TOO_MANY_FIELDS, with_text
 from sluicemq.pipeline.typed.definition import (
     MAX_NAME,
     QUARANTINE,
@@ -158,6 +158,8 @@ def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, t
 def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
     """Return what Spark infers, with wider decimals."""
     reader = texts.sparkSession.read.options(**_OPTIONS[format])
+    if format is Format.CSV:
+        texts = texts.where(f"NOT {TOO_MANY_FIELDS}")
     parsers: dict[Format, Callable[[DataFrame], DataFrame]] = {
         Format.JSON: reader.json,
         Format.CSV: reader.csv,
