@@ -212,6 +212,15 @@ def test_csv(spark: SparkSession) -> None:
     )
 
 
+def test_quotes_and_backslashes_of_csv(spark: SparkSession) -> None:
+    journal = Journal()
+    for body in (b'1,,"say ""hi"", ok"', b'2,,""""', b'3,,"a\\"', b"4,,a\\b", b'5,,5" x 6"'):
+        journal.message(0, body, "text")
+    _, accepted, quarantined = outcomes(spark, journal, table(format=Format.CSV))
+    assert [row["customer"] for row in accepted] == ['say "hi", ok', '"', "a\\", "a\\b", '5" x 6"']
+    assert quarantined == []
+
+
 def test_csv_record_with_more_fields_than_spark_can_parse(spark: SparkSession) -> None:
     """One such message would end the pipeline, whenever it starts."""
     commas = b"," * 20_480

@@ -59,6 +59,7 @@ _INTERNAL: Final = (
 _TOKENS: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_TOKENS}
 _LENIENT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+_CSV: Final = {**_LENIENT, "escape": '"'}
 _XML: Final = {**_LENIENT, "attributePrefix": ""}
 _CLOSED: Final = "binary(if(endswith(_text, '}'), _text, rtrim(' \\t\\r\\n', _text)))"
 _FIELDS: Final = (
@@ -241,7 +242,7 @@ def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
     return _parse_strings(
         frame,
         columns,
-        lambda text, schema: f.from_csv(text, schema.toDDL(), _LENIENT),
+        lambda text, schema: f.from_csv(text, schema.toDDL(), _CSV),
         {lines: "the body has more than one line", quotes: "a quote is not closed"},
         wrong_count,
     )

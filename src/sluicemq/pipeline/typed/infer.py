@@ -52,7 +52,7 @@ _OPTIONS: Final = {
         "allowSingleQuotes": "false",
         "allowNonNumericNumbers": "false",
     },
-    Format.CSV: {"mode": "DROPMALFORMED", "inferSchema": "true"},
+    Format.CSV: {"mode": "DROPMALFORMED", "inferSchema": "true", "escape": '"'},
     Format.XML: {"mode": "DROPMALFORMED", "attributePrefix": ""},
 }
 
