@@ -144,7 +144,10 @@ def test_json_that_is_accepted(spark: SparkSession, body: bytes) -> None:
 
 
 def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
-    schema = f"{ORDER}, ratio DOUBLE, at TIMESTAMP, flag BOOLEAN, lines ARRAY<STRUCT<n: BIGINT>>"
+    schema = (
+        f"{ORDER}, ratio DOUBLE, at TIMESTAMP, flag BOOLEAN, lines ARRAY<STRUCT<n: BIGINT>>, "
+        "day DATE, days ARRAY<DATE>"
+    )
     expected = {
         b'{"id": "abc"}': "id: abc is not of type BIGINT",
         b'{"id": "12"}': "id: 12 is not of type BIGINT",
@@ -155,6 +158,8 @@ def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
         b'{"ratio": 1e999}': 'ratio: "Infinity" is not of type DOUBLE',
         b'{"ratio": "NaN"}': "ratio: NaN is not of type DOUBLE",
         b'{"at": "soon"}': "at: soon is not of type TIMESTAMP",
+        b'{"day": "20260131"}': "day: 20260131 is not of type DATE",
+        b'{"days": ["2026-01-31", "-7"]}': "days: the value is not of type array<date>",
         b'{"flag": 1}': "flag: 1 is not of type BOOLEAN",
         b'{"lines": [{"n": "x"}]}': "lines: the value is not of type array<struct<n:bigint>>",
         b'{"id": 1} xyz': "there is text after the JSON object",

@@ -57,8 +57,9 @@ _INTERNAL: Final = (
 )
 """Columns that `parse` needs, and does not return."""
 _TOKENS: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
-_STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_TOKENS}
 _LENIENT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+# The fallback takes a text of digits for a number of days: "20260101" would be in the year 57440.
+_STRICT: Final = {**_LENIENT, **_TOKENS, "enableDateTimeParsingFallback": "false"}
 _CSV: Final = {**_LENIENT, "escape": '"'}
 _XML: Final = {**_LENIENT, "attributePrefix": ""}
 _CLOSED: Final = "binary(if(endswith(_text, '}'), _text, rtrim(' \\t\\r\\n', _text)))"
