@@ -195,6 +195,26 @@ def test_numbers_out_of_range_within_a_value(spark: SparkSession) -> None:
     assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
 
 
+def test_timestamps_that_spark_would_change(spark: SparkSession) -> None:
+    misread = "a value for TIMESTAMP has no date, or is a number out of range"
+    schema = "at TIMESTAMP, note STRING, amount DECIMAL(10,2), times ARRAY<TIMESTAMP>"
+    json = {
+        b'{"at": "2026-01-31T12:00:00Z", "note": "12:00 1767225600000000"}': None,
+        b'{"at": "2026-01-31 12:00:00+02:00"}': None,
+        b'{"at": 1767225600, "12:00": 1}': None,
+        b'{"at": 253402300799}': None,
+        b'{"at": 9223372036855, "amount": 1e99999999}': misread,
+        b'{"at": -1767225600000000}': misread,
+        b'{"at": "12:00"}': misread,
+        b'{"at": " T1:30:15"}': misread,
+        b'{"at": "2026-01-31T12:00:00Z", "times": [null, 1, "23:59"]}': misread,
+    }
+    assert dict(zip(json, reasons(spark, [*json], table(schema)), strict=True)) == json
+    csv = {b"2026-01-31 12:00,12:00,1": None, b"12:00,,": misread}
+    of = table("at TIMESTAMP, note STRING, amount DECIMAL(10,2)", format=Format.CSV)
+    assert dict(zip(csv, reasons(spark, [*csv], of, "text"), strict=True)) == csv
+
+
 def test_csv(spark: SparkSession) -> None:
     expected = {
         b"1,2.5,a": None,

@@ -74,6 +74,15 @@ _HARMFUL: Final = r"[eE][+-]?[\p{Nd},]{5}|[\p{Nd},.]{1000}"
 """Number that keeps Spark busy for up to hours: it removes commas from values for DECIMAL, and
 writes out all digits. Numbers with fewer digits, or a smaller exponent, take a few milliseconds."""
 _HARMFUL_REASON: Final = "a number for DECIMAL has an exponent of 5 digits, or 1,000 digits"
+_TYPES: Final = re.compile(r'(?<=ype":")(?:decimal\(\d+,\d+\)|timestamp)(?=")')
+"""As DECIMAL, with TIMESTAMP."""
+_MISREAD_SUSPECT: Final = r"(?<![0-9:+T-]|[0-9]\s)T?[0-9]{1,2}:|[0-9]{13}"
+"""Text with a value that `_misread_times` possibly finds."""
+_MISREAD_TIME: Final = r"^\s*T?[0-9]{1,2}:"
+"""Value for TIMESTAMP without a date: Spark takes the day on which it is parsed."""
+_MISREAD_REASON: Final = "a value for TIMESTAMP has no date, or is a number out of range"
+_MAX_SECONDS: Final = (1 << 63) // 1_000_000
+"""Largest number for TIMESTAMP: Spark multiplies it without a check."""
 _MAX_FIELDS: Final = 20_480
 """Fields of a CSV record for which Spark's parser has room: more of them end the query."""
 _COMMAS: Final = "(length({0}) - length(replace({0}, ',', '')))"
@@ -201,7 +210,8 @@ def _parse_json(
         f.expr(f"coalesce(element_at(_keys, -1) = '{_NONCE}', false)").alias("_ended"),
     )
     valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
-    good = valid & ~f.col("_twice") & ~_infinite(columns) & _utf8(columns)
+    misread = _misread_times(columns, lambda text, schema: f.from_json(text, schema, _TOKENS))
+    good = valid & ~f.col("_twice") & ~_infinite(columns) & _utf8(columns) & ~misread
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
     reasons = [_type_error(field, f.col("_raw")[field.name]) for field in columns]
     for index, field in enumerate(columns):
@@ -219,6 +229,7 @@ def _parse_json(
         .when(f.col("_twice"), f.lit("a field occurs more than once"))
         .when(f.col("_valid") & ~f.col("_ended"), f.lit("there is text after the JSON object"))
         .when(bounded.isNull(), f.lit(_HARMFUL_REASON))
+        .when(misread, f.lit(_MISREAD_REASON))
         .otherwise(f.coalesce(_join_reasons(reasons), f.lit("the body is not JSON")))
     )
     return frame.select(
@@ -304,7 +315,8 @@ def _parse_strings(
         f.coalesce(good & f.is_valid_utf8("_text"), f.lit(False)).alias("_good"),
         f.lit(0).alias("_unknown"),
     )
-    frame = frame.withColumn("_good", f.col("_good") & ~_infinite(columns))
+    misread = _misread_times(columns, parser)
+    frame = frame.withColumn("_good", f.col("_good") & ~_infinite(columns) & ~misread)
     frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(f.col("_text"), text_type)))
     reason = (
         f.when(f.col("_good"), None)
@@ -314,6 +326,7 @@ def _parse_strings(
     for condition, text in conditions.items():
         reason = reason.when(f.expr(condition), f.lit(text))
     reason = reason.when(bounded.isNull(), f.lit(_HARMFUL_REASON))
+    reason = reason.when(misread, f.lit(_MISREAD_REASON))
     wrong = _join_reasons([_type_error(field, f.col("_raw")[field.name]) for field in columns])
     reason = reason.otherwise(f.coalesce(wrong, f.lit(otherwise)))
     return frame.withColumn("_reason", reason)
@@ -385,6 +398,30 @@ def _without_harmful_numbers(
     values = parser(equivalent, text_type)
     harmful = _any_value(values, columns, "decimal", lambda value: value.rlike(_HARMFUL))
     return f.when(text.rlike(_HARMFUL), f.when(~harmful, equivalent)).otherwise(text)
+
+
+def _misread_times(
+    columns: t.StructType, parser: Callable[[Column, t.StructType], Column]
+) -> Column:
+    """Return the condition that Spark takes a value for another TIMESTAMP than was meant.
+
+    parser  returns the columns of a text
+    """
+    if "timestamp" not in _TYPES.findall(columns.json()):
+        return f.lit(False)
+    text = f.col("_text")
+    texts = t.StructType.fromJson(json.loads(_TYPES.sub("string", columns.json())))
+    values = parser(text, texts)
+    misread = _any_value(
+        values,
+        columns,
+        "timestamp",
+        lambda value: (
+            value.rlike(_MISREAD_TIME)
+            | f.coalesce(f.abs(value.try_cast("BIGINT")) > _MAX_SECONDS, f.lit(False))
+        ),
+    )
+    return f.when(text.rlike(_MISREAD_SUSPECT), misread).otherwise(f.lit(False))
 
 
 def _infinite(fields: Iterable[t.StructField]) -> Column:
