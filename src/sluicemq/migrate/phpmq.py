@@ -41,8 +41,8 @@ from sluicemq.migrate.source_files import (
     require_columns,
 )
 from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.phpmq.wire import LAST_EXPIRATION, WITHOUT_TTL
+from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin
+from sluicemq.protocols.phpmq.wire import WITHOUT_TTL
 
 KIND: Final = "phpmq"
 MEMORY: Final = ":memory:"
@@ -252,7 +252,7 @@ def _read_messages(store: Path, change_detector: ChangeDetector) -> Iterator[Sou
                 BodyKind.BYTES,
                 Origin.PHPMQ,
                 Durability.SYNC,
-                min(max(created // TICKS, 0), LAST_EXPIRATION),
+                min(max(created // TICKS, 0), LAST_TIME),
                 message_id=identity.decode("utf-8", "replace"),
                 native=WITHOUT_TTL,  # the released server has no TTL
             )

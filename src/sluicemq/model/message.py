@@ -10,6 +10,9 @@ from sluicemq.model.destination import Address
 Property = bool | int | float | str | bytes | None
 
 DEFAULT_PRIORITY: Final = 4
+LAST_TIME: Final = 1 << 53
+"""Latest time of a message, in wall ms, 287 thousand years from now: later ones are stored as this
+one, so that milliseconds and microseconds fit into 64 bits."""
 
 COMPRESS: Final = "JMS_SUN_COMPRESS"
 """Property of a message whose body its JMQ client compressed, with those of the body's sizes."""

@@ -8,7 +8,7 @@ import pytest
 from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
-from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin, Property
 from sluicemq.protocols import java
 from sluicemq.protocols.java import Byte, Long
 from sluicemq.protocols.jmq import packets
@@ -21,7 +21,6 @@ from sluicemq.protocols.jmq.fields import (
     sysid_text,
 )
 from sluicemq.protocols.jmq.mapping import (
-    LAST_TIME,
     encode_delivery,
     message_of,
     sysid_of,

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite.mapping import (
-    LAST_EXPIRATION,
     NO_EXPIRY,
     read_address,
     to_message,
@@ -27,7 +26,7 @@ def made(timeout: int, reply: bytes = b"") -> Message:
 @given(st.integers(0, 2**63 - 1))
 def test_the_senders_number_comes_out(timeout: int) -> None:
     message = made(timeout)
-    assert NOW < message.expiration <= LAST_EXPIRATION
+    assert NOW < message.expiration <= LAST_TIME
     assert wire_timeout(message) == timeout
 
 

@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq.session import to_content, to_message
 from sluicemq.protocols.phpmq.wire import (
-    LAST_EXPIRATION,
     MessageIds,
     expiration_after,
     seconds_left,
@@ -56,7 +55,7 @@ def test_any_bytes_are_an_id_or_unknown(message_id: bytes) -> None:
 def test_time_to_live() -> None:
     assert expiration_after(0, NOW) == 0
     assert expiration_after(3600, NOW) == NOW + 3_600_000
-    assert expiration_after(10**20 - 1, NOW) == LAST_EXPIRATION
+    assert expiration_after(10**20 - 1, NOW) == LAST_TIME
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ from sluicemq.model.dead_letters import (
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
-from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin, Property
 from sluicemq.protocols.java import STREAM_HEADER, Long, dumps, dumps_map, dumps_stream, encode_utf
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
 from sluicemq.protocols.jmq.fields import (
@@ -79,9 +79,6 @@ from sluicemq.protocols.jmq.fields import MAX_HEADER_STRING as MAX_HEADER_STRING
 from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q, W, Z
 from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
-
-LAST_TIME: Final = 1 << 53
-"""Latest time in wall ms; later ones are stored as this one, which fits into all fields."""
 
 _BODY_KINDS: Final[dict[int, BodyKind]] = {
     PacketType.TEXT_MESSAGE.value: BodyKind.TEXT,

@@ -28,7 +28,7 @@ from typing import Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from sluicemq.model.destination import Address, Kind, decode_name, encode_name
-from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin
 from sluicemq.protocols.transcoding import answer_correlation, content
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
@@ -38,10 +38,6 @@ _MSGLITE: Final = Origin.MSGLITE
 NO_EXPIRY: Final = (1 << 31) - 1
 """Timeout in seconds of a delivered message that never expires: 68 years. msglite has no value for
 "never"; the original server takes numbers above 7.4e9 for a time in the past."""
-
-LAST_EXPIRATION: Final = 1 << 53
-"""Latest expiration, in wall ms, 287 thousand years from now: later ones are stored as this one, so
-that milliseconds and microseconds fit into 64 bits."""
 
 _SECOND: Final = 1000
 _BLANKS: Final = b" \t\r\n"
@@ -71,8 +67,8 @@ def to_message(
     """
     expiration = now + timeout * _SECOND if timeout else now + 1
     message = Message(address, body, _BYTES, _MSGLITE, durability, now, expiration)
-    if expiration > LAST_EXPIRATION:
-        message.expiration = LAST_EXPIRATION
+    if expiration > LAST_TIME:
+        message.expiration = LAST_TIME
         message.native = b"%d" % timeout
     if reply:
         message.reply_to, message.correlation_id = read_address(reply)
@@ -86,7 +82,7 @@ def wire_timeout(message: Message) -> int:
     """
     expiration = message.expiration
     if message.origin is _MSGLITE:
-        if expiration == LAST_EXPIRATION and message.native:
+        if expiration == LAST_TIME and message.native:
             return int(message.native)
         return (expiration - message.timestamp) // _SECOND if expiration else NO_EXPIRY
     if not expiration:

@@ -31,6 +31,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.message import LAST_TIME
 from sluicemq.protocols.framing import FrameDecoder
 
 SEND: Final = 1
@@ -69,10 +70,6 @@ REPLY_PREFIX: Final = b"reply:"
 
 PROBE: Final = b"sluicemq.probe."
 """Prefix of the queue names of probes, which confirm that sent messages are accepted."""
-
-LAST_EXPIRATION: Final = 1 << 53
-"""Latest expiration, in wall ms, 287 thousand years from now: later ones are stored as this one, so
-that milliseconds and microseconds fit into 64 bits."""
 
 _SECOND: Final = 1000
 _HEX_DIGITS: Final = b"0123456789abcdef"
@@ -468,7 +465,7 @@ def expiration_after(ttl: int, now: int) -> int:
 
     A time to live of 0 means no limit (PHPMQ protocol document, example "Send a message").
     """
-    return min(now + ttl * _SECOND, LAST_EXPIRATION) if ttl else 0
+    return min(now + ttl * _SECOND, LAST_TIME) if ttl else 0
 
 
 def seconds_left(expiration: int, now: int) -> int:
