@@ -176,8 +176,7 @@ class Destinations:
             if queue.settings != settings:
                 queue.provenance = queue.provenance._replace(explicit=frozenset(), as_written=())
                 queue.apply(settings)
-                if queue.parked:
-                    self._core.unblocking[queue] = None
+                queue.unpark_later()
                 if queue.number:
                     self.journal_settings(queue)
         return queue
@@ -254,8 +253,7 @@ class Destinations:
         if settings.active_consumers != active_consumers:
             for subscription in destination.all_subscriptions:
                 activate_consumers(subscription)
-        if destination.parked:
-            self._core.unblocking[destination] = None
+        destination.unpark_later()
         self.journal_settings(destination)
         return destination
 

@@ -275,8 +275,7 @@ def deliver_one(consumer: Consumer) -> bool:
         return False
     subscription.waiting -= 1
     subscription.waiting_bytes -= delivery.size
-    if destination.parked:
-        subscription.core.unblocking[destination] = None
+    destination.unpark_later()
     _deliver_directly(consumer, delivery)
     return True
 
@@ -382,8 +381,7 @@ def _dispatch_queue(
         statistics.delivered += total
         statistics.redelivered += redelivered
         statistics.delivered_bytes += size
-        if destination.parked:
-            core.unblocking[destination] = None
+        destination.unpark_later()
         for consumer, batch in batches.items():
             if batch:
                 consumer.delivered += len(batch)

@@ -288,7 +288,7 @@ class Publisher:
         for index, parked in enumerate(destination.parked):
             if parked.message is message:
                 self.take_parked(destination, index)
-                self._core.unblocking[destination] = None
+                destination.unpark_later()
                 return True
         return False
 
@@ -329,8 +329,7 @@ class Publisher:
                         core.dispatchable[subscription] = None
         if not self.low_space:
             for destination in self._destinations.values():
-                if destination.parked:
-                    core.unblocking[destination] = None
+                destination.unpark_later()
             waiters, self._space_waiters = self._space_waiters, {}
             for callback in waiters.values():
                 callback()
@@ -363,8 +362,7 @@ class Publisher:
 
     def _fan_out(self, message: Message, topic: Destination, targets: list[Subscription]) -> None:
         """Make a staged message visible; some of its subscriptions may have been deleted since."""
-        if topic.parked:
-            self._core.unblocking[topic] = None  # a full subscription may be gone
+        topic.unpark_later()  # a full subscription may have been deleted
         closed_targets = [target for target in targets if target.closed]
         if closed_targets:
             targets = [target for target in targets if not target.closed]

@@ -607,6 +607,11 @@ class Destination:
             return True
         return bool(settings.max_bytes and self.waiting_bytes + size > settings.max_bytes)
 
+    def unpark_later(self) -> None:
+        """Let the broker accept parked messages, in this iteration, if there is capacity again."""
+        if self.parked:
+            self.core.unblocking[self] = None
+
     def restart_idle_time(self) -> None:
         """Restart the idle time."""
         self.idle_since = self.core.clock.steady

@@ -15,7 +15,7 @@ unacked messages to the pending queues, and attachment.py adds and removes consu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 from typing import Final
@@ -29,7 +29,7 @@ from sluicemq.broker.pending.entry import (
     SHARED,
     UNACKED,
 )
-from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
+from sluicemq.broker.state import Consumer, Core, Delivery, Subscription, Window
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
 
@@ -263,23 +263,33 @@ def end(delivery: Delivery, cause: Cause) -> None:
     end_all(delivery.subscription, [delivery], cause)
 
 
-def end_all(subscription: Subscription, deliveries: Iterable[Delivery], cause: Cause) -> int:
+def end_all(subscription: Subscription, deliveries: list[Delivery], cause: Cause) -> int:
     """End deliveries that are no longer counted, and journal the cause.
 
     Return the sequence of the last record; 0 if the end of none of them is journaled.
+    """
+    sequences = prepare_completion(subscription.core, deliveries)
+    for delivery in deliveries:
+        end_unjournaled(delivery, cause)
+    record = 0
+    for owner, ended in sequences.items():
+        record = journal_completion(owner, cause, ended)
+    return record
+
+
+def prepare_completion(core: Core, deliveries: list[Delivery]) -> dict[Subscription, list[int]]:
+    """Return the sequences of the deliveries whose end is journaled, by their `owner_of_end`.
+
+    The caller journals their end and ends them; the deliveries recorded so far are journaled first.
     """
     sequences: dict[Subscription, list[int]] = {}
     for delivery in deliveries:
         owner = owner_of_end(delivery)
         if owner is not None:
             sequences.setdefault(owner, []).append(delivery.sequence)
-        end_unjournaled(delivery, cause)
-    record = 0
     if sequences:
-        subscription.core.event_recorder.write()
-    for owner, ended in sequences.items():
-        record = journal_completion(owner, cause, ended)
-    return record
+        core.event_recorder.write()
+    return sequences
 
 
 def owner_of_end(delivery: Delivery) -> Subscription | None:
@@ -314,9 +324,7 @@ def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
         core.wheel.discard(delivery)
     if delivery.journaled == REFERENCED:
         core.journal.release(sequence)
-    destination = subscription.destination
-    if destination.parked:
-        core.unblocking[destination] = None
+    subscription.destination.unpark_later()
     if core.observer is not None:
         core.observer.ended(subscription, sequence, _OUTCOMES.get(cause, REPLACED))
 

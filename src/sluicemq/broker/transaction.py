@@ -54,7 +54,7 @@ from sluicemq.broker.subscription import (
     end_unjournaled,
     journal_completion,
     mark_window_available,
-    owner_of_end,
+    prepare_completion,
     remove_drained_consumer,
 )
 from sluicemq.journal.format import Cause, RecordType
@@ -469,13 +469,7 @@ class Transactions:
                 self._destinations.assign_number(destination)
             publications.append((destination, message))
         deliveries = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
-        acked_sequences: dict[Subscription, list[int]] = {}
-        for delivery in deliveries:
-            owner = owner_of_end(delivery)
-            if owner is not None:
-                acked_sequences.setdefault(owner, []).append(delivery.sequence)
-        if acked_sequences:
-            self._core.event_recorder.write()
+        acked_sequences = prepare_completion(self._core, deliveries)
         remaining = (
             sum(1 for _, message in publications if message.durability)
             + len(acked_sequences)
