@@ -388,13 +388,11 @@ class TransactionService(Service):
     @handles(LIST_TRANSACTIONS)
     async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
         """GET /transactions"""
-        transactions = self._broker.transactions
-        candidates = (*transactions.prepared.values(), *transactions.open.values())
         slices = TimeSlices(self._broker)
         sort_value = _TRANSACTION_SORT_VALUES[query.sort]
         selected = (
             transaction
-            async for transaction in slices.iterate(candidates)
+            async for transaction in slices.iterate(self._broker.transactions.values())
             if transaction.state is not TransactionState.ENDED
             and query.state in ("", transaction.state.value)
             and may_administer_transaction(call.identity, transaction)
@@ -432,8 +430,7 @@ class TransactionService(Service):
 
     def _find(self, call: Call, parameters: IdPath) -> Transaction:
         transaction_id = parameters.id
-        transactions = self._broker.transactions
-        for transaction in (*transactions.prepared.values(), *transactions.open.values()):
+        for transaction in self._broker.transactions.values():
             if id_of(transaction) == transaction_id and may_administer_transaction(
                 call.identity, transaction
             ):

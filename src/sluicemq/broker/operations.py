@@ -161,8 +161,7 @@ class Operations:
 
     def acked_in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
         """Yield the deliveries acknowledged in transactions that have not ended."""
-        transactions = self._transactions
-        for transaction in (*transactions.open.values(), *transactions.prepared.values()):
+        for transaction in self._transactions.values():
             for delivery in transaction.acks:
                 if delivery.subscription is subscription:
                     yield delivery
@@ -216,9 +215,8 @@ class Operations:
                 raise ActionRefused(
                     "origin-gone", f"{origin.address} has no subscription {origin.subscription} now"
                 )
-        properties = without_dead_letter_properties(message)
-        copy = message.copy(target.address, 0, properties)
-        copy.properties = properties or None
+        copy = message.copy(target.address, 0)
+        copy.properties = without_dead_letter_properties(message) or None
         self._core.dead_letters.adapt_copy(copy)
         return self._replace(delivery, target, copy, subscription)
 

@@ -81,8 +81,7 @@ def snapshot(broker: Broker) -> bytes:
                     attempts.append(Attempts(subscription.number, counts))
                 if subscription.unacked and broker.core.event_recorder.recording:
                     unacked.setdefault(subscription.number, []).extend(_unacked(subscription))
-    transactions = broker.transactions
-    for transaction in (*transactions.open.values(), *transactions.prepared.values()):
+    for transaction in broker.transactions.values():
         for delivery in transaction.acks:
             number = delivery.subscription.number
             if delivery.journaled == RECORDED:
@@ -106,11 +105,7 @@ def snapshot(broker: Broker) -> bytes:
             for d in broker.core.requeued.values()
             if d.state != ENDED and d.journaled == RECORDED
         ],
-        [
-            record
-            for transaction in (*transactions.open.values(), *transactions.prepared.values())
-            for record in transaction.records
-        ],
+        [record for transaction in broker.transactions.values() for record in transaction.records],
         broker.next_subscription,
         [
             (

@@ -205,6 +205,10 @@ class Transactions:
         self.apply_part: Callable[[Transaction, int, int, int], int] = self.perform
         """Applies a whole transaction, or its next part."""
 
+    def values(self) -> list[Transaction]:
+        """Return all transactions, open and prepared."""
+        return [*self.open.values(), *self.prepared.values()]
+
     def begin(self, owner: str = "") -> Transaction:
         """Begin an empty transaction owned by the user `owner`."""
         transaction = Transaction(next(self._numbers), self._core.clock.wall, owner)
