@@ -1,4 +1,4 @@
-"""A broker in a process of its own, and the program called in this one."""
+"""Brokers in other processes, and functions that run commands in this process."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ class RunningBroker(NamedTuple):
     jmq: str
 
     @property
-    def where(self) -> list[str]:
-        """The options of a command that asks it as its owner."""
+    def location(self) -> list[str]:
+        """Return the options of a command that manages the broker as its owner."""
         return ["--data-dir", str(self.data_dir)]
 
 
-class GuardedBroker(NamedTuple):
-    """A broker that requires a login. `root` is a superuser; `shop` has the permissions that a
-    test grants it; the passwords are in the file `secret`."""
+class SecuredBroker(NamedTuple):
+    """A broker that requires a login.
+
+    `root` is a superuser; tests grant permissions to `shop`; the file `secret` contains the
+    password of both.
+    """
 
     data_dir: Path
     url: str
@@ -47,12 +50,12 @@ class GuardedBroker(NamedTuple):
     secret: Path
 
     @property
-    def where(self) -> list[str]:
-        """The options of a command that asks it as its owner."""
+    def location(self) -> list[str]:
+        """Return the options of a command that manages the broker as its owner."""
         return ["--data-dir", str(self.data_dir)]
 
-    def by(self, user: str) -> dict[str, str]:
-        """The environment of commands that send it requests over the network."""
+    def environment_of(self, user: str) -> dict[str, str]:
+        """Return the environment of commands that the user runs over the network."""
         return {
             "SLUICEMQ_URL": self.url,
             "SLUICEMQ_USER": user,
@@ -65,7 +68,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """Call the program; its working directory is empty, its environment has no settings."""
+    """Return a function that runs a command in an empty directory without environment settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     for name in [name for name in os.environ if name.startswith("SLUICEMQ_")]:
@@ -93,7 +96,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 
 @pytest.fixture(scope="package")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     directory = tmp_path_factory.mktemp("guarded")
     secret = directory / "secret"
     secret.write_text("correct horse battery\n")
@@ -105,10 +108,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]
         for user, *options in (("root", "--superuser"), ("shop",)):
             arguments = ["--password-file", str(secret), "--data-dir", str(data)]
             assert main(["users", "add", user, *options, *arguments]) == 0
-        yield GuardedBroker(data, f"http://127.0.0.1:{local.port('http')}", vibemq, jmq, secret)
+        yield SecuredBroker(data, f"http://127.0.0.1:{local.port('http')}", vibemq, jmq, secret)
 
 
 @pytest.fixture
-def ask(run: Run, broker: RunningBroker) -> Run:
-    """Call a command of the broker's owner."""
-    return lambda *arguments: run(*arguments, *broker.where)
+def run_as_owner(run: Run, broker: RunningBroker) -> Run:
+    """Return a function that runs a command as the owner of the broker."""
+    return lambda *arguments: run(*arguments, *broker.location)

@@ -1,4 +1,4 @@
-"""Users and permissions through a running broker, and requests that it refuses."""
+"""Users and permissions of a running broker, and requests without permission."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.security.records import UserStore
-from tests.cli.conftest import GuardedBroker, Run
+from tests.cli.conftest import Run, SecuredBroker
 
 
 @pytest.fixture
-def by_root(run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Call a command as the superuser, over the network."""
-    for name, value in guarded.by("root").items():
+def run_as_root(run: Run, secured_broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a command as the superuser, over the network."""
+    for name, value in secured_broker.environment_of("root").items():
         monkeypatch.setenv(name, value)
     return run
 
 
 @pytest.fixture
-def by_shop(run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Call a command as a user with few rights, over the network."""
-    for name, value in guarded.by("shop").items():
+def run_as_shop(run: Run, secured_broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a command as `shop`, over the network."""
+    for name, value in secured_broker.environment_of("shop").items():
         monkeypatch.setenv(name, value)
     return run
 
 
 def test_users_over_the_api_are_those_in_the_file(
-    by_root: Run, guarded: GuardedBroker, tmp_path: Path
+    run_as_root: Run, secured_broker: SecuredBroker, tmp_path: Path
 ) -> None:
-    run = by_root
+    run = run_as_root
     (tmp_path / "new").write_text("of anna\n")
     assert run("permissions", "role", "add", "readers").code == 0
     options = ["--password-file", "new", "--role", "readers", "--allow-digest"]
@@ -41,7 +41,7 @@ def test_users_over_the_api_are_those_in_the_file(
     assert run("permissions", "grant", "anna", "a.*", "browse", "consume").code == 0
     assert run("permissions", "grant", "--role", "readers", "*", "browse").code == 0
     token = json.loads(run("users", "token", "add", "anna", "--label", "ci", "--json").out)
-    database = UserStore(guarded.data_dir / "users.json").read()
+    database = UserStore(secured_broker.data_dir / "users.json").read()
     record = database.users["anna"]
     assert (record.roles, bool(record.digest), record.superuser) == (("readers",), True, False)
     assert [p.pattern for p in record.permissions] == ["a.*"]
@@ -54,14 +54,14 @@ def test_users_over_the_api_are_those_in_the_file(
     assert token["token"] not in json.dumps(user)
 
     (tmp_path / "token").write_text(token["token"])
-    by_token = ["--url", guarded.url, "--token-file", "token"]
-    assert run("queues", *by_token).code == 0
+    token_options = ["--url", secured_broker.url, "--token-file", "token"]
+    assert run("queues", *token_options).code == 0
 
     (tmp_path / "new").write_text("another\n")
     assert run("users", "passwd", "anna", "--password-file", "new").code == 0
-    assert UserStore(guarded.data_dir / "users.json").read().users["anna"] != record
+    assert UserStore(secured_broker.data_dir / "users.json").read().users["anna"] != record
     login = ["--user", "anna", "--password-file", "new"]
-    assert run("queues", "--url", guarded.url, *login).code == 0
+    assert run("queues", "--url", secured_broker.url, *login).code == 0
     assert "does not exist" in run("permissions", "grant", "bert", "*", "all").err
     assert "already" in run("permissions", "role", "add", "readers").err
     assert "assigned to anna" in run("permissions", "role", "remove", "readers").err
@@ -70,39 +70,48 @@ def test_users_over_the_api_are_those_in_the_file(
     assert run("permissions", "revoke", "anna", "a.*").code == 0
     assert "no permission for the pattern" in run("permissions", "revoke", "anna", "a.*").err
     assert run("users", "token", "remove", "anna", token["id"], "--yes").code == 0
-    assert run("queues", *by_token).code == 1
+    assert run("queues", *token_options).code == 1
     assert run("users", "remove", "anna", "--yes").code == 0
     assert "does not exist" in run("users", "remove", "anna", "--yes").err
     assert "last superuser" in run("users", "remove", "root", "--yes").err
 
 
 def test_login_and_password_of_a_new_user_in_one_command(
-    run: Run, guarded: GuardedBroker, tmp_path: Path
+    run: Run, secured_broker: SecuredBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "new").write_text("of carl\n")
-    login = ["--url", guarded.url, "--user", "root", "--login-password-file", str(guarded.secret)]
+    login = [
+        "--url",
+        secured_broker.url,
+        "--user",
+        "root",
+        "--login-password-file",
+        str(secured_broker.secret),
+    ]
     assert run("users", "add", "carl", "--password-file", "new", *login).code == 0
-    by_carl = ["--url", guarded.url, "--user", "carl", "--password-file", "new"]
-    assert run("queues", *by_carl).code == 0
+    carl_options = ["--url", secured_broker.url, "--user", "carl", "--password-file", "new"]
+    assert run("queues", *carl_options).code == 0
 
 
-def test_adding_a_user_twice_changes_nothing(run: Run, guarded: GuardedBroker) -> None:
-    before = UserStore(guarded.data_dir / "users.json").read()
-    result = run("users", "add", "shop", "--no-password", "--superuser", *guarded.where)
+def test_adding_a_user_twice_changes_nothing(run: Run, secured_broker: SecuredBroker) -> None:
+    before = UserStore(secured_broker.data_dir / "users.json").read()
+    result = run("users", "add", "shop", "--no-password", "--superuser", *secured_broker.location)
     assert result.code == 1
     assert "the user shop exists already" in result.err
-    assert UserStore(guarded.data_dir / "users.json").read() == before
+    assert UserStore(secured_broker.data_dir / "users.json").read() == before
 
 
-def test_new_password_does_not_create_a_missing_user(run: Run, guarded: GuardedBroker) -> None:
-    file = ["--password-file", str(guarded.secret)]
-    result = run("users", "passwd", "unknown", *file, *guarded.where)
+def test_new_password_does_not_create_a_missing_user(
+    run: Run, secured_broker: SecuredBroker
+) -> None:
+    file = ["--password-file", str(secured_broker.secret)]
+    result = run("users", "passwd", "unknown", *file, *secured_broker.location)
     assert result.code == 1
     assert "the user 'unknown'" in result.err
 
 
 def test_output_is_the_same_with_and_without_a_broker(run: Run, tmp_path: Path) -> None:
-    """Results and output do not depend on the process that changes the file."""
+    """Results and output are the same for a running broker and for its file."""
     commands = [
         ["users", "list", "--json"],
         ["users", "add", "anna", "--no-password", "--superuser", "--json"],
@@ -146,18 +155,20 @@ def test_output_is_the_same_with_and_without_a_broker(run: Run, tmp_path: Path) 
         assert expected == output, command
 
 
-def test_requests_without_a_valid_login_are_refused(run: Run, guarded: GuardedBroker) -> None:
-    result = run("queues", "--url", guarded.url)
+def test_requests_without_a_valid_login_are_refused(
+    run: Run, secured_broker: SecuredBroker
+) -> None:
+    result = run("queues", "--url", secured_broker.url)
     assert result.code == 1
     assert result.out == ""
     assert "--user NAME" in result.err
     Path("wrong").write_text("guess\n")
     login = ["--user", "shop", "--password-file", "wrong"]
-    assert run("queues", "--url", guarded.url, *login).code == 1
+    assert run("queues", "--url", secured_broker.url, *login).code == 1
 
 
-def test_health_requires_no_login(run: Run, guarded: GuardedBroker) -> None:
-    assert run("health", "--url", guarded.url).code == 0
+def test_health_requires_no_login(run: Run, secured_broker: SecuredBroker) -> None:
+    assert run("health", "--url", secured_broker.url).code == 0
 
 
 @pytest.mark.parametrize(
@@ -190,40 +201,42 @@ def test_health_requires_no_login(run: Run, guarded: GuardedBroker) -> None:
     ],
 )
 def test_operations_without_permission_are_refused(
-    by_shop: Run, run: Run, guarded: GuardedBroker, command: list[str]
+    run_as_shop: Run, run: Run, secured_broker: SecuredBroker, command: list[str]
 ) -> None:
     for name in ("theirs", "mine"):
-        run("queues", "create", name, *guarded.where)
-    run("messages", "publish", "theirs", "secret", *guarded.where)
-    run("permissions", "grant", "shop", "mine", "all", *guarded.where)
-    users = (guarded.data_dir / "users.json").read_bytes()
-    result = by_shop(*command)
+        run("queues", "create", name, *secured_broker.location)
+    run("messages", "publish", "theirs", "secret", *secured_broker.location)
+    run("permissions", "grant", "shop", "mine", "all", *secured_broker.location)
+    users = (secured_broker.data_dir / "users.json").read_bytes()
+    result = run_as_shop(*command)
     assert result.code == 1, result
     assert "shop may not" in result.err
-    # no permission lets a user do what takes a superuser
+    # the error suggests a permission only if one suffices
     assert ("permissions grant" in result.err) == ("requires a superuser" not in result.err)
     assert "secret" not in result.out + result.err
-    assert (guarded.data_dir / "users.json").read_bytes() == users
-    queue = json.loads(run("queues", "show", "theirs", "--json", *guarded.where).out)
+    assert (secured_broker.data_dir / "users.json").read_bytes() == users
+    queue = json.loads(run("queues", "show", "theirs", "--json", *secured_broker.location).out)
     assert queue["ready"] >= 1
     assert not queue["paused"]
 
 
 def test_lists_contain_only_visible_destinations(
-    by_shop: Run, run: Run, guarded: GuardedBroker
+    run_as_shop: Run, run: Run, secured_broker: SecuredBroker
 ) -> None:
     for name in ("theirs", "mine.a"):
-        run("queues", "create", name, *guarded.where)
-    run("permissions", "grant", "shop", "mine.*", "browse", *guarded.where)
-    names = {queue["name"] for queue in json.loads(by_shop("queues", "--json").out)}
+        run("queues", "create", name, *secured_broker.location)
+    run("permissions", "grant", "shop", "mine.*", "browse", *secured_broker.location)
+    names = {queue["name"] for queue in json.loads(run_as_shop("queues", "--json").out)}
     assert "mine.a" in names
     assert "theirs" not in names
 
 
-def test_audit_log_names_the_user(run: Run, by_root: Run, guarded: GuardedBroker) -> None:
-    mark = f"audited{time.time_ns()}"
-    assert by_root("queues", "create", mark).code == 0
-    lines = json.loads(by_root("audit", "--json", "--limit", "20").out)
-    (line,) = [line for line in lines if mark in str(line)]
+def test_audit_log_names_the_user(
+    run: Run, run_as_root: Run, secured_broker: SecuredBroker
+) -> None:
+    marker = f"audited{time.time_ns()}"
+    assert run_as_root("queues", "create", marker).code == 0
+    lines = json.loads(run_as_root("audit", "--json", "--limit", "20").out)
+    (line,) = [line for line in lines if marker in str(line)]
     assert line["user"] == "root"
-    assert mark in run("audit", *guarded.where).out
+    assert marker in run("audit", *secured_broker.location).out

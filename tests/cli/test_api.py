@@ -1,4 +1,4 @@
-"""The commands' access to the API, against a server with predefined answers."""
+"""API calls of the commands, with predefined responses of a server."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def setting(number: int) -> dict[str, object]:
 
 
 def page(numbers: range, cursor: str | None) -> tuple[int, bytes]:
-    """Return the response with a page of a list."""
+    """Return a response with a page of a list."""
     items = [setting(number) for number in numbers]
     return 200, json.dumps({"items": items, "total": None, "next_cursor": cursor}).encode()
 
 
-def test_all_pages_of_a_list(api: Api, stub: StubServer) -> None:
-    stub.answers = [
+def test_items_of_all_pages_are_read(api: Api, stub: StubServer) -> None:
+    stub.responses = [
         page(range(500), "500"),
         page(range(500, 1000), "1000"),
         page(range(1000, 1003), None),
@@ -73,12 +73,12 @@ def test_all_pages_of_a_list(api: Api, stub: StubServer) -> None:
 
 
 def test_list_ends_if_items_are_removed_meanwhile(api: Api, stub: StubServer) -> None:
-    stub.answers = [page(range(500), "500"), page(range(0), None)]
+    stub.responses = [page(range(500), "500"), page(range(0), None)]
     assert len(list(api.items(LIST_SETTINGS, ConfigurationQuery()))) == 500
 
 
-def test_the_first_of_a_list(api: Api, stub: StubServer) -> None:
-    stub.answers = [page(range(2), "2")]
+def test_limit_reads_only_the_first_items(api: Api, stub: StubServer) -> None:
+    stub.responses = [page(range(2), "2")]
     settings = api.items(LIST_SETTINGS, ConfigurationQuery(), 2)
     assert [setting.name for setting in settings] == ["s0", "s1"]
     assert stub.paths == ["/api/v1/configuration?limit=2"]
@@ -98,7 +98,7 @@ def test_the_first_of_a_list(api: Api, stub: StubServer) -> None:
 def test_errors_name_the_cause_the_broker_and_advice(
     api: Api, stub: StubServer, status: int, code: str, kind: type[SluiceError], advice: str
 ) -> None:
-    stub.answers = [(status, problem(code, "shop may not do that"))]
+    stub.responses = [(status, problem(code, "shop may not do that"))]
     with pytest.raises(kind) as error:
         api.call(GET_STATUS, NoParameters())
     assert str(error.value).endswith("/s: shop may not do that")
@@ -106,24 +106,24 @@ def test_errors_name_the_cause_the_broker_and_advice(
 
 
 def test_lines_are_decoded_one_by_one(api: Api, stub: StubServer) -> None:
-    stub.answers = [(200, b'{"n": 1}\n{"n": 2}\n')]
+    stub.responses = [(200, b'{"n": 1}\n{"n": 2}\n')]
     assert [line["n"] for line in api.lines(CREATE_BACKUP, BACKUP)] == [1, 2]
     assert json.loads(stub.requests[0][2])["directory"] == "monday"
-    stub.answers = [(409, problem("rejected", "no"))]
+    stub.responses = [(409, problem("rejected", "no"))]
     with pytest.raises(HttpRefusal, match="no"):
         list(api.lines(CREATE_BACKUP, BACKUP))
-    stub.answers = [(200, b"<html>")]
+    stub.responses = [(200, b"<html>")]
     with pytest.raises(ConnectionLost, match="is not a broker's API"):
         list(api.lines(CREATE_BACKUP, BACKUP))
 
 
 @pytest.mark.parametrize("status", [200, 301, 302, 307])
 def test_another_server_does_not_confirm_a_change(api: Api, stub: StubServer, status: int) -> None:
-    """A proxy that redirects to https or to a login page has deleted nothing."""
-    stub.answers = [(status, b"<html>")]
+    """A proxy that redirects to https or a login page has not deleted the user."""
+    stub.responses = [(status, b"<html>")]
     with pytest.raises(ConnectionLost, match="is not a broker's API"):
         api.call(DELETE_USER, DeleteUser(name="anna"))
-    stub.answers = [(204, b"")]
+    stub.responses = [(204, b"")]
     api.call(DELETE_USER, DeleteUser(name="anna"))
 
 
@@ -154,7 +154,7 @@ def test_partial_actions_are_requested_until_done(api: Api, stub: StubServer) ->
     failure_document = {"id": "9", "reason": "in-flight"}
     first = {"processed": 2, "failed": [failure_document], "scanned": 3, "next_cursor": "c1"}
     second = {"processed": 1, "failed": [], "scanned": 1, "next_cursor": "c2"}
-    stub.answers = [(200, json.dumps(document).encode()) for document in (first, second)]
+    stub.responses = [(200, json.dumps(document).encode()) for document in (first, second)]
     request = select("delete", None, None, True, 3)
     done = run_action(api, Address(Kind.QUEUE, "q"), request)
     assert done.document["processed"] == 3

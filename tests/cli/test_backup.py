@@ -17,11 +17,11 @@ MESSAGES = [b"%d" % number for number in range(300)]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> LocalBroker:
-    """A broker that is not started."""
-    home = tmp_path / "home"
-    home.mkdir()
+    """Return a broker that is not started."""
+    backup_dir = tmp_path / "home"
+    backup_dir.mkdir()
     urls = ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"]
-    environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(home), "SLUICEMQ_JMQ__INSTANCE": "mine"}
+    environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(backup_dir), "SLUICEMQ_JMQ__INSTANCE": "mine"}
     return LocalBroker(tmp_path / "data", urls, environment=environment)
 
 
@@ -31,8 +31,8 @@ def send(broker: LocalBroker) -> None:
             client.send("orders", body)
 
 
-def received(directory: Path) -> list[bytes]:
-    """Return the messages that a broker delivers from the directory."""
+def receive_all(directory: Path) -> list[bytes]:
+    """Return the messages that a broker with the data directory delivers."""
     with (
         LocalBroker(directory, ["phpmq://127.0.0.1:0"]) as broker,
         BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
@@ -56,7 +56,7 @@ def test_back_up_a_running_broker_and_restore_it(
         result = run("backup", "create", str(backup), *options)
         assert (result.code, result.err) == (0, "")
         assert "were copied; all records up to sequence number" in result.out
-    # the broker was asked how it had been started
+    # the configuration comes from the running broker
     assert 'instance = "mine"' in (backup / "configuration.toml").read_text()
     verified = run("backup", "verify", str(backup))
     assert verified.code == 0
@@ -65,7 +65,7 @@ def test_back_up_a_running_broker_and_restore_it(
     assert restored.code == 0
     assert f"--config '{new}/configuration.toml' --data-dir '{new}'" in restored.err
     assert "new checkpoints" in restored.err
-    assert received(new) == MESSAGES
+    assert receive_all(new) == MESSAGES
 
 
 def test_back_up_a_stopped_broker_and_keep_its_identity(
@@ -80,12 +80,12 @@ def test_back_up_a_stopped_broker_and_keep_its_identity(
     manifest = json.loads(result.out)
     assert manifest["incremental_from"] == first
     new = tmp_path / "new"
-    done = json.loads(
+    report = json.loads(
         run("restore", second, "--data-dir", str(new), "--keep-broker-id", "--json").out
     )
-    assert done["broker_id"] == manifest["identity"]
-    assert done["next_sequence"] > done["last_sequence"] == manifest["last_sequence"]
-    assert received(new) == MESSAGES
+    assert report["broker_id"] == manifest["identity"]
+    assert report["next_sequence"] > report["last_sequence"] == manifest["last_sequence"]
+    assert receive_all(new) == MESSAGES
 
 
 def test_broker_creates_the_backup_itself(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_broker_creates_the_backup_itself(run: Run, broker: LocalBroker, tmp_pat
         assert [item["name"] for item in backups] == ["one", "two"]
         assert backups[1]["last_sequence"] == backup["last_sequence"]
         assert "--url" in run("backup", "list", str(tmp_path), *url).err
-    home = str(tmp_path / "home")
-    table = run("backup", "list", home).out.splitlines()
+    backup_dir = str(tmp_path / "home")
+    table = run("backup", "list", backup_dir).out.splitlines()
     assert [line.split()[0] for line in table] == ["Backup", "one", "two"]
-    assert run("backup", "verify", f"{home}/two", "--json").code == 0
+    assert run("backup", "verify", f"{backup_dir}/two", "--json").code == 0
 
 
 def test_users_are_backed_up_from_any_working_directory(
@@ -132,7 +132,7 @@ def test_list_contains_unfinished_backups_but_no_data_directories(
     assert [line.split()[:2] for line in lines[1:]] == [["broken", "unfinished"]]
 
 
-def test_damage_is_found(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
+def test_damage_is_reported(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
     with broker:
         send(broker)
     backup = tmp_path / "backup"
@@ -151,7 +151,7 @@ def test_damage_is_found(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "error"),
     [
         (["backup", "verify", "none"], 1, "none is no backup"),
         (["backup", "create", "b", "--data-dir", "none"], 1, "there is no journal in"),
@@ -161,10 +161,12 @@ def test_damage_is_found(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
         (["restore", "none"], 2, "--data-dir"),
     ],
 )
-def test_mistakes(run: Run, arguments: list[str], code: int, says: str) -> None:
+def test_invalid_arguments_are_errors(
+    run: Run, arguments: list[str], code: int, error: str
+) -> None:
     result = run(*arguments)
     assert result.code == code
-    assert says in result.err
+    assert error in result.err
     assert "Traceback" not in result.err
     assert not Path("b").exists()
     assert not Path("new").exists()

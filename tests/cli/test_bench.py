@@ -1,4 +1,4 @@
-"""`sluicemq bench`, run for real and short."""
+"""Short runs of `sluicemq bench`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from sluicemq.cli import bench
 from sluicemq.cli.bench import Measurement, transfer
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.url import Url
-from tests.cli.conftest import Run as Call
-from tests.cli.conftest import RunningBroker
+from tests.cli.conftest import Run, RunningBroker
 
 SHORT = ("--seconds", "0.05")
 
 
-def test_bench_prints_a_row_for_each_protocol(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_prints_a_row_for_each_protocol(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "CASES", bench.CASES[1:])
-    answer = run("bench", *SHORT)
-    assert answer.code == 0, answer.err
+    result = run("bench", *SHORT)
+    assert result.code == 0, result.err
     for text in ("phpmq", "vibemq", "jmq", "msglite", "/s", "µs", "ms"):
-        assert text in answer.out
+        assert text in result.out
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])
-def test_bench_of_a_running_broker(run: Call, broker: RunningBroker, protocol: str) -> None:
-    answer = run("bench", "--url", getattr(broker, protocol), *SHORT, "--json")
-    assert answer.code == 0, answer.err
-    (measurement,) = msgspec.json.decode(answer.out, type=list[Measurement])
+def test_bench_of_a_running_broker(run: Run, broker: RunningBroker, protocol: str) -> None:
+    result = run("bench", "--url", getattr(broker, protocol), *SHORT, "--json")
+    assert result.code == 0, result.err
+    (measurement,) = msgspec.json.decode(result.out, type=list[Measurement])
     assert (measurement.protocol, measurement.durability, measurement.broker_us) == (
         protocol,
         "",
@@ -82,7 +81,7 @@ def test_every_message_is_received(broker: RunningBroker, rate: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "error"),
     [
         (["--seconds", "0"], "--seconds"),
         (["--seconds", "nan"], "nan is not a number"),
@@ -91,17 +90,17 @@ def test_every_message_is_received(broker: RunningBroker, rate: int) -> None:
         (["nonsense"], "nonsense"),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error(run: Call, arguments: list[str], says: str) -> None:
-    answer = run("bench", *arguments)
-    assert answer.code == 2
-    assert says in re.sub(r"[\s│]+", " ", answer.err)
-    assert answer.out == ""
+def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str], error: str) -> None:
+    result = run("bench", *arguments)
+    assert result.code == 2
+    assert error in re.sub(r"[\s│]+", " ", result.err)
+    assert result.out == ""
 
 
-def test_unreachable_broker_is_an_error(run: Call) -> None:
-    answer = run("bench", "--url", "msglite://127.0.0.1:1", *SHORT)
-    assert (answer.code, answer.out) == (1, "")
-    assert "127.0.0.1:1" in answer.err
+def test_unreachable_broker_is_an_error(run: Run) -> None:
+    result = run("bench", "--url", "msglite://127.0.0.1:1", *SHORT)
+    assert (result.code, result.out) == (1, "")
+    assert "127.0.0.1:1" in result.err
 
 
 def test_interrupted_start_leaves_no_broker(

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Run, RunningBroker
 
 
-def test_show_prints_a_file_that_loads_as_the_same(run: Run, tmp_path: Path) -> None:
+def test_output_of_show_is_a_configuration_file(run: Run, tmp_path: Path) -> None:
     output = run("config", "show", "--listen", "msglite://:1?durability=sync", "--ephemeral").out
     tree = tomllib.loads(output)
     assert tree["broker"]["ephemeral"] is True
@@ -31,7 +31,7 @@ def test_explain_names_the_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert source_of("auto_create_queues = true") == "# from: default"
 
 
-def test_show_as_json(run: Run) -> None:
+def test_show_prints_json(run: Run) -> None:
     tree = json.loads(run("config", "show", "--json").out)
     assert [listener["url"] for listener in tree["listeners"]] == [
         "msglite://127.0.0.1:9813",
@@ -58,16 +58,16 @@ def test_check_reports_all_problems(run: Run) -> None:
 
 
 def test_effective_configuration_of_a_running_broker(run: Run, broker: RunningBroker) -> None:
-    settings = json.loads(run("config", "show", "--live", "--json", *broker.where).out)
+    settings = json.loads(run("config", "show", "--live", "--json", *broker.location).out)
     by_name = {setting["name"]: setting for setting in settings}
     assert by_name["broker.data_dir"]["value"] == str(broker.data_dir)
     assert by_name["broker.data_dir"]["source"] == "command line"
-    rows = run("config", "show", "--live", *broker.where).out.splitlines()
+    rows = run("config", "show", "--live", *broker.location).out.splitlines()
     assert any(
         row.split() == ["broker.destination_idle_timeout", "2min", "2min", "default"]
         for row in rows
     )
-    assert "Directory" in run("config", "show", "--live", "--explain", *broker.where).out
+    assert "Directory" in run("config", "show", "--live", "--explain", *broker.location).out
     unreachable = run("config", "show", "--url", "http://127.0.0.1:1")
     assert unreachable.code == 2
     assert "--live" in unreachable.err
@@ -139,7 +139,7 @@ def test_check_lists_its_steps_and_leaves_no_files(run: Run, tmp_path: Path) -> 
 def test_check_does_not_try_the_addresses_of_the_running_broker(
     run: Run, broker: RunningBroker
 ) -> None:
-    result = run("config", "check", *broker.where, "--listen", broker.phpmq)
+    result = run("config", "check", *broker.location, "--listen", broker.phpmq)
     assert result.code == 0
     assert "addresses: not tried, because a broker runs" in result.err
     result_for_other_address = run("config", "check", "--listen", broker.phpmq)

@@ -1,4 +1,4 @@
-"""`send` succeeds only when the broker has accepted every message, whatever answers at the port."""
+"""`send` succeeds only if the broker has accepted every message, whichever server uses the port."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ OPTIONS = ("--connect-timeout", "1")
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """A broker with a listener for each of PORTS."""
+def broker_with_all_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Start a broker with a listener for each of PORTS."""
     authority = Authority(tmp_path_factory.mktemp("pki"))
     pem = authority.pem(authority.issue("localhost"))
     listeners = [f"{name}://127.0.0.1:0{'?certificate=' * ('tls' in name)}" for name in PORTS]
@@ -36,7 +36,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
         yield broker
 
 
-def connected(serve: Callable[[socket.socket], None], listener: socket.socket) -> None:
+def accept_connections(serve: Callable[[socket.socket], None], listener: socket.socket) -> None:
     with suppress(OSError):
         while True:
             connection, _ = listener.accept()
@@ -46,10 +46,9 @@ def connected(serve: Callable[[socket.socket], None], listener: socket.socket) -
 
 @contextmanager
 def foreign_server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A server on a port of its own; `serve` handles one connection after the other, and has seen
-    the end of each when the context ends."""
+    """Run a server that is not a broker; `serve` handles one connection after the other."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=connected, args=(serve, listener), daemon=True)
+        thread = threading.Thread(target=accept_connections, args=(serve, listener), daemon=True)
         thread.start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
@@ -62,7 +61,7 @@ def read_all(connection: socket.socket) -> None:
         pass
 
 
-def greet(connection: socket.socket) -> None:
+def send_banner(connection: socket.socket) -> None:
     connection.sendall(b"220 mail.example ESMTP\r\n")
     read_all(connection)
 
@@ -83,9 +82,9 @@ def close_at_once(connection: socket.socket) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("port", PORTS)
 def test_send_to_a_port_of_another_protocol_fails(
-    run: Run, ports: LocalBroker, protocol: str, port: str
+    run: Run, broker_with_all_ports: LocalBroker, protocol: str, port: str
 ) -> None:
-    url = f"{protocol}://127.0.0.1:{ports.port(port)}/orders"
+    url = f"{protocol}://127.0.0.1:{broker_with_all_ports.port(port)}/orders"
     result = run("send", url, "lost", *(() if protocol == port else OPTIONS))
     if protocol == port:
         assert (result.code, result.err) == (0, "")
@@ -98,9 +97,9 @@ def test_send_to_a_port_of_another_protocol_fails(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("port", ["phpmq+tls", "msglite+tls", "http+tls"])
 def test_send_to_another_protocol_under_tls_fails(
-    run: Run, ports: LocalBroker, protocol: str, port: str
+    run: Run, broker_with_all_ports: LocalBroker, protocol: str, port: str
 ) -> None:
-    url = f"{protocol}+tls://127.0.0.1:{ports.port(port)}/orders?insecure=true"
+    url = f"{protocol}+tls://127.0.0.1:{broker_with_all_ports.port(port)}/orders?insecure=true"
     is_same = port == f"{protocol}+tls"
     result = run("send", url, "lost", *(() if is_same else OPTIONS))
     assert result.code == (0 if is_same else 1)
@@ -108,7 +107,7 @@ def test_send_to_another_protocol_under_tls_fails(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("serve", [greet, echo, read_once, close_at_once])
+@pytest.mark.parametrize("serve", [send_banner, echo, read_once, close_at_once])
 def test_send_to_a_foreign_server_fails(
     run: Run, protocol: str, serve: Callable[[socket.socket], None]
 ) -> None:
@@ -121,7 +120,7 @@ def test_send_to_a_foreign_server_fails(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_refused_message_is_an_error(run: Run, broker: RunningBroker, protocol: str) -> None:
     queue = f"full.{protocol}"
-    run("queues", "create", queue, "max_messages=1", *broker.where)
+    run("queues", "create", queue, "max_messages=1", *broker.location)
     url = f"{getattr(broker, protocol)}?queue={queue}"
     assert run("send", url, "fits").code == 0
     result = run("send", url, "refused")
@@ -149,18 +148,18 @@ def test_confirmation_creates_no_destination(
 ) -> None:
     url = f"{getattr(broker, protocol)}?queue=only.{protocol}"
     assert run("send", url, "x").code == 0
-    names = [queue["name"] for queue in json.loads(run("queues", "--json", *broker.where).out)]
+    names = [queue["name"] for queue in json.loads(run("queues", "--json", *broker.location).out)]
     assert [name for name in names if "probe" in name] == []
 
 
-def test_over_tls_messages_arrive_once(run: Run, ports: LocalBroker) -> None:
-    url = f"phpmq+tls://127.0.0.1:{ports.port('phpmq+tls')}/confirmed?insecure=true"
+def test_messages_over_tls_arrive_once(run: Run, broker_with_all_ports: LocalBroker) -> None:
+    url = f"phpmq+tls://127.0.0.1:{broker_with_all_ports.port('phpmq+tls')}/confirmed?insecure=true"
     assert run("send", url, "x", "y").code == 0
     assert run("receive", url, "-n0", "-t0").out == "x\ny\n"
 
 
-def test_msglite_answers_within_a_second_tick() -> None:
-    """The original broker takes up to one second to answer a ready with timeout 0."""
+def test_msglite_confirmation_waits_for_a_late_response() -> None:
+    """The original broker responds to a ready with timeout 0 after up to one second."""
 
     def serve(connection: socket.socket) -> None:
         received = b""
@@ -177,7 +176,7 @@ def test_msglite_answers_within_a_second_tick() -> None:
 
 
 def test_phpmq_broker_without_probes_confirms_by_a_message() -> None:
-    """The broker stores the probe's message as any other; its dispatches have three packets."""
+    """Such a broker stores the probe like other messages and dispatches in three packets."""
     stored: list[bytes] = []
 
     def serve(connection: socket.socket) -> None:
@@ -202,21 +201,21 @@ def test_phpmq_broker_without_probes_confirms_by_a_message() -> None:
     assert stored == [b"orders"]
 
 
-@pytest.mark.parametrize(("protocol", "says"), [("msglite", "may not produce"), ("phpmq", "clos")])
+@pytest.mark.parametrize(("protocol", "error"), [("msglite", "may not produce"), ("phpmq", "clos")])
 def test_users_who_may_only_send_get_a_confirmation(
-    run: Run, sender_listeners: dict[str, str], protocol: str, says: str
+    run: Run, sender_listeners: dict[str, str], protocol: str, error: str
 ) -> None:
     url = sender_listeners[protocol]
     result = run("send", f"{url}?queue=orders", "x")
     assert (result.code, result.err) == (0, "")
     result = run("send", f"{url}?queue=secret", "x")
     assert result.code == 1
-    assert says in result.err
+    assert error in result.err
 
 
 @pytest.fixture(scope="module")
 def sender_listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """URLs of listeners whose clients may send to `orders`, and nothing else."""
+    """Start listeners whose clients may only send to `orders`; yield their URLs."""
     directory = tmp_path_factory.mktemp("sender")
     secret = directory / "secret"
     secret.write_text("correct horse battery\n")

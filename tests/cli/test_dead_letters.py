@@ -8,66 +8,68 @@ from sluicemq.clients.phpmq import PhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 
-def create_dead_letters(ask: Run, broker: RunningBroker, name: str, count: int) -> None:
+def create_dead_letters(run_as_owner: Run, broker: RunningBroker, name: str, count: int) -> None:
     """Create dead letters: messages that were delivered once and requeued."""
-    ask("queues", "create", name, "dead_letter=true", "max_attempts=1")
-    ask("messages", "publish", name, *(f"letter {number}" for number in range(count)))
+    run_as_owner("queues", "create", name, "dead_letter=true", "max_attempts=1")
+    run_as_owner("messages", "publish", name, *(f"letter {number}" for number in range(count)))
     client = BlockingClient(PhpmqClient.connect, path=broker.phpmq.partition("://")[2])
     client.subscribe(name, count)
     for _ in range(count):
         client.receive(10)
     client.close()
     deadline = time.monotonic() + 30
-    while dead_letters(ask, name) < count:  # the broker sees the end of the connection later
+    while (
+        dead_letters(run_as_owner, name) < count
+    ):  # the broker processes the end of the connection later
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def dead_letters(ask: Run, name: str) -> int:
-    queues = json.loads(ask("dlq", f"{name}.dlq", "--json").out)
+def dead_letters(run_as_owner: Run, name: str) -> int:
+    queues = json.loads(run_as_owner("dlq", f"{name}.dlq", "--json").out)
     # "ready" includes messages that are not on disk yet, which have no reason
     return sum(sum(queue["reasons"].values()) for queue in queues)
 
 
-def ready_count(ask: Run, name: str) -> int:
-    queue = json.loads(ask("queues", "show", name, "--json").out)
+def ready_count(run_as_owner: Run, name: str) -> int:
+    queue = json.loads(run_as_owner("queues", "show", name, "--json").out)
     return int(queue["ready"])
 
 
-def test_dead_letters_are_listed_and_redriven(ask: Run, broker: RunningBroker) -> None:
-    create_dead_letters(ask, broker, "mortal", 3)
-    (queue,) = json.loads(ask("dlq", "mortal*", "--json").out)
+def test_dead_letters_are_listed_and_redriven(run_as_owner: Run, broker: RunningBroker) -> None:
+    create_dead_letters(run_as_owner, broker, "mortal", 3)
+    (queue,) = json.loads(run_as_owner("dlq", "mortal*", "--json").out)
     assert (queue["name"], queue["ready"]) == ("mortal.dlq", 3)
     assert sum(queue["reasons"].values()) == 3
     (reason,) = queue["reasons"]
-    assert reason in ask("dlq").out
-    messages = json.loads(ask("dlq", "show", "mortal.dlq", "--json").out)["items"]
+    assert reason in run_as_owner("dlq").out
+    messages = json.loads(run_as_owner("dlq", "show", "mortal.dlq", "--json").out)["items"]
     assert len(messages) == 3
-    output = ask("dlq", "show", "mortal.dlq").out
+    output = run_as_owner("dlq", "show", "mortal.dlq").out
     assert reason in output
     assert "mortal" in output.splitlines()[1]
-    result = ask("dlq", "redrive", "mortal.dlq", messages[0]["id"])
+    result = run_as_owner("dlq", "redrive", "mortal.dlq", messages[0]["id"])
     assert result.code == 0
-    assert (ready_count(ask, "mortal"), ready_count(ask, "mortal.dlq")) == (1, 2)
+    assert (ready_count(run_as_owner, "mortal"), ready_count(run_as_owner, "mortal.dlq")) == (1, 2)
     arguments = [messages[1]["id"], "--to", "other"]
-    assert ask("dlq", "redrive", "mortal.dlq", *arguments).code == 0
-    assert ready_count(ask, "other") == 1
-    assert ask("dlq", "redrive", "mortal.dlq", "--all", "--yes").code == 0
-    assert (ready_count(ask, "mortal"), ready_count(ask, "mortal.dlq")) == (2, 0)
-    shown_message = ask("messages", "show", "mortal", messages[0]["id"])
+    assert run_as_owner("dlq", "redrive", "mortal.dlq", *arguments).code == 0
+    assert ready_count(run_as_owner, "other") == 1
+    assert run_as_owner("dlq", "redrive", "mortal.dlq", "--all", "--yes").code == 0
+    assert (ready_count(run_as_owner, "mortal"), ready_count(run_as_owner, "mortal.dlq")) == (2, 0)
+    shown_message = run_as_owner("messages", "show", "mortal", messages[0]["id"])
     assert "dead letter" not in shown_message.out
 
 
-def test_dead_letters_are_purged(ask: Run, broker: RunningBroker) -> None:
-    create_dead_letters(ask, broker, "lost", 2)
-    purged = ask("dlq", "purge", "lost.dlq", "--yes", "--json")
+def test_dead_letters_are_purged(run_as_owner: Run, broker: RunningBroker) -> None:
+    create_dead_letters(run_as_owner, broker, "lost", 2)
+    purged = run_as_owner("dlq", "purge", "lost.dlq", "--yes", "--json")
     assert json.loads(purged.out)["purged"] == 2
-    assert ready_count(ask, "lost.dlq") == 0
+    assert ready_count(run_as_owner, "lost.dlq") == 0
 
 
-def test_redrive_of_an_ordinary_message_is_refused(ask: Run) -> None:
-    number = ask("messages", "publish", "alive", "x").out.strip()
-    result = ask("dlq", "redrive", "alive", number)
+def test_redrive_of_an_ordinary_message_is_refused(run_as_owner: Run) -> None:
+    number = run_as_owner("messages", "publish", "alive", "x").out.strip()
+    result = run_as_owner("dlq", "redrive", "alive", number)
     assert result.code == 1
     assert "name a destination with --to" in result.err
-    assert ready_count(ask, "alive") == 1
+    assert ready_count(run_as_owner, "alive") == 1

@@ -1,4 +1,4 @@
-"""The commands of docs/cli.md, run in order against a real broker."""
+"""The commands of docs/cli.md, run in order against a broker."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.jmq.fields import Xid
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
-ELSEWHERE: Final = {"bench", "demo", "journal", "pipeline", "receive", "send", "serve"}
-"""Commands that other pages explain."""
+OTHER_PAGES: Final = {"bench", "demo", "journal", "pipeline", "receive", "send", "serve"}
+"""Commands that other pages describe."""
 
 
-def blocks() -> list[str]:
+def code_blocks() -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
 class Shell:
-    """A shell with the features that the page needs. `sluicemq` runs in this process, because
-    starting one is slow; sh runs all other commands."""
+    """A shell with the features that the page needs.
+
+    `sluicemq` runs in this process because starting a process is slow; sh runs pipelines.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch = monkeypatch
         self._capfd = capfd
         self._variables: dict[str, str] = {}
-        self.ran: list[str] = []
+        self.commands: list[str] = []
 
     def run(self, line: str) -> str:
-        """Run a line, and return its standard output."""
+        """Run a line and return its standard output."""
         if line.startswith("export "):
             name, _, value = line.removeprefix("export ").partition("=")
             self._monkeypatch.setenv(name, value.replace("$PWD", os.getcwd()))
@@ -60,7 +62,7 @@ class Shell:
             for word in shlex.split(line, comments=True)
         ]
         assert words[0] == "sluicemq", line
-        self.ran.append(" ".join(words[1:3]))
+        self.commands.append(" ".join(words[1:3]))
         self._capfd.readouterr()
         code = main(words[1:])
         captured = self._capfd.readouterr()
@@ -70,7 +72,7 @@ class Shell:
         return captured.out
 
 
-def test_commands_of_the_page_print_what_it_shows(
+def test_commands_of_the_page_succeed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -81,21 +83,21 @@ def test_commands_of_the_page_print_what_it_shows(
     shell = Shell(monkeypatch, capfd)
     with LocalBroker(tmp_path / "data", listen) as broker, ExitStack() as clients:
         url = f"http://127.0.0.1:{broker.port('http')}"
-        for line in "".join(blocks()).splitlines():
+        for line in "".join(code_blocks()).splitlines():
             line = line.replace("http://127.0.0.1:7680", url)
             if line == "sluicemq subscriptions":
                 _connect(broker, clients)
             elif line.startswith("sluicemq connections close 12"):
-                line = line.replace("12", _first(shell, "connections list --protocol phpmq"))
+                line = line.replace("12", _first_id(shell, "connections list --protocol phpmq"))
             elif line.startswith("sluicemq transactions rollback 34"):
-                line = line.replace("34", _first(shell, "transactions --prepared"))
+                line = line.replace("34", _first_id(shell, "transactions --prepared"))
             shell.run(line)
     assert (tmp_path / "order.json").read_text() == '{"article": 17}'
-    _every_command_is_there(shell.ran)
+    _check_every_command(shell.commands)
 
 
 def _connect(broker: LocalBroker, clients: ExitStack) -> None:
-    """A connection, a subscription and a prepared transaction for the page to end."""
+    """Create the connection, subscription and prepared transaction that the page ends."""
     phpmq = BlockingClient(PhpmqClient.connect, port=broker.port("phpmq"))
     clients.callback(phpmq.close)
     jms = BlockingClient(JmqClient.connect, port=broker.port("jmq"), client_id="c", reconnect=None)
@@ -109,12 +111,12 @@ def _connect(broker: LocalBroker, clients: ExitStack) -> None:
     session.xa.prepare(xid)
 
 
-def _first(shell: Shell, command: str) -> str:
+def _first_id(shell: Shell, command: str) -> str:
     items = json.loads(shell.run(f"sluicemq {command} --json"))
     return str(items[0]["id"])
 
 
-def _every_command_is_there(ran: list[str]) -> None:
-    groups = {command.split()[0] for command in ran}
-    missing = set(COMMANDS) - groups - ELSEWHERE - {"backup", "restore", "migrate"}
+def _check_every_command(commands: list[str]) -> None:
+    groups = {command.split()[0] for command in commands}
+    missing = set(COMMANDS) - groups - OTHER_PAGES - {"backup", "restore", "migrate"}
     assert not missing, f"docs/cli.md has no example of {', '.join(sorted(missing))}"

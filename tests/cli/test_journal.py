@@ -32,7 +32,7 @@ def message(address: Address, body: bytes, **fields: object) -> Message:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Three messages, the first of them acknowledged."""
+    """Create a journal of three messages, of which the first is acknowledged."""
     directory = tmp_path / "data"
     directory.mkdir()
     journal = FileJournal.open(directory / "journal", JournalOptions())
@@ -40,7 +40,7 @@ def data_dir(tmp_path: Path) -> Path:
     first = journal.append_message(message(ORDERS, b"one\n\x1b[2J", correlation_id="c-1"), orders)
     journal.append_message(message(ORDERS, b"\xff"), orders)
     retained = message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3})
-    retained.routes = (news_number,)  # as the engine does for a topic that holds messages
+    retained.routes = (news_number,)  # as the engine does for a topic that retains messages
     journal.append_message(retained, news_number)
     journal.append_completed(0, orders, Cause.ACKNOWLEDGED, [first], TIME)
     journal.sync()
@@ -48,7 +48,7 @@ def data_dir(tmp_path: Path) -> Path:
     return directory
 
 
-def dumped(run: Run, *arguments: str) -> list[dict[str, object]]:
+def dump(run: Run, *arguments: str) -> list[dict[str, object]]:
     result = run("journal", "dump", *arguments, "--json")
     assert result.code == 0
     return [json.loads(line) for line in result.out.splitlines()]
@@ -113,7 +113,7 @@ def test_dump_shows_each_record_on_a_line(run: Run, data_dir: Path) -> None:
 
 
 def test_dump_as_json_has_the_whole_message(run: Run, data_dir: Path) -> None:
-    first, second, third = dumped(run, str(data_dir), "--type", "message")
+    first, second, third = dump(run, str(data_dir), "--type", "message")
     assert first["body"] == "one\n\x1b[2J"
     assert first["correlation_id"] == "c-1"
     assert first["destination"] == "orders"
@@ -123,13 +123,13 @@ def test_dump_as_json_has_the_whole_message(run: Run, data_dir: Path) -> None:
 
 def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
     assert run("journal", "dump", str(data_dir), "--limit", str(1 << 63)).code == 2
-    first, second = dumped(run, str(data_dir), "--queue", "orders", "--type", "message")
-    assert len(dumped(run, str(data_dir), "--topic", "news", "--type", "message")) == 1
+    first, second = dump(run, str(data_dir), "--queue", "orders", "--type", "message")
+    assert len(dump(run, str(data_dir), "--topic", "news", "--type", "message")) == 1
     number = first["sequence"]
-    records = dumped(run, str(data_dir), "--message", str(number))
+    records = dump(run, str(data_dir), "--message", str(number))
     assert [record["type"] for record in records] == ["message", "completed"]
     assert (records[1]["outcome"], records[1]["sequences"]) == ("acknowledged", [number])
-    limited_records = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
+    limited_records = dump(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
     assert [record["sequence"] for record in limited_records] == [second["sequence"]]
 
 
@@ -138,7 +138,7 @@ def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> No
     number = journal.destination_number(Address(Kind.QUEUE, "q"))
     journal.append_completed(7, number, Cause.DEAD_LETTERED, [1], 1000)
     journal.close()
-    (record,) = dumped(run, str(tmp_path), "--type", "completed")
+    (record,) = dump(run, str(tmp_path), "--type", "completed")
     assert record["outcome"] == "dead-lettered"
     line = "outcome dead-lettered  subscription 7  sequences 1"
     assert line in run("journal", "dump", str(tmp_path)).out
@@ -157,7 +157,7 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
     journal.close()
     types = ["delivered", "redelivered", "depth", "batch_part"]
     type_options = [flag for name in types for flag in ("--type", name)]
-    records = dumped(run, str(tmp_path), *type_options)
+    records = dump(run, str(tmp_path), *type_options)
     assert [record["type"] for record in records] == types
     assert (records[0]["subscription"], records[0]["sequences"]) == (7, [1, 2])
     assert (records[1]["sequences"], records[1]["attempts"]) == ([2], [3])
@@ -170,11 +170,11 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
         "ready 4  unacked 5  consumers 6",
         "writer query  batch 1  partition 2  part 3  final True  rows 5",
     ]
-    records_of_message = dumped(run, str(tmp_path), "--message", "2")
+    records_of_message = dump(run, str(tmp_path), "--message", "2")
     assert [record["type"] for record in records_of_message if record["type"] in types] == types[:2]
 
 
-def test_slots(run: Run, data_dir: Path) -> None:
+def test_slots_of_a_stopped_broker(run: Run, data_dir: Path) -> None:
     directory = str(data_dir)
     assert run("journal", "slots", directory).err == "There are no slots.\n"
     run("journal", "slots", directory, "--create", "spark", "--position", "7", "--limit", "5GiB")
@@ -196,21 +196,21 @@ def test_slots(run: Run, data_dir: Path) -> None:
 def test_an_existing_slot_is_not_moved_by_creating_it_again(
     run: Run, broker: RunningBroker
 ) -> None:
-    assert run("slots", "create", "mine", *broker.where).code == 0
-    repetition = run("slots", "create", "mine", "--position", "1", *broker.where)
+    assert run("slots", "create", "mine", *broker.location).code == 0
+    repetition = run("slots", "create", "mine", "--position", "1", *broker.location)
     assert repetition.code == 1
     assert "slots advance" in repetition.err
-    slot = run("slots", "show", "mine", "--json", *broker.where)
+    slot = run("slots", "show", "mine", "--json", *broker.location)
     assert json.loads(slot.out)["position"] == 0
-    assert run("slots", "delete", "mine", "--yes", *broker.where).code == 0
+    assert run("slots", "delete", "mine", "--yes", *broker.location).code == 0
 
 
 def test_slot_of_a_killed_backup_is_listed_as_expired(run: Run, broker: RunningBroker) -> None:
-    """It holds no segments; the broker removes it at its next snapshot."""
+    """It retains no segments; the broker removes it with its next snapshot."""
     slots = Slots(broker.data_dir / "journal")
     slots.create("killed", lease=1)
     time.sleep(0.002)
-    for command in (["slots", *broker.where], ["journal", "slots", str(broker.data_dir)]):
+    for command in (["slots", *broker.location], ["journal", "slots", str(broker.data_dir)]):
         (line,) = [line for line in run(*command).out.splitlines() if line.startswith("killed")]
         assert line.split()[-1] == "expired"
     slots.drop("killed")
@@ -242,7 +242,7 @@ def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path
 
 
 def test_compact_keeps_unused_destinations_and_all_batch_writers(run: Run, tmp_path: Path) -> None:
-    """Its defaults are not those of the broker."""
+    """`compact` does not apply the defaults of the broker."""
     settings = EngineSettings(
         default_destination=DestinationSettings(idle_timeout=0), max_batch_writers=10_010
     )
@@ -277,7 +277,7 @@ def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "error"),
     [
         (["check", "none"], 1, "there is no directory none"),
         (["check", "."], 1, "there is no journal in"),
@@ -291,8 +291,10 @@ def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> Non
     ],
 )
 @pytest.mark.usefixtures("data_dir")
-def test_mistakes(run: Run, arguments: list[str], code: int, says: str) -> None:
+def test_invalid_arguments_are_errors(
+    run: Run, arguments: list[str], code: int, error: str
+) -> None:
     result = run("journal", *arguments)
     assert result.code == code
-    assert says in result.err
+    assert error in result.err
     assert "Traceback" not in result.err

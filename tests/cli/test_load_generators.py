@@ -40,7 +40,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[BenchmarkBroker]:
         yield server
 
 
-def speech(server: BenchmarkBroker, size: int) -> Dialect:
+def dialect_of(server: BenchmarkBroker, size: int) -> Dialect:
     assert server.local is not None
     (listener,) = server.local.status()["listeners"]
     return dialect(listener["url"].partition(":")[0], size, queue=b"bench", window=3)
@@ -48,7 +48,7 @@ def speech(server: BenchmarkBroker, size: int) -> Dialect:
 
 @pytest.mark.parametrize("size", [8, 700, 300_000])
 def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: int) -> None:
-    with Load(server.target, speech(server, size), producers=3, consumers=2) as load:
+    with Load(server.target, dialect_of(server, size), producers=3, consumers=2) as load:
         assert load.flood(messages=777).messages == 777
         assert load.steady(2000, 0.05).messages == 100
     assert server.destination(b"bench")["published"] % 877 == 0
@@ -56,7 +56,7 @@ def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: 
 
 
 def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
-    """The broker treats a client that sends nothing for a while as a request for the ports."""
+    """The broker treats a client that sends nothing as a request of the port mapper."""
     with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
         protocol = dialect("jmq", 100, queue=b"bench")
         with Load(BrokerAddress(broker.port("jmq")), protocol) as load:
@@ -69,18 +69,18 @@ def test_stalled_broker_shows_in_the_latency(
 ) -> None:
     pid = server.pid
     assert pid is not None
-    push = Load._send
+    original_send = Load._send
     resume = threading.Timer(0.3, os.kill, (pid, signal.SIGCONT))
 
-    def started(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
-        if not resume.ident:  # the first message is due: the broker stalls for 0.3 s from now on
+    def send_after_stall(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
+        if not resume.ident:  # the first message is due: the broker stalls for 0.3 s
             resume.start()
-        push(self, producer, data, count)
+        original_send(self, producer, data, count)
 
-    with Load(server.target, speech(server, 100)) as load:
+    with Load(server.target, dialect_of(server, 100)) as load:
         load.flood(messages=100)
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(Load, "_send", started)
+        monkeypatch.setattr(Load, "_send", send_after_stall)
         try:
             run = load.steady(1000, 0.3)
         finally:
@@ -98,13 +98,13 @@ def test_stalled_generator_does_not_hide_latency(
     original_read = Receiver.read
     pauses = [0.3]
 
-    def late(self: Receiver, delays: list[int] | None = None) -> int:
+    def read_late(self: Receiver, delays: list[int] | None = None) -> int:
         if pauses:
             time.sleep(pauses.pop())
         return original_read(self, delays)
 
-    monkeypatch.setattr(Receiver, "read", late)
-    with Load(server.target, speech(server, 100)) as load:
+    monkeypatch.setattr(Receiver, "read", read_late)
+    with Load(server.target, dialect_of(server, 100)) as load:
         run = load.steady(1000, 0.3)
     assert run.latency is not None
     assert run.latency.p50 >= 140
@@ -114,15 +114,15 @@ def test_stalled_generator_does_not_hide_latency(
 def test_steady_producers_alternate(
     server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push = Load._send
+    original_send = Load._send
     senders = []
 
-    def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
+    def record_producer(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
         senders.append(producer)
-        push(self, producer, data, count)
+        original_send(self, producer, data, count)
 
-    monkeypatch.setattr(Load, "_send", noted)
-    with Load(server.target, speech(server, 100), producers=3) as load:
+    monkeypatch.setattr(Load, "_send", record_producer)
+    with Load(server.target, dialect_of(server, 100), producers=3) as load:
         load.steady(1000, 0.05)
     assert len(set(senders)) == 3
 
@@ -131,14 +131,14 @@ def test_steady_producers_alternate(
 def test_producer_keeps_its_limit_of_unconfirmed_messages(
     monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    push = Load._send
+    original_send = Load._send
     counts = []
 
-    def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
-        push(self, producer, data, count)
+    def record_producer(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
+        original_send(self, producer, data, count)
         counts.append(producer.unconfirmed)
 
-    monkeypatch.setattr(Load, "_send", noted)
+    monkeypatch.setattr(Load, "_send", record_producer)
     with start_broker(protocol, "tcp", "sync") as server:
         producer_dialect = dialect(protocol, 100, queue=b"bench", window=120)
         with Load(server.target, producer_dialect, producers=2, consumers=0) as load:
@@ -149,7 +149,7 @@ def test_producer_keeps_its_limit_of_unconfirmed_messages(
 
 @pytest.mark.parametrize("dispatch_version", [1, 2])
 @pytest.mark.parametrize("step", [1, 7, 5000])
-def test_messages_in_several_reads(dispatch_version: int, step: int) -> None:
+def test_messages_may_be_split_anywhere(dispatch_version: int, step: int) -> None:
     client_socket, server_socket = socket.socketpair()
     with client_socket, server_socket:
         consumer = Phpmq(100, queue=b"q", window=9).receiver(client_socket)
@@ -197,7 +197,7 @@ def test_closed_connection_error_contains_the_last_data() -> None:
             consumer.read()
 
 
-def test_percentiles() -> None:
+def test_latency_percentiles() -> None:
     milliseconds = [n * 1_000_000 for n in range(1, 1001)]
     assert Latency.of(milliseconds[::-1]) == Latency(p50=501, p99=991, p999=1000, maximum=1000)
     assert Latency.of([5_000_000]) == Latency(p50=5, p99=5, p999=5, maximum=5)

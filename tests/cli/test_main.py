@@ -17,7 +17,7 @@ from sluicemq.model.errors import ConnectionLost
 from tests.cli.conftest import Run, RunningBroker
 
 
-def test_version(run: Run) -> None:
+def test_version_is_printed(run: Run) -> None:
     compiled = Path(broker.__file__).suffix == ".so"
     version = f"sluicemq {sluicemq.__version__}"
     result = run("--version")
@@ -26,7 +26,7 @@ def test_version(run: Run) -> None:
     assert run("--version", "nonsense").out == result.out
 
 
-def test_every_command_explains_itself(run: Run) -> None:
+def test_every_command_has_help(run: Run) -> None:
     overview = run("--help").out
     assert "--version" in overview
     for command in (
@@ -45,7 +45,7 @@ def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "error"),
     [
         (["--listen", "phpmq://0.0.0.0:9100"], "insecure_public"),
         (["--listen", "phpmq://:x"], "not a port number"),
@@ -54,10 +54,10 @@ def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -
         (["--data-dir", "n\udcff"], "broker.data_dir: the path 'n\\udcff' is not UTF-8 text"),
     ],
 )
-def test_serve_refuses_invalid_settings(run: Run, arguments: list[str], says: str) -> None:
+def test_serve_refuses_invalid_settings(run: Run, arguments: list[str], error: str) -> None:
     result = run("serve", *arguments)
     assert result.code == 2
-    assert says in result.err
+    assert error in result.err
     assert "sluicemq config show --explain" in result.err
     assert result.out == ""
 
@@ -114,7 +114,7 @@ def test_closed_standard_streams_do_not_end_a_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "error"),
     [
         ("queues create closed.streams <&- >&-", 0, "Created the queue"),
         ("queues delete closed.streams <&-", 2, "confirm with --yes"),
@@ -124,8 +124,8 @@ def test_closed_standard_streams_do_not_end_a_broker(tmp_path: Path) -> None:
         ("queues --json > /dev/full", 1, "standard output: No space left on device"),
     ],
 )
-def test_unusable_standard_streams(
-    broker: RunningBroker, arguments: str, code: int, says: str
+def test_unusable_standard_streams_are_errors(
+    broker: RunningBroker, arguments: str, code: int, error: str
 ) -> None:
     program = shlex.join([sys.executable, "-m", "sluicemq.cli"])
     environment = {
@@ -141,14 +141,14 @@ def test_unusable_standard_streams(
         check=False,
     )
     assert result.returncode == code, result.stderr
-    assert says in result.stderr
+    assert error in result.stderr
     assert "Traceback" not in result.stderr
     assert "Exception ignored" not in result.stderr
 
 
-def test_standard_output_that_cannot_be_written_before_the_end(broker: RunningBroker) -> None:
-    """As output that is longer than the buffer."""
-    command = [sys.executable, "-m", "sluicemq.cli", "queues", "--json", *broker.where]
+def test_unbuffered_output_that_fails_is_an_error(broker: RunningBroker) -> None:
+    """Unbuffered output fails like output that exceeds the buffer."""
+    command = [sys.executable, "-m", "sluicemq.cli", "queues", "--json", *broker.location]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
@@ -158,10 +158,10 @@ def test_standard_output_that_cannot_be_written_before_the_end(broker: RunningBr
     assert result.stderr == "error: standard output: No space left on device\n"
 
 
-def test_a_reader_that_closes_the_pipe_is_no_error_message(broker: RunningBroker) -> None:
+def test_closed_pipe_prints_no_error(broker: RunningBroker) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "sluicemq.cli", "queues", "--json", *broker.where]
+    command = [sys.executable, "-m", "sluicemq.cli", "queues", "--json", *broker.location]
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     try:
         result = subprocess.run(
@@ -176,16 +176,16 @@ def test_names_that_are_not_utf_8_are_escaped_in_json(run: Run, broker: RunningB
     name = "bytes\udcff"
     sent = run("send", f"{broker.phpmq}?queue={name}", "x", "--json")
     assert (sent.code, json.loads(sent.out)["queue"]) == (0, "bytes\\udcff")
-    deleted = run("queues", "delete", name, "--yes", "--json", *broker.where)
+    deleted = run("queues", "delete", name, "--yes", "--json", *broker.location)
     assert (deleted.code, json.loads(deleted.out)) == (0, {"deleted": "bytes\\udcff"})
 
 
 def test_characters_that_the_locale_lacks_are_escaped(run: Run, broker: RunningBroker) -> None:
-    run("messages", "publish", "prices", "3 €", *broker.where)
+    run("messages", "publish", "prices", "3 €", *broker.location)
     command = [sys.executable, "-m", "sluicemq.cli", "messages", "list", "prices", "--body"]
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
     result = subprocess.run(
-        [*command, *broker.where], env=environment, capture_output=True, check=False
+        [*command, *broker.location], env=environment, capture_output=True, check=False
     )
     assert result.returncode == 0, result.stderr
     assert b"3 \\u20ac" in result.stdout

@@ -40,7 +40,7 @@ from tests.cli.conftest import Run
         (("report", "--since", "once"), "--since: 'once' is not a time such as"),
     ],
 )
-def test_mistakes(run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_errors(run: Run, arguments: tuple[str, ...], message: str) -> None:
     command, *rest = arguments
     result = run("pipeline", command, "--lake", "lake", *rest)
     assert result.code != 0
@@ -55,17 +55,17 @@ def test_missing_capture_is_an_error(run: Run) -> None:
     assert "there is no file gone.pcap" in result.err
 
 
-def test_without_spark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_spark_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     original_import = builtins.__import__
 
-    def without(name: str, *rest: Any) -> Any:
+    def import_without_spark(name: str, *rest: Any) -> Any:
         if name.partition(".")[0] in ("pyspark", "pyarrow"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
         if name.startswith("sluicemq.pipeline"):
             raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
         return original_import(name, *rest)
 
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(builtins, "__import__", import_without_spark)
     result = run("pipeline", "run", "--lake", "lake")
     assert result.code == 2
     assert "the pipeline needs pyspark, which is not installed" in result.err

@@ -1,5 +1,4 @@
-"""The scenarios of `benchmarks/`, run for real and short: what they print is the documented
-document."""
+"""Short runs of the scenarios of `benchmarks/`, and the documented format of their output."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from benchmarks.load import result
 from benchmarks.load.result import Cell, Document, QueryMeasurement, TransferResult
 
 from sluicemq.cli.main import run_app
-from tests.cli.conftest import Result, RunningBroker
-from tests.cli.conftest import Run as Call
+from tests.cli.conftest import Result, Run, RunningBroker
 
 README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 SHORT = ("--seconds", "0.05")
@@ -24,8 +22,8 @@ Results = Document[Cell | QueryMeasurement | BacklogResult | Idle]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Call the scenarios."""
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs scenarios."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*arguments: str) -> Result:
@@ -36,18 +34,20 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
     return call
 
 
-def document(answer: Result) -> Results:
+def decode_report(result: Result) -> Results:
     """Decode the output; unknown, missing and mistyped fields are errors."""
-    assert answer.code == 0, answer.err
-    return msgspec.json.decode(answer.out, type=Results)
+    assert result.code == 0, result.err
+    return msgspec.json.decode(result.out, type=Results)
 
 
-def check(run: TransferResult, *, steady: bool = False, watched: bool = True) -> None:
+def check_measurement(
+    run: TransferResult, *, steady: bool = False, has_process: bool = True
+) -> None:
     assert run.messages > 0
     assert run.seconds > 0
     assert run.rate == pytest.approx(run.messages / run.seconds, rel=0.05, abs=1)
     assert run.generator_us > 0
-    assert (run.resident_bytes > 1_000_000) is watched
+    assert (run.resident_bytes > 1_000_000) is has_process
     assert run.peak_bytes >= run.resident_bytes
     assert (run.target_rate > 0) is steady
     if steady:
@@ -57,17 +57,17 @@ def check(run: TransferResult, *, steady: bool = False, watched: bool = True) ->
         assert 0 < latency.p50 <= latency.p99 <= latency.p999 <= latency.maximum
 
 
-def test_quick_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_prints_tables(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "QUICK", quick.QUICK[-1:])
     monkeypatch.setattr(quick, "QUERIES", quick.QUERIES[-1:])
-    answer = run("quick", *SHORT)
-    assert answer.code == 0
+    result = run("quick", *SHORT)
+    assert result.code == 0
     for text in ("Flood", "Steady rate", "msglite+unix", "1 → 16", "Queries and replies"):
-        assert text in answer.out
+        assert text in result.out
 
 
-def test_quick_with_a_running_broker(run: Call, broker: RunningBroker) -> None:
-    report = document(run("quick", "--url", broker.msglite, *SHORT, "--json"))
+def test_quick_with_a_running_broker(run: Run, broker: RunningBroker) -> None:
+    report = decode_report(run("quick", "--url", broker.msglite, *SHORT, "--json"))
     assert report.command == "benchmarks.scenarios quick"
     cell, query = report.results
     assert isinstance(cell, Cell)
@@ -78,19 +78,19 @@ def test_quick_with_a_running_broker(run: Call, broker: RunningBroker) -> None:
     assert min(cell.flood.messages, query.run.messages) > 0
 
 
-def test_unreachable_broker_is_an_error(run: Call) -> None:
-    answer = run("quick", "--url", "msglite://127.0.0.1:1", *SHORT)
-    assert (answer.code, answer.out) == (1, "")
-    assert "Connection refused" in answer.err
+def test_unreachable_broker_is_an_error(run: Run) -> None:
+    result = run("quick", "--url", "msglite://127.0.0.1:1", *SHORT)
+    assert (result.code, result.out) == (1, "")
+    assert "Connection refused" in result.err
 
 
-def test_matrix(run: Call) -> None:
-    answer = run(
+def test_matrix_reports_each_cell(run: Run) -> None:
+    output = run(
         *("matrix", "--protocol", "phpmq,msglite+unix,vibemq,jmq", "--durability", "lazy"),
         *("--size", "1KiB", "--producers", "2", "--consumers", "3", "--pipeline", "4"),
         *("--window", "50", "--confirms", "7", "--replies", "8", *SHORT, "--json"),
     )
-    report = document(answer)
+    report = decode_report(output)
     assert report.schema == result.SCHEMA
     assert report.command == "benchmarks.scenarios matrix"
     assert report.options["producers"] == "2"
@@ -104,17 +104,17 @@ def test_matrix(run: Call) -> None:
     ]
     assert {(c.producers, c.consumers, c.repetition) for c in cells} == {(2, 3, 1)}
     for cell in cells:
-        check(cell.flood)
-        check(cell.steady, steady=True)
+        check_measurement(cell.flood)
+        check_measurement(cell.steady, steady=True)
 
 
-def test_query_and_a_running_broker(run: Call, broker: RunningBroker) -> None:
-    report = document(run("query", "--url", broker.msglite, *SHORT, "--json"))
+def test_query_and_matrix_of_a_running_broker(run: Run, broker: RunningBroker) -> None:
+    report = decode_report(run("query", "--url", broker.msglite, *SHORT, "--json"))
     (query,) = report.results
     assert isinstance(query, QueryMeasurement)
     assert (query.transport, query.durability) == ("unix", "")
-    check(query.run, watched=False)
-    report = document(
+    check_measurement(query.run, has_process=False)
+    report = decode_report(
         run(
             *("matrix", "--url", broker.phpmq, "--size", "8", "--producers", "1"),
             *("--consumers", "1", "--rate", "500", *SHORT, "--json"),
@@ -123,11 +123,11 @@ def test_query_and_a_running_broker(run: Call, broker: RunningBroker) -> None:
     (cell,) = report.results
     assert isinstance(cell, Cell)
     assert cell.steady.target_rate == 500
-    check(cell.steady, steady=True, watched=False)
+    check_measurement(cell.steady, steady=True, has_process=False)
 
 
-def test_backlog(run: Call) -> None:
-    report = document(run("backlog", "--messages", "1000", *SHORT, "--json"))
+def test_backlog_reports_each_phase(run: Run) -> None:
+    report = decode_report(run("backlog", "--messages", "1000", *SHORT, "--json"))
     (backlog,) = report.results
     assert isinstance(backlog, BacklogResult)
     assert backlog.recovery.messages == backlog.messages == backlog.fill.messages == 1000
@@ -136,15 +136,15 @@ def test_backlog(run: Call) -> None:
     assert backlog.deep.ready == 1000
     for costs in (backlog.shallow, backlog.deep):
         for load_run in (costs.other_queue, costs.same_queue, costs.publish):
-            check(load_run)
-    # one of them was received to see how long that takes
+            check_measurement(load_run)
+    # one message was received to measure the time until the first delivery
     assert backlog.drain_recovered.messages == 999
     assert backlog.drain_ratio == pytest.approx(backlog.drain.rate / backlog.live.rate, abs=0.001)
 
 
-def test_idle(run: Call) -> None:
+def test_idle_reports_each_protocol(run: Run) -> None:
     protocols = ["phpmq", "msglite", "jmq"]
-    report = document(
+    report = decode_report(
         run(
             *("idle", "--connections", "30", "--rate", "300", *SHORT, "--json"),
             *("--protocol", ",".join(protocols)),
@@ -155,11 +155,11 @@ def test_idle(run: Call) -> None:
         assert isinstance(measured, Idle)
         assert measured.connections == 30
         for load_run in (measured.before, measured.during, measured.after):
-            check(load_run, steady=True)
+            check_measurement(load_run, steady=True)
             assert load_run.messages == 15
 
 
-def test_the_document_is_documented() -> None:
+def test_fields_of_the_output_are_documented() -> None:
     documented_names = set(re.findall(r"`([a-z0-9_]+)`", README.read_text(encoding="utf-8")))
     records = [
         item
@@ -173,7 +173,7 @@ def test_the_document_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "error"),
     [
         (["matrix", "--size", "7"], "7 is not from 8 to 1,048,576 bytes"),
         (["matrix", "--size", "2MiB"], "2MiB is not from 8"),
@@ -202,8 +202,8 @@ def test_the_document_is_documented() -> None:
         (["nonsense"], "nonsense"),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error(run: Call, arguments: list[str], says: str) -> None:
-    answer = run(*arguments)
-    assert answer.code == 2
-    assert says in re.sub(r"[\s│]+", " ", answer.err)
-    assert answer.out == ""
+def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str], error: str) -> None:
+    result = run(*arguments)
+    assert result.code == 2
+    assert error in re.sub(r"[\s│]+", " ", result.err)
+    assert result.out == ""

@@ -22,7 +22,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 
 @pytest.fixture(params=["phpmq", "msglite", "vibemq", "jmq"])
 def url(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
-    """A queue of its own for each test, by each protocol."""
+    """Return the URL of a queue for the test, for each protocol."""
     name = request.node.name.replace("[", "_").replace("]", "")
     return f"{getattr(broker, request.param)}?queue={name}"
 
@@ -93,7 +93,7 @@ def test_nothing_received_is_exit_code_1(run: Run, url: str) -> None:
     assert "no message" in result.err
 
 
-def test_the_time_without_messages_has_one_unit(run: Run, broker: RunningBroker) -> None:
+def test_timeout_in_errors_has_one_unit(run: Run, broker: RunningBroker) -> None:
     url = f"{broker.phpmq}?queue=silent"
     message = f"error: no message from {url}"
     assert run("receive", url, "-t", "100ms").err == f"{message} within 100ms\n"
@@ -109,10 +109,10 @@ def test_messages_beyond_the_count_stay_in_the_queue(run: Run, url: str) -> None
 @pytest.mark.parametrize("count", [1, 2, 20])
 @pytest.mark.parametrize("protocol", ["phpmq", "jmq", "vibemq"])
 def test_messages_beyond_the_count_are_not_attempted(
-    run: Run, ask: Run, broker: RunningBroker, protocol: str, count: int
+    run: Run, run_as_owner: Run, broker: RunningBroker, protocol: str, count: int
 ) -> None:
     queue = f"{protocol}-one-attempt-{count}"
-    assert ask("queues", "create", queue, "max_attempts=1").code == 0
+    assert run_as_owner("queues", "create", queue, "max_attempts=1").code == 0
     url = f"{getattr(broker, protocol)}?queue={queue}"
     bodies = [str(number) for number in range(count + 2)]
     run("send", url, *bodies)
@@ -126,7 +126,7 @@ def test_time_to_live_is_passed_on(run: Run, broker: RunningBroker) -> None:
     assert 3590 <= json.loads(run("receive", url, "--json").out)["ttl"] <= 3600
 
 
-def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> None:
+def test_json_is_sent_unchanged_by_vibemq(run: Run, broker: RunningBroker) -> None:
     bodies = ['{"a": 1.0}', "[1,]", '"text"', "", "[]", "null"]
     for body in bodies:
         assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
@@ -150,7 +150,7 @@ def test_jms_messages_have_ttl_id_and_selector(run: Run, broker: RunningBroker) 
     assert "400" in result.err
 
 
-def test_a_durable_subscription_of_a_topic(run: Run, broker: RunningBroker) -> None:
+def test_durable_subscription_receives_earlier_messages(run: Run, broker: RunningBroker) -> None:
     topic = f"{broker.jmq}?queue=news&topic=true"
     durable = f"{topic}&durable=d&client_id=me"
     assert run("receive", durable, "--timeout", "0").code == 1
@@ -187,7 +187,7 @@ def test_message_is_transcoded_between_protocols(run: Run, broker: RunningBroker
     assert run("receive", f"{broker.msglite}?queue=crossing").out == "hello\n"
 
 
-def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) -> None:
+def test_sent_messages_are_listed(run: Run, broker: RunningBroker) -> None:
     run("send", f"{broker.phpmq}?queue=listed", "hello")
     result = run("queues", "listed", "--data-dir", str(broker.data_dir), "--json")
     (queue,) = json.loads(result.out)
@@ -196,7 +196,7 @@ def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "error"),
     [
         (["send", "phpmq://127.0.0.1", "x"], "name the queue, as in phpmq://127.0.0.1:9100/orders"),
         (["send", "http://127.0.0.1/q", "x"], "no client for http"),
@@ -217,10 +217,10 @@ def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) ->
         (["receive", "phpmq://h/q", "--timeout", "-1"], "is not a number of s"),
     ],
 )
-def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) -> None:
+def test_invalid_arguments_are_usage_errors(run: Run, arguments: list[str], error: str) -> None:
     result = run(*arguments)
     assert result.code == 2
-    assert says in result.err
+    assert error in result.err
     assert "sluicemq config show" not in result.err
 
 
@@ -294,7 +294,7 @@ def test_name_that_the_protocol_cannot_express_is_a_usage_error(
     assert "cannot receive from" in receive_result.err
 
 
-def test_a_name_that_vibemq_refuses(run: Run, broker: RunningBroker) -> None:
+def test_name_that_vibemq_rejects_is_an_error(run: Run, broker: RunningBroker) -> None:
     url = f"{broker.vibemq}?queue=two%20words"
     for result in (run("send", url, "x"), run("receive", url)):
         assert result.code == 1
@@ -302,9 +302,7 @@ def test_a_name_that_vibemq_refuses(run: Run, broker: RunningBroker) -> None:
         assert "Traceback" not in result.err
 
 
-def test_a_name_that_the_protocol_cannot_carry_is_explained(
-    run: Run, broker: RunningBroker
-) -> None:
+def test_name_that_msglite_cannot_express_is_in_the_error(run: Run, broker: RunningBroker) -> None:
     result = run("send", f"{broker.msglite}?queue=two%20words", "x")
     assert result.code == 2
     assert "two words" in result.err

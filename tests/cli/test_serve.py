@@ -1,4 +1,4 @@
-"""Exit codes of a failed start: they distinguish errors that a restart may solve."""
+"""Exit codes of `serve`, which distinguish errors that a restart may solve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.conftest import Run
 
 
 def start(directory: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """Run a broker that cannot start. In a process of its own, because it configures the log."""
+    """Run a broker that cannot start, in another process because it configures logging."""
     command = [sys.executable, *PROGRAM, "serve", "--data-dir", str(directory), "--listen", url]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
@@ -36,8 +36,8 @@ def test_damaged_journal_has_the_exit_code_of_a_failed_start(tmp_path: Path) -> 
     assert "Traceback" not in result.stderr
 
 
-def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path) -> None:
-    """Signals may arrive until the process has ended, and the interpreter's end takes a while."""
+def test_signals_during_shutdown_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    """Signals may arrive until the interpreter has exited, which takes a while."""
     broker = LocalBroker(tmp_path / "data", ["msglite://127.0.0.1:0", "http://127.0.0.1:0"]).start()
     pid = broker.pid
     exit_codes: list[int] = []
@@ -65,8 +65,8 @@ def test_invalid_configuration_has_its_own_exit_code(run: Run) -> None:
     assert run("serve", "--listen", "carrier-pigeon://").code == 2
 
 
-def test_address_in_use_is_no_error_of_the_configuration(tmp_path: Path) -> None:
-    """systemd tries again: the address may be free a moment later."""
+def test_address_in_use_is_not_a_configuration_error(tmp_path: Path) -> None:
+    """systemd restarts the service, as the address may be free then."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"phpmq://127.0.0.1:{server.getsockname()[1]}"
         result = start(tmp_path / "data", url)

@@ -52,25 +52,25 @@ VALUES: dict[str, Any] = {
     "lease_until": 0,
     "unit": "",
 }
-"""Long values of fields; every other field has a long name."""
+"""Long values of fields; the value of any other field is LONG."""
 
 
 class Values:
-    """An item that has every field."""
+    """An item with long values in every field."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return the value of a field, or a long name for one without a value of its own."""
+        """Return the value of a field."""
         return VALUES.get(name, LONG)
 
 
 class Message(Values):
-    """A message, whose id is a text."""
+    """A message, whose id is a string."""
 
     id = "1234567890"
 
 
 class Account(Values):
-    """A user or a token, whose id is a text."""
+    """A user or a token, whose id is a string."""
 
     id = LONG
 
@@ -91,10 +91,10 @@ ITEMS: dict[str, Any] = {
     "users:_USERS": Account(),
     "users:_TOKENS": (LONG, Account()),
 }
-"""Items of tables whose rows are no items of a list."""
+"""Items of tables whose rows differ from the items of lists."""
 
 
-def columns(text: str) -> tuple[Column[Any], ...]:
+def load_columns(text: str) -> tuple[Column[Any], ...]:
     """Return the columns `module:name`."""
     module, _, name = text.partition(":")
     result: tuple[Column[Any], ...] = getattr(import_module(f"sluicemq.cli.{module}"), name)
@@ -102,7 +102,7 @@ def columns(text: str) -> tuple[Column[Any], ...]:
 
 
 @pytest.mark.parametrize(
-    "named",
+    "table_name",
     [
         "status:AUDIT_COLUMNS",
         "journal:BACKUP_COLUMNS",
@@ -126,13 +126,13 @@ def columns(text: str) -> tuple[Column[Any], ...]:
 )
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_table_with_long_values_fits_80_columns(
-    named: str, cut: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    table_name: str, cut: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    shown_columns = columns(named)
-    if named == "destinations:COLUMNS":
+    shown_columns = load_columns(table_name)
+    if table_name == "destinations:COLUMNS":
         shown_columns = (Column("Name", lambda item: str(item.name)), *shown_columns)
-    show(ItemTable(shown_columns, [ITEMS.get(named, Values())] * 2, cut=cut))
+    show(ItemTable(shown_columns, [ITEMS.get(table_name, Values())] * 2, cut=cut))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
@@ -141,14 +141,14 @@ def test_a_table_with_long_values_fits_80_columns(
 
 
 @pytest.mark.parametrize(
-    ("named", "width"), [("destinations:COLUMNS", 40), ("message_options:MESSAGE_COLUMNS", 60)]
+    ("table_name", "width"), [("destinations:COLUMNS", 40), ("message_options:MESSAGE_COLUMNS", 60)]
 )
 def test_lists_are_readable_in_narrow_terminals(
-    named: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    table_name: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    shown_columns = columns(named)
-    if named == "destinations:COLUMNS":
+    shown_columns = load_columns(table_name)
+    if table_name == "destinations:COLUMNS":
         shown_columns = (Column("Name", lambda item: str(item.name)), *shown_columns)
     show(ItemTable(shown_columns, [Values()]))
     output = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`send` and `receive` over TLS: what the options of the URL do, and what is said when it fails."""
+"""`send` and `receive` over TLS: options of the URL, and errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def running(
-    authority: Authority, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalBroker]:
-    """Listeners with TLS, one of which requires client certificates, and one without TLS."""
+def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Start a broker with TLS, with required client certificates and without TLS."""
     pem = authority.pem(authority.issue("localhost"))
     parameters = f"certificate={pem}&client_ca={authority.ca_file}&client_certificate=required"
     with LocalBroker(
@@ -40,8 +38,8 @@ def running(
 
 
 @pytest.fixture
-def url(running: LocalBroker) -> str:
-    return f"phpmq+tls://localhost:{running.port('phpmq+tls')}/q"
+def url(broker: LocalBroker) -> str:
+    return f"phpmq+tls://localhost:{broker.port('phpmq+tls')}/q"
 
 
 def test_the_broker_is_verified(run: Run, url: str, authority: Authority) -> None:
@@ -56,16 +54,16 @@ def test_the_broker_is_verified(run: Run, url: str, authority: Authority) -> Non
     assert "IP address mismatch" in result.err
 
 
-def test_vibemq(run: Run, running: LocalBroker, authority: Authority) -> None:
+def test_vibemq_over_tls(run: Run, broker: LocalBroker, authority: Authority) -> None:
     for listener in ("vibemq+tls", "auto+tls"):
-        url = f"vibemq+tls://localhost:{running.port(listener)}/v?ca={authority.ca_file}"
+        url = f"vibemq+tls://localhost:{broker.port(listener)}/v?ca={authority.ca_file}"
         assert run("send", url, "hello").code == 0
         assert run("receive", url).out == "hello\n"
 
 
-def test_jmq(run: Run, running: LocalBroker, authority: Authority) -> None:
+def test_jmq_over_tls(run: Run, broker: LocalBroker, authority: Authority) -> None:
     for listener in ("jmq+tls", "auto+tls"):
-        url = f"jmq+tls://localhost:{running.port(listener)}/j?ca={authority.ca_file}"
+        url = f"jmq+tls://localhost:{broker.port(listener)}/j?ca={authority.ca_file}"
         assert run("send", url, "hello").code == 0
         assert run("receive", url).out == "hello\n"
 
@@ -76,8 +74,8 @@ def test_verification_can_be_disabled(run: Run, url: str) -> None:
     assert run("send", f"{url}?insecure=false", "x").code == 1
 
 
-def test_a_certificate_of_the_client(run: Run, running: LocalBroker, authority: Authority) -> None:
-    port = running.port("msglite+tls")
+def test_client_certificate_is_sent(run: Run, broker: LocalBroker, authority: Authority) -> None:
+    port = broker.port("msglite+tls")
     url = f"msglite+tls://localhost:{port}/mine?ca={authority.ca_file}"
     alice = authority.issue("client.example", common_name="alice")
     password = authority.password_file()
@@ -93,15 +91,15 @@ def test_a_certificate_of_the_client(run: Run, running: LocalBroker, authority: 
     assert "Traceback" not in result.err
 
 
-def test_listener_without_tls_is_an_error(run: Run, running: LocalBroker) -> None:
-    result = run("send", f"phpmq+tls://127.0.0.1:{running.port('auto')}/q?insecure=true", "x")
+def test_listener_without_tls_is_an_error(run: Run, broker: LocalBroker) -> None:
+    result = run("send", f"phpmq+tls://127.0.0.1:{broker.port('auto')}/q?insecure=true", "x")
     assert result.code == 1
     assert "_ssl.c" not in result.err
     assert "check that the port uses TLS" in result.err or "reset" in result.err
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "error"),
     [
         ("insecure=maybe", "insecure is true or false"),
         ("insecure=true&ca=/x", "leave out ca"),
@@ -111,21 +109,21 @@ def test_listener_without_tls_is_an_error(run: Run, running: LocalBroker) -> Non
         ("certifcate=/x", "did you mean certificate?"),
     ],
 )
-def test_mistakes_are_usage_errors(run: Run, url: str, options: str, says: str) -> None:
+def test_invalid_arguments_are_usage_errors(run: Run, url: str, options: str, error: str) -> None:
     result = run("send", f"{url}?{options}", "x")
     assert result.code == 2
-    assert says in result.err
+    assert error in result.err
 
 
-def test_options_of_tls_need_tls(run: Run) -> None:
+def test_tls_options_require_tls(run: Run) -> None:
     for option in ("insecure=true", "certificate=/x"):
         result = run("send", f"phpmq://127.0.0.1:1/q?{option}", "x")
         assert result.code == 2
         assert "requires TLS" in result.err
 
 
-def test_check_warns_and_passes(run: Run, authority: Authority) -> None:
-    """A certificate that the broker can serve and clients may refuse is no mistake."""
+def test_check_warns_of_an_expired_certificate(run: Run, authority: Authority) -> None:
+    """A certificate that only clients may reject is not an error."""
     certificate = authority.ca.issue_cert(
         "localhost",
         not_before=datetime(2020, 1, 1, tzinfo=UTC),
@@ -138,8 +136,8 @@ def test_check_warns_and_passes(run: Run, authority: Authority) -> None:
     assert "expired on 2020-06-01" in result.err
 
 
-def test_the_api_over_tls(run: Run, running: LocalBroker, authority: Authority) -> None:
-    url = f"https://localhost:{running.port('http+tls')}"
+def test_api_over_tls(run: Run, broker: LocalBroker, authority: Authority) -> None:
+    url = f"https://localhost:{broker.port('http+tls')}"
     trust_option = ["--ca", str(authority.ca_file)]
     assert run("queues", "--url", url, *trust_option).code == 0
     untrusted = run("queues", "--url", url)

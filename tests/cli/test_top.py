@@ -18,7 +18,7 @@ from tests.cli.conftest import Run, RunningBroker
 
 
 class Terminal:
-    """The program, at a terminal of 100 by 24."""
+    """A command that runs in a terminal of 100 by 24 characters."""
 
     def __init__(self, *arguments: str) -> None:
         self._master, slave = pty.openpty()
@@ -30,24 +30,24 @@ class Terminal:
             stderr=slave,
             env=environ,
             start_new_session=True,
-            # whatever runs the tests may do so in the background, where it is ignored
+            # processes in the background ignore SIGINT
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(slave)
         self._output = b""
 
-    def until(self, text: str, seconds: float = 60) -> str:
-        """Wait for a text, and return the output up to its end; later calls start after it."""
+    def wait_for(self, text: str, seconds: float = 60) -> str:
+        """Wait for a text; return the output since the last call, up to the end of the text."""
         deadline = time.monotonic() + seconds
         while text.encode() not in self._output:
             remaining = deadline - time.monotonic()
             ready, _, _ = select.select([self._master], [], [], max(0, remaining))
             if not ready:
-                pytest.fail(f"{text!r} did not come; what came last: {self._output[-3000:]!r}")
+                pytest.fail(f"{text!r} was not printed; last output: {self._output[-3000:]!r}")
             try:
                 self._output += os.read(self._master, 1 << 16)
             except OSError:
-                pytest.fail(f"it ended before {text!r}: {self._output[-3000:]!r}")
+                pytest.fail(f"the command ended before {text!r}: {self._output[-3000:]!r}")
         before, _, self._output = self._output.partition(text.encode())
         return (before + text.encode()).decode(errors="replace")
 
@@ -57,7 +57,7 @@ class Terminal:
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
-    def end(self) -> int:
+    def wait_for_exit(self) -> int:
         code = self._process.wait(60)
         os.close(self._master)
         return code
@@ -76,54 +76,59 @@ def test_keys_have_names() -> None:
 
 
 def test_keys_change_the_view() -> None:
-    choice = ViewState()
-    choice.press("s")
-    assert (choice.sort, choice.ascending) == ("name", True)
-    choice.press("S")
-    assert (choice.sort, choice.ascending) == ("publish_rate", False)
-    choice.press("S")
-    assert choice.sort == choice.view.sorts[-1]
-    choice.press("r")
-    assert choice.ascending
-    choice.press("down")
-    choice.press("page down")
-    assert choice.page == 3
-    choice.press("up")
-    assert choice.page == 2
-    choice.press("2")
-    assert (choice.view, choice.page, choice.sort) == (VIEWS["2"], 1, "")
-    choice.press("s")
-    assert choice.sort == ""
-    choice.press(" ")
-    assert choice.frozen
-    choice.press("+")
-    assert choice.interval == 0.5
+    view_state = ViewState()
+    view_state.press("s")
+    assert (view_state.sort, view_state.ascending) == ("name", True)
+    view_state.press("S")
+    assert (view_state.sort, view_state.ascending) == ("publish_rate", False)
+    view_state.press("S")
+    assert view_state.sort == view_state.view.sorts[-1]
+    view_state.press("r")
+    assert view_state.ascending
+    view_state.press("down")
+    view_state.press("page down")
+    assert view_state.page == 3
+    view_state.press("up")
+    assert view_state.page == 2
+    view_state.press("2")
+    assert (view_state.view, view_state.page, view_state.sort) == (VIEWS["2"], 1, "")
+    view_state.press("s")
+    assert view_state.sort == ""
+    view_state.press(" ")
+    assert view_state.frozen
+    view_state.press("+")
+    assert view_state.interval == 0.5
     for _ in range(20):
-        choice.press("-")
-    assert choice.interval == 60
-    choice.press("x")
-    assert not choice.is_done
-    choice.press("q")
-    assert choice.is_done
+        view_state.press("-")
+    assert view_state.interval == 60
+    view_state.press("x")
+    assert not view_state.is_done
+    view_state.press("q")
+    assert view_state.is_done
 
 
-def test_a_filter_is_typed() -> None:
-    choice = ViewState(page=3)
+def test_filter_is_typed_and_edited() -> None:
+    view_state = ViewState(page=3)
     for key in ["/", "o", "q", "x", "backspace"]:
-        choice.press(key)
-    assert (choice.filter, choice.typing, choice.is_done, choice.page) == ("oq", True, False, 1)
-    choice.press("enter")
-    assert (choice.filter, choice.typing) == ("oq", False)
-    choice.press("escape")
-    assert choice.filter == ""
+        view_state.press(key)
+    assert (view_state.filter, view_state.typing, view_state.is_done, view_state.page) == (
+        "oq",
+        True,
+        False,
+        1,
+    )
+    view_state.press("enter")
+    assert (view_state.filter, view_state.typing) == ("oq", False)
+    view_state.press("escape")
+    assert view_state.filter == ""
     for key in ["/", "o", "escape"]:
-        choice.press(key)
-    assert (choice.filter, choice.typing) == ("", False)
+        view_state.press(key)
+    assert (view_state.filter, view_state.typing) == ("", False)
 
 
-def test_without_a_terminal_each_sample_is_printed(run: Run, broker: RunningBroker) -> None:
-    run("messages", "publish", "topped", "x", *broker.where)
-    options = ["--count", "2", "--interval", "0.1", *broker.where]
+def test_samples_are_printed_without_a_terminal(run: Run, broker: RunningBroker) -> None:
+    run("messages", "publish", "topped", "x", *broker.location)
+    options = ["--count", "2", "--interval", "0.1", *broker.location]
     result = run("top", *options)
     assert result.code == 0
     assert result.out.count("sluicemq ") == 2
@@ -136,48 +141,48 @@ def test_without_a_terminal_each_sample_is_printed(run: Run, broker: RunningBrok
 
 def test_top_at_a_terminal(run: Run, broker: RunningBroker, tmp_path: Path) -> None:
     for name in ("first", "second"):
-        run("messages", "publish", f"live.{name}", "x", *broker.where)
-    terminal = Terminal("top", "live.*", *broker.where)
+        run("messages", "publish", f"live.{name}", "x", *broker.location)
+    terminal = Terminal("top", "live.*", *broker.location)
     try:
-        terminal.until("q quit")
+        terminal.wait_for("q quit")
         terminal.press("s")
-        terminal.until("by name")  # a look that was drawn before the key was read may come first
-        screen = terminal.until("q quit")
+        terminal.wait_for("by name")  # the previous view may be printed once more
+        screen = terminal.wait_for("q quit")
         assert screen.index("live.first") < screen.index("live.second")
         terminal.press("/second\r")
-        terminal.until("like second")
-        assert "live.first" not in terminal.until("q quit")
+        terminal.wait_for("like second")
+        assert "live.first" not in terminal.wait_for("q quit")
         terminal.press("2")
-        terminal.until("connections")
+        terminal.wait_for("connections")
         terminal.press("q")
-        assert terminal.end() == 0
+        assert terminal.wait_for_exit() == 0
     finally:
         terminal.kill()
 
 
 def test_top_ends_by_ctrl_c(broker: RunningBroker) -> None:
-    terminal = Terminal("top", *broker.where)
+    terminal = Terminal("top", *broker.location)
     try:
-        terminal.until("q quit")
+        terminal.wait_for("q quit")
         terminal.interrupt()
-        assert terminal.end() == 0
+        assert terminal.wait_for_exit() == 0
     finally:
         terminal.kill()
 
 
-def test_watching_at_a_terminal(run: Run, broker: RunningBroker) -> None:
-    terminal = Terminal("queues", "watched*", "--watch", "0.1", *broker.where)
+def test_watch_updates_the_terminal(run: Run, broker: RunningBroker) -> None:
+    terminal = Terminal("queues", "watched*", "--watch", "0.1", *broker.location)
     try:
-        terminal.until("every 0.1 s")
-        run("messages", "publish", "watched.now", "x", *broker.where)
-        terminal.until("watched.now")
+        terminal.wait_for("every 0.1 s")
+        run("messages", "publish", "watched.now", "x", *broker.location)
+        terminal.wait_for("watched.now")
         terminal.interrupt()
-        assert terminal.end() == 0
+        assert terminal.wait_for_exit() == 0
     finally:
         terminal.kill()
 
 
-def test_watching_in_a_pipe(
+def test_watch_repeats_the_output_in_a_pipe(
     run: Run, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[float] = []
@@ -188,24 +193,24 @@ def test_watching_in_a_pipe(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("sluicemq.cli.api.time.sleep", sleep)
-    result = run("queues", "none*", "--watch", "--json", *broker.where)
+    result = run("queues", "none*", "--watch", "--json", *broker.location)
     assert result.code == 0
     assert [json.loads(line) for line in result.out.splitlines()] == [[], []]
     assert times == [2.0, 2.0]
     times.clear()
-    run("queues", "--watch", "5", *broker.where)
+    run("queues", "--watch", "5", *broker.location)
     assert times == [5.0, 5.0]
 
 
 @pytest.mark.parametrize("interval", ["nan", "inf", "1e300", "0", "-1"])
 def test_invalid_intervals_are_usage_errors(run: Run, broker: RunningBroker, interval: str) -> None:
     for command in (["queues", f"--watch={interval}"], ["top", "--interval", interval]):
-        result = run(*command, *broker.where)
+        result = run(*command, *broker.location)
         assert (result.code, result.out) == (2, "")
         assert "Invalid value" in result.err
 
 
-def test_amounts_for_people() -> None:
+def test_sizes_ages_and_sparklines_are_formatted() -> None:
     assert [size(n) for n in (0, 1023, 1024, 5 * 1024**3, 3 * 1024**4)] == [
         "0 B",
         "1023 B",

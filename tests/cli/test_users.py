@@ -25,8 +25,8 @@ def database(tmp_path: Path) -> Database:
 
 
 @pytest.fixture
-def users(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Call `sluicemq` with a data directory, and a password on standard input."""
+def run_with_password(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs a command with a data directory and typed input."""
 
     def call(*arguments: str, typed: str = SECRET + "\n") -> Result:
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
@@ -35,47 +35,49 @@ def users(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return call
 
 
-def test_a_user_from_beginning_to_end(users: Run, tmp_path: Path) -> None:
-    assert users("users", "add", "anna", "--password-stdin").code == 0
+def test_user_is_added_changed_and_removed(run_with_password: Run, tmp_path: Path) -> None:
+    assert run_with_password("users", "add", "anna", "--password-stdin").code == 0
     record = database(tmp_path).users["anna"]
     assert verify(record.password, SECRET)
     assert (record.digest, record.superuser, record.permissions) == ("", False, ())
     assert abs(record.created - time.time()) < 60
-    assert users("users", "passwd", "anna", "--password-stdin", typed="other\n").code == 0
+    assert (
+        run_with_password("users", "passwd", "anna", "--password-stdin", typed="other\n").code == 0
+    )
     record = database(tmp_path).users["anna"]
     assert verify(record.password, "other")
     assert record.digest == ""
-    assert users("users", "add", "root", "--superuser", "--password-stdin").code == 0
-    assert users("users", "remove", "anna", "--yes").code == 0
+    assert run_with_password("users", "add", "root", "--superuser", "--password-stdin").code == 0
+    assert run_with_password("users", "remove", "anna", "--yes").code == 0
     assert [*database(tmp_path).users] == ["root"]
     assert "on the command line" in database(tmp_path).changed_by
 
 
-def test_the_digest_is_kept_only_when_it_is_allowed(users: Run, tmp_path: Path) -> None:
+def test_digest_is_stored_only_if_allowed(run_with_password: Run, tmp_path: Path) -> None:
     def digest() -> str:
         return database(tmp_path).users["guest"].digest
 
     guest = ["guest", "--password-stdin"]
-    users("users", "add", *guest, "--allow-digest", typed="guest")
+    run_with_password("users", "add", *guest, "--allow-digest", typed="guest")
     assert digest() == "-2c3c4a34aa2c392f39edd112333c230d"
-    users("users", "passwd", *guest, typed="other")
+    run_with_password("users", "passwd", *guest, typed="other")
     assert digest() not in ("", "-2c3c4a34aa2c392f39edd112333c230d")
-    users("users", "passwd", *guest, "--no-digest", typed="guest")
+    run_with_password("users", "passwd", *guest, "--no-digest", typed="guest")
     assert digest() == ""
-    users("users", "passwd", *guest, typed="guest")
+    run_with_password("users", "passwd", *guest, typed="guest")
     assert digest() == ""
-    users("users", "passwd", *guest, "--allow-digest", typed="guest")
+    run_with_password("users", "passwd", *guest, "--allow-digest", typed="guest")
     assert digest() == "-2c3c4a34aa2c392f39edd112333c230d"
 
 
-def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
+def test_password_is_read_from_a_file(run_with_password: Run, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\nnot this\n")
-    assert users("users", "add", "anna", "--password-file", "secret").code == 0
+    assert run_with_password("users", "add", "anna", "--password-file", "secret").code == 0
     assert verify(database(tmp_path).users["anna"].password, SECRET)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "typed", "code", "says"),
+    ("arguments", "typed", "code", "error"),
     [
         (["users", "add", "anna", "--password-stdin"], SECRET, 1, "the user anna exists already"),
         (["users", "add", "a b", "--password-stdin"], SECRET, 1, "cannot be a user's name"),
@@ -122,62 +124,66 @@ def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
         (["permissions", "role", "assign", "x", "anna"], "", 1, "the role 'x' does not exist"),
     ],
 )
-def test_mistakes_change_nothing(
-    users: Run, tmp_path: Path, arguments: list[str], typed: str, code: int, says: str
+def test_invalid_commands_change_nothing(
+    run_with_password: Run, tmp_path: Path, arguments: list[str], typed: str, code: int, error: str
 ) -> None:
-    users("users", "add", "anna", "--password-stdin")
+    run_with_password("users", "add", "anna", "--password-stdin")
     before = (tmp_path / "data" / "users.json").read_bytes()
-    result = users(*arguments, typed=typed)
+    result = run_with_password(*arguments, typed=typed)
     assert result.code == code
-    assert says in result.err
+    assert error in result.err
     assert "Traceback" not in result.err
     assert SECRET not in result.err
     assert (tmp_path / "data" / "users.json").read_bytes() == before
 
 
-def test_last_superuser_and_last_user_are_removed_only_by_force(users: Run, tmp_path: Path) -> None:
-    users("users", "add", "anna", "--no-password")
-    users("users", "add", "root", "--no-password", "--superuser")
-    assert "last superuser" in users("users", "remove", "root", "--yes").err
-    assert users("users", "remove", "root", "--force", "--yes").code == 0
-    assert users("users", "remove", "anna", "--force", "--yes").code == 0
+def test_last_superuser_and_last_user_are_removed_only_by_force(
+    run_with_password: Run, tmp_path: Path
+) -> None:
+    run_with_password("users", "add", "anna", "--no-password")
+    run_with_password("users", "add", "root", "--no-password", "--superuser")
+    assert "last superuser" in run_with_password("users", "remove", "root", "--yes").err
+    assert run_with_password("users", "remove", "root", "--force", "--yes").code == 0
+    assert run_with_password("users", "remove", "anna", "--force", "--yes").code == 0
     assert database(tmp_path).users == {}
 
 
-def test_damaged_database_is_not_changed(users: Run, tmp_path: Path) -> None:
-    users("users", "add", "anna", "--no-password")
+def test_damaged_database_is_not_changed(run_with_password: Run, tmp_path: Path) -> None:
+    run_with_password("users", "add", "anna", "--no-password")
     (tmp_path / "data" / "users.json").write_text('{"version": 1')
     for arguments in (["users", "list"], ["users", "add", "bert", "--no-password"]):
-        result = users(*arguments)
+        result = run_with_password(*arguments)
         assert result.code == 2
         assert "users.json is not a user database" in result.err
     assert (tmp_path / "data" / "users.json").read_text() == '{"version": 1'
 
 
-def test_lists(users: Run) -> None:
-    users("users", "add", "anna", "--password-stdin")
-    users("users", "add", "root", "--no-password", "--superuser")
-    listed_users = json.loads(users("users", "list", "--json").out)
+def test_list_has_no_hashes(run_with_password: Run) -> None:
+    run_with_password("users", "add", "anna", "--password-stdin")
+    run_with_password("users", "add", "root", "--no-password", "--superuser")
+    listed_users = json.loads(run_with_password("users", "list", "--json").out)
     assert [(user["name"], user["superuser"], user["has_password"]) for user in listed_users] == [
         ("anna", False, True),
         ("root", True, False),
     ]
-    text = users("users", "list")
+    text = run_with_password("users", "list")
     assert "anna password" in text.out
     assert "superuser" in text.out
     assert "$argon2" not in text.out + json.dumps(listed_users)
 
 
-def test_tokens_are_printed_once(users: Run, tmp_path: Path) -> None:
-    users("users", "add", "anna", "--no-password")
-    result = users("users", "token", "add", "anna", "--label", "[bold]ci", "--expires", "2h")
+def test_tokens_are_printed_once(run_with_password: Run, tmp_path: Path) -> None:
+    run_with_password("users", "add", "anna", "--no-password")
+    result = run_with_password(
+        "users", "token", "add", "anna", "--label", "[bold]ci", "--expires", "2h"
+    )
     token = result.out.strip()
     (record,) = database(tmp_path).users["anna"].tokens
     assert record.sha256 == fingerprint(token)
     assert record.expires - record.created == 7200
     assert token not in result.err
     assert token not in (tmp_path / "data" / "users.json").read_text()
-    tokens = json.loads(users("users", "token", "list", "--json").out)
+    tokens = json.loads(run_with_password("users", "token", "list", "--json").out)
     assert tokens == [
         {
             "user": "anna",
@@ -187,24 +193,29 @@ def test_tokens_are_printed_once(users: Run, tmp_path: Path) -> None:
             "expires": record.expires * 1000,
         }
     ]
-    assert "[bold]ci" in users("users", "token", "list", "anna").out
-    created_token = json.loads(users("users", "token", "add", "anna", "--json").out)
+    assert "[bold]ci" in run_with_password("users", "token", "list", "anna").out
+    created_token = json.loads(run_with_password("users", "token", "add", "anna", "--json").out)
     assert created_token["expires"] == 0
-    assert users("users", "token", "remove", "anna", record.id, "-y").code == 0
+    assert run_with_password("users", "token", "remove", "anna", record.id, "-y").code == 0
     (remaining,) = database(tmp_path).users["anna"].tokens
     assert remaining.id == created_token["id"]
     assert remaining.sha256 == fingerprint(created_token["token"])
 
 
-def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
-    users("users", "add", "anna", "--no-password")
-    users("users", "add", "root", "--no-password", "--superuser")
-    assert users("permissions", "role", "add", "workers").code == 0
-    assert users("permissions", "grant", "workers", "jobs.*", "consume", "--role").code == 0
-    assert users("permissions", "role", "assign", "workers", "anna").code == 0
-    assert users("permissions", "grant", "anna", "a", "Produce", "browse").code == 0
-    assert users("permissions", "grant", "anna", "b", "all").code == 0
-    rows = json.loads(users("permissions", "list", "anna", "--json").out)
+def test_permissions_and_roles_are_granted_and_revoked(
+    run_with_password: Run, tmp_path: Path
+) -> None:
+    run_with_password("users", "add", "anna", "--no-password")
+    run_with_password("users", "add", "root", "--no-password", "--superuser")
+    assert run_with_password("permissions", "role", "add", "workers").code == 0
+    assert (
+        run_with_password("permissions", "grant", "workers", "jobs.*", "consume", "--role").code
+        == 0
+    )
+    assert run_with_password("permissions", "role", "assign", "workers", "anna").code == 0
+    assert run_with_password("permissions", "grant", "anna", "a", "Produce", "browse").code == 0
+    assert run_with_password("permissions", "grant", "anna", "b", "all").code == 0
+    rows = json.loads(run_with_password("permissions", "list", "anna", "--json").out)
     assert rows == [
         {
             "user": "anna",
@@ -228,18 +239,18 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
             "through": "workers",
         },
     ]
-    assert users("permissions", "grant", "anna", "A", "list", "--ignore-case").code == 0
+    assert run_with_password("permissions", "grant", "anna", "A", "list", "--ignore-case").code == 0
     [row] = [
         item
-        for item in json.loads(users("permissions", "list", "anna", "--json").out)
+        for item in json.loads(run_with_password("permissions", "list", "anna", "--json").out)
         if item["pattern"] == "A"
     ]
     assert (row["operations"], row["ignore_case"]) == (["list"], True)
-    result = users("permissions", "list").out
+    result = run_with_password("permissions", "list").out
     assert "ignored" in result
     for part in ("superuser", "role workers", "jobs.*"):
         assert part in result
-    assert json.loads(users("permissions", "list", "--role", "--json").out) == [
+    assert json.loads(run_with_password("permissions", "list", "--role", "--json").out) == [
         {
             "role": "workers",
             "pattern": "jobs.*",
@@ -248,11 +259,11 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
             "through": "",
         }
     ]
-    assert "assigned to anna" in users("permissions", "role", "remove", "workers").err
-    assert users("permissions", "revoke", "workers", "jobs.*", "--role").code == 0
-    assert users("permissions", "revoke", "anna", "b").code == 0
-    assert users("permissions", "role", "unassign", "workers", "anna").code == 0
-    assert users("permissions", "role", "remove", "workers").code == 0
+    assert "assigned to anna" in run_with_password("permissions", "role", "remove", "workers").err
+    assert run_with_password("permissions", "revoke", "workers", "jobs.*", "--role").code == 0
+    assert run_with_password("permissions", "revoke", "anna", "b").code == 0
+    assert run_with_password("permissions", "role", "unassign", "workers", "anna").code == 0
+    assert run_with_password("permissions", "role", "remove", "workers").code == 0
     remaining = database(tmp_path)
     assert remaining.roles == {}
     assert [p.pattern for p in remaining.users["anna"].permissions] == ["a", "A"]
@@ -264,8 +275,8 @@ def test_the_configured_file_is_used(run: Run, tmp_path: Path) -> None:
     assert isinstance(UserStore(tmp_path / "etc/people.json").read().users["anna"], UserRecord)
 
 
-def type_in(terminal: int, process: subprocess.Popen[bytes], answers: list[str]) -> str:
-    """Answer one prompt after the other, and return the terminal's output."""
+def answer_prompts(terminal: int, process: subprocess.Popen[bytes], answers: list[str]) -> str:
+    """Answer all prompts and return the output of the terminal."""
     screen = ""
     with suppress(OSError):  # the terminal of a process that has ended
         while data := os.read(terminal, 1000):
@@ -280,9 +291,9 @@ def type_in(terminal: int, process: subprocess.Popen[bytes], answers: list[str])
 
 
 @pytest.mark.parametrize(
-    ("again", "code"), [(SECRET, 0), ("mistyped", 1)], ids=["the same", "different"]
+    ("repetition", "code"), [(SECRET, 0), ("mistyped", 1)], ids=["the same", "different"]
 )
-def test_typed_password_is_not_visible(tmp_path: Path, again: str, code: int) -> None:
+def test_typed_password_is_not_visible(tmp_path: Path, repetition: str, code: int) -> None:
     terminal, process_end = pty.openpty()
     arguments = ["users", "add", "anna", "--data-dir", str(tmp_path / "data")]
     with subprocess.Popen(
@@ -294,38 +305,40 @@ def test_typed_password_is_not_visible(tmp_path: Path, again: str, code: int) ->
     ) as process:
         os.close(process_end)
         try:
-            screen = type_in(terminal, process, [SECRET, again])
+            screen = answer_prompts(terminal, process, [SECRET, repetition])
             assert process.wait(30) == code
         finally:
             process.kill()
             os.close(terminal)
     assert SECRET not in screen
-    users = database(tmp_path).users
+    stored_users = database(tmp_path).users
     if code == 0:
-        assert verify(users["anna"].password, SECRET)
+        assert verify(stored_users["anna"].password, SECRET)
     else:
         assert "differ" in screen
-        assert users == {}
+        assert stored_users == {}
 
 
-@pytest.mark.parametrize(("length", "warned"), [(57, False), (58, True)])
+@pytest.mark.parametrize(("length", "has_warning"), [(57, False), (58, True)])
 def test_password_too_long_for_java_clients_prints_a_warning(
-    users: Run, tmp_path: Path, length: int, warned: bool
+    run_with_password: Run, tmp_path: Path, length: int, has_warning: bool
 ) -> None:
-    result = users("users", "add", "anna", "--password-stdin", typed="x" * length + "\n")
+    result = run_with_password(
+        "users", "add", "anna", "--password-stdin", typed="x" * length + "\n"
+    )
     assert result.code == 0
-    assert ("first 57 bytes" in " ".join(result.err.split())) == warned
+    assert ("first 57 bytes" in " ".join(result.err.split())) == has_warning
     assert verify(database(tmp_path).users["anna"].password, "x" * length)
 
 
-def configured(tmp_path: Path, text: str) -> None:
+def write_configuration(tmp_path: Path, text: str) -> None:
     (tmp_path / "sluicemq.toml").write_text(text)
 
 
 def test_first_user_output_lists_login_changes_and_open_listeners(
-    users: Run, tmp_path: Path
+    run_with_password: Run, tmp_path: Path
 ) -> None:
-    configured(
+    write_configuration(
         tmp_path,
         """
         [[listeners]]
@@ -338,7 +351,9 @@ def test_first_user_output_lists_login_changes_and_open_listeners(
         url = "msglite+unix:///run/m.socket"
         """,
     )
-    result = users("users", "add", "anna", "--password-stdin", "--config", "sluicemq.toml")
+    result = run_with_password(
+        "users", "add", "anna", "--password-stdin", "--config", "sluicemq.toml"
+    )
     assert result.code == 0
     output = " ".join((result.out + result.err).split())
     assert "Added anna, the first user." in output
@@ -350,14 +365,18 @@ def test_first_user_output_lists_login_changes_and_open_listeners(
     assert 'auth.required = "always"' in output
     assert "vibemq://" not in output
     assert "msglite://127.0.0.1:3" not in output
-    second = users("users", "add", "bert", "--password-stdin", "--config", "sluicemq.toml")
+    second = run_with_password(
+        "users", "add", "bert", "--password-stdin", "--config", "sluicemq.toml"
+    )
     assert " ".join((second.out + second.err).split()) == "Added bert."
 
 
-def test_first_user_where_no_login_is_required(users: Run, tmp_path: Path) -> None:
-    configured(tmp_path, "[auth]\nrequired = 'never'\n")
+def test_first_user_changes_no_login_if_none_is_required(
+    run_with_password: Run, tmp_path: Path
+) -> None:
+    write_configuration(tmp_path, "[auth]\nrequired = 'never'\n")
     arguments = ["anna", "--password-stdin", "--config", "sluicemq.toml", "--json"]
-    result = users("users", "add", *arguments)
+    result = run_with_password("users", "add", *arguments)
     document = json.loads(result.out)
     assert (document["added"], document["first"], document["login_required"]) == (
         "anna",
@@ -366,21 +385,21 @@ def test_first_user_where_no_login_is_required(users: Run, tmp_path: Path) -> No
     )
 
 
-def test_password_below_the_minimum_is_refused(users: Run, tmp_path: Path) -> None:
-    configured(tmp_path, "[auth]\nmin_password_length = 8\n")
+def test_password_below_the_minimum_is_refused(run_with_password: Run, tmp_path: Path) -> None:
+    write_configuration(tmp_path, "[auth]\nmin_password_length = 8\n")
     config = ["--password-stdin", "--config", "sluicemq.toml"]
-    result = users("users", "add", "anna", *config, typed="1234567\n")
+    result = run_with_password("users", "add", "anna", *config, typed="1234567\n")
     assert result.code == 1
     assert "has 7 characters, and this broker requires 8" in " ".join(result.err.split())
     assert "1234567" not in result.err
     assert database(tmp_path).users == {}
     # characters, not bytes
-    assert users("users", "add", "anna", *config, typed="ééééééé\n").code == 1
-    result = users("users", "add", "anna", *config, typed="12345678\n")
+    assert run_with_password("users", "add", "anna", *config, typed="ééééééé\n").code == 1
+    result = run_with_password("users", "add", "anna", *config, typed="12345678\n")
     assert result.code == 0
     assert "fewer than 12 characters" in " ".join(result.err.split())
-    result = users("users", "passwd", "anna", *config, typed="1234567\n")
+    result = run_with_password("users", "passwd", "anna", *config, typed="1234567\n")
     assert result.code == 1
     assert verify(database(tmp_path).users["anna"].password, "12345678")
-    result = users("users", "passwd", "anna", *config, typed="123456789012\n")
+    result = run_with_password("users", "passwd", "anna", *config, typed="123456789012\n")
     assert (result.code, "fewer" in result.err) == (0, False)

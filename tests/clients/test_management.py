@@ -102,7 +102,7 @@ def test_every_part_of_a_path_is_encoded() -> None:
 def test_responses_have_the_declared_types(stub: StubServer, target: HttpTarget) -> None:
     async def scenario() -> None:
         async with ManagementClient(target) as client:
-            stub.answers = [(200, STATUS), (204, b""), (200, b"\x00\xff")]
+            stub.responses = [(200, STATUS), (204, b""), (200, b"\x00\xff")]
             assert await client.call(GET_STATUS, NONE) == StatusView("1", "ab", 7)
             assert await client.call(DELETE_USER, DeleteUser(name="a b", force=True)) is None
             assert await client.call(READ_SEGMENT, SegmentPath(first_sequence="1")) == b"\x00\xff"
@@ -112,7 +112,7 @@ def test_responses_have_the_declared_types(stub: StubServer, target: HttpTarget)
 
 
 def test_a_refusal_has_status_and_code(stub: StubServer, target: HttpTarget) -> None:
-    stub.answers = [(409, problem("rejected", "not that"))]
+    stub.responses = [(409, problem("rejected", "not that"))]
     with (
         BlockingClient(ManagementClient.open, target) as client,
         pytest.raises(HttpRefusal, match="/s: not that") as error,
@@ -123,16 +123,16 @@ def test_a_refusal_has_status_and_code(stub: StubServer, target: HttpTarget) -> 
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         *((200, b"<html>"), (200, b"\xff"), (200, b"{}"), (404, b"<html>")),
         *((502, b""), (404, b'{"a": 1}')),
     ],
 )
 def test_answers_of_another_server_are_errors(
-    stub: StubServer, target: HttpTarget, answer: tuple[int, bytes]
+    stub: StubServer, target: HttpTarget, response: tuple[int, bytes]
 ) -> None:
-    stub.answers = [answer]
+    stub.responses = [response]
     with (
         BlockingClient(ManagementClient.open, target) as client,
         pytest.raises(ConnectionLost, match="is not a broker's API"),
@@ -141,14 +141,14 @@ def test_answers_of_another_server_are_errors(
 
 
 def test_closed_keep_alive_connection_is_reopened(stub: StubServer, target: HttpTarget) -> None:
-    stub.answers = [(200, STATUS), None, (200, STATUS)]
+    stub.responses = [(200, STATUS), None, (200, STATUS)]
     with BlockingClient(ManagementClient.open, target) as client:
         assert [client.call(GET_STATUS, NONE).pid for _ in range(2)] == [7, 7]
     assert len(stub.requests) == 3
 
 
 def test_changing_requests_are_sent_once(stub: StubServer, target: HttpTarget) -> None:
-    stub.answers = [(200, STATUS), None, (204, b"")]
+    stub.responses = [(200, STATUS), None, (204, b"")]
     with BlockingClient(ManagementClient.open, target) as client:
         client.call(GET_STATUS, NONE)
         with pytest.raises(ConnectionLost, match="no broker answers"):
@@ -159,7 +159,7 @@ def test_changing_requests_are_sent_once(stub: StubServer, target: HttpTarget) -
 def test_request_is_not_repeated_if_the_broker_closes_at_once(
     stub: StubServer, target: HttpTarget
 ) -> None:
-    stub.answers = [None]
+    stub.responses = [None]
     with BlockingClient(ManagementClient.open, target) as client, pytest.raises(ConnectionLost):
         client.call(GET_STATUS, NONE)
     assert len(stub.requests) == 1
@@ -168,7 +168,7 @@ def test_request_is_not_repeated_if_the_broker_closes_at_once(
 def test_requests_of_concurrent_tasks_get_their_own_responses(
     stub: StubServer, target: HttpTarget
 ) -> None:
-    stub.answers = [(200, STATUS.replace(b"7", str(pid).encode())) for pid in range(20)]
+    stub.responses = [(200, STATUS.replace(b"7", str(pid).encode())) for pid in range(20)]
 
     async def scenario() -> list[StatusView]:
         async with ManagementClient(target) as client:
@@ -191,7 +191,7 @@ def test_a_cancelled_call_ends_at_once_and_the_client_stays_usable(tmp_path: Pat
                 server.close()
                 (tmp_path / "s").unlink()
                 stub = StubServer(tmp_path / "s")
-                stub.answers = [(200, STATUS)]
+                stub.responses = [(200, STATUS)]
                 try:
                     assert (await client.call(GET_STATUS, NONE)).pid == 7
                 finally:

@@ -13,10 +13,10 @@ from typing import Any
 class StubServer:
     """An HTTP server on a Unix socket that records its `requests`.
 
-    It sends `answers` in order and repeats the last one; `None` closes the connection instead."""
+    It sends `responses` in order and repeats the last; None closes the connection."""
 
     def __init__(self, path: Path) -> None:
-        self.answers: list[tuple[int, bytes] | None] = [(200, b"{}")]
+        self.responses: list[tuple[int, bytes] | None] = [(200, b"{}")]
         self.requests: list[tuple[str, str, bytes]] = []
         stub = self
 
@@ -26,11 +26,11 @@ class StubServer:
             def handle_any(self) -> None:
                 length = int(self.headers.get("Content-Length", 0))
                 stub.requests.append((self.command, self.path, self.rfile.read(length)))
-                answer = stub.answers.pop(0) if len(stub.answers) > 1 else stub.answers[0]
-                if answer is None:
+                response = stub.responses.pop(0) if len(stub.responses) > 1 else stub.responses[0]
+                if response is None:
                     self.close_connection = True
                     return
-                status, body = answer
+                status, body = response
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
