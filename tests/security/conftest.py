@@ -1,4 +1,4 @@
-"""A broker whose listeners ask for logins."""
+"""Fixtures of brokers that require logins."""
 
 from __future__ import annotations
 

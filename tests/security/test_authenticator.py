@@ -1,4 +1,4 @@
-"""Logins, the identities they give, and their audit log."""
+"""Logins, the resulting identities, and the audit log."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ from sluicemq.security.records import (
     save_user,
 )
 from sluicemq.server.listener_settings import Listener
-from tests.security.test_login_queue import Loop
+from tests.security.test_login_queue import ManualEventLoop
 
 ADMIN_TOKEN = "a-token-that-was-made-up"
 CONSUME = Permission("orders.*", frozenset({Operation.CONSUME}))
 
 
-class Line:
-    """A double of a transport with the members that the authenticator uses."""
+class StubTransport:
+    """A transport with the attributes that the authenticator uses."""
 
     def __init__(self, peer: str, peer_user: str = "") -> None:
         self.peer = peer
         self.peer_user = peer_user
         self.calls: list[Callable[[], None]] = []
-        self.dismissed = ""
+        self.disconnect_reason = ""
 
     def disconnect(self, reason: str) -> None:
-        self.dismissed = reason
+        self.disconnect_reason = reason
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
         assert delay == 0
@@ -74,11 +74,11 @@ class Line:
 
 
 class AuthenticatorFixture:
-    """An authenticator with its user database, a clock and a loop; `verify` is fast."""
+    """An authenticator with a user database, a clock and a loop; hashes are not computed."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.now = 1_000_000.0
-        self.loop = Loop()
+        self.loop = ManualEventLoop()
         self.compared: list[tuple[str, str]] = []
         self.directory = directory
         self.store = UserStore(directory / "users.json")
@@ -89,12 +89,12 @@ class AuthenticatorFixture:
     def authenticator(self) -> Authenticator:
         return self.make_authenticator()
 
-    def make_authenticator(self, **more: Any) -> Authenticator:
+    def make_authenticator(self, **fields: Any) -> Authenticator:
         authenticator = Authenticator(
             self.settings,
             self.store.path,
             self.loop.call_soon,
-            **more,
+            **fields,
             clock=lambda: self.now,
             wall=lambda: self.now,
             verify=self._verify,
@@ -108,45 +108,49 @@ class AuthenticatorFixture:
 
     def _verify(self, stored: str, password: str, highest: int) -> bool:
         self.compared.append((stored, password))
-        return stored == hashed(password)
+        return stored == fake_hash(password)
 
-    def add(self, name: str, password: str = "", **more: Any) -> None:
+    def add(self, name: str, password: str = "", **fields: Any) -> None:
         record = UserRecord(
-            password=hashed(password) if password else "", created=1, updated=1, **more
+            password=fake_hash(password) if password else "", created=1, updated=1, **fields
         )
         self.store.change(lambda database: records.add_user(database, name, record), "the test")
 
     def open(
         self, peer: str = "10.0.0.1:5", url: str = "vibemq://", peer_user: str = ""
-    ) -> tuple[ConnectionAccess, Line]:
-        line = Line(peer, peer_user)
-        return self.authenticator.open(line, Listener(url=Url.parse(url)), logs_in=True), line  # type: ignore[arg-type]
+    ) -> tuple[ConnectionAccess, StubTransport]:
+        transport = StubTransport(peer, peer_user)
+        return self.authenticator.open(
+            transport, Listener(url=Url.parse(url)), logs_in=True
+        ), transport  # type: ignore[arg-type]
 
-    def begin(self, access: ConnectionAccess, peer: str, credentials: Credentials) -> list[Any]:
-        """Start to log in; the answer will be in the list."""
-        answers: list[Any] = []
-        access.login(peer, credentials, answers.append)
-        assert answers == [], "answered in the same turn"
-        return answers
+    def begin_login(
+        self, access: ConnectionAccess, peer: str, credentials: Credentials
+    ) -> list[Any]:
+        """Begin a login; its result is added to the returned list."""
+        results: list[Any] = []
+        access.login(peer, credentials, results.append)
+        assert results == [], "the login ended within the call"
+        return results
 
     def login(
         self, user: str = "", password: str = "", token: str = "", peer: str = "10.0.0.1:5"
     ) -> Any:
-        """Log in on a new connection: the identity or the error."""
-        return self.show(Credentials(user, password, token), peer)
+        """Log in on a new connection; return the identity or the error."""
+        return self.authenticate(Credentials(user, password, token), peer)
 
-    def show(self, credentials: Credentials, peer: str = "10.0.0.1:5") -> Any:
-        """The same, whatever is shown."""
-        access, line = self.open(peer)
-        answers = self.begin(access, peer, credentials)
-        while not line.calls:
+    def authenticate(self, credentials: Credentials, peer: str = "10.0.0.1:5") -> Any:
+        """Log in with any credentials on a new connection; return the identity or the error."""
+        access, transport = self.open(peer)
+        results = self.begin_login(access, peer, credentials)
+        while not transport.calls:
             self.loop.run_one()
-        line.calls.pop()()
-        (answer,) = answers
-        return answer
+        transport.calls.pop()()
+        (result,) = results
+        return result
 
 
-def hashed(password: str) -> str:
+def fake_hash(password: str) -> str:
     return f"$argon2id${password}"
 
 
@@ -163,19 +167,19 @@ def log() -> Iterator[list[dict[str, Any]]]:
         yield entries
 
 
-# --- whom a connection acts as ------------------------------------------------------------------
+# --- users of connections -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("required", "users", "listen", "logs_in", "certificate", "guest"),
     [
-        # without users: everybody, but only from this host
+        # without users: all permissions, but only from this host
         ("auto", False, "phpmq://", False, "", EVERYBODY),
         ("auto", False, "vibemq://", True, "", EVERYBODY),
         ("auto", False, "phpmq://0.0.0.0", False, "", ANONYMOUS),
         ("auto", False, "vibemq://0.0.0.0", True, "", None),
         ("auto", False, "phpmq+unix:///s", False, "", EVERYBODY),
-        # with users: a login is required where the protocol has one
+        # with users: a login is required if the protocol has one
         ("auto", True, "phpmq://", False, "", EVERYBODY),
         ("auto", True, "vibemq://", True, "", None),
         ("auto", True, "vibemq+unix:///s", True, "", None),
@@ -202,7 +206,7 @@ def log() -> Iterator[list[dict[str, Any]]]:
         ("never", True, "vibemq+tls://", True, "anna", "anna"),
     ],
 )
-def test_whom_a_connection_acts_as(
+def test_connection_acts_as_its_user(
     tmp_path: Path,
     required: str,
     users: bool,
@@ -216,8 +220,8 @@ def test_whom_a_connection_acts_as(
         fixture.add("anna", permissions=(CONSUME,))
     url = Url.parse(listen)
     listener = Listener(url=url._replace(options=()), **dict(url.options))
-    line: Any = Line("10.0.0.1:5", certificate)
-    access = fixture.authenticator.open(line, listener, logs_in=logs_in)
+    transport: Any = StubTransport("10.0.0.1:5", certificate)
+    access = fixture.authenticator.open(transport, listener, logs_in=logs_in)
     if isinstance(guest, str):
         assert access.guest is not None
         assert access.guest.name == guest
@@ -232,9 +236,9 @@ def test_whom_a_connection_acts_as(
 def test_insecure_public_opens_public_listeners(fixture: AuthenticatorFixture) -> None:
     authenticator = fixture.make_authenticator(insecure_public=True)
     for listen, logs_in in (("phpmq://0.0.0.0", False), ("vibemq://0.0.0.0", True)):
-        line: Any = Line("10.0.0.1:5")
+        transport: Any = StubTransport("10.0.0.1:5")
         listener = Listener(url=Url.parse(listen))
-        assert authenticator.open(line, listener, logs_in=logs_in).guest is EVERYBODY
+        assert authenticator.open(transport, listener, logs_in=logs_in).guest is EVERYBODY
 
 
 def test_credentials_are_ignored_where_no_login_is_required(
@@ -247,9 +251,7 @@ def test_credentials_are_ignored_where_no_login_is_required(
 # --- logins -------------------------------------------------------------------------------------
 
 
-def test_the_right_password_admits(
-    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
-) -> None:
+def test_correct_password_logs_in(fixture: AuthenticatorFixture, log: list[dict[str, Any]]) -> None:
     fixture.add("anna", "right", permissions=(CONSUME,))
     identity = fixture.login("anna", "right")
     assert identity.name == "anna"
@@ -276,19 +278,19 @@ def test_the_right_password_admits(
         ("a" * 5000, "\udc80"),
     ],
 )
-def test_everything_else_does_not(
+def test_other_passwords_and_users_are_rejected(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]], user: str, password: str
 ) -> None:
     fixture.add("anna", "right")
     fixture.add("tokenonly")
-    answer = fixture.login(user, password)
-    assert type(answer) is AuthenticationFailed
-    assert str(answer) == "the user name or the password is wrong"
+    result = fixture.login(user, password)
+    assert type(result) is AuthenticationFailed
+    assert str(result) == "the user name or the password is wrong"
     assert log[-1]["event"] == "login failed"
     assert password not in str(log)
 
 
-def test_a_password_in_the_wrong_place_is_not_written_down(
+def test_password_entered_as_user_name_is_not_logged(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
     fixture.add("anna", "right")
@@ -297,7 +299,7 @@ def test_a_password_in_the_wrong_place_is_not_written_down(
     assert [entry["user"] for entry in log] == ["(not a name)", "bert"]
 
 
-def test_an_unknown_user_costs_the_same_check(fixture: AuthenticatorFixture) -> None:
+def test_unknown_user_takes_the_same_check(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     fixture.add("tokenonly")
     for user in ("unknown", "tokenonly"):
@@ -312,7 +314,7 @@ def test_missing_credentials_are_not_a_failed_login(fixture: AuthenticatorFixtur
     assert fixture.login("anna", "right").name == "anna"
 
 
-def test_a_password_that_was_right_is_not_computed_again(fixture: AuthenticatorFixture) -> None:
+def test_verified_password_is_not_checked_again(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     fixture.add("bert", "other")
     for _ in range(3):
@@ -321,7 +323,8 @@ def test_a_password_that_was_right_is_not_computed_again(fixture: AuthenticatorF
     assert len(fixture.compared) == 2
     now = 5
     fixture.store.change(
-        lambda db: change_user(db, "anna", UserRequest(password="new"), hashed("new"), "", now), ""
+        lambda db: change_user(db, "anna", UserRequest(password="new"), fake_hash("new"), "", now),
+        "",
     )
     assert isinstance(fixture.login("anna", "right"), AuthenticationFailed)
     assert fixture.login("anna", "new").name == "anna"
@@ -329,23 +332,25 @@ def test_a_password_that_was_right_is_not_computed_again(fixture: AuthenticatorF
     assert isinstance(fixture.login("anna", "new"), AuthenticationFailed)
 
 
-def test_a_password_changed_while_it_is_checked_does_not_admit(
+def test_password_changed_during_its_check_is_rejected(
     fixture: AuthenticatorFixture,
 ) -> None:
     fixture.add("anna", "right")
-    access, line = fixture.open()
-    answers = fixture.begin(access, line.peer, Credentials("anna", "right"))
+    access, transport = fixture.open()
+    results = fixture.begin_login(access, transport.peer, Credentials("anna", "right"))
     fixture.store.change(
-        lambda db: change_user(db, "anna", UserRequest(password="new"), hashed("new"), "", 5), ""
+        lambda db: change_user(db, "anna", UserRequest(password="new"), fake_hash("new"), "", 5), ""
     )
     fixture.authenticator.refresh()
     fixture.loop.run_one()
-    line.calls.pop()()
-    assert isinstance(answers[0], AuthenticationFailed)
+    transport.calls.pop()()
+    assert isinstance(results[0], AuthenticationFailed)
 
 
 @pytest.mark.parametrize("field", ["token", "password"])
-def test_tokens(fixture: AuthenticatorFixture, log: list[dict[str, Any]], field: str) -> None:
+def test_token_logs_in_until_it_expires(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]], field: str
+) -> None:
     token, record = make_token("", 1, int(fixture.now) + 60)
     fixture.add("anna", permissions=(CONSUME,), tokens=(record,))
 
@@ -363,16 +368,14 @@ def test_tokens(fixture: AuthenticatorFixture, log: list[dict[str, Any]], field:
     assert token not in str(log)
 
 
-def by_digest(user: str, form: str, nonce: str = "n") -> Credentials:
+def digest_credentials(user: str, form: str, nonce: str = "n") -> Credentials:
     return Credentials(user, digest=digest_answer(form, nonce), nonce=nonce)
 
 
-def test_a_digest_admits_whom_it_is_kept_for(
-    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
-) -> None:
+def test_digest_logs_in(fixture: AuthenticatorFixture, log: list[dict[str, Any]]) -> None:
     digest = digest_form("anna", "right")
     fixture.add("anna", "right", digest=digest, permissions=(CONSUME,))
-    identity = fixture.show(by_digest("anna", digest, "-34b997a1a2d5"))
+    identity = fixture.authenticate(digest_credentials("anna", digest, "-34b997a1a2d5"))
     assert identity.name == "anna"
     assert identity.may(Operation.CONSUME, "orders.new")
     assert {"event": "login", "user": "anna", "method": "digest"}.items() <= log[-1].items()
@@ -380,11 +383,11 @@ def test_a_digest_admits_whom_it_is_kept_for(
     assert digest not in str(log)
 
 
-def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None:
+def test_digest_of_32_digits_logs_in(fixture: AuthenticatorFixture) -> None:
     digest = digest_form("anna", "right")
     fixture.add("anna", "right", digest=digest)
-    answer = page_digest_answer(digest, "n")
-    assert fixture.show(Credentials("anna", digest=answer, nonce="n")).name == "anna"
+    result = page_digest_answer(digest, "n")
+    assert fixture.authenticate(Credentials("anna", digest=result, nonce="n")).name == "anna"
 
 
 @pytest.mark.parametrize(
@@ -394,28 +397,30 @@ def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None
         Credentials("anna", digest=page_digest_answer(digest_form("anna", "right"), "")),
         Credentials("bert", digest=page_digest_answer(NO_DIGEST, "n"), nonce="n"),
         Credentials("bert", digest=digest_answer(NO_DIGEST, "n"), nonce="n"),
-        by_digest("anna", digest_form("anna", "wrong")),
-        by_digest("anna", digest_form("anna", "right"))._replace(nonce="of another time"),
-        by_digest("anna", digest_form("anna", "right"), ""),
-        by_digest("anna", digest_form("anna", "right"))._replace(user="bert"),
-        by_digest("bert", digest_form("bert", "other")),
-        by_digest("bert", ""),
-        by_digest("bert", UNMATCHABLE_HASH),
-        by_digest("unknown", UNMATCHABLE_HASH),
-        by_digest("", UNMATCHABLE_HASH),
+        digest_credentials("anna", digest_form("anna", "wrong")),
+        digest_credentials("anna", digest_form("anna", "right"))._replace(nonce="of another time"),
+        digest_credentials("anna", digest_form("anna", "right"), ""),
+        digest_credentials("anna", digest_form("anna", "right"))._replace(user="bert"),
+        digest_credentials("bert", digest_form("bert", "other")),
+        digest_credentials("bert", ""),
+        digest_credentials("bert", UNMATCHABLE_HASH),
+        digest_credentials("unknown", UNMATCHABLE_HASH),
+        digest_credentials("", UNMATCHABLE_HASH),
         Credentials("anna", digest="\udc80", nonce="n"),
         Credentials("anna", digest=digest_form("anna", "right"), nonce="n"),
     ],
 )
-def test_no_other_digest_does(fixture: AuthenticatorFixture, credentials: Credentials) -> None:
+def test_other_digests_are_rejected(
+    fixture: AuthenticatorFixture, credentials: Credentials
+) -> None:
     fixture.add("anna", "right", digest=digest_form("anna", "right"))
     fixture.add("bert", "other")
-    answer = fixture.show(credentials)
-    assert type(answer) is AuthenticationFailed
-    assert str(answer) == "the user name or the password is wrong"
+    result = fixture.authenticate(credentials)
+    assert type(result) is AuthenticationFailed
+    assert str(result) == "the user name or the password is wrong"
 
 
-def test_the_admin_token_admits_where_there_are_no_users(tmp_path: Path) -> None:
+def test_admin_token_logs_in_without_users(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(ADMIN_TOKEN + "\n")
     fixture = AuthenticatorFixture(tmp_path, admin_token_file=file)
@@ -427,41 +432,41 @@ def test_the_admin_token_admits_where_there_are_no_users(tmp_path: Path) -> None
     fixture.close()
 
 
-# --- guesses ------------------------------------------------------------------------------------
+# --- throttling ---------------------------------------------------------------------------------
 
 
-def fail(
+def fail_logins(
     fixture: AuthenticatorFixture, times: int, user: str = "anna", peer: str = "10.0.0.1:5"
 ) -> None:
     for number in range(times):
-        answer = fixture.login(user, f"wrong{number}", peer=peer)
-        assert str(answer) == "the user name or the password is wrong"
+        result = fixture.login(user, f"wrong{number}", peer=peer)
+        assert str(result) == "the user name or the password is wrong"
 
 
-def wait_of(answer: Any) -> int:
-    """The seconds that a refused login is told to wait."""
-    assert isinstance(answer, TooManyFailures), answer
+def retry_after(result: Any) -> int:
+    """Return the seconds that a throttled login has to wait."""
+    assert isinstance(result, TooManyFailures), result
     scope = "for this user from this address"
-    seconds = answer.retry_after
-    assert str(answer) == f"too many failed logins {scope}; try again in {seconds} s"
+    seconds = result.retry_after
+    assert str(result) == f"too many failed logins {scope}; try again in {seconds} s"
     return seconds
 
 
 @pytest.mark.parametrize("user", ["anna", "unknown", "tokenonly"])
-def test_pair_is_refused_after_ten_failures_in_a_row(
+def test_pair_is_throttled_after_ten_failures(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]], user: str
 ) -> None:
     fixture.add("anna", "right")
     fixture.add("bert", "right")
     fixture.add("tokenonly")
-    fail(fixture, 9, user)
+    fail_logins(fixture, 9, user)
     assert log[-1]["retry_after"] == 0
     waits = []
     for _ in range(9):
-        fail(fixture, 1, user)
+        fail_logins(fixture, 1, user)
         compared = len(fixture.compared)
-        assert wait_of(fixture.login(user, "right")) == log[-2]["retry_after"]
-        assert len(fixture.compared) == compared, "what is refused is not checked"
+        assert retry_after(fixture.login(user, "right")) == log[-2]["retry_after"]
+        assert len(fixture.compared) == compared, "a throttled login was checked"
         assert (log[-1]["event"], log[-1]["reason"]) == ("login refused", "too many failures")
         waits.append(log[-2]["retry_after"])
         # only the pair
@@ -472,54 +477,54 @@ def test_pair_is_refused_after_ten_failures_in_a_row(
         assert fixture.login("anna", "right", peer="10.0.0.2:5").name == "anna"
 
 
-def test_success_begins_a_new_row(fixture: AuthenticatorFixture) -> None:
+def test_success_resets_the_failures(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     for _ in range(3):
-        fail(fixture, 9)
+        fail_logins(fixture, 9)
         assert fixture.login("anna", "right").name == "anna"
 
 
-def test_proven_passwords_and_tokens_are_never_refused(fixture: AuthenticatorFixture) -> None:
+def test_verified_passwords_and_tokens_are_never_throttled(fixture: AuthenticatorFixture) -> None:
     token, record = make_token("", 1)
     fixture.add("anna", "right", tokens=(record,))
     assert fixture.login("anna", "right").name == "anna"
-    fail(fixture, 10)
-    wait_of(fixture.login("anna", "wrong"))
+    fail_logins(fixture, 10)
+    retry_after(fixture.login("anna", "wrong"))
     compared = len(fixture.compared)
     assert fixture.login("anna", "right").name == "anna"
-    fail(fixture, 10)
+    fail_logins(fixture, 10)
     assert fixture.login(token=token).name == "anna"
-    wait_of(fixture.login("anna", "wrong"))
+    retry_after(fixture.login("anna", "wrong"))
     assert len(fixture.compared) == compared + 10
 
 
-def test_right_guess_from_an_address_without_logins_waits_like_a_wrong_one(
+def test_correct_password_from_a_new_address_waits_like_a_wrong_one(
     fixture: AuthenticatorFixture,
 ) -> None:
-    """Else the time of the answer would tell whether a guess at a proven password is right."""
+    """Otherwise the response time would reveal whether a guessed password is correct."""
     fixture.add("anna", "right")
     assert fixture.login("anna", "right").name == "anna"
     peer = "10.0.0.2:5"
-    access, line = fixture.open(peer)
-    fixture.begin(access, peer, Credentials("anna", "wrong"))
+    access, transport = fixture.open(peer)
+    fixture.begin_login(access, peer, Credentials("anna", "wrong"))
     waiting, guess = fixture.open(peer)
-    fixture.begin(waiting, peer, Credentials("anna", "right"))
-    assert line.calls == guess.calls == []
+    fixture.begin_login(waiting, peer, Credentials("anna", "right"))
+    assert transport.calls == guess.calls == []
     fixture.loop.run_one()
-    assert len(line.calls) == len(guess.calls) == 1
-    assert len(fixture.compared) == 2, "what is proven elsewhere is not computed again"
-    fail(fixture, 10, peer="10.0.0.3:5")
-    wait_of(fixture.login("anna", "right", peer="10.0.0.3:5"))
+    assert len(transport.calls) == len(guess.calls) == 1
+    assert len(fixture.compared) == 2, "a password verified for another address was checked again"
+    fail_logins(fixture, 10, peer="10.0.0.3:5")
+    retry_after(fixture.login("anna", "right", peer="10.0.0.3:5"))
 
 
 def test_many_connections_with_one_password_take_one_check(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
-    lines = []
+    transports = []
     for number in range(200):
-        access, line = fixture.open(f"10.0.{number}.1:5")
-        fixture.begin(access, line.peer, Credentials("anna", "right"))
-        lines.append(line)
-    while not all(line.calls for line in lines):
+        access, transport = fixture.open(f"10.0.{number}.1:5")
+        fixture.begin_login(access, transport.peer, Credentials("anna", "right"))
+        transports.append(transport)
+    while not all(transport.calls for transport in transports):
         fixture.loop.run_one()
     assert len(fixture.compared) <= 2
 
@@ -527,61 +532,61 @@ def test_many_connections_with_one_password_take_one_check(fixture: Authenticato
 def test_unix_socket_is_one_address(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     fixture.add("bert", "right")
-    fail(fixture, 10, peer="unix")
-    wait_of(fixture.login("anna", "right", peer="unix"))
+    fail_logins(fixture, 10, peer="unix")
+    retry_after(fixture.login("anna", "right", peer="unix"))
     assert fixture.login("bert", "right", peer="unix").name == "bert"
     assert fixture.login("anna", "right").name == "anna"
 
 
-def test_wrong_tokens_take_a_check_and_are_refused(fixture: AuthenticatorFixture) -> None:
+def test_wrong_tokens_take_a_check_and_are_throttled(fixture: AuthenticatorFixture) -> None:
     token, record = make_token("", 1)
     fixture.add("anna", "right", tokens=(record,))
     for number in range(10):
         assert isinstance(fixture.login(token=f"slq_{number}"), AuthenticationFailed)
     assert fixture.compared == [(UNMATCHABLE_HASH, "")] * 10
-    answer = fixture.login(token="slq_x")
-    assert "with wrong tokens from this address; try again in 1 s" in str(answer)
+    result = fixture.login(token="slq_x")
+    assert "with wrong tokens from this address; try again in 1 s" in str(result)
     assert fixture.login(token=token).name == "anna"
     assert fixture.login("anna", "right").name == "anna"
 
 
 @pytest.mark.parametrize("user", ["anna", "bert", "unknown"])
-def test_wrong_digests_take_a_check_and_are_refused(
+def test_wrong_digests_take_a_check_and_are_throttled(
     fixture: AuthenticatorFixture, user: str
 ) -> None:
-    """The same for a user with a digest form, one without, and an unknown user."""
+    """The cost is the same for users with and without a digest, and for unknown users."""
     digest = digest_form("anna", "right")
     fixture.add("anna", digest=digest)
     fixture.add("bert", "right")
     for _ in range(10):
-        assert "wrong" in str(fixture.show(by_digest(user, "0")))
+        assert "wrong" in str(fixture.authenticate(digest_credentials(user, "0")))
     assert fixture.compared == [(UNMATCHABLE_HASH, "")] * 10
-    assert wait_of(fixture.show(by_digest(user, digest))) == 1
+    assert retry_after(fixture.authenticate(digest_credentials(user, digest))) == 1
     # passwords and digests of a pair count together
-    assert wait_of(fixture.login(user, "right")) == 1
+    assert retry_after(fixture.login(user, "right")) == 1
     fixture.now += 1
-    assert fixture.show(by_digest("anna", digest)).name == "anna"
+    assert fixture.authenticate(digest_credentials("anna", digest)).name == "anna"
 
 
 def test_right_digest_from_an_address_without_logins_waits(fixture: AuthenticatorFixture) -> None:
     digest = digest_form("anna", "right")
     fixture.add("anna", digest=digest)
 
-    def begin(peer: str, credentials: Credentials) -> Line:
-        access, line = fixture.open(peer)
-        fixture.begin(access, peer, credentials)
-        return line
+    def begin_login(peer: str, credentials: Credentials) -> StubTransport:
+        access, transport = fixture.open(peer)
+        fixture.begin_login(access, peer, credentials)
+        return transport
 
     peer = "10.0.0.9:5"
-    wrong_line = begin(peer, by_digest("anna", "0"))
-    right_line = begin(peer, by_digest("anna", digest))
-    assert wrong_line.calls == right_line.calls == []
+    wrong_transport = begin_login(peer, digest_credentials("anna", "0"))
+    right_transport = begin_login(peer, digest_credentials("anna", digest))
+    assert wrong_transport.calls == right_transport.calls == []
     fixture.loop.run_one()
-    assert len(right_line.calls) == 1
-    assert len(fixture.compared) == 1, "a right digest takes a turn, but no check"
-    # proven at this address
-    begin(peer, by_digest("anna", "1"))
-    assert len(begin(peer, by_digest("anna", digest, "another")).calls) == 1
+    assert len(right_transport.calls) == 1
+    assert len(fixture.compared) == 1, "a correct digest was checked like a wrong one"
+    # verified for this address
+    begin_login(peer, digest_credentials("anna", "1"))
+    assert len(begin_login(peer, digest_credentials("anna", digest, "another")).calls) == 1
 
 
 def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -> None:
@@ -593,20 +598,20 @@ def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -
 def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:
     fixture = AuthenticatorFixture(tmp_path, max_queued_logins=4)
     fixture.add("anna", "right")
-    answers = []
+    results = []
     for number in range(20):
         peer = "10.0.0.1:5"
-        access, line = fixture.open(peer)
-        answers.append(fixture.begin(access, peer, Credentials(f"user{number}", "wrong")))
-        for call in line.calls:
+        access, transport = fixture.open(peer)
+        results.append(fixture.begin_login(access, peer, Credentials(f"user{number}", "wrong")))
+        for call in transport.calls:
             call()
-    busy_answers = [answer for batch in answers for answer in batch]
-    assert len(busy_answers) == 20 - 4 - fixture.settings.max_concurrent_password_checks
-    assert all(isinstance(answer, LoginBusy) for answer in busy_answers)
-    # the flood makes room for another address
-    access, line = fixture.open("10.0.0.2:5")
-    fixture.begin(access, "10.0.0.2:5", Credentials("anna", "right"))
-    while not line.calls:
+    busy_errors = [result for batch in results for result in batch]
+    assert len(busy_errors) == 20 - 4 - fixture.settings.max_concurrent_password_checks
+    assert all(isinstance(result, LoginBusy) for result in busy_errors)
+    # a login of another address replaces one of the flood
+    access, transport = fixture.open("10.0.0.2:5")
+    fixture.begin_login(access, "10.0.0.2:5", Credentials("anna", "right"))
+    while not transport.calls:
         fixture.loop.run_one()
     fixture.close()
 
@@ -616,25 +621,31 @@ def test_login_of_a_closed_connection_leaves_the_queue(tmp_path: Path) -> None:
     fixture.add("anna", "right")
     logins = []
     for user in ("anna", "bert", "clara"):
-        access, line = fixture.open()
-        logins.append((access, line, fixture.begin(access, line.peer, Credentials(user, "wrong"))))
+        access, transport = fixture.open()
+        logins.append(
+            (
+                access,
+                transport,
+                fixture.begin_login(access, transport.peer, Credentials(user, "wrong")),
+            )
+        )
     _, last, _ = logins[2]
-    access, line, answers = logins[1]
+    access, transport, results = logins[1]
     access.cancel_login()
-    line.calls.pop()()
-    assert isinstance(answers[0], AuthenticationFailed)
+    transport.calls.pop()()
+    assert isinstance(results[0], AuthenticationFailed)
     access.cancel_login()
     while not last.calls:
         fixture.loop.run_one()
     assert [password for _, password in fixture.compared] == ["wrong"] * 2
-    assert line.calls == []
+    assert transport.calls == []
     fixture.close()
 
 
-# --- the database changes -----------------------------------------------------------------------
+# --- changes of the database --------------------------------------------------------------------
 
 
-def test_a_user_added_beside_the_broker_closes_it(
+def test_user_added_by_another_process_requires_logins(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
     assert fixture.open()[0].guest is EVERYBODY
@@ -647,28 +658,37 @@ def test_a_user_added_beside_the_broker_closes_it(
 
 
 def test_first_user_disconnects_anonymous_clients(fixture: AuthenticatorFixture) -> None:
-    def opened(url: str, logs_in: bool, peer_user: str = "") -> tuple[ConnectionAccess, Line]:
-        line = Line("10.0.0.1:5", peer_user)
+    def open_listener_connection(
+        url: str, logs_in: bool, peer_user: str = ""
+    ) -> tuple[ConnectionAccess, StubTransport]:
+        transport = StubTransport("10.0.0.1:5", peer_user)
         listener = Listener(url=Url.parse(url))
-        return fixture.authenticator.open(line, listener, logs_in=logs_in), line  # type: ignore[arg-type]
+        return fixture.authenticator.open(transport, listener, logs_in=logs_in), transport  # type: ignore[arg-type]
 
     unaffected = [
-        opened("phpmq://", False),
-        opened("msglite://", False),
+        open_listener_connection("phpmq://", False),
+        open_listener_connection("msglite://", False),
     ]
-    closed = [opened("vibemq://", True), opened("jmq://", True, "anna")]
-    certified = opened("phpmq://", False, "anna")
-    local = Line("unix")
+    closed = [
+        open_listener_connection("vibemq://", True),
+        open_listener_connection("jmq://", True, "anna"),
+    ]
+    certified = open_listener_connection("phpmq://", False, "anna")
+    local = StubTransport("unix")
     admin = fixture.authenticator.open_local(local)  # type: ignore[arg-type]
-    access, _ = opened("vibemq://", True)
+    access, _ = open_listener_connection("vibemq://", True)
     del access
     fixture.add("anna", "right")
     fixture.authenticator.refresh()
-    assert not any(line.dismissed for _, line in closed), "not within the call that notices"
+    assert not any(transport.disconnect_reason for _, transport in closed), (
+        "disconnected within the call"
+    )
     fixture.loop.run_one()
-    assert all("requires a login" in line.dismissed for _, line in [*closed, certified])
-    assert not any(line.dismissed for _, line in unaffected)
-    assert not local.dismissed
+    assert all(
+        "requires a login" in transport.disconnect_reason for _, transport in [*closed, certified]
+    )
+    assert not any(transport.disconnect_reason for _, transport in unaffected)
+    assert not local.disconnect_reason
     assert admin.guest is not None
     fixture.add("bert", "right")
     fixture.authenticator.refresh()
@@ -680,20 +700,20 @@ def test_users_change_nothing_where_required_does_not_depend_on_them(
     tmp_path: Path, required: str
 ) -> None:
     fixture = AuthenticatorFixture(tmp_path, required=required)
-    access, line = fixture.open()
-    _certified_access, certified_line = fixture.open(peer_user="anna")
+    access, transport = fixture.open()
+    _certified_access, certified_transport = fixture.open(peer_user="anna")
     fixture.add("anna", "right")
     fixture.authenticator.refresh()
     while not fixture.loop.idle:
         fixture.loop.run_one()
-    assert line.dismissed == ""
+    assert transport.disconnect_reason == ""
     assert (access.guest is None) == (required == "always")
-    # it has all permissions only because its certificate named no user
-    assert bool(certified_line.dismissed) == (required == "never")
+    # the connection has all permissions only because its certificate named no user
+    assert bool(certified_transport.disconnect_reason) == (required == "never")
     fixture.close()
 
 
-def test_an_emptied_database_opens_nothing(fixture: AuthenticatorFixture) -> None:
+def test_removal_of_all_users_does_not_disable_logins(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     assert fixture.open()[0].guest is None
     fixture.store.change(lambda database: records.remove_user(database, "anna", force=True), "")
@@ -702,7 +722,7 @@ def test_an_emptied_database_opens_nothing(fixture: AuthenticatorFixture) -> Non
 
 
 @pytest.mark.parametrize("content", [None, "{", ""])
-def test_a_lost_or_damaged_database_changes_nothing(
+def test_lost_or_damaged_database_keeps_the_users(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]], content: str | None
 ) -> None:
     fixture.add("anna", "right")
@@ -714,20 +734,20 @@ def test_a_lost_or_damaged_database_changes_nothing(
         path.write_text(content)
     for _ in range(3):
         assert fixture.login("anna", "right").name == "anna"
-    complaints = [entry for entry in log if entry["event"] == "the users stay as they were"]
-    assert len(complaints) == 1
-    assert str(path) in complaints[0]["error"]
+    warnings = [entry for entry in log if entry["event"] == "the users stay as they were"]
+    assert len(warnings) == 1
+    assert str(path) in warnings[0]["error"]
     path.write_bytes(original.replace(b"anna", b"bert"))
     assert fixture.login("bert", "right").name == "bert"
 
 
-def test_a_damaged_database_is_a_mistake_at_the_start(fixture: AuthenticatorFixture) -> None:
+def test_damaged_database_prevents_the_start(fixture: AuthenticatorFixture) -> None:
     fixture.store.path.write_text("{")
     with pytest.raises(ConfigurationError, match=r"users\.json"):
         fixture.make_authenticator()
 
 
-def test_rights_are_those_of_the_login(fixture: AuthenticatorFixture) -> None:
+def test_permissions_are_those_at_login(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     before = fixture.login("anna", "right")
     fixture.store.change(lambda db: records.grant(db, "anna", CONSUME, 2), "")
@@ -739,7 +759,7 @@ def test_rights_are_those_of_the_login(fixture: AuthenticatorFixture) -> None:
 # --- changes over a protocol --------------------------------------------------------------------
 
 
-def with_password(access: ConnectionAccess, name: str, password: str, *, new: bool) -> Change:
+def password_change(access: ConnectionAccess, name: str, password: str, *, new: bool) -> Change:
     assert access.users is not None
     requested = UserRequest(password=password)
     return functools.partial(
@@ -753,27 +773,27 @@ def with_password(access: ConnectionAccess, name: str, password: str, *, new: bo
 
 
 class Admin:
-    """A connection that has logged in as a superuser."""
+    """A connection of a superuser."""
 
     def __init__(self, fixture: AuthenticatorFixture) -> None:
         self.fixture = fixture
         fixture.add("root", "right", superuser=True)
-        self.access, self.line = fixture.open("10.0.0.9:7")
-        fixture.begin(self.access, self.line.peer, Credentials("root", "right"))
+        self.access, self.transport = fixture.open("10.0.0.9:7")
+        fixture.begin_login(self.access, self.transport.peer, Credentials("root", "right"))
         self.wait()
 
     def wait(self) -> None:
-        while not self.line.calls:
+        while not self.transport.calls:
             self.fixture.loop.run_one()
-        self.line.calls.pop()()
+        self.transport.calls.pop()()
 
     def create(self, name: str, password: str) -> AccessError | None:
-        return self.do(with_password(self.access, name, password, new=True))
+        return self.change(password_change(self.access, name, password, new=True))
 
     def set_password(self, name: str, password: str) -> AccessError | None:
-        return self.do(with_password(self.access, name, password, new=False))
+        return self.change(password_change(self.access, name, password, new=False))
 
-    def do(self, change: Change) -> AccessError | None:
+    def change(self, change: Change) -> AccessError | None:
         outcomes: list[AccessError | None] = []
         self.access.change(change, outcomes.append)
         assert outcomes == []
@@ -781,7 +801,9 @@ class Admin:
         return outcomes[0]
 
 
-def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str, Any]]) -> None:
+def test_superuser_changes_users_over_a_protocol(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
+) -> None:
     admin = Admin(fixture)
     users = admin.access.users
     assert users is not None
@@ -789,28 +811,28 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert admin.create("anna", "secret") is None
     assert isinstance(admin.create("anna", "secret"), UserExists)
     assert isinstance(admin.create("a b", "x"), AccessError)
-    assert admin.do(lambda database: records.grant(database, "anna", CONSUME, now)) is None
+    assert admin.change(lambda database: records.grant(database, "anna", CONSUME, now)) is None
     assert users.database.rights("anna") == (CONSUME,)
     assert users.database.rights("unknown") == ()
-    accounts = users.database.users
-    assert [(name, a.superuser) for name, a in sorted(accounts.items())] == [
+    users_by_name = users.database.users
+    assert [(name, a.superuser) for name, a in sorted(users_by_name.items())] == [
         ("anna", False),
         ("root", True),
     ]
-    assert accounts["anna"].created == fixture.now
-    assert admin.do(lambda database: records.revoke(database, "anna", "orders.*", now)) is None
-    assert admin.do(lambda database: records.revoke(database, "anna", "orders.*", now)) is None
+    assert users_by_name["anna"].created == fixture.now
+    assert admin.change(lambda database: records.revoke(database, "anna", "orders.*", now)) is None
+    assert admin.change(lambda database: records.revoke(database, "anna", "orders.*", now)) is None
     assert users.database.rights("anna") == ()
     password_hash = fixture.store.read().users["anna"].password
     assert admin.set_password("anna", "other") is None
     assert fixture.store.read().users["anna"].password != password_hash
     assert isinstance(admin.set_password("unknown", "other"), UserNotFound)
     assert isinstance(
-        admin.do(lambda database: records.remove_user(database, "root")), AccessDenied
+        admin.change(lambda database: records.remove_user(database, "root")), AccessDenied
     )
-    assert admin.do(lambda database: records.remove_user(database, "anna")) is None
+    assert admin.change(lambda database: records.remove_user(database, "anna")) is None
     assert isinstance(
-        admin.do(lambda database: records.remove_user(database, "anna")), UserNotFound
+        admin.change(lambda database: records.remove_user(database, "anna")), UserNotFound
     )
     events = [entry for entry in log if entry["event"].startswith("user ")]
     assert [entry["event"] for entry in events] == [
@@ -830,33 +852,33 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert "argon2" not in str(log)
 
 
-def test_pending_changes_of_one_user_do_not_refuse_those_of_others(
+def test_pending_changes_of_one_user_do_not_block_others(
     fixture: AuthenticatorFixture,
 ) -> None:
     admin = Admin(fixture)
     fixture.add("anna", "right")
-    access, line = fixture.open()
-    fixture.begin(access, line.peer, Credentials("anna", "right"))
-    while not line.calls:
+    access, transport = fixture.open()
+    fixture.begin_login(access, transport.peer, Credentials("anna", "right"))
+    while not transport.calls:
         fixture.loop.run_one()
-    line.calls.pop()()
+    transport.calls.pop()()
     outcomes: list[AccessError | None] = []
     for number in range(MAX_CHANGES):
-        change = with_password(access, "anna", f"new {number}", new=False)
+        change = password_change(access, "anna", f"new {number}", new=False)
         access.change(change, outcomes.append)
     assert admin.create("bert", "secret") is None
-    while len(line.calls) < MAX_CHANGES:
+    while len(transport.calls) < MAX_CHANGES:
         fixture.loop.run_one()
-    for call in line.calls:
+    for call in transport.calls:
         call()
     assert outcomes.count(None) == MAX_OWN_CHANGES
-    access.change(with_password(access, "anna", "last", new=False), outcomes.append)
+    access.change(password_change(access, "anna", "last", new=False), outcomes.append)
     fixture.loop.run_one()
-    line.calls.pop()()
+    transport.calls.pop()()
     assert outcomes[-1] is None
 
 
-def test_a_new_password_renews_the_digest_of_who_has_one(fixture: AuthenticatorFixture) -> None:
+def test_new_password_renews_only_an_existing_digest(fixture: AuthenticatorFixture) -> None:
     admin = Admin(fixture)
     fixture.add("guest", "x", digest="1f")
     fixture.add("anna", "x")
@@ -876,10 +898,10 @@ def test_a_change_that_cannot_be_written_is_reported_without_details(
 ) -> None:
     admin = Admin(fixture)
 
-    def full(*_: Any, **__: Any) -> None:
+    def fail_to_write(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("sluicemq.security.records.write_atomically", full)
+    monkeypatch.setattr("sluicemq.security.records.write_atomically", fail_to_write)
     outcome = admin.create("anna", "secret")
     assert type(outcome) is AccessError
     assert "No space" not in str(outcome)
@@ -888,7 +910,7 @@ def test_a_change_that_cannot_be_written_is_reported_without_details(
     assert admin.create("anna", "secret") is None
 
 
-def test_refusals_are_written_down_and_can_be_left_out(
+def test_denials_are_logged_unless_the_audit_log_is_disabled(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
     access, _ = fixture.open()
@@ -901,8 +923,8 @@ def test_refusals_are_written_down_and_can_be_left_out(
     assert len(entry["operation"]) < 400
     fixture.settings = replace(fixture.settings, audit_log=False)
     authenticator = fixture.make_authenticator()
-    line: Any = Line("10.0.0.1:5")
-    authenticator.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).log_denied(
+    transport: Any = StubTransport("10.0.0.1:5")
+    authenticator.open(transport, Listener(url=Url.parse("vibemq://")), logs_in=True).log_denied(
         "x", Identity("anna"), "y"
     )
     assert len(log) == 1
@@ -911,18 +933,18 @@ def test_refusals_are_written_down_and_can_be_left_out(
 def test_minimum_length_holds_for_users_that_a_protocol_adds(tmp_path: Path) -> None:
     fixture = AuthenticatorFixture(tmp_path, min_password_length=12)
     fixture.add("root", "right", superuser=True)
-    access, line = fixture.open()
+    access, transport = fixture.open()
     outcomes: list[AccessError | None] = []
     for name, password in (
         ("anna", "12345678901"),
         ("root", "12345678901"),
         ("bert", "123456789012"),
     ):
-        change = with_password(access, name, password, new=name != "root")
+        change = password_change(access, name, password, new=name != "root")
         access.change(change, outcomes.append)
-    while len(line.calls) < 3:
+    while len(transport.calls) < 3:
         fixture.loop.run_one()
-    for call in line.calls:
+    for call in transport.calls:
         call()
     assert [outcome is None for outcome in outcomes] == [False, False, True]
     assert "requires 12" in str(outcomes[0])

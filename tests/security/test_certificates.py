@@ -1,4 +1,4 @@
-"""Certificates, keys and passwords in files: what is accepted, and what is said of the rest."""
+"""Certificates, keys and passwords in files: accepted forms, errors and warnings."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from tests.server.authority import Authority, serial_of
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 
 
-def read(certificate: Path, key: Path | None = None, password: Path | None = None) -> int:
-    """The serial number of what has been read, after OpenSSL has accepted it."""
+def read_serial(certificate: Path, key: Path | None = None, password: Path | None = None) -> int:
+    """Return the serial number of a certificate that OpenSSL accepts."""
     chain = read_chain(certificate, key, password)
     chain.install(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     return chain.own.serial_number
 
 
-def mistake(certificate: Path, key: Path | None = None, password: Path | None = None) -> str:
+def error_of(certificate: Path, key: Path | None = None, password: Path | None = None) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        read(certificate, key, password)
+        read_serial(certificate, key, password)
     return str(caught.value)
 
 
-def test_every_form_is_the_same_certificate(authority: Authority) -> None:
+def test_all_file_formats_are_read(authority: Authority) -> None:
     leaf = authority.issue()
     serial, password = serial_of(leaf), authority.password_file()
     plain_key = authority.file("plain.key", leaf.private_key_pem.bytes())
     chain, encrypted = authority.chain(leaf), authority.encrypted_key(leaf)
     # in one file, in either order
-    assert read(authority.pem(leaf)) == serial
+    assert read_serial(authority.pem(leaf)) == serial
     combined = authority.file("both.pem", chain.read_bytes() + plain_key.read_bytes())
-    assert read(combined) == serial
+    assert read_serial(combined) == serial
     locked = authority.file("locked.pem", encrypted.read_bytes() + chain.read_bytes())
-    assert read(locked, None, password) == serial
-    assert read(chain, plain_key) == serial
-    assert read(chain, plain_key, password) == serial
-    assert read(chain, encrypted, password) == serial
-    assert read(authority.pkcs12(leaf), None, password) == serial
-    assert read(authority.pkcs12(leaf, "UPPER.PFX"), None, password) == serial
+    assert read_serial(locked, None, password) == serial
+    assert read_serial(chain, plain_key) == serial
+    assert read_serial(chain, plain_key, password) == serial
+    assert read_serial(chain, encrypted, password) == serial
+    assert read_serial(authority.pkcs12(leaf), None, password) == serial
+    assert read_serial(authority.pkcs12(leaf, "UPPER.PFX"), None, password) == serial
 
 
-def test_a_pkcs12_file_has_its_chain_put_in_order(authority: Authority) -> None:
+def test_chain_of_a_pkcs12_file_is_sorted(authority: Authority) -> None:
     intermediate = authority.ca.create_child_ca().create_child_ca()
     leaf = intermediate.issue_cert("localhost")
     shuffled = [leaf.cert_chain_pems[0], *reversed(leaf.cert_chain_pems[1:])]
@@ -70,45 +70,45 @@ def test_a_pkcs12_file_has_its_chain_put_in_order(authority: Authority) -> None:
         assert subject.issuer == issuer.subject
 
 
-def test_mistakes_have_distinct_messages(authority: Authority, tmp_path: Path) -> None:
+def test_errors_have_distinct_messages(authority: Authority, tmp_path: Path) -> None:
     leaf, other = authority.issue(), authority.issue()
     chain, key = authority.chain(leaf), authority.encrypted_key(leaf)
     password = authority.password_file()
     wrong_password = authority.file("wrong", b"sesame")
     junk = authority.file("junk.pem", b"this is no certificate")
-    assert f"{junk} has no certificate" in mistake(junk)
-    assert f"{chain} has no private key" in mistake(chain)
-    assert "is encrypted; set password_file" in mistake(chain, key)
-    assert f"not decrypted by the password in {wrong_password}" in mistake(
+    assert f"{junk} has no certificate" in error_of(junk)
+    assert f"{chain} has no private key" in error_of(chain)
+    assert "is encrypted; set password_file" in error_of(chain, key)
+    assert f"not decrypted by the password in {wrong_password}" in error_of(
         chain, key, wrong_password
     )
-    assert "does not belong to the certificate" in mistake(chain, authority.pem(other))
+    assert "does not belong to the certificate" in error_of(chain, authority.pem(other))
     bundle = authority.pkcs12(leaf)
-    assert "needs a password" in mistake(bundle)
-    assert f"the password in {wrong_password} does not decrypt it" in mistake(
+    assert "needs a password" in error_of(bundle)
+    assert f"the password in {wrong_password} does not decrypt it" in error_of(
         bundle, None, wrong_password
     )
-    assert "leave out key" in mistake(bundle, key, password)
-    assert "cannot be read: No such file" in mistake(tmp_path / "none.pem")
-    assert "is larger than" in mistake(authority.file("huge.pem", bytes(2 << 20)))
+    assert "leave out key" in error_of(bundle, key, password)
+    assert "cannot be read: No such file" in error_of(tmp_path / "none.pem")
+    assert "is larger than" in error_of(authority.file("huge.pem", bytes(2 << 20)))
     damaged = chain.read_bytes().replace(b"\nMII", b"\nMIX")
-    assert "has no certificate" in mistake(authority.file("broken.pem", damaged))
+    assert "has no certificate" in error_of(authority.file("broken.pem", damaged))
     with pytest.raises(ConfigurationError, match="has no certificate"):
         read_authorities(junk)
 
 
-def test_an_authority_before_the_broker_is_the_wrong_order(authority: Authority) -> None:
+def test_authority_before_the_broker_is_an_error(authority: Authority) -> None:
     leaf = authority.issue()
     content = authority.ca.cert_pem.bytes() + leaf.private_key_and_cert_chain_pem.bytes()
-    assert "must be the first" in mistake(authority.file("order.pem", content))
+    assert "must be the first" in error_of(authority.file("order.pem", content))
 
 
-def warnings(chain: Path, moment: datetime = NOW) -> list[str]:
-    return list(read_chain(chain, None, None).warnings(moment))
+def warnings(chain: Path, now: datetime = NOW) -> list[str]:
+    return list(read_chain(chain, None, None).warnings(now))
 
 
 @pytest.mark.parametrize(
-    ("begins", "ends", "says"),
+    ("first_day", "last_day", "warning"),
     [
         (-10, 100, ""),
         (-10, 13, "expires on 2030-06-14"),
@@ -116,21 +116,23 @@ def warnings(chain: Path, moment: datetime = NOW) -> list[str]:
         (1, 100, "is valid only from 2030-06-02 00:00 UTC"),
     ],
 )
-def test_warnings_of_time(authority: Authority, begins: int, ends: int, says: str) -> None:
+def test_validity_period_is_checked(
+    authority: Authority, first_day: int, last_day: int, warning: str
+) -> None:
     leaf = authority.ca.issue_cert(
         "localhost",
         common_name="broker.example",
-        not_before=NOW + timedelta(days=begins),
-        not_after=NOW + timedelta(days=ends),
+        not_before=NOW + timedelta(days=first_day),
+        not_after=NOW + timedelta(days=last_day),
     )
     messages = warnings(authority.pem(leaf))
-    assert bool(messages) == bool(says)
-    if says:
-        assert says in messages[0]
+    assert bool(messages) == bool(warning)
+    if warning:
+        assert warning in messages[0]
         assert "CN=broker.example" in messages[0]
 
 
-def test_a_chain_with_a_stranger_in_it_is_warned_of(authority: Authority) -> None:
+def test_unrelated_certificate_in_the_chain_is_a_warning(authority: Authority) -> None:
     now = datetime.now(UTC)
     leaf = authority.ca.create_child_ca().issue_cert("localhost")
     content = leaf.private_key_and_cert_chain_pem.bytes()
@@ -149,16 +151,16 @@ def open_files() -> Iterator[str]:
             continue
 
 
-def test_a_decrypted_key_is_left_nowhere(authority: Authority) -> None:
+def test_decrypted_key_is_not_left_in_files(authority: Authority) -> None:
     leaf = authority.issue()
     files = {authority.pkcs12(leaf), authority.password_file(), authority.ca_file}
-    read(authority.directory / "broker.p12", None, authority.directory / "password")
+    read_serial(authority.directory / "broker.p12", None, authority.directory / "password")
     assert set(authority.directory.iterdir()) == files
     assert not any("certificate" in name for name in open_files())
 
 
-def test_a_missing_intermediate_is_warned_of(authority: Authority) -> None:
-    """The way public authorities issue: the certificate says where its issuer's is found."""
+def test_missing_intermediate_certificate_is_a_warning(authority: Authority) -> None:
+    """Certificates of public authorities contain the URL of the issuer's certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.load_pem_x509_certificate(authority.ca.cert_pem.bytes()).subject
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker.example")])
@@ -197,7 +199,7 @@ def certificate_of(subject: x509.Name, *extensions: x509.ExtensionType) -> bytes
         ("subject", "CN=alice,CN=people\\, all,OU=\\#1+UID=\\ x\\ ,O=Example"),
     ],
 )
-def test_whom_a_certificate_names(kind: str, name: str) -> None:
+def test_certificate_names_a_user(kind: str, name: str) -> None:
     relatives = (
         [(NameOID.ORGANIZATION_NAME, "Example")],
         [(NameOID.ORGANIZATIONAL_UNIT_NAME, "#1"), (NameOID.USER_ID, " x ")],

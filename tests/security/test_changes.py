@@ -14,8 +14,8 @@ WRITE = Permission("a.*", frozenset({Operation.PRODUCE}))
 OTHER = Permission("b", frozenset({Operation.BROWSE}))
 
 
-def user(superuser: bool = False, **more: object) -> UserRecord:
-    return UserRecord(superuser=superuser, created=1, updated=1, **more)
+def user(superuser: bool = False, **fields: object) -> UserRecord:
+    return UserRecord(superuser=superuser, created=1, updated=1, **fields)
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def database() -> Database:
     return Database(users={"root": user(True), "anna": user()}, roles={"readers": (READ,)})
 
 
-def test_users(database: Database) -> None:
+def test_users_are_added_and_removed(database: Database) -> None:
     changed = records.add_user(database, "bert", user(roles=("readers",)))
     assert [*changed.users] == ["root", "anna", "bert"]
     assert [*database.users] == ["root", "anna"]
@@ -38,7 +38,7 @@ def test_users(database: Database) -> None:
         records.remove_user(database, "unknown")
 
 
-def test_the_last_superuser_stays_unless_forced(database: Database) -> None:
+def test_last_superuser_is_removed_only_if_forced(database: Database) -> None:
     with pytest.raises(AccessDenied):
         records.remove_user(database, "root")
     assert [*records.remove_user(database, "root", force=True).users] == ["anna"]
@@ -63,7 +63,7 @@ def test_a_permission_replaces_that_of_the_same_pattern(database: Database) -> N
             records.grant(database, "anna", Permission(pattern, frozenset()), 1)
 
 
-def test_roles(database: Database) -> None:
+def test_roles_are_granted_assigned_and_removed(database: Database) -> None:
     database = records.assign(database, "readers", "anna", 2)
     assert records.assign(database, "readers", "anna", 3) is database
     assert database.rights("anna") == (READ,)
@@ -90,7 +90,7 @@ def test_roles(database: Database) -> None:
             change()
 
 
-def test_tokens(database: Database) -> None:
+def test_tokens_are_added_and_removed(database: Database) -> None:
     for name in ("t1", "t2"):
         token = TokenRecord(id=name, sha256="0" * 64, created=1)
         database = records.add_token(database, "anna", token, 5)
@@ -101,7 +101,7 @@ def test_tokens(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("had", "allow", "keeps"),
+    ("digest", "allow", "expected"),
     [
         ("", None, ""),
         ("1f", None, "2f"),
@@ -111,12 +111,12 @@ def test_tokens(database: Database) -> None:
         ("1f", False, ""),
     ],
 )
-def test_a_digest_is_kept_only_where_it_is_allowed(
-    database: Database, had: str, allow: bool | None, keeps: str
+def test_digest_is_stored_only_if_allowed(
+    database: Database, digest: str, allow: bool | None, expected: str
 ) -> None:
-    database = records.add_user(database, "bert", user(password="$argon2id$x", digest=had))
+    database = records.add_user(database, "bert", user(password="$argon2id$x", digest=digest))
     requested = UserRequest(password="new", allow_digest=UNSET if allow is None else allow)
     database = records.change_user(database, "bert", requested, "$argon2id$y", "2f", 9)
-    assert database.users["bert"].digest == keeps
+    assert database.users["bert"].digest == expected
     assert database.users["bert"].password == "$argon2id$y"
     assert database.users["bert"].updated == 9

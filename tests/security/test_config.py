@@ -1,4 +1,4 @@
-"""Checks of the identity settings of a configuration."""
+"""Validation of the settings for users and logins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq.server.loading import load
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -25,13 +25,13 @@ def add_user(directory: Path, name: str = "anna", digest: str = "") -> None:
     )
 
 
-def problems(tmp_path: Path, *listen: str, **flags: object) -> list[str]:
-    flags = {"broker.data_dir": str(tmp_path), **flags}
-    return list(load(listen=listen, flags=flags).config.problems())
+def problems(tmp_path: Path, *listen: str, **settings: object) -> list[str]:
+    settings = {"broker.data_dir": str(tmp_path), **settings}
+    return list(load(listen=listen, flags=settings).config.problems())
 
 
 @pytest.mark.parametrize(
-    ("listen", "required", "user", "says"),
+    ("listen", "required", "user", "error"),
     [
         ("phpmq://0.0.0.0:1", "auto", False, "phpmq has no logins"),
         ("phpmq://0.0.0.0:1", "auto", True, "phpmq has no logins"),
@@ -51,28 +51,28 @@ def problems(tmp_path: Path, *listen: str, **flags: object) -> list[str]:
         ("auto://:1", "auto", False, ""),
     ],
 )
-def test_who_may_be_reached_from_where(
-    tmp_path: Path, listen: str, required: str, user: bool, says: str
+def test_public_listeners_require_users(
+    tmp_path: Path, listen: str, required: str, user: bool, error: str
 ) -> None:
     if user:
         add_user(tmp_path)
     reported = problems(tmp_path, listen, **{"auth.required": required})
-    assert len(reported) == bool(says)
-    assert not says or says in reported[0]
+    assert len(reported) == bool(error)
+    assert not error or error in reported[0]
     if "public" in str(reported):
         assert problems(tmp_path, listen, insecure_public=True) == []
 
 
-def test_an_admin_token_counts_as_a_user_who_can_log_in(tmp_path: Path) -> None:
+def test_admin_token_counts_as_a_user(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    flags: dict[str, object] = {"auth.admin_token_file": str(file)}
-    assert "No such file" in problems(tmp_path, "auto://:1", **flags)[0]
+    settings: dict[str, object] = {"auth.admin_token_file": str(file)}
+    assert "No such file" in problems(tmp_path, "auto://:1", **settings)[0]
     file.write_text("short\n")
-    (problem,) = problems(tmp_path, "auto://0.0.0.0:1", **flags)
+    (problem,) = problems(tmp_path, "auto://0.0.0.0:1", **settings)
     assert "less than 16 characters" in problem
     assert "short" not in problem
     file.write_text("0123456789abcdef\n")
-    assert problems(tmp_path, "auto://0.0.0.0:1", **flags) == []
+    assert problems(tmp_path, "auto://0.0.0.0:1", **settings) == []
 
 
 def test_a_damaged_user_database_is_a_problem(tmp_path: Path) -> None:
@@ -81,19 +81,19 @@ def test_a_damaged_user_database_is_a_problem(tmp_path: Path) -> None:
     assert problem.startswith("auth.users_file:")
 
 
-def test_login_times_that_contradict(tmp_path: Path) -> None:
+def test_contradictory_login_times_are_problems(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "phpmq://:1", **{"auth.login_backoff": "2min"})
     assert "login_backoff_max" in problem
     (problem,) = problems(tmp_path, "phpmq://:1", **{"auth.login_backoff_max": "1h"})
     assert "login_failure_window" in problem
 
 
-def test_a_user_is_for_protocols_without_logins() -> None:
+def test_user_option_is_rejected_for_protocols_with_logins() -> None:
     with pytest.raises(ConfigurationError, match="not an option of vibemq"):
         load(listen=["vibemq://:1?user=anna"])
 
 
-def test_the_settings_are_written_and_read_again(tmp_path: Path) -> None:
+def test_settings_are_equal_after_a_round_trip(tmp_path: Path) -> None:
     listen = ["phpmq://:1?user=anna", "msglite://:2"]
     config = load(
         listen=listen,
@@ -105,11 +105,11 @@ def test_the_settings_are_written_and_read_again(tmp_path: Path) -> None:
     assert config.users_file == Path("/x/users.json")
 
 
-def test_digest_logins_without_any_digest_user_are_warned_of(tmp_path: Path) -> None:
-    def warnings(way: str) -> list[str]:
-        listen = f"jmq://:1?authentication={way}"
-        flags = {"broker.data_dir": str(tmp_path)}
-        return list(load(listen=[listen], flags=flags).config.warnings())
+def test_digest_logins_without_digest_users_are_a_warning(tmp_path: Path) -> None:
+    def warnings(method: str) -> list[str]:
+        listen = f"jmq://:1?authentication={method}"
+        settings = {"broker.data_dir": str(tmp_path)}
+        return list(load(listen=[listen], flags=settings).config.warnings())
 
     assert warnings("digest") == []
     add_user(tmp_path)

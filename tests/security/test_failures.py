@@ -1,4 +1,4 @@
-"""The table of failed logins, against a model of what it promises."""
+"""The table of failed logins, compared with a model."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def clock() -> Clock:
     return Clock()
 
 
-def make(clock: Clock, allowed: int = 3, most: int = 100) -> FailureTable:
+def make_table(clock: Clock, max_failures: int = 3, max_entries: int = 100) -> FailureTable:
     settings = AuthSettings(
-        max_login_failures=allowed,
+        max_login_failures=max_failures,
         login_backoff=1.0,
         login_backoff_max=10.0,
         login_failure_window=100.0,
-        max_login_failure_entries=most,
+        max_login_failure_entries=max_entries,
     )
     return FailureTable(clock, settings)
 
 
 def test_block_begins_with_the_last_allowed_failure_and_doubles(clock: Clock) -> None:
-    table = make(clock)
+    table = make_table(clock)
     waits = []
     for _ in range(9):
         waits.append(table.fail("a", "anna"))
@@ -47,13 +47,13 @@ def test_block_begins_with_the_last_allowed_failure_and_doubles(clock: Clock) ->
 
 
 def test_many_failures_do_not_overflow(clock: Clock) -> None:
-    table = make(clock)
+    table = make_table(clock)
     for _ in range(3000):
         assert table.fail("a", "anna") <= 10
 
 
 def test_success_clears_only_the_pair(clock: Clock) -> None:
-    table = make(clock)
+    table = make_table(clock)
     for address, user in (("a", "anna"), ("a", "bert"), ("b", "anna")):
         for _ in range(2):
             table.fail(address, user)
@@ -68,7 +68,7 @@ def test_success_clears_only_the_pair(clock: Clock) -> None:
 
 
 def test_failures_expire(clock: Clock) -> None:
-    table = make(clock)
+    table = make_table(clock)
     for _ in range(2):
         table.fail("a", "anna")
         table.fail("b", "anna")
@@ -80,7 +80,7 @@ def test_failures_expire(clock: Clock) -> None:
 
 
 def test_guesser_does_not_evict_its_entry_with_other_users(clock: Clock) -> None:
-    table = make(clock, most=50)
+    table = make_table(clock, max_entries=50)
     table.fail("other", "someone")
     for _ in range(6):
         table.fail("guesser", "anna")
@@ -89,7 +89,7 @@ def test_guesser_does_not_evict_its_entry_with_other_users(clock: Clock) -> None
         table.fail("guesser", f"invented{number}")
         assert table.size <= 50
         assert table.wait("guesser", "anna") > 0
-    # its address is one entry by now, which no success clears
+    # the entries of the address are merged now, and successful logins do not clear them
     table.clear("guesser", "anna")
     assert table.wait("guesser", "a user that has not failed") > 0
     assert table.wait("other", "someone") == 0
@@ -100,7 +100,7 @@ def test_guesser_does_not_evict_its_entry_with_other_users(clock: Clock) -> None
 
 
 def test_merging_keeps_the_entries_of_other_addresses(clock: Clock) -> None:
-    table = make(clock, most=20)
+    table = make_table(clock, max_entries=20)
     for _ in range(4):
         table.fail("honest", "anna")
         table.fail("honest", "bert")
@@ -110,8 +110,8 @@ def test_merging_keeps_the_entries_of_other_addresses(clock: Clock) -> None:
     assert table.wait("honest", "clara") == 0
 
 
-def test_only_as_many_other_addresses_as_entries_evict_one(clock: Clock) -> None:
-    table = make(clock, most=50)
+def test_entry_is_evicted_only_by_as_many_other_addresses(clock: Clock) -> None:
+    table = make_table(clock, max_entries=50)
     for _ in range(6):
         table.fail("guesser", "anna")
     for number in range(49):
@@ -124,19 +124,19 @@ def test_only_as_many_other_addresses_as_entries_evict_one(clock: Clock) -> None
 
 @pytest.mark.parametrize("seed", range(20))
 def test_counts_never_fall_below_the_model(seed: int) -> None:
-    """A pair that the model, which forgets nothing but expired and cleared entries, refuses is
-    refused by the table, too, as long as fewer addresses have failed than it has entries."""
-    chance = random.Random(seed)
+    """The table blocks every pair that the model blocks while fewer addresses fail than it has
+    entries. The model only removes expired and cleared entries."""
+    rng = random.Random(seed)
     clock = Clock()
-    table = make(clock, most=12)
+    table = make_table(clock, max_entries=12)
     model: dict[tuple[str, str], tuple[int, float, float]] = {}
     for _ in range(2000):
-        clock.now += chance.choice((0.0, 0.1, 2.0, 11.0))
-        address, user = f"a{chance.randrange(6)}", f"u{chance.randrange(8)}"
+        clock.now += rng.choice((0.0, 0.1, 2.0, 11.0))
+        address, user = f"a{rng.randrange(6)}", f"u{rng.randrange(8)}"
         count, last, blocked_until = model.get((address, user), (0, 0.0, 0.0))
         expected = max(0.0, blocked_until - clock.now)
         assert table.wait(address, user) >= expected
-        if chance.random() < 0.1:
+        if rng.random() < 0.1:
             table.clear(address, user)
             model.pop((address, user), None)
             continue

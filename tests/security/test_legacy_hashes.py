@@ -1,4 +1,4 @@
-"""bcrypt hashes are verified as BCrypt.Net does, and failed checks do not reveal who has one."""
+"""bcrypt hashes are verified like in BCrypt.Net, and failed checks do not reveal their users."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from sluicemq.security.passwords import (
 
 VIBEMQ = "$2b$12$j8a3swuct5DkpugvSoWLb.mjnS.T/XmzrFJM4kIYZvevPkri6fOlK"
 """Written by VibeMQ 1.8 for the password `one-secret`."""
-SETTING = "$2b$04$abcdefghijklmnopqrstuu"
-CUT = SETTING + "B6OyPRV.a4jQqxN4taK8jbgMieZdxYe"
+SALT = "$2b$04$abcdefghijklmnopqrstuu"
+MULTIBYTE_HASH = SALT + "B6OyPRV.a4jQqxN4taK8jbgMieZdxYe"
 """Hash of `a` and 36 times é, 73 bytes, by the system's crypt(3)."""
-SIGNS = "5Lsw3NhahtP.Dmt.0s0R7.9cXhv2e.."
-"""The hash of `pässword €` with the salt of SETTING, by the same."""
+NON_ASCII_HASH = "5Lsw3NhahtP.Dmt.0s0R7.9cXhv2e.."
+"""The hash of `pässword €` with SALT, by the same function."""
 
 
 def bcrypt_of(password: str, cost: int = 4) -> str:
@@ -31,32 +31,32 @@ def bcrypt_of(password: str, cost: int = 4) -> str:
 
 
 @pytest.mark.parametrize(
-    ("stored", "password", "right"),
+    ("stored", "password", "matches"),
     [
         (VIBEMQ, "one-secret", True),
         (VIBEMQ, "one-secreT", False),
         (VIBEMQ, "", False),
         # published with the first implementations of bcrypt
         ("$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW", "U*U", True),
-        (CUT, "a" + "é" * 36, True),
-        # only 72 bytes count, and they end within a character
-        (CUT, "a" + "é" * 35 + "è", True),
-        (CUT, "a" + "é" * 35 + "è" + "x" * 2000, True),
-        (CUT, "a" + "é" * 34 + "è" + "é", False),
-        (SETTING + SIGNS, "pässword €", True),
-        # a version that marks another mistake of another program means nothing to BCrypt.Net
-        ("$2a" + SETTING[3:] + SIGNS, "pässword €", True),
-        ("$2x" + SETTING[3:] + SIGNS, "pässword €", True),
-        ("$2y" + SETTING[3:] + SIGNS, "pässword €", True),
-        # text without a form in UTF-8
-        (SETTING + SIGNS, "\udc80", False),
+        (MULTIBYTE_HASH, "a" + "é" * 36, True),
+        # only the first 72 bytes count, which end within a character
+        (MULTIBYTE_HASH, "a" + "é" * 35 + "è", True),
+        (MULTIBYTE_HASH, "a" + "é" * 35 + "è" + "x" * 2000, True),
+        (MULTIBYTE_HASH, "a" + "é" * 34 + "è" + "é", False),
+        (SALT + NON_ASCII_HASH, "pässword €", True),
+        # BCrypt.Net ignores the versions of other implementations
+        ("$2a" + SALT[3:] + NON_ASCII_HASH, "pässword €", True),
+        ("$2x" + SALT[3:] + NON_ASCII_HASH, "pässword €", True),
+        ("$2y" + SALT[3:] + NON_ASCII_HASH, "pässword €", True),
+        # text that is not valid UTF-8
+        (SALT + NON_ASCII_HASH, "\udc80", False),
     ],
 )
-def test_bcrypt_is_verified(stored: str, password: str, right: bool) -> None:
-    assert verify(stored, password) is right
+def test_bcrypt_is_verified(stored: str, password: str, matches: bool) -> None:
+    assert verify(stored, password) is matches
 
 
-def test_a_nul_counts_and_does_not_end_the_password() -> None:
+def test_nul_does_not_end_the_password() -> None:
     password_hash = bcrypt_of("a\0b")
     assert verify(password_hash, "a\0b")
     assert not verify(password_hash, "a\0c")
@@ -77,17 +77,17 @@ def test_a_nul_counts_and_does_not_end_the_password() -> None:
         (VIBEMQ[:-1], 0),
         (VIBEMQ + "K", 0),
         (VIBEMQ + "\n", 0),
-        (VIBEMQ[:-1] + "L", 0),  # bits that no hash has
-        (VIBEMQ.replace("Lb.", "Lb/"), 0),  # and no salt
+        (VIBEMQ[:-1] + "L", 0),  # unused bits of the hash are set
+        (VIBEMQ.replace("Lb.", "Lb/"), 0),  # unused bits of the salt are set
         (UNMATCHABLE_HASH, 0),
         ("", 0),
     ],
 )
-def test_the_cost_of_what_can_be_verified(stored: str, cost: int) -> None:
+def test_cost_of_hashes_that_can_be_verified(stored: str, cost: int) -> None:
     assert bcrypt_cost(stored) == cost
 
 
-def test_the_scheme_of_a_hash() -> None:
+def test_scheme_of_a_hash() -> None:
     assert [scheme_of(password_hash) for password_hash in (VIBEMQ, hash_password("x"), "")] == [
         "bcrypt",
         "argon2id",
@@ -96,17 +96,17 @@ def test_the_scheme_of_a_hash() -> None:
 
 
 @pytest.mark.parametrize("password", ["wrong", "x" * 3000, "\udc80", "a\0"])
-def test_a_failed_check_is_the_same_work_for_everybody(
+def test_failed_check_has_the_same_cost_for_all_users(
     monkeypatch: pytest.MonkeyPatch, password: str
 ) -> None:
-    """The rounds of bcrypt and the checks of argon2 are counted, not timed."""
+    """Counts rounds of bcrypt and checks of argon2 instead of measuring time."""
     rounds = []
     argon2 = []
     original = bcrypt.hashpw
 
     def hashpw(secret: bytes, salt: bytes) -> bytes:
         rounds.append(1 << int(salt[4:6]))
-        return original(secret, b"$2b$04$" + salt[7:])  # as slow as need be for a test
+        return original(secret, b"$2b$04$" + salt[7:])  # the lowest cost, to keep the test fast
 
     class Hasher:
         def verify(self, stored: str, secret: bytes) -> bool:
@@ -123,10 +123,10 @@ def test_a_failed_check_is_the_same_work_for_everybody(
         assert (sum(rounds), len(argon2)) == (1 << 12, 1)
     rounds.clear()
     assert not verify(UNMATCHABLE_HASH, password)
-    assert rounds == [], "a broker without bcrypt hashes has nothing to hide"
+    assert rounds == [], "bcrypt runs although no user has a bcrypt hash"
 
 
-def test_a_right_password_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_argon2_password_takes_no_bcrypt_check(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     password_hash = hash_password("right")
     monkeypatch.setattr(passwords.bcrypt, "hashpw", lambda *a: calls.append(a))
@@ -134,8 +134,8 @@ def test_a_right_password_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch) ->
     assert calls == []
 
 
-def test_the_interpreter_runs_on_during_a_check() -> None:
-    """A check of 0.25 s that kept the lock would stop all messages for that time."""
+def test_check_releases_the_interpreter_lock() -> None:
+    """A check of 0.25 s that held the interpreter lock would block all messages."""
     iterations = 0
     done = threading.Event()
     password_hash = VIBEMQ
@@ -149,5 +149,5 @@ def test_the_interpreter_runs_on_during_a_check() -> None:
     while not done.is_set():
         iterations += 1
     thread.join()
-    # with the lock kept, the loop would be entered only before and after the check
+    # if the lock were held, the loop would run only before and after the check
     assert iterations > 10_000

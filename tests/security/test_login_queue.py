@@ -1,4 +1,4 @@
-"""The queue of login checks: the test decides when a check ends."""
+"""The queue of login checks; the test determines when a check ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sluicemq.model.errors import AccessError, AuthenticationFailed, LoginBusy, 
 from sluicemq.security.logins import LoginCheck, LoginQueue, Verdict
 
 
-class Loop:
-    """A double of an event loop that runs the calls of threads one after the other."""
+class ManualEventLoop:
+    """An event loop that runs one scheduled call at a time."""
 
     def __init__(self) -> None:
         self._calls: queue.Queue[tuple[Callable[..., Any], tuple[Any, ...]]] = queue.Queue()
@@ -31,35 +31,34 @@ class Loop:
         return self._calls.empty()
 
 
-class Threads:
-    """In place of the thread pool: checks run when the test says so, in any order."""
+class ManualExecutor:
+    """Replaces the thread pool: the test runs the checks, in any order."""
 
     def __init__(self) -> None:
-        self.running: list[tuple[Callable[[LoginCheck], None], LoginCheck]] = []
+        self.running_labels: list[tuple[Callable[[LoginCheck], None], LoginCheck]] = []
 
     def submit(self, run: Callable[[LoginCheck], None], check: LoginCheck) -> None:
-        self.running.append((run, check))
+        self.running_labels.append((run, check))
 
     def shutdown(self, **_: bool) -> None:
         pass
 
 
-class Bench:
-    """A queue whose checks compare at once when `finish` is called. The right password is
-    "right"."""
+class LoginQueueFixture:
+    """A queue whose checks end when `finish` is called. The correct password is "right"."""
 
     def __init__(self, checks: int = 2, max_waiting: int = 1000) -> None:
-        self.threads = Threads()
+        self.threads = ManualExecutor()
         self.queue = LoginQueue(
             self._call_now, checks=checks, max_waiting=max_waiting, verify=self._verify
         )
         self.queue._pool.shutdown()
         self.queue._pool = self.threads  # type: ignore[assignment]
         self.compared: list[str] = []
-        self.answers: list[tuple[str, Verdict]] = []
-        self.concluded: list[tuple[str, bool]] = []
-        self.decided: dict[str, Verdict] = {}
-        """Verdicts that need no check, by label."""
+        self.results: list[tuple[str, Verdict]] = []
+        self.recorded: list[tuple[str, bool]] = []
+        self.decisions: dict[str, Verdict] = {}
+        """Results that need no check, by label."""
 
     def _call_now(self, callback: Callable[..., Any], *arguments: Any) -> None:
         callback(*arguments)
@@ -69,11 +68,11 @@ class Bench:
         return stored == password
 
     def submit(self, address: str, user: str, password: str) -> LoginCheck:
-        """Its label, in all lists, is `address user password`."""
+        """Submit a check; its label in all lists is `address user password`."""
         label = f"{address} {user} {password}"
 
         def conclude(right: bool) -> bool:
-            self.concluded.append((label, right))
+            self.recorded.append((label, right))
             return right
 
         check = LoginCheck(
@@ -83,76 +82,77 @@ class Bench:
             stored="right",
             password=password,
             highest=0,
-            decide=lambda: self.decided.get(label),
+            decide=lambda: self.decisions.get(label),
             conclude=conclude,
-            answer=lambda verdict: self.answers.append((label, verdict)),
+            answer=lambda verdict: self.results.append((label, verdict)),
         )
         self.queue.submit(check)
         return check
 
     @property
-    def running(self) -> list[str]:
+    def running_labels(self) -> list[str]:
         return [
-            f"{check.address} {check.user} {check.password}" for _, check in self.threads.running
+            f"{check.address} {check.user} {check.password}"
+            for _, check in self.threads.running_labels
         ]
 
     def finish(self, index: int = 0) -> None:
-        run, check = self.threads.running.pop(index)
+        run, check = self.threads.running_labels.pop(index)
         run(check)
 
     def finish_all(self) -> list[str]:
-        """Let all checks end; returns them in the order in which they began."""
-        order = list(self.running)
-        while self.threads.running:
-            before = len(self.running)
+        """Finish all checks; return their labels in the order in which they began."""
+        order = list(self.running_labels)
+        while self.threads.running_labels:
+            before = len(self.running_labels)
             self.finish()
-            order += self.running[before - 1 :]
+            order += self.running_labels[before - 1 :]
         return order
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def fixture() -> LoginQueueFixture:
+    return LoginQueueFixture()
 
 
-def test_outcomes_are_those_of_the_checks(bench: Bench) -> None:
-    bench.submit("a", "anna", "right")
-    bench.submit("b", "bert", "wrong")
-    bench.finish(1)
-    bench.finish()
-    assert bench.answers == [("b bert wrong", False), ("a anna right", True)]
-    assert bench.concluded == bench.answers
+def test_results_are_those_of_the_checks(fixture: LoginQueueFixture) -> None:
+    fixture.submit("a", "anna", "right")
+    fixture.submit("b", "bert", "wrong")
+    fixture.finish(1)
+    fixture.finish()
+    assert fixture.results == [("b bert wrong", False), ("a anna right", True)]
+    assert fixture.recorded == fixture.results
 
 
-def test_two_run_at_a_time(bench: Bench) -> None:
+def test_two_checks_run_at_a_time(fixture: LoginQueueFixture) -> None:
     for number in range(10):
-        bench.submit(f"a{number}", "anna", "wrong")
-        assert len(bench.running) == min(number + 1, 2)
+        fixture.submit(f"a{number}", "anna", "wrong")
+        assert len(fixture.running_labels) == min(number + 1, 2)
     for remaining in range(10, 0, -1):
-        assert len(bench.running) == min(remaining, 2)
-        bench.finish()
-    assert len(bench.answers) == 10
-    assert bench.queue.size == 0
+        assert len(fixture.running_labels) == min(remaining, 2)
+        fixture.finish()
+    assert len(fixture.results) == 10
+    assert fixture.queue.size == 0
 
 
-def test_one_of_a_pair_runs_at_a_time(bench: Bench) -> None:
+def test_one_check_of_a_pair_runs_at_a_time(fixture: LoginQueueFixture) -> None:
     for number in range(3):
-        bench.submit("a", "anna", f"wrong{number}")
-    assert bench.running == ["a anna wrong0"]
-    bench.submit("a", "bert", "wrong")
-    assert bench.running == ["a anna wrong0", "a bert wrong"]
-    bench.finish()
-    assert bench.running == ["a bert wrong", "a anna wrong1"]
+        fixture.submit("a", "anna", f"wrong{number}")
+    assert fixture.running_labels == ["a anna wrong0"]
+    fixture.submit("a", "bert", "wrong")
+    assert fixture.running_labels == ["a anna wrong0", "a bert wrong"]
+    fixture.finish()
+    assert fixture.running_labels == ["a bert wrong", "a anna wrong1"]
 
 
-def test_addresses_take_turns() -> None:
-    bench = Bench(checks=1)
+def test_checks_alternate_between_addresses() -> None:
+    fixture = LoginQueueFixture(checks=1)
     for user in range(100):
-        bench.submit("flood", f"user{user}", "wrong")
-    bench.submit("b", "bert", "right")
-    bench.submit("c", "clara", "right")
-    bench.submit("b", "berta", "right")
-    order = bench.finish_all()
+        fixture.submit("flood", f"user{user}", "wrong")
+    fixture.submit("b", "bert", "right")
+    fixture.submit("c", "clara", "right")
+    fixture.submit("b", "berta", "right")
+    order = fixture.finish_all()
     assert [order.index(label) for label in ("b bert right", "c clara right", "b berta right")] == [
         2,
         3,
@@ -161,112 +161,112 @@ def test_addresses_take_turns() -> None:
     assert len(order) == 103
 
 
-def test_equal_checks_of_an_address_share_the_outcome(bench: Bench) -> None:
+def test_equal_checks_of_an_address_share_the_outcome(fixture: LoginQueueFixture) -> None:
     for _ in range(100):
-        bench.submit("a", "anna", "wrong")
-    bench.submit("a", "anna", "right")
-    bench.submit("b", "anna", "wrong")
-    bench.finish()
-    assert bench.answers == [("a anna wrong", False)] * 100
-    assert bench.concluded == [("a anna wrong", False)], "counted once"
-    assert bench.running == ["b anna wrong", "a anna right"]
+        fixture.submit("a", "anna", "wrong")
+    fixture.submit("a", "anna", "right")
+    fixture.submit("b", "anna", "wrong")
+    fixture.finish()
+    assert fixture.results == [("a anna wrong", False)] * 100
+    assert fixture.recorded == [("a anna wrong", False)], "counted once"
+    assert fixture.running_labels == ["b anna wrong", "a anna right"]
 
 
 def test_logins_decided_before_their_check_are_not_checked() -> None:
-    bench = Bench(checks=1)
-    bench.submit("a", "anna", "wrong")
+    fixture = LoginQueueFixture(checks=1)
+    fixture.submit("a", "anna", "wrong")
     for user in ("bert", "clara", "dora"):
-        bench.submit("a", user, "wrong")
+        fixture.submit("a", user, "wrong")
     failure = TooManyFailures("for this user from this address", 8)
-    bench.decided = {"a bert wrong": failure, "a clara wrong": True}
-    bench.finish()
-    assert bench.answers[1:] == [("a bert wrong", failure), ("a clara wrong", True)]
-    assert bench.concluded[1:] == [("a clara wrong", True)]
-    assert bench.running == ["a dora wrong"]
+    fixture.decisions = {"a bert wrong": failure, "a clara wrong": True}
+    fixture.finish()
+    assert fixture.results[1:] == [("a bert wrong", failure), ("a clara wrong", True)]
+    assert fixture.recorded[1:] == [("a clara wrong", True)]
+    assert fixture.running_labels == ["a dora wrong"]
 
 
 def test_cancelled_check_leaves_the_queue() -> None:
-    bench = Bench(checks=1, max_waiting=3)
-    first = bench.submit("a", "anna", "wrong")
-    waiting = [bench.submit(address, "bert", "wrong") for address in ("a", "b", "c")]
+    fixture = LoginQueueFixture(checks=1, max_waiting=3)
+    first = fixture.submit("a", "anna", "wrong")
+    waiting = [fixture.submit(address, "bert", "wrong") for address in ("a", "b", "c")]
     for check in waiting[:2]:
-        bench.queue.cancel(check)
-        bench.queue.cancel(check)
-    assert bench.queue.size == 1
-    assert all(isinstance(verdict, AuthenticationFailed) for _, verdict in bench.answers)
-    bench.submit("d", "dora", "right")
-    bench.queue.cancel(first)
-    assert bench.finish_all() == ["a anna wrong", "c bert wrong", "d dora right"]
-    assert bench.concluded[0] == ("a anna wrong", False), "what runs already counts"
+        fixture.queue.cancel(check)
+        fixture.queue.cancel(check)
+    assert fixture.queue.size == 1
+    assert all(isinstance(verdict, AuthenticationFailed) for _, verdict in fixture.results)
+    fixture.submit("d", "dora", "right")
+    fixture.queue.cancel(first)
+    assert fixture.finish_all() == ["a anna wrong", "c bert wrong", "d dora right"]
+    assert fixture.recorded[0] == ("a anna wrong", False), "a running check is not cancelled"
 
 
-def test_full_queue_refuses_who_has_the_most_waiting() -> None:
-    bench = Bench(checks=1, max_waiting=5)
+def test_full_queue_rejects_the_address_with_most_checks() -> None:
+    fixture = LoginQueueFixture(checks=1, max_waiting=5)
     for number in range(8):
-        bench.submit("flood", f"user{number}", "wrong")
-    assert [label for label, _ in bench.answers] == ["flood user6 wrong", "flood user7 wrong"]
-    assert all(isinstance(verdict, LoginBusy) for _, verdict in bench.answers)
-    bench.answers.clear()
+        fixture.submit("flood", f"user{number}", "wrong")
+    assert [label for label, _ in fixture.results] == ["flood user6 wrong", "flood user7 wrong"]
+    assert all(isinstance(verdict, LoginBusy) for _, verdict in fixture.results)
+    fixture.results.clear()
     for address in ("b", "c", "d", "e", "f"):
-        bench.submit(address, "user", "right")
-        assert bench.queue.size == 5
-    # the newest checks of the flood make room, until it has no more than others
-    assert [label for label, _ in bench.answers] == [
+        fixture.submit(address, "user", "right")
+        assert fixture.queue.size == 5
+    # the newest checks of the flood are rejected while it has more than other addresses
+    assert [label for label, _ in fixture.results] == [
         "flood user5 wrong",
         "flood user4 wrong",
         "flood user3 wrong",
         "flood user2 wrong",
         "f user right",
     ]
-    assert "try again" in str(bench.answers[-1][1])
+    assert "try again" in str(fixture.results[-1][1])
 
 
-def test_fault_in_a_check_gives_its_place_back(bench: Bench) -> None:
+def test_exception_in_a_check_does_not_block_the_queue(fixture: LoginQueueFixture) -> None:
     def broken(stored: str, password: str) -> bool:
         raise MemoryError
 
-    bench.queue._verify = broken
+    fixture.queue._verify = broken
     for number in range(5):
-        bench.submit("a", f"user{number}", "right")
-    bench.finish_all()
-    assert [verdict for _, verdict in bench.answers] == [False] * 5
+        fixture.submit("a", f"user{number}", "right")
+    fixture.finish_all()
+    assert [verdict for _, verdict in fixture.results] == [False] * 5
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_load_keeps_the_promises(seed: int) -> None:
-    """Every check is answered once; two at most run, no two of one pair; the bound holds."""
-    chance = random.Random(seed)
-    bench = Bench(max_waiting=10)
+def test_random_load_keeps_the_invariants(seed: int) -> None:
+    """Each check has one result; at most two run, of different pairs; the queue is bounded."""
+    rng = random.Random(seed)
+    fixture = LoginQueueFixture(max_waiting=10)
     checks: list[LoginCheck] = []
     for number in range(500):
-        action = chance.random()
+        action = rng.random()
         if action < 0.55:
-            address = chance.choice("aaaabcd")
-            password = chance.choice(("right", "wrong", f"wrong{number}"))
-            checks.append(bench.submit(address, f"u{chance.randrange(4)}", password))
+            address = rng.choice("aaaabcd")
+            password = rng.choice(("right", "wrong", f"wrong{number}"))
+            checks.append(fixture.submit(address, f"u{rng.randrange(4)}", password))
         elif action < 0.65 and checks:
-            bench.queue.cancel(chance.choice(checks))
-        elif bench.running:
-            bench.finish(chance.randrange(len(bench.running)))
-        pairs = [label.split()[:2] for label in bench.running]
+            fixture.queue.cancel(rng.choice(checks))
+        elif fixture.running_labels:
+            fixture.finish(rng.randrange(len(fixture.running_labels)))
+        pairs = [label.split()[:2] for label in fixture.running_labels]
         assert len(pairs) <= 2
         assert len(pairs) < 2 or pairs[0] != pairs[1]
-        assert bench.queue.size <= 10
-        assert bench.queue.size == sum(map(len, bench.queue._waiting.values()))
-        assert len(pairs) + bench.queue.size + len(bench.answers) == len(checks)
-    bench.finish_all()
-    assert len(bench.answers) == len(checks)
-    for label, verdict in bench.answers:
+        assert fixture.queue.size <= 10
+        assert fixture.queue.size == sum(map(len, fixture.queue._waiting.values()))
+        assert len(pairs) + fixture.queue.size + len(fixture.results) == len(checks)
+    fixture.finish_all()
+    assert len(fixture.results) == len(checks)
+    for label, verdict in fixture.results:
         assert isinstance(verdict, AccessError) or verdict == label.endswith(" right")
 
 
 @pytest.fixture
-def loop() -> Loop:
-    return Loop()
+def loop() -> ManualEventLoop:
+    return ManualEventLoop()
 
 
 @pytest.fixture
-def threaded(loop: Loop) -> Iterator[LoginQueue]:
+def threaded_queue(loop: ManualEventLoop) -> Iterator[LoginQueue]:
     login_queue = LoginQueue(
         loop.call_soon, checks=2, max_waiting=10, verify=lambda s, p, h: s == p
     )
@@ -274,10 +274,12 @@ def threaded(loop: Loop) -> Iterator[LoginQueue]:
     login_queue.close()
 
 
-def test_checks_run_in_threads_and_answer_on_the_loop(threaded: LoginQueue, loop: Loop) -> None:
-    answers: list[Verdict] = []
+def test_checks_run_in_threads_and_answer_on_the_loop(
+    threaded_queue: LoginQueue, loop: ManualEventLoop
+) -> None:
+    results: list[Verdict] = []
     for user in ("anna", "bert"):
-        threaded.submit(
+        threaded_queue.submit(
             LoginCheck(
                 "a",
                 user,
@@ -287,24 +289,24 @@ def test_checks_run_in_threads_and_answer_on_the_loop(threaded: LoginQueue, loop
                 highest=0,
                 decide=lambda: None,
                 conclude=lambda right: right,
-                answer=answers.append,
+                answer=results.append,
             )
         )
-    assert answers == []
+    assert results == []
     loop.run_one()
     loop.run_one()
-    assert answers == [True, True]
+    assert results == [True, True]
 
 
-def test_no_login_is_answered_after_the_loop_has_closed(threaded: LoginQueue) -> None:
+def test_no_login_is_answered_after_the_loop_has_closed(threaded_queue: LoginQueue) -> None:
     def closed(*_: Any) -> None:
         raise RuntimeError("the loop is closed")
 
-    bench = Bench()
-    bench.queue._call_soon = closed
-    bench.submit("a", "anna", "right")
-    bench.submit("a", "anna", "other")
-    bench.queue.close()
-    bench.finish()
-    assert bench.answers == []
-    assert bench.compared == ["right"]
+    fixture = LoginQueueFixture()
+    fixture.queue._call_soon = closed
+    fixture.submit("a", "anna", "right")
+    fixture.submit("a", "anna", "other")
+    fixture.queue.close()
+    fixture.finish()
+    assert fixture.results == []
+    assert fixture.compared == ["right"]

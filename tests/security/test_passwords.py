@@ -23,7 +23,7 @@ from sluicemq.security.passwords import (
 from sluicemq.security.records import fingerprint, make_token
 
 
-def test_a_password_fits_its_hash_and_no_other() -> None:
+def test_only_the_password_matches_its_hash() -> None:
     password_hash = hash_password("sécret")
     assert password_hash.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert "cret" not in password_hash
@@ -35,7 +35,7 @@ def test_a_password_fits_its_hash_and_no_other() -> None:
 
 
 def test_no_password_matches_the_hash_of_unknown_users() -> None:
-    # It takes as long as with a real hash only if it is well-formed and has the same parameters.
+    # the duration equals that of a real hash only if the parameters are valid and the same
     with pytest.raises(VerifyMismatchError):
         verify_secret(UNMATCHABLE_HASH.encode(), b"", Type.ID)
     assert extract_parameters(UNMATCHABLE_HASH) == extract_parameters(hash_password("x"))
@@ -51,21 +51,21 @@ def test_invalid_passwords_are_refused(password: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "form"),
+    ("user", "expected"),
     [
         ("guest", "-2c3c4a34aa2c392f39edd112333c230d"),
         ("admin", "-2d5455c8583c24eec82c7a1e273ea02e"),
     ],
 )
-def test_the_digest_form_is_that_of_the_original_broker(user: str, form: str) -> None:
-    assert digest_form(user, user) == form
+def test_digest_form_equals_that_of_the_original_broker(user: str, expected: str) -> None:
+    assert digest_form(user, user) == expected
 
 
-def test_the_answer_to_a_nonce_is_that_of_the_original_client() -> None:
+def test_digest_response_equals_that_of_the_original_client() -> None:
     digest = digest_form("guest", "guest")
-    answer = digest_answer(digest, "-34b997a1a2d58a1635f2b0596f8a217")
-    assert answer == "-4bd2e7a6ba3de828e8bd2740b6419a98"
-    assert digest_answer(digest, "another") != answer
+    response = digest_answer(digest, "-34b997a1a2d58a1635f2b0596f8a217")
+    assert response == "-4bd2e7a6ba3de828e8bd2740b6419a98"
+    assert digest_answer(digest, "another") != response
 
 
 def test_page_digest_answer_has_32_digits_inside_and_outside() -> None:
@@ -79,7 +79,7 @@ def test_page_digest_answer_has_32_digits_inside_and_outside() -> None:
         assert len(expected) == 32
 
 
-def test_secrets_in_files(tmp_path: Path) -> None:
+def test_secret_is_the_first_line_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("first line \r\nsecond\n")
     assert read_secret_file(file) == "first line "
@@ -93,7 +93,7 @@ def test_secrets_in_files(tmp_path: Path) -> None:
         read_secret_file(tmp_path / "none")
 
 
-def test_tokens_are_random_and_known_by_their_fingerprint() -> None:
+def test_tokens_are_random_and_stored_as_fingerprints() -> None:
     token, record = make_token("ci", 5, 9)
     other, _ = make_token("ci", 5)
     assert token != other

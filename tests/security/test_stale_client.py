@@ -1,4 +1,4 @@
-"""One client with a stale password, and the others at its address; a broker in a process."""
+"""Clients with stale passwords do not affect other clients, of the same or other addresses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ STALE_CLIENTS = 4
 
 @contextmanager
 def stale_clients(port: int, users: list[str]) -> Iterator[list[int]]:
-    """Clients that log in with wrong passwords in a loop. Yields the statuses they are answered."""
+    """Run clients that repeat logins with wrong passwords; yield the statuses of the responses."""
     statuses: list[int] = []
-    refused = threading.Event()
+    throttled = threading.Event()
     stopped = threading.Event()
 
-    def loop(number: int) -> None:
+    def log_in_repeatedly(number: int) -> None:
         with Client(port) as client:
             attempt = 0
             while not stopped.is_set():
@@ -43,13 +43,16 @@ def stale_clients(port: int, users: list[str]) -> Iterator[list[int]]:
                 statuses.append(client.get("/status", Authorization=authorization).status)
                 attempt += 1
                 if statuses[-1] == 429:
-                    refused.set()
+                    throttled.set()
 
-    threads = [threading.Thread(target=loop, args=(number,)) for number in range(STALE_CLIENTS)]
+    threads = [
+        threading.Thread(target=log_in_repeatedly, args=(number,))
+        for number in range(STALE_CLIENTS)
+    ]
     for thread in threads:
         thread.start()
     try:
-        assert refused.wait(30), "never refused"
+        assert throttled.wait(30), "the logins are not throttled"
         yield statuses
     finally:
         stopped.set()
@@ -88,7 +91,7 @@ def test_stale_client_does_not_block_others_at_its_address(broker: LocalBroker) 
         BlockingClient(VibeMQClient.connect, port=vibemq, timeout=60, **credentials).close()  # type: ignore[arg-type]
 
     vibemq_login(username="bert", password=SECRET)
-    # the stale clients have old passwords of these users, of anna and of bert, too
+    # the stale clients also log in as anna and bert, with old passwords
     with stale_clients(http, ["anna", "bert", "gone"]) as statuses:
         before = len(statuses)
         for _ in range(3):
@@ -103,20 +106,20 @@ def test_stale_client_does_not_block_others_at_its_address(broker: LocalBroker) 
             assert client.get("/status", Authorization=basic_auth("dora", SECRET)).status == 200
         with RawJmq.login(jmq, "erik", SECRET):
             pass
-        # only the pair is refused
+        # only logins of the user from the address are throttled
         with pytest.raises(RequestRefused, match=r"try again in \d+ s"):
             vibemq_login(username="anna", password="wrong")
-        with RawJmq(jmq) as client_of_jmq:
-            client_of_jmq.hello()
-            reply = client_of_jmq.authenticate(jmq_basic("anna", "wrong"))
+        with RawJmq(jmq) as jmq_client:
+            jmq_client.hello()
+            reply = jmq_client.authenticate(jmq_basic("anna", "wrong"))
             assert status_of(reply) == Status.FORBIDDEN
             assert "try again in" in str(reply.properties["JMQReason"])
-        assert len(statuses) > before, "the stale clients did not go on"
+        assert len(statuses) > before, "the stale clients have stopped"
         assert set(statuses) <= {401, 429}
 
 
-def test_flood_of_one_address_does_not_hold_up_another(broker: LocalBroker) -> None:
-    """A first login takes its turn among addresses, not behind all that one of them has waiting."""
+def test_login_flood_does_not_delay_another_address(broker: LocalBroker) -> None:
+    """Login checks alternate between addresses, whatever the number of logins of each."""
     port = broker.port("http")
 
     def request(address: str, user: str, password: str) -> socket.socket:
@@ -132,4 +135,4 @@ def test_flood_of_one_address_does_not_hold_up_another(broker: LocalBroker) -> N
         client = stack.enter_context(request("127.0.0.3", "anna", SECRET))
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
         readable, _, _ = select.select(flood, [], [], 0)
-        assert len(readable) < len(flood), "the honest client was served last"
+        assert len(readable) < len(flood), "the other client was served last"

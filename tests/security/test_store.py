@@ -57,7 +57,7 @@ def databases(draw: st.DrawFn) -> Database:
 
 
 @given(databases())
-def test_what_is_written_is_read_again(database: Database) -> None:
+def test_database_is_equal_after_a_round_trip(database: Database) -> None:
     content = encode(database)
     assert decode(content, "x") == database
     assert encode(decode(content, "x")) == content
@@ -73,7 +73,7 @@ def test_no_file_means_no_users(tmp_path: Path) -> None:
     assert not users.exists
 
 
-def test_a_change_is_seen_by_every_reader(tmp_path: Path) -> None:
+def test_readers_see_every_change(tmp_path: Path) -> None:
     writer, reader = UserStore(tmp_path / "users.json"), UserStore(tmp_path / "users.json")
     reader.read()
     for number in range(50):
@@ -95,7 +95,7 @@ def test_only_its_owner_may_read_the_file(tmp_path: Path) -> None:
 
 def test_root_leaves_the_file_to_the_owner_of_the_directory(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        os.chmod(tmp_path, 0o700)  # others are the owner already
+        os.chmod(tmp_path, 0o700)  # the process is the owner already
     else:
         os.chown(tmp_path, 12345, 54321)
     UserStore(tmp_path / "users.json").change(add("anna"), "")
@@ -137,7 +137,7 @@ def test_a_refused_change_changes_nothing(tmp_path: Path) -> None:
 
 
 def _add_many(path: Path, prefix: str) -> None:
-    # a process that changes the file again at once may block the other until all is done
+    # a process that changes the file repeatedly may block the other until it has finished
     pytest.MonkeyPatch().setattr(records, "LOCK_SECONDS", 300.0)
     for number in range(25):
         UserStore(path).change(add(f"{prefix}{number}"), prefix)
@@ -155,23 +155,21 @@ def test_two_processes_do_not_overwrite_each_other(tmp_path: Path) -> None:
     assert len(UserStore(path).read().users) == 50
 
 
-def test_a_lock_that_is_held_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_for_a_lock_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "LOCK_SECONDS", 0.05)
     users, other = UserStore(tmp_path / "users.json"), UserStore(tmp_path / "users.json")
 
-    def meanwhile(database: Database) -> Database:
+    def change_concurrently(database: Database) -> Database:
         with pytest.raises(AccessError, match="another process"):
             other.change(add("bert"), "")
         return add("anna")(database)
 
-    users.change(meanwhile, "")
+    users.change(change_concurrently, "")
     other.change(add("bert"), "")
     assert [*users.read().users] == ["anna", "bert"]
 
 
-GOOD = encode(
+VALID_FILE = encode(
     Database(
         users={"anna": UserRecord(created=1, updated=1, roles=("r",))},
         roles={"r": (Permission("*", frozenset({Operation.BROWSE})),)},
@@ -180,27 +178,27 @@ GOOD = encode(
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "error"),
     [
         ("", "is not a user database"),
         ("{", "is not a user database"),
-        (GOOD[: len(GOOD) // 2], "is not a user database"),
+        (VALID_FILE[: len(VALID_FILE) // 2], "is not a user database"),
         ("[]", "is not a user database"),
         ("{}", "version"),
-        (GOOD.replace('"version": 1', '"version": 2'), "newer"),
-        (GOOD.replace('"version": 1', '"version": "1"'), "is not a user database"),
-        (GOOD.replace('"superuser"', '"superUser"'), "superUser"),
-        (GOOD.replace('"anna"', '"an na"'), "an na"),
-        (GOOD.replace('"browse"', '"brows"'), "brows"),
-        (GOOD.replace('"*"', '""'), "pattern"),
-        (GOOD.replace('"r"\n', '"s"\n'), "no role 's'"),
-        (GOOD.replace('"password": ""', '"password": "secret"'), "argon2id"),
-        (GOOD.replace('"digest": ""', '"digest": "secret"'), "digest"),
+        (VALID_FILE.replace('"version": 1', '"version": 2'), "newer"),
+        (VALID_FILE.replace('"version": 1', '"version": "1"'), "is not a user database"),
+        (VALID_FILE.replace('"superuser"', '"superUser"'), "superUser"),
+        (VALID_FILE.replace('"anna"', '"an na"'), "an na"),
+        (VALID_FILE.replace('"browse"', '"brows"'), "brows"),
+        (VALID_FILE.replace('"*"', '""'), "pattern"),
+        (VALID_FILE.replace('"r"\n', '"s"\n'), "no role 's'"),
+        (VALID_FILE.replace('"password": ""', '"password": "secret"'), "argon2id"),
+        (VALID_FILE.replace('"digest": ""', '"digest": "secret"'), "digest"),
         ("[" * 100_000, "is not a user database"),
         ("\udcff", "is not a user database"),
     ],
 )
-def test_malformed_user_databases_are_explained(tmp_path: Path, content: str, says: str) -> None:
+def test_malformed_user_databases_are_explained(tmp_path: Path, content: str, error: str) -> None:
     path = tmp_path / "users.json"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     users = UserStore(path)
@@ -208,19 +206,19 @@ def test_malformed_user_databases_are_explained(tmp_path: Path, content: str, sa
         with pytest.raises(ConfigurationError) as caught:
             call()
         assert str(caught.value).startswith(str(path))
-        assert says in str(caught.value)
+        assert error in str(caught.value)
     assert path.read_bytes() == content.encode("utf-8", "surrogateescape")
-    path.write_text(GOOD)
+    path.write_text(VALID_FILE)
     assert [*users.read().users] == ["anna"]
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "users.json").mkdir()
     with pytest.raises(ConfigurationError, match="cannot be read"):
         UserStore(tmp_path / "users.json").read()
 
 
-def test_the_structures_hold_no_plain_secret() -> None:
+def test_tokens_are_stored_as_hashes_only() -> None:
     fields = {field.name for field in msgspec.structs.fields(TokenRecord)}
     assert fields == {"id", "sha256", "label", "created", "expires"}
 

@@ -1,4 +1,4 @@
-"""Users of VibeMQ log in with their old password, and do not notice that its hash changes."""
+"""Logins replace bcrypt hashes of migrated VibeMQ users without affecting the users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.security.test_legacy_hashes import bcrypt_of
 
 
 class MigratedUsers(AuthenticatorFixture):
-    """An authenticator that verifies in earnest. `pause` holds the first check until it is set."""
+    """An authenticator that verifies hashes. The first check waits until `pause` is set."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         super().__init__(directory, **settings)
@@ -42,7 +42,7 @@ class MigratedUsers(AuthenticatorFixture):
             assert pause.wait(60)
         return verify(stored, password, highest)
 
-    def move_in(self, name: str, password: str) -> str:
+    def add_migrated(self, name: str, password: str) -> str:
         password_hash = bcrypt_of(password)
         record = UserRecord(password=password_hash, created=1, updated=1)
         self.store.change(lambda database: records.add_user(database, name, record), "the test")
@@ -51,14 +51,14 @@ class MigratedUsers(AuthenticatorFixture):
     def stored(self, name: str) -> str:
         return self.store.read().users[name].password
 
-    def until_replaced(self, name: str) -> None:
-        """Run the loop until the broker knows another hash."""
+    def wait_until_replaced(self, name: str) -> None:
+        """Run the loop until the authenticator has another hash of the user."""
         before = self.authenticator.user_snapshot.hash_of(name)
         while self.authenticator.user_snapshot.hash_of(name) == before:
             self.loop.run_one()
 
-    def drain(self) -> None:
-        """Run all that the users' thread has been given to its end."""
+    def run_until_idle(self) -> None:
+        """Run the loop and the thread of user changes until both are idle."""
         self.authenticator._changes.submit(int).result(60)
         while not self.loop.idle:
             self.loop.run_one()
@@ -73,12 +73,12 @@ def users(tmp_path: Path) -> Iterator[MigratedUsers]:
 
 
 def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[str, Any]]) -> None:
-    users.move_in("anna", "right")
+    users.add_migrated("anna", "right")
     assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
-    users.drain()
+    users.run_until_idle()
     assert users.stored("anna").startswith("$2b$04$")
     assert users.login("anna", "right").name == "anna"
-    users.until_replaced("anna")
+    users.wait_until_replaced("anna")
     assert verify(users.stored("anna"), "right")
     assert users.stored("anna").startswith("$argon2id$")
     assert users.store.read().users["anna"].updated == 1
@@ -91,20 +91,20 @@ def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[
     assert "argon2id$" not in str(log)
 
 
-def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> None:
-    users.move_in("anna", "right")
+def test_sessions_continue_after_the_replacement(users: MigratedUsers) -> None:
+    users.add_migrated("anna", "right")
     login_handle = users.authenticator.login_handle(Credentials("anna", "right"))
     assert users.login("anna", "right").name == "anna"
-    users.until_replaced("anna")
+    users.wait_until_replaced("anna")
     session = login_handle()
     assert session is not None
     assert session.name == "anna"
     compared = len(users.compared)
     assert users.login("anna", "right").name == "anna"
-    assert len(users.compared) == compared, "a proven password was forgotten"
+    assert len(users.compared) == compared, "a verified password was checked again"
     assert users.login("anna", "right", peer="10.9.9.9:1").name == "anna"
     assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
-    # and a new password ends it all, as for everybody
+    # a new password ends sessions and logins, as for other users
     new = hash_password("new")
     users.store.change(
         lambda db: change_user(db, "anna", UserRequest(password="new"), new, "", 5), ""
@@ -115,26 +115,26 @@ def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> N
 
 
 @pytest.mark.parametrize(("password", "admitted"), [("right", True), ("wrong", False)])
-def test_a_login_that_is_checked_meanwhile(
+def test_login_during_the_replacement_is_decided_correctly(
     users: MigratedUsers, password: str, admitted: bool
 ) -> None:
-    """Its check began with the hash that is gone when it ends."""
-    users.move_in("anna", "right")
+    """The hash is replaced between the beginning and the end of the check."""
+    users.add_migrated("anna", "right")
     users.pause = threading.Event()
     pause = users.pause
-    access, line = users.open("10.0.0.2:7")
-    answers = users.begin(access, line.peer, Credentials("anna", password))
+    access, transport = users.open("10.0.0.2:7")
+    results = users.begin_login(access, transport.peer, Credentials("anna", password))
     assert users.login("anna", "right").name == "anna"
-    users.until_replaced("anna")
+    users.wait_until_replaced("anna")
     pause.set()
-    while not line.calls:
+    while not transport.calls:
         users.loop.run_one()
-    line.calls.pop()()
-    assert isinstance(answers[0], AuthenticationFailed) is not admitted
+    transport.calls.pop()()
+    assert isinstance(results[0], AuthenticationFailed) is not admitted
 
 
-def test_a_password_that_is_changed_meanwhile_stays(users: MigratedUsers) -> None:
-    password_hash = users.move_in("anna", "right")
+def test_password_changed_meanwhile_is_not_replaced(users: MigratedUsers) -> None:
+    password_hash = users.add_migrated("anna", "right")
     new = hash_password("new")
     users.store.change(
         lambda db: change_user(db, "anna", UserRequest(password="new"), new, "", 5), ""
@@ -146,35 +146,35 @@ def test_a_password_that_is_changed_meanwhile_stays(users: MigratedUsers) -> Non
     assert replaced is database
 
 
-def test_a_file_that_cannot_be_written_keeps_the_hash(
+def test_hash_is_kept_if_the_file_cannot_be_written(
     users: MigratedUsers, log: list[dict[str, Any]]
 ) -> None:
-    password_hash = users.move_in("anna", "right")
-    users.move_in("bert", "other")
+    password_hash = users.add_migrated("anna", "right")
+    users.add_migrated("bert", "other")
     lock = users.store.path.with_name("users.json.lock")
     lock.unlink()
-    lock.mkdir()  # the file cannot be changed, not even by root
+    lock.mkdir()  # not even root can change the file then
     for peer in ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.2:5"):
         assert users.login("anna", "right", peer=peer).name == "anna"
         assert users.login("bert", "other", peer=peer).name == "bert"
-        users.drain()
+        users.run_until_idle()
     assert users.stored("anna") == password_hash
     warnings = [entry for entry in log if entry["log_level"] in ("warning", "error")]
     assert [entry["event"] for entry in warnings] == [
         "bcrypt hashes stay, because the user database cannot be changed"
     ]
-    # once another process has changed the file, it is tried again
+    # after a change by another process, the replacement is tried again
     lock.rmdir()
     users.add("carl", "x")
     assert users.login("anna", "right").name == "anna"
-    users.until_replaced("anna")
+    users.wait_until_replaced("anna")
     assert verify(users.stored("anna"), "right")
 
 
 def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[Any]) -> None:
     names = [f"user{number}" for number in range(2 * MAX_REPLACED + 1)]
     for name in names:
-        users.move_in(name, name)
+        users.add_migrated(name, name)
     hashes = {name: users.stored(name) for name in names}
     users.authenticator.refresh()
     change_count = 0
@@ -184,21 +184,21 @@ def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[
         before = users.authenticator.user_snapshot
         users.loop.run_one()
         change_count += users.authenticator.user_snapshot is not before
-    # the first is on its way when the others come
+    # the first change is pending when the others are offered
     assert change_count == 3
     assert all(verify(users.stored(name), name) for name in names)
 
 
-def test_a_password_that_only_bcrypt_takes_stays_with_it(users: MigratedUsers) -> None:
-    """VibeMQ has no limit for passwords: 72 bytes count, whatever follows."""
-    password_hash = users.move_in("anna", "é" * 36)
+def test_password_too_long_for_argon2_keeps_its_hash(users: MigratedUsers) -> None:
+    """VibeMQ accepts passwords of any length; only the first 72 bytes count."""
+    password_hash = users.add_migrated("anna", "é" * 36)
     for peer in ("10.0.0.1:5", "10.0.0.2:5"):
         assert users.login("anna", "é" * 1000, peer=peer).name == "anna"
-    users.drain()
+    users.run_until_idle()
     assert users.stored("anna") == password_hash
 
 
-def test_the_hash_is_part_of_the_user_database() -> None:
+def test_user_database_stores_bcrypt_hashes() -> None:
     password_hash = bcrypt_of("right")
     user = UserRecord(password=password_hash, created=1, updated=1)
     database = decode(encode(Database(users={"anna": user})), "here")
