@@ -13,7 +13,7 @@ import pytest
 
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JavaObject, JmqClient
-from tests.cli.conftest import GuardedBroker, Run, RunningBroker
+from tests.cli.conftest import SecuredBroker, Run, RunningBroker
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
@@ -226,17 +226,17 @@ def test_invalid_arguments_are_usage_errors(run: Run, arguments: list[str], erro
 
 @pytest.mark.parametrize("protocol", ["vibemq", "jmq"])
 def test_credentials_are_read_from_files_and_the_environment(
-    run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch, protocol: str
+    run: Run, secured_broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    url = f"{getattr(guarded, protocol)}?queue=login-{protocol}"
+    url = f"{getattr(secured_broker, protocol)}?queue=login-{protocol}"
     refused = run("send", url, "x")
     assert refused.code == 1
-    login = ("--user", "root", "--password-file", str(guarded.secret))
+    login = ("--user", "root", "--password-file", str(secured_broker.secret))
     assert run("send", url, "by file", *login) == (0, "", "")
-    token = run("users", "token", "add", "root", "--label", protocol, *guarded.where).out
+    token = run("users", "token", "add", "root", "--label", protocol, *secured_broker.location).out
     Path("token").write_text(token)
     assert run("send", url, "by token", "--token-file", "token") == (0, "", "")
-    for name, value in guarded.by("root").items():
+    for name, value in secured_broker.environment_of("root").items():
         monkeypatch.setenv(name, value)
     assert run("receive", url, "-n2").out == "by file\nby token\n"
 
@@ -267,9 +267,9 @@ def test_the_environment_is_for_protocols_with_a_login(
     assert run("receive", f"{broker.msglite}?queue=no-login").code == 0
 
 
-def test_errors_contain_no_password(run: Run, guarded: GuardedBroker) -> None:
-    secret = guarded.secret.read_text().strip().replace(" ", "%20")
-    url = f"{guarded.vibemq}?queue=no-password&username=root&password={secret}"
+def test_errors_contain_no_password(run: Run, secured_broker: SecuredBroker) -> None:
+    secret = secured_broker.secret.read_text().strip().replace(" ", "%20")
+    url = f"{secured_broker.vibemq}?queue=no-password&username=root&password={secret}"
     result = run("receive", url, "-t0")
     assert result.code == 1
     assert "username=root&password=***" in result.err

@@ -22,7 +22,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def sample_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
-    """A broker without users and with data for every page; tests must not change it."""
+    """Start a broker without users and with data for every page, which tests must not change."""
     with ConsoleFixture(tmp_path_factory.mktemp("sample")) as console:
         console.create_sample_data()
         yield console
@@ -30,14 +30,14 @@ def sample_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console
 
 @pytest.fixture
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
-    """An empty broker of the test's own."""
+    """Start an empty broker for the test."""
     with ConsoleFixture(tmp_path_factory.mktemp("empty")) as console:
         yield console
 
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """`open_page(console, **options)` opens a browser page of that console."""
+    """Return a function that opens a browser page: `open_page(console, **options)`."""
     with ExitStack() as stack:
 
         def call(

@@ -1,4 +1,4 @@
-"""Accessibility: axe reports no violation on any page, in both themes and on narrow screens, and
+"""Accessibility: axe reports no violations on any page, in both themes and on a phone, and
 no page scrolls horizontally. Screenshots are in build/screenshots."""
 
 from __future__ import annotations
@@ -38,53 +38,55 @@ PAGES = {
     "audit": ("audit", "PUT"),
     "configuration": ("configuration", "broker.data_dir"),
     "account": ("account", "Not logged in"),
-    "nowhere": ("nowhere", "Page not found"),
+    "not-found": ("nowhere", "Page not found"),
 }
-LOOKS: dict[str, dict[str, Any]] = {
+DISPLAYS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": DESKTOP_VIEWPORT},
     "light": {"color_scheme": "light", "viewport": DESKTOP_VIEWPORT},
     "phone": {"color_scheme": "light", "viewport": PHONE_VIEWPORT, "has_touch": True},
 }
 
 RULES: dict[str, tuple[str, ...]] = {"dark": (), "light": ("color-contrast",), "phone": ()}
-"""Rules by look; those that another look covers are left out."""
+"""Rules of axe by display, none for all; rules tested on another display are omitted."""
 
 
 def violations(page: Page, *rules: str) -> list[str]:
     """Return the violations that axe reports, one per line; with `rules`, of these rules only."""
-    # what is under way is half transparent, which is no colour of the page's
+    # during animations colors are mixed, which would change the contrast
     page.evaluate(
-        "Promise.all(document.getAnimations().map((each) => each.finished.catch(() => 0)))"
+        "Promise.all(document.getAnimations().map((animation) => animation.finished.catch(() => 0)))"
     )
     if page.evaluate("typeof axe") == "undefined":
         page.evaluate(Axe().axe_script)
     options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
-    violations_found = page.evaluate("options => axe.run(options)", options)["violations"]
+    found = page.evaluate("options => axe.run(options)", options)["violations"]
     return [
         f"{violation['id']}: {node['target']} {node['failureSummary']}"
-        for violation in violations_found
+        for violation in found
         for node in violation["nodes"]
     ]
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("display", DISPLAYS)
 def test_pages_have_no_accessibility_violations(
-    look: str, sample_console: ConsoleFixture, open_page: OpenPage
+    display: str, sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = open_page(sample_console, **LOOKS[look])
+    browser_page = open_page(sample_console, **DISPLAYS[display])
     items = sample_console.request("GET", "/destinations/queue/orders/messages")["items"]
     greeting = next(item["id"] for item in items if item["type"] == "greeting")
     problems: dict[str, list[str]] = {}
     for name, (location, expected) in PAGES.items():
         page = browser_page.open(location.format(greeting=greeting), expected)
-        browser_page.save_screenshot(f"{name}-{look}")
-        defects = violations(page, *RULES[look])
+        browser_page.save_screenshot(f"{name}-{display}")
+        page_problems = violations(page, *RULES[display])
         excess_width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if excess_width > 0:
-            defects.append(f"{excess_width} px wider than the page")
-        if defects:
-            problems[name] = defects
-    assert not problems, "\n".join(f"{name}: {defects}" for name, defects in problems.items())
+            page_problems.append(f"{excess_width} px wider than the page")
+        if page_problems:
+            problems[name] = page_problems
+    assert not problems, "\n".join(
+        f"{name}: {page_problems}" for name, page_problems in problems.items()
+    )
 
 
 def test_dialogs_have_no_accessibility_violations(
@@ -125,7 +127,7 @@ def test_empty_pages_have_no_accessibility_violations(
         assert not violations(page), name
 
 
-def test_menu_on_narrow_screens(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
+def test_menu_opens_on_narrow_screens(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(sample_console, viewport=PHONE_VIEWPORT)
     page = browser_page.open("destinations", "bulk")
     menu = page.get_by_role("button", name="Menu")
@@ -145,18 +147,18 @@ def test_theme_follows_the_system_until_it_is_selected(
 ) -> None:
     browser_page = open_page(sample_console, color_scheme="light")
     page = browser_page.open()
-    ground = "getComputedStyle(document.documentElement).backgroundColor"
-    light = page.evaluate(ground)
+    background = "getComputedStyle(document.documentElement).backbackgroundColor"
+    light = page.evaluate(background)
     page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(ground)
+    dark = page.evaluate(background)
     assert dark != light
     page.get_by_role("button", name="Dark mode").click()
-    assert page.evaluate(ground) == light
+    assert page.evaluate(background) == light
     page.reload()
     page.wait_for_selector("main h1")
-    assert page.evaluate(ground) == light
+    assert page.evaluate(background) == light
     page.keyboard.press("d")
-    assert page.evaluate(ground) == dark
+    assert page.evaluate(background) == dark
 
 
 def test_charts_have_a_text_summary_and_a_table(
@@ -182,8 +184,7 @@ def test_charts_have_a_text_summary_and_a_table(
 
 
 def search(browser_page: BrowserPage, text: str) -> None:
-    """Type it into the search, and wait for what is found; a slow typist sees what a part of it
-    finds before."""
+    """Type a text into the search and wait for the results of the complete text."""
     browser_page.page.keyboard.press("/")
     browser_page.page.keyboard.type(text)
     browser_page.page.get_by_role("option", name=f"All destinations with “{text}”").wait_for()

@@ -1,4 +1,4 @@
-"""The commands on empty pages work."""
+"""The commands that empty pages show can be executed."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from tests.console.test_accessible import search
 from tests.support.console import ConsoleFixture, OpenPage
 
 FOCUSED = """() => {
-  const one = document.activeElement;
-  return `${one.tagName} ${one.ariaLabel || one.textContent}`;
+  const element = document.activeElement;
+  return `${element.tagName} ${element.ariaLabel || element.textContent}`;
 }"""
 OUTLINED = """() => {
   const style = getComputedStyle(document.activeElement);
@@ -18,25 +18,25 @@ OUTLINED = """() => {
 }"""
 REACHABLE = """() => [...document.querySelectorAll(
     'a[href], button:not([disabled]), input:not([disabled]), select, textarea, summary')]
-  .filter((one) => one.checkVisibility()).length"""
+  .filter((element) => element.checkVisibility()).length"""
 
 
-@pytest.mark.parametrize("where", ["", "destinations", "queue/orders", "queue/orders/settings"])
+@pytest.mark.parametrize("route", ["", "destinations", "queue/orders", "queue/orders/settings"])
 def test_tab_reaches_all_controls_with_a_visible_focus(
-    where: str, sample_console: ConsoleFixture, open_page: OpenPage
+    route: str, sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     browser_page = open_page(sample_console)
-    page = browser_page.open(where)
+    page = browser_page.open(route)
     page.locator("main a").first.wait_for()
     control_count = page.evaluate(REACHABLE)
-    page.evaluate("window.seen = new Set(); document.activeElement.blur()")
+    page.evaluate("window.focused = new Set(); document.activeElement.blur()")
     for _ in range(control_count + 10):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement === document.body"):
             break
         assert page.evaluate(OUTLINED), page.evaluate(FOCUSED)
-        page.evaluate("seen.add(document.activeElement)")
-    assert page.evaluate("seen.size") >= control_count
+        page.evaluate("focused.add(document.activeElement)")
+    assert page.evaluate("focused.size") >= control_count
 
 
 def test_first_tab_stop_skips_the_navigation(
@@ -74,7 +74,9 @@ def test_g_and_a_key_open_a_page_and_focus_its_heading(
         expect(page.locator("nav.rail [aria-current=page]")).to_contain_text(heading)
 
 
-def test_search_with_the_keyboard(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
+def test_search_is_operated_by_keyboard(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
     browser_page = open_page(sample_console)
     page = browser_page.open("", "Messages per second")
     search(browser_page, "inv")
@@ -105,7 +107,7 @@ def test_dialogs_trap_and_restore_the_focus(
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog", name="Delete bulk?")
     dialog.wait_for()
-    # what destroys is not what Enter does
+    # Enter must not delete
     expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     for _ in range(6):
         page.keyboard.press("Tab")

@@ -17,22 +17,22 @@ from tests.support.console import HOST, BrowserPage, ConsoleFixture, OpenPage, o
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
 FIRST_PAINT_MS = 1_000
-TRIES = 5
-PAINTED = """async () => {
+ATTEMPTS = 5
+FIRST_PAINT = """async () => {
   let paint;
   while (!(paint = performance.getEntriesByName('first-contentful-paint')[0]))
     await new Promise(requestAnimationFrame);
   const files = performance.getEntriesByType('resource');
-  const bytes = files.reduce((sum, one) => sum + one.transferSize, 0);
+  const bytes = files.reduce((sum, file) => sum + file.transferSize, 0);
   return { paint: paint.startTime, files: files.length, bytes };
 }"""
-"""What the first paint took; it may come after the text that it shows is in the document."""
+"""Measure the first paint, which may follow the insertion of its text into the document."""
 
 
-def shows(page: Page, name: str, figure: int) -> None:
-    """Wait until the reading of that name shows it."""
+def wait_for_reading(page: Page, name: str, value: int) -> None:
+    """Wait until the reading `name` shows the value."""
     reading = page.locator(".reading", has_text=name)
-    expect(reading.locator(".figure").first).to_have_text(f"{figure:,}")
+    expect(reading.locator(".figure").first).to_have_text(f"{value:,}")
 
 
 def test_overview_shows_new_messages(console: ConsoleFixture, open_page: OpenPage) -> None:
@@ -40,7 +40,7 @@ def test_overview_shows_new_messages(console: ConsoleFixture, open_page: OpenPag
     page = browser_page.open("", "No messages yet")
     for number in range(12):
         console.publish("orders", body=f"{number}")
-    shows(page, "Ready", 12)
+    wait_for_reading(page, "Ready", 12)
     browser_page.wait_for_text("orders")
     expect(page.get_by_text("No messages yet")).to_have_count(0)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
@@ -50,15 +50,15 @@ def test_changing_values_are_not_announced(console: ConsoleFixture, open_page: O
     browser_page = open_page(console)
     page = browser_page.open("", "Messages per second")
     page.evaluate(
-        """() => { window.heard = [];
-        for (const one of document.querySelectorAll('[aria-live], [role=status], [role=alert]'))
-          new MutationObserver(() => heard.push(one.textContent))
-            .observe(one, {childList: true, characterData: true, subtree: true}); }"""
+        """() => { window.announced = [];
+        for (const element of document.querySelectorAll('[aria-live], [role=status], [role=alert]'))
+          new MutationObserver(() => announced.push(element.textContent))
+            .observe(element, {childList: true, characterData: true, subtree: true}); }"""
     )
     for number in range(3):
         console.publish("orders", body="x")
-        shows(page, "Ready", number + 1)
-    assert page.evaluate("heard") == []
+        wait_for_reading(page, "Ready", number + 1)
+    assert page.evaluate("announced") == []
 
 
 def test_console_reconnects_after_a_restart_of_the_broker(
@@ -68,11 +68,11 @@ def test_console_reconnects_after_a_restart_of_the_broker(
         browser_page = open_page(console, ("ERR_", "Failed to load resource"))
         console.publish("orders", body="x")
         page = browser_page.open("", "orders")
-        shows(page, "Ready", 1)
+        wait_for_reading(page, "Ready", 1)
         console.broker.kill()
         page.get_by_text("The broker does not respond").wait_for(timeout=60_000)
         browser_page.save_screenshot("gone")
-        shows(page, "Ready", 1)  # what was last known stays
+        wait_for_reading(page, "Ready", 1)  # the last values remain
         page.get_by_role("button", name="Try now").click()
         console.broker.start()
         page.get_by_text("Reconnected to the broker").wait_for(timeout=60_000)
@@ -127,7 +127,7 @@ def test_statistics_are_polled_beyond_the_limit_of_streams(
         first.page.get_by_text("Live", exact=True).wait_for()
         page = second_page.open("", "Messages per second")
         console.publish("orders", body="x")
-        shows(page, "Ready", 1)
+        wait_for_reading(page, "Ready", 1)
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
@@ -153,15 +153,15 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
         for first in range(0, DESTINATIONS, 1_000):
             rows = [row(f"tenant.{n:05d}", b"x") for n in range(first, first + 1_000)]
             assert client.write(rows, writer=f"w{first}").status == 200
-    with crowd(console.port("phpmq")):
-        # what else the machine does may be in the way of one, hardly of all, and of the empty page
-        for _ in range(TRIES):
+    with idle_connections(console.port("phpmq")):
+        # other processes may delay some attempts, but hardly all
+        for _ in range(ATTEMPTS):
             browser_page = open_page(console)
             page = browser_page.page
             page.goto(console.url)
             page.get_by_text("tenant.").first.wait_for()
-            measured = page.evaluate(PAINTED)
-            shows(page, "Ready", DESTINATIONS)
+            measured = page.evaluate(FIRST_PAINT)
+            wait_for_reading(page, "Ready", DESTINATIONS)
             print("first paint {paint:.0f} ms, {files} files, {bytes} bytes".format(**measured))
             assert measured["files"] < 45
             assert measured["bytes"] < 150_000
@@ -169,22 +169,22 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
                 break
         else:
             pytest.fail(
-                f"first paint after {measured['paint']:.0f} ms, of nothing {empty_paint:.0f} ms"
+                f"first paint after {measured['paint']:.0f} ms; empty page: {empty_paint:.0f} ms"
             )
         browser_page.save_screenshot("overview-10000")
 
 
 def first_paint(browser_page: BrowserPage) -> float:
-    """Milliseconds until something of the overview is there."""
+    """Return the milliseconds until the first paint of the overview."""
     page = browser_page.open("", "Messages per second")
-    milliseconds = float(page.evaluate(PAINTED)["paint"])
+    milliseconds = float(page.evaluate(FIRST_PAINT)["paint"])
     page.close()
     return milliseconds
 
 
 @contextmanager
-def crowd(port: int) -> Iterator[None]:
-    """So many connections that do nothing."""
+def idle_connections(port: int) -> Iterator[None]:
+    """Open CONNECTIONS connections that send nothing."""
     connections = []
     try:
         for _ in range(CONNECTIONS):

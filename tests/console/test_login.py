@@ -1,8 +1,7 @@
-"""Login, permissions, and the end of a session."""
+"""Login, permissions, and the end of sessions in the console."""
 
 from __future__ import annotations
 
-import base64
 import re
 import shlex
 from collections.abc import Iterator
@@ -14,20 +13,20 @@ from playwright.sync_api import Page, Request, expect
 from sluicemq.cli.main import main
 from tests.console.test_accessible import violations
 from tests.support.console import PHONE_VIEWPORT, BrowserPage, ConsoleFixture, OpenPage
+from tests.support.http import basic_auth
 
 PASSWORD = "correct horse battery"
 UNAUTHORIZED = ("401", "403", "409")
 
 
-def basic(user: str) -> dict[str, str]:
-    text = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
-    return {"Authorization": f"Basic {text}"}
+def auth_headers(user: str) -> dict[str, str]:
+    return {"Authorization": basic_auth(user, PASSWORD)}
 
 
 @pytest.fixture
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
-    """A broker with a superuser `anna`, and `bert` who may look at and consume from orders.*"""
-    directory = tmp_path_factory.mktemp("guarded")
+def secured_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture]:
+    """Start a broker with the superuser `anna` and `bert`, who may browse and consume orders.*."""
+    directory = tmp_path_factory.mktemp("secured")
     secret = directory / "secret"
     secret.write_text(PASSWORD)
     for arguments in (
@@ -39,7 +38,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture
     with ConsoleFixture(directory) as console:
         for name in ("orders.eu", "private"):
             path = f"/destinations/queue/{name}/messages"
-            console.request("POST", path, {"body": "hello"}, **basic("anna"))
+            console.request("POST", path, {"body": "hello"}, **auth_headers("anna"))
         yield console
 
 
@@ -53,10 +52,12 @@ def log_in(browser_page: BrowserPage, user: str, password: str = PASSWORD) -> Pa
     return page
 
 
-def test_login_rejects_a_wrong_password(guarded: ConsoleFixture, open_page: OpenPage) -> None:
-    browser_page = open_page(guarded, UNAUTHORIZED, viewport=PHONE_VIEWPORT)
+def test_login_rejects_a_wrong_password(
+    secured_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(secured_console, UNAUTHORIZED, viewport=PHONE_VIEWPORT)
     page = browser_page.page
-    page.goto(guarded.url + "#/destinations")
+    page.goto(secured_console.url + "#/destinations")
     page.get_by_role("button", name="Log in").wait_for()
     expect(page.get_by_label("User", exact=True)).to_be_focused()
     browser_page.save_screenshot("login-phone")
@@ -71,9 +72,9 @@ def test_login_rejects_a_wrong_password(guarded: ConsoleFixture, open_page: Open
 
 
 def test_only_changing_requests_have_a_csrf_token(
-    guarded: ConsoleFixture, open_page: OpenPage
+    secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = open_page(guarded, UNAUTHORIZED)
+    browser_page = open_page(secured_console, UNAUTHORIZED)
     page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     sent: list[Request] = []
@@ -90,9 +91,9 @@ def test_only_changing_requests_have_a_csrf_token(
 
 
 def test_pages_and_buttons_follow_the_permissions(
-    guarded: ConsoleFixture, open_page: OpenPage
+    secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = open_page(guarded, UNAUTHORIZED)
+    browser_page = open_page(secured_console, UNAUTHORIZED)
     page = log_in(browser_page, "bert")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     pages = page.get_by_role("navigation", name="Pages", exact=True)
@@ -126,10 +127,10 @@ def test_pages_and_buttons_follow_the_permissions(
 
 
 def test_empty_lists_do_not_deny_what_the_user_may_not_see(
-    guarded: ConsoleFixture, open_page: OpenPage
+    secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    guarded.ask("PUT", "/users/nora", {"password": PASSWORD}, **basic("anna"))
-    browser_page = open_page(guarded, UNAUTHORIZED)
+    secured_console.request("PUT", "/users/nora", {"password": PASSWORD}, **auth_headers("anna"))
+    browser_page = open_page(secured_console, UNAUTHORIZED)
     page = log_in(browser_page, "nora")
     browser_page.wait_for_text("You may not see any destination")
     expect(page.get_by_role("heading", name="Listeners")).to_be_hidden()
@@ -137,8 +138,8 @@ def test_empty_lists_do_not_deny_what_the_user_may_not_see(
     browser_page.open("dead-letters", "There are no dead-letter queues that you may see")
 
 
-def test_logout_ends_the_session(guarded: ConsoleFixture, open_page: OpenPage) -> None:
-    browser_page = open_page(guarded, UNAUTHORIZED)
+def test_logout_ends_the_session(secured_console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(secured_console, UNAUTHORIZED)
     page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
     page.get_by_role("button", name="Log out").click()
@@ -149,12 +150,12 @@ def test_logout_ends_the_session(guarded: ConsoleFixture, open_page: OpenPage) -
 
 
 def test_other_tabs_follow_a_logout_and_a_login(
-    guarded: ConsoleFixture, open_page: OpenPage
+    secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    first = open_page(guarded, UNAUTHORIZED)
+    first = open_page(secured_console, UNAUTHORIZED)
     log_in(first, "anna")
     first.open("queue/orders.eu", "Protocol")
-    second = BrowserPage(first.context, guarded, UNAUTHORIZED)
+    second = BrowserPage(first.context, secured_console, UNAUTHORIZED)
     second.open("", "Messages per second")
     second.page.get_by_role("button", name="Log out").click()
     first.page.get_by_role("button", name="Log in").wait_for()
@@ -171,11 +172,13 @@ def test_other_tabs_follow_a_logout_and_a_login(
     assert not second.problems
 
 
-def test_login_with_a_token(guarded: ConsoleFixture, open_page: OpenPage) -> None:
-    token = guarded.request("POST", "/users/anna/tokens", {"label": "t"}, **basic("anna"))["token"]
-    browser_page = open_page(guarded, UNAUTHORIZED)
+def test_login_with_a_token(secured_console: ConsoleFixture, open_page: OpenPage) -> None:
+    token = secured_console.request(
+        "POST", "/users/anna/tokens", {"label": "t"}, **auth_headers("anna")
+    )["token"]
+    browser_page = open_page(secured_console, UNAUTHORIZED)
     page = browser_page.page
-    page.goto(guarded.url)
+    page.goto(secured_console.url)
     page.get_by_role("button", name="Use a token").click()
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Log in").click()
@@ -183,12 +186,12 @@ def test_login_with_a_token(guarded: ConsoleFixture, open_page: OpenPage) -> Non
 
 
 def test_command_for_a_token_quotes_the_name_of_the_user(
-    guarded: ConsoleFixture, open_page: OpenPage
+    secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     name = "CN=Ann Smith,O=Example"
     path = f"/users/{quote(name, safe='')}"
-    guarded.request("PUT", path, {}, **basic("anna"))
-    browser_page = open_page(guarded, UNAUTHORIZED)
+    secured_console.request("PUT", path, {}, **auth_headers("anna"))
+    browser_page = open_page(secured_console, UNAUTHORIZED)
     log_in(browser_page, "anna")
     page = browser_page.open(path.removeprefix("/"), "No tokens")
     command = page.locator(".command code").inner_text()
@@ -196,9 +199,9 @@ def test_command_for_a_token_quotes_the_name_of_the_user(
 
 
 def test_expired_session_returns_to_the_page_after_login(
-    guarded: ConsoleFixture, open_page: OpenPage
+    secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = open_page(guarded, (*UNAUTHORIZED, "ERR_"))
+    browser_page = open_page(secured_console, (*UNAUTHORIZED, "ERR_"))
     log_in(browser_page, "anna")
     page = browser_page.open("destinations", "private")
     browser_page.context.clear_cookies()
@@ -208,9 +211,9 @@ def test_expired_session_returns_to_the_page_after_login(
 
 
 def test_user_is_added_granted_a_permission_and_deleted(
-    guarded: ConsoleFixture, open_page: OpenPage
+    secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = open_page(guarded, UNAUTHORIZED)
+    browser_page = open_page(secured_console, UNAUTHORIZED)
     log_in(browser_page, "anna")
     page = browser_page.open("users", "bert")
     page.get_by_role("button", name="Add a user").click()
@@ -238,7 +241,8 @@ def test_user_is_added_granted_a_permission_and_deleted(
     dialog.get_by_role("button", name="Delete the user").click()
     page.get_by_role("heading", name="Users", level=1).wait_for()
     assert [
-        user["name"] for user in guarded.request("GET", "/users", **basic("anna"))["items"]
+        user["name"]
+        for user in secured_console.request("GET", "/users", **auth_headers("anna"))["items"]
     ] == [
         "anna",
         "bert",

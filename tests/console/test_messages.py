@@ -158,9 +158,7 @@ def test_large_numbers_are_published_as_typed(console: ConsoleFixture, open_page
     assert message["properties"]["n"] == {"type": "int", "value": "9007199254740993"}
 
 
-def test_a_property_that_is_neither_true_nor_false_is_refused(
-    console: ConsoleFixture, open_page: OpenPage
-) -> None:
+def test_invalid_boolean_property_is_rejected(console: ConsoleFixture, open_page: OpenPage) -> None:
     console.create("orders")
     page = open_page(console, ("400",)).open("queue/orders/publish")
     page.get_by_label("Body", exact=True).fill("x")
@@ -354,7 +352,7 @@ def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, open_page:
     page.get_by_text("orders deleted").wait_for()
 
 
-def test_pause_and_resume(console: ConsoleFixture, open_page: OpenPage) -> None:
+def test_pause_and_resume_with_the_keyboard(console: ConsoleFixture, open_page: OpenPage) -> None:
     console.publish("orders", body="x")
     browser_page = open_page(console)
     page = browser_page.open("queue/orders", "Protocol")
@@ -375,11 +373,11 @@ def test_only_changed_settings_are_sent(console: ConsoleFixture, open_page: Open
     page = browser_page.open("queue/orders/settings", "Lifetime and delivery")
     sent: list[object] = []
 
-    def see(request: Request) -> None:
+    def record_change(request: Request) -> None:
         if request.method == "PUT":
             sent.append(request.post_data_json)
 
-    page.on("request", see)
+    page.on("request", record_change)
     assert page.get_by_label("Maximum ready messages").input_value() == "100"
     assert page.get_by_label("Message TTL").input_value() == "1 min"
     browser_page.wait_for_text("message_ttl")
@@ -444,7 +442,7 @@ def test_connection_is_closed(console: ConsoleFixture, open_page: OpenPage) -> N
     dialog.get_by_label("Reason").fill("for a test")
     dialog.get_by_role("button", name="Close").click()
     page.get_by_text(re.compile("Connection from .* closed")).wait_for()
-    # the client comes back by itself
+    # the client reconnects
     connections = console.request("GET", "/connections?filter=clerk")["items"]
     assert before not in [item["id"] for item in connections if item["state"] == "open"]
 
@@ -485,12 +483,12 @@ def test_slot_is_deleted_and_all_segments_stay_listed(tmp_path: Path, open_page:
         )
 
 
-def _figure(page: Page, name: str) -> Locator:
+def _reading(page: Page, name: str) -> Locator:
     return page.locator(".reading", has_text=name).locator(".figure")
 
 
 @pytest.mark.parametrize("name", ["~", "..", "a/b c?d#e&f=g%20", "zählerstände", "topic"])
-def test_destination_page_of_any_name(
+def test_destination_page_accepts_any_name(
     name: str, console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     with console.api() as client:
@@ -500,7 +498,7 @@ def test_destination_page_of_any_name(
     page.get_by_role("link", name=name, exact=True).click()
     page.get_by_role("heading", name=name, level=1).wait_for()
     browser_page.wait_for_text("1 to 1 of 1")
-    expect(_figure(page, "Ready")).to_have_text("1")
+    expect(_reading(page, "Ready")).to_have_text("1")
     page.locator("tbody a").first.click()
     browser_page.wait_for_text("hello")
     page.get_by_role("button", name="Delete…").click()

@@ -1,4 +1,4 @@
-"""A broker with sample data for every page of the console, and a browser that opens them."""
+"""A broker with sample data for every page of the console, and a browser to open the pages."""
 
 from __future__ import annotations
 
