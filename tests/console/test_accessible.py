@@ -54,7 +54,8 @@ def violations(page: Page, *rules: str) -> list[str]:
     """Return the violations that axe reports, one per line; with `rules`, of these rules only."""
     # during animations colors are mixed, which would change the contrast
     page.evaluate(
-        "Promise.all(document.getAnimations().map((animation) => animation.finished.catch(() => 0)))"
+        "Promise.all(document.getAnimations()"
+        ".map((animation) => animation.finished.catch(() => 0)))"
     )
     if page.evaluate("typeof axe") == "undefined":
         page.evaluate(Axe().axe_script)
