@@ -115,8 +115,8 @@ async def test_a_selector_examines_each_scheduled_message_once(api_fixture: ApiF
 
     jobs.queue.scheduled = Scheduled(jobs.queue.scheduled)
     path = f"{MESSAGE_PATH}?state=scheduled&selector=JMSPriority=9&limit=1"
-    answer = await api_fixture.http_client(local=True).ask("GET", path)
-    assert (answer.json()["scanned"], answer.json()["next_cursor"]) == (MESSAGES, None)
+    response = await api_fixture.http_client(local=True).request("GET", path)
+    assert (response.json()["scanned"], response.json()["next_cursor"]) == (MESSAGES, None)
     assert set(stepped.values()) == {1}
 
 

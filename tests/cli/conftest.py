@@ -97,7 +97,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture(scope="package")
 def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    directory = tmp_path_factory.mktemp("guarded")
+    directory = tmp_path_factory.mktemp("secured")
     secret = directory / "secret"
     secret.write_text("correct horse battery\n")
     data = directory / "data"

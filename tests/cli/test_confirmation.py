@@ -131,10 +131,13 @@ def test_a_refused_message_is_an_error(run: Run, broker: RunningBroker, protocol
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_missing_confirmation_is_explained(
-    run: Run, ask: Run, broker: RunningBroker, protocol: str
+    run: Run, run_as_owner: Run, broker: RunningBroker, protocol: str
 ) -> None:
     queue = f"blocking-{protocol}"
-    assert ask("queues", "create", queue, "max_messages=1", "overflow=block-publisher").code == 0
+    assert (
+        run_as_owner("queues", "create", queue, "max_messages=1", "overflow=block-publisher").code
+        == 0
+    )
     url = f"{getattr(broker, protocol)}?queue={queue}"
     result = run("send", url, "1", "2", "--connect-timeout", "0.2")
     assert result.code == 1

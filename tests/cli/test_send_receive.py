@@ -13,7 +13,7 @@ import pytest
 
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JavaObject, JmqClient
-from tests.cli.conftest import SecuredBroker, Run, RunningBroker
+from tests.cli.conftest import Run, RunningBroker, SecuredBroker
 
 
 def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:

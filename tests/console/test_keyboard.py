@@ -133,9 +133,9 @@ def test_focus_stays_near_controls_that_an_operation_replaces(
     dialog.get_by_role("button", name="Delete 1 message").click()
     expect(page.get_by_role("button", name="Delete all")).to_be_focused()
     page.get_by_role("checkbox").last.focus()
-    last_id = console.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][-1]["id"]
+    last_id = console.request("GET", "/destinations/queue/orders.dlq/messages")["items"][-1]["id"]
     path = "/destinations/queue/orders.dlq/messages/actions"
-    console.ask("POST", path, {"action": "delete", "ids": [last_id]})
+    console.request("POST", path, {"action": "delete", "ids": [last_id]})
     expect(page.get_by_role("checkbox")).to_have_count(1)
     expect(page.get_by_role("checkbox")).to_be_focused()
     page.goto(f"{console.url}#/dead-letters")

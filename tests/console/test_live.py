@@ -84,12 +84,12 @@ def test_statistics_of_a_destination_return_after_an_error(
 ) -> None:
     console.publish("orders", body="x")
     page = open_page(console, ("503",)).open("queue/orders/consumers", "No consumers")
-    shows(page, "Ready", 1)
+    wait_for_reading(page, "Ready", 1)
     path = "**/destinations/queue/orders"
     page.route(path, lambda route: route.fulfill(status=503))
     page.get_by_text("the broker responded with status 503").wait_for()
     page.unroute(path)
-    shows(page, "Ready", 1)
+    wait_for_reading(page, "Ready", 1)
 
 
 def test_lost_and_foreign_responses_are_reported(
