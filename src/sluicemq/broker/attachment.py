@@ -140,7 +140,7 @@ def expect_load(destination: Destination, routes: Routes[Any], selector: Selecto
 def _join_pending_queue(
     subscription: Subscription, selector: Selector | None
 ) -> PendingQueue[Delivery, Consumer]:
-    """Return the pending queue of a selector, created if needed, after counting a consumer in."""
+    """Return the pending queue of a selector, created if needed, with one more consumer."""
     text = "" if selector is None else selector.text
     pending_queue = subscription.pending_queues.get(text)
     if pending_queue is None:

@@ -146,18 +146,24 @@ class Connection(asyncio.Protocol):
             self._descriptor = raw.fileno()
             self._can_quick_ack = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
         if transport.get_extra_info("peercert"):
-            # Only where there is TLS: the library that reads certificates is slow to load.
-            from sluicemq.security.certificates import peer_user
-
-            kind = self._admission.options.client_user
-            certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-            self.peer_user = peer_user(certificate, kind)
+            self.peer_user = self._certified_user()
             if not self.peer_user:
                 # without a user name the client would be treated as anonymous
-                reason = f"no {kind} in its certificate"
+                reason = f"no {self._admission.options.client_user} in its certificate"
                 log.info("connection rejected", peer=self.peer, reason=reason)
                 self.abort("its certificate names no user")
                 return
+        self._open_session()
+
+    def _certified_user(self) -> str:
+        """Return the user that the client's certificate names, or ""."""
+        # Only where there is TLS: the library that reads certificates is slow to load.
+        from sluicemq.security.certificates import peer_user
+
+        certificate = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return peer_user(certificate, self._admission.options.client_user)
+
+    def _open_session(self) -> None:
         try:
             refused = self in self._admission.refusals
             self._session = self._admission.session_factory(self, refused)
@@ -618,7 +624,7 @@ class Admission:
         self.sent_bytes = 0
 
     def admit(self, connection: Connection) -> bool:
-        """Count a connection in. Return False if it has to be closed at once: beyond
+        """Register a connection. Return False if it has to be closed at once: beyond
         `max_connections`, only `max_rejections` connections are in `refusals`."""
         self.remove_handshake(connection.peer)
         limit_name = self._limit_reached(connection.peer)
@@ -651,7 +657,7 @@ class Admission:
         return False
 
     def remove_handshake(self, peer: str) -> None:
-        """Count a pending handshake out, because it has ended."""
+        """Stop counting a pending handshake, because it has ended."""
         if peer in self._handshake_peers:
             self._handshake_peers.remove(peer)
             self._count_address(peer, -1)
@@ -687,8 +693,7 @@ class Admission:
             )
 
     def claim_user(self, connection: Connection, user: str) -> None:
-        """Count a connection as one of `user`, and of no other user any more. Raises
-        TooManyConnections."""
+        """Count a connection as one of `user` only. Raises TooManyConnections."""
         limit = self.options.max_connections_per_user
         if not limit or user == connection.claimed_user:
             return
@@ -708,7 +713,7 @@ class Admission:
                 del self._by_user[user]
 
     def remove(self, connection: Connection) -> None:
-        """Count a connection out."""
+        """Unregister a closed connection."""
         self.reading_paused.discard(connection)
         self.logging_in.discard(connection)
         self.refusals.discard(connection)
