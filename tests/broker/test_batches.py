@@ -285,13 +285,13 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
     assert not fixture.broker.batches.write(replace(FIRST_PART, writer="b"), []).is_repeat
 
 
-def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
-    fixture = BrokerFixture(EngineSettings(max_batch_writers=3))
-    for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
+def test_the_oldest_writer_of_the_owner_with_the_most_is_forgotten_first() -> None:
+    fixture = BrokerFixture(EngineSettings(max_batch_writers=4))
+    for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert"), ("e", "bert")):
         fixture.broker.batches.write(replace(FIRST_PART, writer=name, owner=owner), [])
-    assert list(fixture.broker.batches.writers) == ["a", "c", "d"]
-    fixture.broker.batches.write(replace(FIRST_PART, writer="e", owner="carl"), [])
-    assert list(fixture.broker.batches.writers) == ["c", "d", "e"]
+    assert list(fixture.broker.batches.writers) == ["a", "c", "d", "e"]
+    fixture.broker.batches.write(replace(FIRST_PART, writer="f", owner="anna"), [])
+    assert list(fixture.broker.batches.writers) == ["a", "d", "e", "f"]
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -21,14 +21,15 @@ A writer belongs to the user that used its name first: another user could skip i
 writing a later one. The callers check which users may write under a writer's name (`owner_of`).
 
 The broker forgets a writer after RETENTION_MS, or if there are more than `max_batch_writers`: the
-oldest of the same owner is forgotten first, so that no user can displace the writers of others.
+oldest of the owner with the most writers is forgotten first, so that no user can displace the
+writers of others.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -273,17 +274,15 @@ class Batches:
         writer.last_used = wall
         writer.sequence = sequence
         self.writers[part.writer] = writer
-        self._drop_old_writers(wall, part)
+        self._drop_old_writers(wall)
 
-    def _drop_old_writers(self, wall: int, latest: BatchPart) -> None:
+    def _drop_old_writers(self, wall: int) -> None:
         writers = self.writers
         while next(iter(writers.values())).last_used <= wall - RETENTION_MS:
             writers.popitem(last=False)
         while len(writers) > self._core.settings.max_batch_writers:
-            oldest = next(name for name, writer in writers.items() if writer.owner == latest.owner)
-            if oldest == latest.writer:  # the owner has no other writer
-                oldest = next(iter(writers))
-            del writers[oldest]
+            [(owner, _)] = Counter(writer.owner for writer in writers.values()).most_common(1)
+            del writers[next(name for name, writer in writers.items() if writer.owner == owner)]
 
     def state(self) -> list[WriterState]:
         """Return the state of all writers for a snapshot."""
