@@ -45,6 +45,16 @@ def test_every_kind_of_message_is_displayed(
     assert download.value.path().read_bytes() == b"hello"
 
 
+def test_empty_bodies_are_reported(console: ConsoleFixture, open_page: OpenPage) -> None:
+    producer = console.jms().session().producer(Queue("orders"))
+    bodies: tuple[object, ...] = ({}, [], "", b"")
+    for body in bodies:
+        producer.send(body)
+    browser_page = open_page(console)
+    for item in console.ask("GET", "/destinations/queue/orders/messages")["items"]:
+        browser_page.open(f"queue/orders/messages/{item['id']}", "The body is empty")
+
+
 def test_console_states_that_it_displays_a_part_of_the_bytes(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:

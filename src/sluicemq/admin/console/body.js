@@ -107,10 +107,12 @@ function textBody(text) {
 /** Return an element for a `body` of the API. */
 export function bodyView({ kind, encoding, value: content, class: named }) {
   if (kind === "none") return h("p", { class: "hint" }, "The message has no body.");
+  const isEmpty = content === "" || (typeof content === "object" && Object.keys(content).length === 0);
+  if (isEmpty) return h("p", { class: "hint" }, "The body is empty.");
   switch (encoding) {
     case "text":
     case "json":
-      return content === "" ? h("p", { class: "hint" }, "The body is empty.") : textBody(content);
+      return textBody(content);
     case "map":
       return typedMap(content);
     case "stream":
