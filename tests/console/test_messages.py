@@ -184,6 +184,20 @@ def test_invalid_boolean_property_is_rejected(console: ConsoleFixture, open_page
     page.get_by_text("Published as message").wait_for()
 
 
+def test_two_properties_with_the_same_name_are_refused(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    console.create("orders")
+    page = open_page(console).open("queue/orders/publish")
+    for value in ("red", "green"):
+        page.get_by_role("button", name="Add a property").click()
+        page.get_by_label("Name of the property").last.fill("color")
+        page.get_by_label("Value of the property").last.fill(value)
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_text("Two properties have the same name").wait_for()
+    assert not console.item("orders")["ready"]
+
+
 def test_every_reason_of_a_failure_is_explained() -> None:
     page = (ROOT / "docs/messages.md").read_text()
     table = page.partition("| Reason | Meaning |")[2].partition("## ")[0]

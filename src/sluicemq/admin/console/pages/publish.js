@@ -134,6 +134,9 @@ function message(form) {
     return [name.value, typed(type.value, text.value)];
   });
   if (properties.length) request.properties = Object.fromEntries(properties);
+  if (properties.length > Object.keys(request.properties ?? {}).length) {
+    throw new ApiError(0, "duplicate-property", "Two properties have the same name.");
+  }
   const { reply_to: reply, ...headers } = values(form, HEADER_FIELDS);
   for (const [name, content] of Object.entries(headers)) {
     if (content !== null && content !== "") request[name] = content;
