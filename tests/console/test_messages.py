@@ -369,11 +369,39 @@ def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, open_page:
     assert console.item("orders")["ready"] == 0
     page.get_by_role("button", name="Delete…").click()
     delete_dialog = page.get_by_role("dialog", name="Delete orders?")
-    delete_dialog.get_by_text("2 messages").wait_for()
+    delete_dialog.get_by_text("2 unacked messages").wait_for()
     delete_dialog.get_by_text("1 consumer").wait_for()
     delete_dialog.get_by_role("button", name="Delete").click()
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
     page.get_by_text("orders deleted").wait_for()
+
+
+def test_purge_and_delete_of_a_topic_state_the_subscriptions(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    session = console.jms("desk").session()
+    for name in ("a", "b", "c"):
+        session.consumer(Topic("prices"), name=name, durable=True).close()
+    for number in range(4):
+        session.producer(Topic("prices")).send(f"{number}")
+    page = open_page(console).open("topic/prices", "4 B")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Delete…").click()
+    dialog.get_by_text("3 subscriptions, up to 4 ready messages of each").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Purge").click()
+    dialog.get_by_text("up to 4 ready messages of each subscription").wait_for()
+    dialog.get_by_role("button", name="Purge", exact=True).click()
+    page.get_by_text("12 messages purged").wait_for()
+
+
+def test_scheduled_messages_are_shown_as_a_part_of_the_ready_ones(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    console.publish("orders", body="later", delay_ms=3_600_000)
+    page = open_page(console).open("queue/orders", "5 B, 1 scheduled")
+    page.get_by_role("button", name="Purge").click()
+    page.get_by_role("dialog").get_by_text("1 ready message (5 B), including").wait_for()
 
 
 def test_pause_and_resume_with_the_keyboard(console: ConsoleFixture, open_page: OpenPage) -> None:

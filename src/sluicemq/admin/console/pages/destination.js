@@ -106,11 +106,13 @@ class Destination {
 
   update(item) {
     const { ready, unacked, consumers } = this.readings;
-    ready.set(
-      compact(item.ready),
-      item.oldest_ms ? `${bytes(item.bytes)}, oldest ${duration(item.oldest_ms)}` : bytes(item.bytes),
-    );
-    unacked.set(compact(item.unacked), item.scheduled ? `${compact(item.scheduled)} scheduled` : "");
+    const notes = [
+      bytes(item.bytes),
+      item.oldest_ms && `oldest ${duration(item.oldest_ms)}`,
+      item.scheduled && `${compact(item.scheduled)} scheduled`,
+    ];
+    ready.set(compact(item.ready), notes.filter(Boolean).join(", "));
+    unacked.set(compact(item.unacked));
     this.readings.in.set(perSecond(item.publish_rate), `${compact(item.published)} in total`);
     this.readings.out.set(perSecond(item.deliver_rate), `${compact(item.delivered)} in total`);
     consumers.set(
@@ -150,18 +152,18 @@ class Destination {
   }
 
   async purge() {
-    const { ready, unacked, bytes: size } = this.item;
+    const { ready, unacked, subscriptions } = this.item;
     const result = await openForm({
       title: `Purge ${this.destination}?`,
       text: [
         ready
-          ? `${plural(ready, "ready message")} (${bytes(size)}) will be deleted permanently.`
+          ? `This permanently deletes ${readyText(this.item)}.`
           : "No messages are ready now; messages published before you confirm will be deleted permanently.",
         unacked > 0 &&
           `${plural(unacked, "unacked message")} will be kept.`,
       ].filter(Boolean),
       fields: unacked > 0 ? [{ name: "unacked", label: "Purge unacked messages too", kind: "check" }] : [],
-      action: ready ? `Purge ${plural(ready, "message")}` : "Purge",
+      action: ready && subscriptions < 2 ? `Purge ${plural(ready, "message")}` : "Purge",
       tone: "danger",
       submit: ({ unacked: withUnacked = false }) =>
         post(this.destination.full("/purge"), { unacked: withUnacked }, { timeout: LONG_TIMEOUT_MS }),
@@ -172,16 +174,18 @@ class Destination {
   }
 
   async deleteDestination() {
-    const { ready, unacked, consumers, bytes: size } = this.item;
+    const { ready, unacked, consumers, subscriptions } = this.item;
     const losses = [
-      ready + unacked > 0 && `${plural(ready + unacked, "message")} (${bytes(size)})`,
+      subscriptions > 0 && plural(subscriptions, "subscription"),
+      ready > 0 && readyText(this.item),
+      unacked > 0 && plural(unacked, "unacked message"),
       consumers > 0 && plural(consumers, "consumer"),
     ].filter(Boolean);
     const done = await openForm({
       title: `Delete ${this.destination}?`,
       text: [
         losses.length
-          ? `This permanently removes ${losses.join(" and ")}.`
+          ? `This permanently removes ${losses.join(", ")}.`
           : "It has no messages and no consumers.",
         "Its settings are deleted. If automatic creation is allowed, it is created again with default settings when it is next used.",
       ],
@@ -193,4 +197,11 @@ class Destination {
     notify(`${this.destination} deleted`);
     go("#/destinations");
   }
+}
+
+/** Return the number of ready messages as text. That of a topic is the number of its longest subscription. */
+function readyText({ ready, scheduled, subscriptions, bytes: size }) {
+  if (subscriptions > 1) return `up to ${plural(ready, "ready message")} of each subscription`;
+  const including = scheduled ? `, including ${count(scheduled)} scheduled` : "";
+  return `${plural(ready, "ready message")} (${bytes(size)})${including}`;
 }
