@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from sluicemq.cli.main import main
 from tests.console.test_accessible import violations
@@ -147,6 +147,23 @@ def test_logout_ends_the_session(secured_console: ConsoleFixture, open_page: Ope
     assert not page.get_by_text("private").count()
     page.reload()
     page.get_by_role("button", name="Log in").wait_for()
+
+
+def test_failed_logout_is_reported(guarded: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(guarded, (*UNAUTHORIZED, "503"))
+    page = log_in(browser_page, "anna")
+    page.get_by_role("heading", name="Overview", level=1).wait_for()
+
+    def fail(route: Route) -> None:
+        if route.request.method == "DELETE":
+            route.fulfill(status=503)
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/session", fail)
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_text("You are still logged in: the broker responded with status 503").wait_for()
+    expect(page.get_by_role("link", name="anna")).to_be_visible()
 
 
 def test_other_tabs_follow_a_logout_and_a_login(

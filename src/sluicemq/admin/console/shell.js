@@ -1,6 +1,6 @@
 // Frame around all pages: top bar, navigation, and state of the broker.
 
-import { isAborted, remove } from "./api.js";
+import { remove } from "./api.js";
 import { h, replaceContent, s, setText } from "./dom.js";
 import { compact } from "./format.js";
 import { showShortcuts, enableShortcuts } from "./keys.js";
@@ -101,7 +101,9 @@ export class Shell {
         await remove("session");
         session.notifyTabs();
       } catch (error) {
-        if (!isAborted(error)) notify(error.message, "bad");
+        // the session still exists, and the login page would hide that; without a session it is open
+        if (error.status !== 401) notify(`You are still logged in: ${error.message}`, "bad");
+        return;
       }
       onLogout();
     });
