@@ -261,6 +261,27 @@ def test_double_click_opens_one_page_of_selected_messages(
     expect(page.get_by_role("button", name="Previous")).to_be_enabled()
 
 
+def test_previews_of_removed_rows_are_dropped(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(sample_console)
+    page = browser_page.open("queue/bulk", "1 to 50 of 120")
+    page.evaluate(
+        """() => { const set = Map.prototype.set;
+        window.previews = 0;
+        Map.prototype.set = function (key, value) {
+          set.call(this, key, value);
+          if (String(value).startsWith('number')) window.previews = this.size;
+          return this;
+        }; }"""
+    )
+    page.get_by_role("button", name="Next").click()
+    browser_page.wait_for_text("51 to 100 of 120")
+    page.get_by_role("button", name="Next").click()
+    browser_page.wait_for_text("101 to 120 of 120")
+    assert page.evaluate("previews") == 70
+
+
 def test_late_response_does_not_replace_the_next_page(
     sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:

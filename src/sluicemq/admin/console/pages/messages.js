@@ -42,7 +42,7 @@ class Messages {
     this.items = [];
     /** True if the previews of some messages have not been loaded. */
     this.hasMissingPreviews = true;
-    /** Previews of bodies by message id; each is requested once. */
+    /** Previews of the listed bodies by message id; each is requested once. */
     this.previews = new Map();
     this.table = messageTable(this);
     this.bar = h("div", { class: "actions" });
@@ -171,7 +171,9 @@ class Messages {
     }
     this.hasMissingPreviews = false;
     const listed = new Set(answer.items.map(({ id }) => id));
-    for (const id of this.selected) if (!listed.has(id)) this.selected.delete(id);
+    for (const kept of [this.selected, this.previews]) {
+      for (const id of kept.keys()) if (!listed.has(id)) kept.delete(id);
+    }
     this.table.update(answer.items);
     this.table.element.hidden = answer.items.length === 0;
     this.showEmptyState(answer);
