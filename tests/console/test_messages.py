@@ -207,6 +207,23 @@ def test_every_reason_of_a_failure_is_explained() -> None:
     assert set(FAILURE_REASONS) == documented
 
 
+def test_deleted_message_returns_to_the_list_of_its_subscription(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    session = console.jms("desk").session()
+    for name in ("a", "b"):
+        session.consumer(Topic("prices"), name=name, durable=True).close()
+    session.producer(Topic("prices")).send("one")
+    browser_page = open_page(console)
+    page = browser_page.open("topic/prices", "one")
+    page.get_by_label("Subscription").select_option("b, client desk")
+    page.get_by_role("link", name=re.compile(r"^\d+$")).click()
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    browser_page.wait_for_text("No ready messages")
+    expect(page.get_by_label("Subscription").locator(":checked")).to_have_text("b, client desk")
+
+
 def test_subscriptions_are_selected_by_the_names_that_clients_use(
     sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:

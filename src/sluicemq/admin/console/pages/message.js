@@ -15,7 +15,8 @@ const MAX_BODY = 262_144;
 /** Show a message in the element of a page. */
 export function fillPage(element, destination, id, signal) {
   const subscription = currentRoute().query.get("subscription") ?? "";
-  const listLink = h("a", { href: destination.href("/messages") }, destination.name);
+  const listHref = destination.href("/messages", subscription ? { subscription } : {});
+  const listLink = h("a", { href: listHref }, destination.name);
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
   const top = head(`Message ${id}`, {
@@ -29,14 +30,14 @@ export function fillPage(element, destination, id, signal) {
     async () => {
       const query = destination.query({ max_body_bytes: MAX_BODY, subscription });
       const message = await get(destination.path(path), query, signal);
-      replaceContent(actions, tools(destination, message));
+      replaceContent(actions, tools(destination, message, listHref));
       replaceContent(content, view(destination, path, message));
     },
     signal,
   )();
 }
 
-function tools(destination, message) {
+function tools(destination, message, listHref) {
   const selection = {
     ids: [message.id],
     ...(message.subscription && { subscription: message.subscription }),
@@ -44,7 +45,7 @@ function tools(destination, message) {
   const messages = `message ${message.id}`;
   const consume = session.denialReason("consume", destination.name);
   const thenLeave = (action) => async () => {
-    if (await action(destination, messages, selection)) go(destination.href("/messages"));
+    if (await action(destination, messages, selection)) go(listHref);
   };
   const move = (target, ...rest) => transferMessages(target, "move", ...rest);
   const unackedReason = message.state === "unacked" ? "a consumer has it unacked" : "";
