@@ -46,6 +46,19 @@ def test_overview_shows_new_messages(console: ConsoleFixture, open_page: OpenPag
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
 
 
+def test_selected_text_stays_selected_while_values_change(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    page = open_page(console).open("", "Broker ID")
+    code = page.locator("dl code")
+    code.dblclick()
+    for number in range(2):
+        console.publish("orders", body="x")
+        shows(page, "Ready", number + 1)
+    expect(page.locator("dl").get_by_text("2", exact=True)).to_be_visible()
+    assert page.evaluate("String(getSelection())").strip() == code.inner_text()
+
+
 def test_changing_values_are_not_announced(console: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(console)
     page = browser_page.open("", "Messages per second")

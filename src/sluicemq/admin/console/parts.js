@@ -85,6 +85,14 @@ export function valueList(pairs) {
   );
 }
 
+/** Update the texts of a list of names and values of the same names, so that a selection of others stays. */
+export function updateValueList(list, pairs) {
+  list.querySelectorAll("dd").forEach((element, index) => {
+    const [, value] = pairs[index];
+    if (typeof value === "string") setText(element, value);
+  });
+}
+
 /** Return a large number with a label; `set(text)` changes it. */
 export function reading(name, tone = "") {
   const figure = h("b", { class: "figure" });

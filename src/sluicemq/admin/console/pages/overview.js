@@ -9,7 +9,7 @@ import { gauge, levelBar } from "../gauge.js";
 import { every, live, setOverview, watch } from "../live.js";
 import { DestinationRef } from "../destination_ref.js";
 import { session } from "../session.js";
-import { command, emptyState, valueList, head, loading, panel, reading, badge } from "../parts.js";
+import { command, emptyState, valueList, updateValueList, head, loading, panel, reading, badge } from "../parts.js";
 import { Table } from "../table.js";
 
 export const title = () => "Overview";
@@ -208,7 +208,8 @@ class Overview {
         ["fdatasync (p50 / p99)", `${millis(sync?.p50)} / ${millis(sync?.p99)}`],
       );
     } else pairs.push(["Journal", "none; messages are kept in memory only"]);
-    replaceContent(this.journal, valueList(pairs));
+    if (this.journal.childElementCount) updateValueList(this.journal, pairs);
+    else replaceContent(this.journal, valueList(pairs));
   }
 }
 
