@@ -91,6 +91,15 @@ def test_client_certificate_is_sent(run: Run, broker: LocalBroker, authority: Au
     assert "Traceback" not in result.err
 
 
+def test_https_of_a_listener_without_tls_is_an_error(run: Run, broker: LocalBroker) -> None:
+    url = f"https://127.0.0.1:{broker.port('auto')}"
+    result = run("queues", "--url", url)
+    assert result.code == 1
+    assert "_ssl.c" not in result.err
+    assert "check that the port uses TLS" in result.err or "reset" in result.err
+    assert "with a listener http+tls://" in result.err
+
+
 def test_listener_without_tls_is_an_error(run: Run, broker: LocalBroker) -> None:
     result = run("send", f"phpmq+tls://127.0.0.1:{broker.port('auto')}/q?insecure=true", "x")
     assert result.code == 1

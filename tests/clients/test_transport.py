@@ -137,10 +137,12 @@ def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 def test_connecting_to_an_unused_address_fails(user: User, tmp_path: Path) -> None:
     async def main() -> None:
         port = unused_port()
-        with pytest.raises(ConnectionLost, match=rf"cannot connect to 127\.0\.0\.1:{port}: "):
+        with pytest.raises(ConnectionLost, match=rf"127\.0\.0\.1:{port}: Connection refused$"):
             await user.connect(port=port)
         path = str(tmp_path / "none")
-        with pytest.raises(ConnectionLost, match=f"cannot connect to {path}: "):
+        with pytest.raises(
+            ConnectionLost, match=f"cannot connect to {path}: No such file or directory$"
+        ):
             await user.connect(path=path)
 
     run(main)

@@ -170,7 +170,8 @@ def _advice_for(error: SluiceError, target: HttpTarget) -> str:
                 "http://HOST:7680 selects another one."
             )
         case ConnectionLost():
-            return "Is it running with an http:// listener?"
+            listener = "http+tls" if target.secure else "http"
+            return f"Is it running with a listener {listener}://...?"
     return ""
 
 

@@ -400,7 +400,10 @@ def connection_error(
         return ConnectionLost(
             f"the certificate of {target} is not trusted: {fault.verify_message}{advice}"
         )
-    reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+    if isinstance(fault, OSError):
+        reason = urls.reason_of(fault)
+    else:
+        reason = str(fault) or type(fault).__name__
     if retry_timeout is not None:
         return ConnectionLost(
             f"no answer from the broker at {target} for {retry_timeout:g} s ({reason}); is it "

@@ -27,7 +27,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
-from sluicemq.clients.urls import Target
+from sluicemq.clients.urls import Target, reason_of
 from sluicemq.model.errors import (
     ClientError,
     ConfigurationError,
@@ -436,24 +436,3 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
                 connection.abort()
             except ClientError:
                 continue
-
-
-_CLOSED_IN_HANDSHAKE: Final = "the broker closed the connection; check that the port uses TLS"
-_TLS_REASONS: Final = {
-    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
-    "UNEXPECTED_EOF_WHILE_READING": _CLOSED_IN_HANDSHAKE,
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker requires a client certificate",
-    "TLSV1_ALERT_UNKNOWN_CA": "the broker does not trust the client certificate",
-}
-"""Errors of OpenSSL in words; others are shown by their name."""
-
-
-def reason_of(error: OSError) -> str:
-    """Return the error in words: OpenSSL's own text has symbols and source positions."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the broker's certificate is not trusted: {error.verify_message}"
-    if not isinstance(error, ssl.SSLError):
-        # asyncio's error for a connection closed during the handshake has no text
-        return str(error) or _CLOSED_IN_HANDSHAKE
-    reason = error.reason or ""
-    return _TLS_REASONS.get(reason) or reason.replace("_", " ").lower() or str(error)

@@ -1,4 +1,5 @@
-"""Targets of clients, and the options of URLs and connection strings that set them.
+"""Targets of clients, the options of URLs and connection strings that set them, and the errors of
+connections to them in words.
 
 Option names ignore letter case, `_`, `-` and blanks.
 
@@ -7,6 +8,7 @@ All functions raise ConfigurationError, which never contains a password.
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -199,3 +201,29 @@ RECONNECTING: Final[Known] = {
     "keepalive": ("keep_alive", seconds),
 }
 """Options of all protocols with a login."""
+
+
+# --- errors of connections ------------------------------------------------------------------------
+
+_CLOSED_IN_HANDSHAKE: Final = "the broker closed the connection; check that the port uses TLS"
+_TLS_REASONS: Final = {
+    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "UNEXPECTED_EOF_WHILE_READING": _CLOSED_IN_HANDSHAKE,
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker requires a client certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the broker does not trust the client certificate",
+}
+"""Errors of OpenSSL in words; others are shown by their name."""
+
+
+def reason_of(error: OSError) -> str:
+    """Return the error of a connection in words: OpenSSL's own text has symbols and source
+    positions, and asyncio's repeats the address."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the broker's certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or ""
+        return _TLS_REASONS.get(reason) or reason.replace("_", " ").lower() or str(error)
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    # asyncio's error for a connection closed during the handshake has no text
+    return error.strerror or str(error) or _CLOSED_IN_HANDSHAKE

@@ -23,9 +23,9 @@ from sluicemq.clients.transport import (
     ReconnectingClient,
     copy_error,
     fail,
-    reason_of,
     time_limit,
 )
+from sluicemq.clients.urls import reason_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
