@@ -143,6 +143,10 @@ def test_syntax_error_has_its_line() -> None:
         (table('key = ["id", "id"]'), ":5: table 'orders': key must be a list of different texts"),
         (table("key = [1]"), ":5: table 'orders': key must be a list of different texts"),
         (
+            table("").replace('destination = "orders"', 'destination = "topic:"'),
+            ":3: table 'orders': the pattern, without topic:, has 1 to 256 characters",
+        ),
+        (
             table('expect = "x"'),
             ":5: table 'orders': expect must be an array of tables: write it as [[table.expect]]",
         ),

@@ -307,7 +307,7 @@ class _Reader:
         self._check_name(section, RESERVED_TABLES, (QUARANTINE, TOMBSTONES))
         destination = section.values["destination"]
         if destination and not is_pattern(destination.removeprefix("topic:")):
-            section.problem("destination", "the pattern is longer than 256 characters")
+            section.problem("destination", "the pattern, without topic:, has 1 to 256 characters")
         checks = section.sections(
             "expect", f"{section.title}, expectation", _EXPECTATION, ("name", "check")
         )
