@@ -44,6 +44,7 @@ ANY_VALUES: Final = {"delta.randomizeFilePrefixes": "true"}
 """Property of a table whose partitions may have any values, so that these name no directories."""
 KEYS: Final = "sluicemq.keys"
 """Name in the metadata of a column that has the keys with which the table was created, as text."""
+_NTZ: Final = "timestamp_ntz"
 _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 NO_COLUMNS: Final = StructType()
 
@@ -156,8 +157,17 @@ class LakeTable:
                     "another name, or remove it"
                 )
         if additions:
+            self._allow_types(spark, StructType(additions))
             ddl = StructType(additions).toDDL()
             spark.sql(f"ALTER TABLE delta.{quoted(self.location)} ADD COLUMNS ({ddl})")
+
+    def _allow_types(self, spark: SparkSession, columns: StructType) -> None:
+        """Let an existing table have columns of all types, as a new one may have them.
+
+        Of the types that tables have, Delta adds only this one to new tables alone."""
+        if _NTZ in columns.simpleString() and _NTZ not in self.read(spark).schema.simpleString():
+            feature = "'delta.feature.timestampNtz' = 'supported'"
+            spark.sql(f"ALTER TABLE delta.{quoted(self.location)} SET TBLPROPERTIES ({feature})")
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """Return the rows of the current version, or of an earlier one."""
@@ -194,6 +204,8 @@ class LakeTable:
 
     def overwrite(self, rows: DataFrame, tag: Tag) -> None:
         """Replace the table's rows and columns, and create it if it does not exist."""
+        if self.exists(rows.sparkSession):
+            self._allow_types(rows.sparkSession, rows.schema)
         self._save(rows, "overwrite", tag, {"overwriteSchema": "true"})
 
     def _save(self, rows: DataFrame, mode: str, tag: Tag | None, options: dict[str, str]) -> None:

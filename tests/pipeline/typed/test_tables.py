@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import KEYS, LakeTable
+from sluicemq.pipeline.delta import KEYS, LakeTable, Tag
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.typed import tables
 from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, Format, TypedTable
@@ -208,6 +208,21 @@ def test_columns_are_added_and_never_change_their_type(spark: SparkSession, tmp_
     write(spark, batch(spark, [order(1, 1)], 1), parted, lake)
     with pytest.raises(ConfigurationError, match=r"by is customer in silver\.parted and none in"):
         write(spark, batch(spark, [order(4, 4)], 4), table(name="parted"), lake)
+
+
+def test_column_without_a_time_zone_is_added(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeDirectory(tmp_path)
+    write(spark, batch(spark, [order(1, 1)], 1), table(), lake)
+    wider = table(schema=f"{ORDER}, place STRUCT<at: TIMESTAMP_NTZ>")
+    body = b'{"id": 2, "amount": 1, "place": {"at": "2026-01-31T12:00:00"}}'
+    write(spark, batch(spark, [body], 2), wider, lake)
+    expected = [(1, None), (2, "2026-01-31 12:00:00")]
+    assert lake.rows(spark, "silver.orders", "id", "string(place.at)") == expected
+    # also by another query of a gold table
+    result = lake.table("gold.times")
+    result.overwrite(spark.sql("SELECT 1 AS n"), Tag("a", 1))
+    result.overwrite(spark.sql("SELECT TIMESTAMP_NTZ '2026-01-31' AS at"), Tag("a", 2))
+    assert lake.rows(spark, "gold.times", "string(at)") == [("2026-01-31 00:00:00",)]
 
 
 @pytest.mark.parametrize("key", [(), ("id", "customer")])
