@@ -237,6 +237,8 @@ class LakeTable:
     ) -> None:
         """Replace the rows with the same keys, and insert the others.
 
+        Columns of the table that `schema` does not have become NULL.
+
         combined_columns  SQL expressions of columns that depend on both rows, `old` and `new`; the
                           others take the values of `new`
         old_condition     SQL condition on the row `old` that all existing rows with these keys
@@ -259,9 +261,12 @@ class LakeTable:
             for name, column in names.items()
             if name not in self.keys
         }
+        table = DeltaTable.forPath(spark, self.location).alias("old")
+        declared = {name.lower() for name in names}
+        others = (name for name in table.toDF().columns if name.lower() not in declared)
+        update |= {quoted(name): "NULL" for name in others}
         equal = "<=>" if null_keys else "="
         same_key = " AND ".join(f"old.{key} {equal} new.{key}" for key in map(quoted, self.keys))
-        table = DeltaTable.forPath(spark, self.location).alias("old")
         merge = table.merge(rows.alias("new"), f"({old_condition}) AND {same_key}")
         if delete_condition:
             merge = merge.whenMatchedDelete(

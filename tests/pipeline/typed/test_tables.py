@@ -210,6 +210,17 @@ def test_columns_are_added_and_never_change_their_type(spark: SparkSession, tmp_
         write(spark, batch(spark, [order(4, 4)], 4), table(name="parted"), lake)
 
 
+def test_row_that_is_replaced_has_no_value_of_a_column_that_is_no_longer_declared(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    wider = keyed(schema=f"{ORDER}, note STRING")
+    body = b'{"id": 1, "amount": 1, "note": "x"}'
+    write(spark, batch(spark, [body, body.replace(b"1", b"2")], 1), wider, lake)
+    write(spark, batch(spark, [order(1, 11)], 3), keyed(), lake)
+    assert lake.rows(spark, "silver.orders", "id", "note") == [(1, None), (2, "x")]
+
+
 def test_column_without_a_time_zone_is_added(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     write(spark, batch(spark, [order(1, 1)], 1), table(), lake)
