@@ -111,6 +111,10 @@ def test_table_with_a_key_has_no_backtick_in_the_name_of_a_column(spark: SparkSe
         ("s ARRAY<STRUCT<x: INT, X: INT>>", "s: the field X is declared twice"),
         ("code VARCHAR(20)", "code: tables have no type VARCHAR(20)"),
         ("code MAP<STRING, CHAR(3)>", "code: tables have no type CHAR(3)"),
+        ("code STRING COLLATE UNICODE_CI", "code: tables have no type STRING COLLATE UNICODE_CI"),
+        ("code VOID", "code: tables have no type VOID"),
+        ("place ARRAY<GEOMETRY(4326)>", "place: tables have no type GEOMETRY(4326)"),
+        ("codes MAP<INT, STRING>", "codes: the keys of a MAP are of type STRING"),
         ("id BIGINT NOT NULL", "id: NOT NULL is not checked: declare an expectation instead"),
     ],
 )

@@ -32,6 +32,8 @@ _UNSUPPORTED: Final = (
     t.AnsiIntervalType,
     t.CalendarIntervalType,
     t.CharType,
+    t.NullType,
+    t.SpatialType,
     t.TimeType,
     t.VarcharType,
 )
@@ -117,8 +119,11 @@ def column_problems(field: t.StructField) -> Iterator[str]:
         yield f"the name {field.name!r} has a blank or one of ,;{{}}()=, which Delta rejects"
     if not field.nullable:
         yield "NOT NULL is not checked: declare an expectation instead"
-    if isinstance(kind, _UNSUPPORTED):
+    is_collated = isinstance(kind, t.StringType) and not kind.isUTF8BinaryCollation()
+    if is_collated or isinstance(kind, _UNSUPPORTED):
         yield f"tables have no type {kind.simpleString().upper()}"
+    if isinstance(kind, t.MapType) and not isinstance(kind.keyType, t.StringType):
+        yield "the keys of a MAP are of type STRING, because they are the names of fields"
     if isinstance(kind, t.ArrayType):
         kind = t.StructType().add("element", kind.elementType)
     elif isinstance(kind, t.MapType):
