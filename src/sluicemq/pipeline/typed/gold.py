@@ -45,11 +45,10 @@ _REFERENCES: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-_UNSTABLE: Final = re.compile(
-    r"\b(current_\w+|curdate|now|localtimestamp|rand|randn|random|uuid)\b"
-    r"|\bunix_timestamp\s*\(\s*\)",
-    re.IGNORECASE,
+_TIME_WORDS: Final = re.compile(
+    r"\b(?:date|timestamp\w*)\s*'\s*(?:now|today|tomorrow|yesterday)\b", re.IGNORECASE
 )
+"""Literals that Spark replaces by the present time before its analysis."""
 _ROW_BY_ROW: Final = frozenset({"Project", "Filter", "SubqueryAlias", "View", "Generate"})
 """Operators below the aggregation that treat each row by itself."""
 _PRESENT: Final = "_present"
@@ -131,11 +130,15 @@ def incremental_problem(gold: GoldTable, result: DataFrame | None) -> str | None
         return None
     if re.search(r"\(\s*select\b", gold.sql, re.IGNORECASE):
         return f"an incremental query has no subquery: {advice}"
-    unstable = _UNSTABLE.search(gold.sql)
-    if unstable:
-        return f"the result of {unstable[0]} changes without a change of the table: {advice}"
     java: Any = result
     plan = java._jdf.queryExecution().analyzed()
+    patterns = java.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    depends_on_time = plan.containsPattern(patterns.CURRENT_LIKE()) or _TIME_WORDS.search(gold.sql)
+    if depends_on_time or not plan.deterministic():
+        return (
+            "the result changes without a change of the table, because it depends on the present "
+            f"time, the session or random numbers: {advice}"
+        )
     if plan.nodeName() != "Aggregate":
         return (
             "an incremental query has the form SELECT ... FROM ... WHERE ... GROUP BY ..., without "
