@@ -237,13 +237,11 @@ class PhpmqClient(AsyncClient):
         Cancellation loses no message. Raises RequestTimeout, ConnectionLost.
         """
         connection = self._connection
-        inbox = connection.inbox
         try:
-            await inbox.wait(timeout)
+            return PhpmqMessage(self, await connection.inbox.take(timeout))
         except ConnectionLost:
             connection.confirmed = connection.sends
             raise
-        return PhpmqMessage(self, inbox.messages.popleft())
 
     async def consume(self, queue: str, window: int = 1) -> AsyncIterator[PhpmqMessage]:
         """Subscribe and yield the messages as they arrive, without end. Raises ConnectionLost."""

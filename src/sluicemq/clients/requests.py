@@ -107,11 +107,12 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         future: asyncio.Future[ResponseT] = asyncio.get_running_loop().create_future()
 
         def receive(_: Hashable, response: ResponseT | ClientError) -> None:
-            if on_response is not None and not isinstance(response, ClientError):
-                on_response(response)
             if isinstance(response, ClientError):
                 fail(future, response)
-            elif not future.done():
+                return
+            if on_response is not None:
+                on_response(response)
+            if not future.done():
                 future.set_result(response)
 
         self.expect(identity, receive)

@@ -264,6 +264,12 @@ class Inbox(Generic[FrameT]):
         self.end = self.end or reason
         self._changed.set()
 
+    async def take(self, timeout: float | None) -> FrameT:
+        """Remove and return the next message. Waits and raises as `wait`."""
+        if not self.messages:
+            await self.wait(timeout)
+        return self.messages.popleft()
+
     async def wait(self, timeout: float | None, ready: Callable[[], object] | None = None) -> None:
         """Wait for a message, or until `ready` is true; up to `timeout` seconds, None = no limit.
 

@@ -309,11 +309,10 @@ class Browser:
                 last = number(answer, "JMQStatus") == Status.NOT_FOUND
                 while not last:
                     try:
-                        await inbox.wait(channel.timeout)
+                        packet = await inbox.take(channel.timeout)
                     except RequestTimeout:
                         channel.check()  # the connection may be lost
                         raise
-                    packet = inbox.messages.popleft()
                     last = bool(packet.flags & packets.L)
                     yield Message(packet)
         finally:

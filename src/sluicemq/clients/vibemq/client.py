@@ -469,10 +469,7 @@ class Subscription(AsyncClient):
         Waits for a new connection if necessary. Cancellation loses no message. Raises
         RequestTimeout; ConnectionLost if there will be no more messages.
         """
-        inbox = self._inbox
-        if not inbox.messages:
-            await inbox.wait(timeout)
-        message = inbox.messages.popleft()
+        message = await self._inbox.take(timeout)
         message._connection.count_buffered(-1)
         return message
 
