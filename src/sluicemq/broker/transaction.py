@@ -24,7 +24,7 @@ So recovery completes a decided commit and undoes an undecided one; other record
 units. Parts are small.
 
 The messages of open and prepared transactions count against `memory_limit`, and each transaction
-has limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_messages).
+has limits of its own (`max_transaction_bytes` and `max_transaction_messages` of EngineSettings).
 
 Each slice waits until the records of the previous one are on disk, so a transaction delays other
 work by no more than one slice.

@@ -31,7 +31,7 @@ CEILING_FACTOR: Final = 2
 
 
 class InputHolder(Protocol):
-    """Connection as the budget knows it.
+    """Interface of a connection for the budget.
 
     held_bytes  size of the input that it holds, as last reported; written by the budget only
     """
@@ -46,10 +46,10 @@ class InputHolder(Protocol):
         """
 
     def set_suspended(self, suspended: bool) -> None:
-        """Stop or continue to read. The budget has the new state already."""
+        """Suspend or resume reading. The budget has the new state already."""
 
     def review_input(self, now: int, exhausted_since: int) -> None:
-        """Called once a second while it holds input: report what it holds, enforce deadlines.
+        """Report the held input, and enforce deadlines. Called once a second while it holds input.
 
         now              steady ms
         exhausted_since  steady ms since which the budget has been exhausted; -1 if it is not

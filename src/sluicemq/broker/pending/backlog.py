@@ -42,7 +42,7 @@ class PackedChunk(Generic[AnyEntry]):
     __slots__ = ("_sizes", "_template", "last", "orders")
 
     def __init__(self, deliveries: list[AnyEntry], template: AnyEntry) -> None:
-        """Pack `deliveries`, for which `alike` must be True, and which are like `template`."""
+        """Pack `deliveries`, for which `can_pack` must be True, and which are like `template`."""
         self._template = template
         self.orders = array("Q", [delivery.sequence for delivery in deliveries])
         self._sizes = array("I", [delivery.size for delivery in deliveries])

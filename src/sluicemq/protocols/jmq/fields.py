@@ -178,7 +178,7 @@ class Xid(NamedTuple):
     bqual: bytes
 
     def __str__(self) -> str:
-        """JMQXid: bqual and gtrid in hex, for display; two Xids can have the same text."""
+        """Return bqual and gtrid in hex, for display; two Xids can have the same text."""
         if self.format_id == NO_XID:
             return "NULL_XID"
         return (self.bqual + self.gtrid).hex().upper()

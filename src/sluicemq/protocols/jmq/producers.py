@@ -77,7 +77,7 @@ _MAX_SEQUENCE: Final = (1 << 62) - 1
 
 
 class Producers:
-    """Producers of one connection. Implements `channel.PublishingSession`.
+    """Producers of one connection. Implements `channel.ConfirmingSession`.
 
     publisher  accepts the messages; `confirm` has to be called after the packets of a read
     """

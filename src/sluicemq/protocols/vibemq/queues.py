@@ -479,7 +479,7 @@ class QueueCreation:
     ) -> Destination:
         """Create a queue with these options, or change those of an existing one.
 
-        `creator` is as above, `created` as in `Broker.declare`. Raises LimitExceeded,
+        `creator` is as above, `created` as in `Destinations.declare`. Raises LimitExceeded,
         DestinationConflict.
         """
         options = written.options(self.options)
