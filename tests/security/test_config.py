@@ -51,7 +51,7 @@ def problems(tmp_path: Path, *listen: str, **settings: object) -> list[str]:
         ("auto://:1", "auto", False, ""),
     ],
 )
-def test_public_listeners_require_users(
+def test_reachable_listeners_require_users(
     tmp_path: Path, listen: str, required: str, user: bool, error: str
 ) -> None:
     if user:
