@@ -12,14 +12,14 @@ from sluicemq.protocols.vibemq import mapping as vibemq
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 
-Q = Address(Kind.QUEUE, "q")
+QUEUE = Address(Kind.QUEUE, "q")
 
 
-def published_messages(**headers: str) -> Message:
+def vibemq_message(**headers: str) -> Message:
     frame = Frame(
         wire.PUBLISH, "id", "q", b"{}", {k.replace("__", "-"): v for k, v in headers.items()}
     )
-    return vibemq.to_message(Q, frame, Durability.SYNC, 1000)
+    return vibemq.to_message(QUEUE, frame, Durability.SYNC, 1000)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def published_messages(**headers: str) -> Message:
         ("color = 'blue'", False),
         ("color LIKE 'r_d' AND size IS NOT NULL", True),
         ("size = '5'", True),
-        ("size = 5", False),  # headers are text, and JMS compares no text with numbers
+        ("size = 5", False),  # headers are strings, which JMS does not compare with numbers
         ("content_HYPHEN_type = 'text/plain'", True),
         ("content_HYPHEN_type <> 'text/plain'", False),
         ("content_HYPHEN_type IN ('a', 'text/plain')", True),
@@ -40,8 +40,8 @@ def published_messages(**headers: str) -> Message:
         ("correlationId IS NULL AND priority IS NULL", True),
     ],
 )
-def test_headers_of_vibemq(selector: str, selected: bool) -> None:
-    message = published_messages(
+def test_selectors_match_headers_of_vibemq(selector: str, selected: bool) -> None:
+    message = vibemq_message(
         color="red",
         size="5",
         content__type="text/plain",
@@ -61,11 +61,11 @@ def test_headers_of_vibemq(selector: str, selected: bool) -> None:
         ("a_HYPHEN_b = 'x'", False),
     ],
 )
-def test_messages_without_headers(selector: str, selected: bool) -> None:
-    message = phpmq.to_message(Q, b"x", 0, Durability.NONE, 1000)
+def test_selectors_match_messages_without_headers(selector: str, selected: bool) -> None:
+    message = phpmq.to_message(QUEUE, b"x", 0, Durability.NONE, 1000)
     assert compile_selector(selector)(message) is selected
 
 
 def test_property_with_exact_name_has_precedence() -> None:
-    message = Message(Q, b"", properties={"a-b": "header", "a_HYPHEN_b": "property"})
+    message = Message(QUEUE, b"", properties={"a-b": "header", "a_HYPHEN_b": "property"})
     assert compile_selector("a_HYPHEN_b = 'property'")(message)

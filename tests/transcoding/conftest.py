@@ -19,7 +19,7 @@ from sluicemq.clients.vibemq import VibeMQClient
 SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
 LISTEN = (
     *(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES if scheme != "phpmq"),
-    "phpmq://127.0.0.1:0?dispatch_version=2",  # whose dispatches show the time to live
+    "phpmq://127.0.0.1:0?dispatch_version=2",  # whose dispatches contain the time to live
 )
 
 
@@ -36,15 +36,15 @@ class Clients:
         client = BlockingClient(JmqClient.connect, "127.0.0.1", self.broker.port("jmq"))
         return self._stack.enter_context(client)
 
-    def php(self) -> BlockingClient:
+    def phpmq(self) -> BlockingClient:
         client = BlockingClient(PhpmqClient.connect, port=self.broker.port("phpmq"))
         return self._stack.enter_context(client)
 
-    def shell(self) -> BlockingClient:
+    def msglite(self) -> BlockingClient:
         client = BlockingClient(MsgliteClient.connect, port=self.broker.port("msglite"))
         return self._stack.enter_context(client)
 
-    def dotnet(self) -> BlockingClient:
+    def vibemq(self) -> BlockingClient:
         client = BlockingClient(VibeMQClient.connect, port=self.broker.port("vibemq"))
         return self._stack.enter_context(client)
 
@@ -65,9 +65,9 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Run one broker for all tests of a file, which use different queues."""
-    with LocalBroker(tmp_path_factory.mktemp("crossing") / "broker", LISTEN) as running:
-        yield running
+    """Start one broker for all tests of a file, which use different queues."""
+    with LocalBroker(tmp_path_factory.mktemp("transcoding") / "broker", LISTEN) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ def clients(broker: LocalBroker) -> Iterator[Clients]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Clients]:
-    """Return clients of a broker of the test's own, which it may kill."""
+def restartable_clients(tmp_path: Path) -> Iterator[Clients]:
+    """Start a broker for the test, which may kill it; yield clients of it."""
     with ExitStack() as stack:
-        running = stack.enter_context(LocalBroker(tmp_path / "broker", LISTEN))
-        clients = Clients(running, stack)
+        broker = stack.enter_context(LocalBroker(tmp_path / "broker", LISTEN))
+        clients = Clients(broker, stack)
         yield clients
         clients.join()

@@ -28,22 +28,22 @@ class Harness(SessionHarness):
     def open(self, transport: Transport) -> PhpmqSession:
         return PhpmqSession(transport, self.broker)
 
-    def php(self, access: Access = OPEN) -> PhpmqPeer:
+    def phpmq(self, access: Access = OPEN) -> PhpmqPeer:
         transport = RecordedTransport(self)
         return PhpmqPeer(self, transport, PhpmqSession(transport, self.broker, access=access))
 
-    def shell(self, access: Access = OPEN) -> MsglitePeer:
+    def msglite(self, access: Access = OPEN) -> MsglitePeer:
         transport = RecordedTransport(self)
         session = MsgliteSession(transport, self.broker, self.replies, access=access)
         return MsglitePeer(self, transport, session)
 
-    def dotnet(self, access: Access | None = None) -> VibemqPeer:
+    def vibemq(self, access: Access | None = None) -> VibemqPeer:
         transport = RecordedTransport(self)
         peer = VibemqPeer(
             self, transport, VibemqSession(transport, self.broker, access or Access())
         )
-        [answer] = peer.send(vibemq.Frame(vibemq.CONNECT, "hello"))
-        assert answer.type == vibemq.CONNECT_ACK
+        [reply] = peer.send(vibemq.Frame(vibemq.CONNECT, "hello"))
+        assert reply.type == vibemq.CONNECT_ACK
         return peer
 
 
@@ -57,13 +57,13 @@ class Requester:
         queue = broker.destinations.declare(TEMPORARY, owner=self)
         topic = broker.destinations.declare(TEMPORARY_TOPIC, owner=self)
         broker.attach(queue.queue, self, Window(100, True), owner=self)
-        broker.attach(broker.subscribe(topic, "asker"), self, Window(100, True), owner=self)
+        broker.attach(broker.subscribe(topic, "requester"), self, Window(100, True), owner=self)
 
-    def ask(
+    def send_request(
         self, reply_to: Address | None = TEMPORARY, correlation: str = "", number: int = 1
     ) -> None:
         message = Message(
-            Address(Kind.QUEUE, "questions"),
+            Address(Kind.QUEUE, "requests"),
             b"request",
             BodyKind.TEXT,
             Origin.JMQ,
@@ -71,7 +71,7 @@ class Requester:
             correlation_id=correlation,
             reply_to=reply_to,
         )
-        self.harness.broker.publish(self.harness.broker.destinations.queue("questions"), message)
+        self.harness.broker.publish(self.harness.broker.destinations.queue("requests"), message)
         self.harness.run_event_loop()
 
     def replies(self) -> list[tuple[bytes, str]]:

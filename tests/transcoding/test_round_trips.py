@@ -1,5 +1,5 @@
-"""Messages sent by one protocol, received and sent on by another, and received by the first: in
-all twelve directions, the fields that docs/crossing.md lists as preserved are equal."""
+"""Round trips in all twelve directions: a message is sent by one protocol, received and forwarded
+by another, and received by the first. Fields that docs/crossing.md lists as preserved are equal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import BodyKind
 from sluicemq.protocols import java
-from tests.crossing.converters import (
+from tests.transcoding.converters import (
     BYTES,
     JMS,
     MAP,
     MSGLITE,
     NONE,
     OBJECT,
-    PHP,
+    PHPMQ,
     STREAM,
     TEXT,
     VIBEMQ,
@@ -99,8 +99,8 @@ def is_text(body: bytes) -> bool:
 # --- from PHPMQ and msglite ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", [PHP, MSGLITE])
-@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@pytest.mark.parametrize("other", [PHPMQ, MSGLITE])
+@pytest.mark.parametrize("sender", [PHPMQ, MSGLITE])
 @given(body=bodies, ttl_seconds=st.integers(1, 10**9))
 def test_round_trip_between_phpmq_and_msglite(
     sender: Converter, other: Converter, body: bytes, ttl_seconds: int
@@ -110,7 +110,7 @@ def test_round_trip_between_phpmq_and_msglite(
     ) == ClientMessage(body, ttl_seconds=ttl_seconds)
 
 
-@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@pytest.mark.parametrize("sender", [PHPMQ, MSGLITE])
 @given(body=bodies, ttl_seconds=st.integers(1, 10**9))
 def test_round_trip_from_phpmq_or_msglite_via_jms(
     sender: Converter, body: bytes, ttl_seconds: int
@@ -128,46 +128,48 @@ def test_round_trip_from_phpmq_or_msglite_via_jms(
     ) == ClientMessage(body, ttl_seconds=ttl_seconds)
 
 
-@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@pytest.mark.parametrize("sender", [PHPMQ, MSGLITE])
 @given(body=bodies)
 def test_round_trip_from_phpmq_or_msglite_via_vibemq(sender: Converter, body: bytes) -> None:
     assert round_trip_via(sender, VIBEMQ, ClientMessage(body)).body == body
 
 
-@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@pytest.mark.parametrize("sender", [PHPMQ, MSGLITE])
 @given(value=json_values.filter(lambda value: isinstance(value, list | dict)), ascii=st.booleans())
-def test_json_of_phpmq_and_msglite_is_json_to_vibemq(
+def test_json_of_phpmq_and_msglite_is_json_in_vibemq(
     sender: Converter, value: Any, ascii: bool
 ) -> None:
     body = json.dumps(value, ensure_ascii=ascii, indent=1).encode()
     transcoded = VIBEMQ.to_client(with_sequence(sender.to_broker(ClientMessage(body))))
     assert (transcoded.body, transcoded.properties) == (body, {})
-    # the same through a third protocol
-    for converter in (PHP, MSGLITE, JMS):
+    # the same after forwarding by a third protocol
+    for converter in (PHPMQ, MSGLITE, JMS):
         transcoded_again = converter.to_client(with_sequence(VIBEMQ.to_broker(transcoded)))
         assert VIBEMQ.to_client(with_sequence(converter.to_broker(transcoded_again))).body == body
 
 
 blanks = st.characters(codec="utf-8", exclude_characters=" \t\r\n")
-names = st.text(blanks, min_size=1, max_size=12).filter(lambda name: not name.startswith("topic:"))
+address_names = st.text(blanks, min_size=1, max_size=12).filter(
+    lambda name: not name.startswith("topic:")
+)
 
 
-@given(names, plain_text)
+@given(address_names, plain_text)
 def test_msglite_reply_address_round_trip(name: str, correlation: str) -> None:
-    question = ClientMessage(b"?", reply_to=Address(Kind.QUEUE, name), correlation=correlation)
+    request = ClientMessage(b"?", reply_to=Address(Kind.QUEUE, name), correlation=correlation)
     for converter in (MSGLITE, VIBEMQ, JMS):
-        returned = round_trip_via(MSGLITE, converter, question)
-        assert returned.reply_to == question.reply_to
-        # JMS adds an id by which the answer is correlated
-        assert returned.correlation == correlation or (converter is JMS and not correlation)
+        result = round_trip_via(MSGLITE, converter, request)
+        assert result.reply_to == request.reply_to
+        # JMS adds an id to correlate the reply
+        assert result.correlation == correlation or (converter is JMS and not correlation)
 
 
-def test_messages_without_expiration() -> None:
-    for converter in (PHP, JMS):
-        assert round_trip_via(PHP, converter, ClientMessage(b"")).ttl_seconds == 0
+def test_messages_without_expiration_never_expire() -> None:
+    for converter in (PHPMQ, JMS):
+        assert round_trip_via(PHPMQ, converter, ClientMessage(b"")).ttl_seconds == 0
     assert (
-        round_trip_via(MSGLITE, PHP, ClientMessage(b"")).ttl_seconds == 0
-    )  # msglite expresses it as 68 years
+        round_trip_via(MSGLITE, PHPMQ, ClientMessage(b"")).ttl_seconds == 0
+    )  # msglite expresses no expiration as 68 years
     assert (
         JMS.to_client(with_sequence(MSGLITE.to_broker(ClientMessage(b"")))).ttl_seconds == 2**31 - 1
     )
@@ -197,7 +199,7 @@ def test_vibemq_json_via_jms(value: Any) -> None:
     if isinstance(value, str | list | dict):
         assert returned_body == value
     else:
-        assert returned_body == payload.decode()  # JMS has one kind of text, and a number is that
+        assert returned_body == payload.decode()  # numbers are text in JMS
 
 
 @given(headers, fields)
@@ -216,18 +218,18 @@ def test_vibemq_bytes_via_any_protocol(body: bytes) -> None:
     transcoded = JMS.to_client(with_sequence(VIBEMQ.to_broker(client_message)))
     assert (transcoded.type, transcoded.body) == (BYTES, body)
     assert round_trip_via(VIBEMQ, JMS, client_message) == client_message
-    for converter in (PHP, MSGLITE):
+    for converter in (PHPMQ, MSGLITE):
         assert converter.to_client(with_sequence(VIBEMQ.to_broker(client_message))).body == body
-        returned = round_trip_via(VIBEMQ, converter, client_message)
+        result = round_trip_via(VIBEMQ, converter, client_message)
         if is_text(body):
-            # text, or what it spells if that is an object or array
-            assert returned.properties == {}
-            assert returned.body == body or json.loads(returned.body) == body.decode()
+            # text is a string, or an object or array if it is one
+            assert result.properties == {}
+            assert result.body == body or json.loads(result.body) == body.decode()
         else:
-            assert returned == client_message
+            assert result == client_message
 
 
-@pytest.mark.parametrize("other", [PHP, MSGLITE])
+@pytest.mark.parametrize("other", [PHPMQ, MSGLITE])
 @given(json_values)
 def test_vibemq_json_via_phpmq_and_msglite(other: Converter, value: Any) -> None:
     payload = json.dumps(value).encode()
@@ -235,17 +237,17 @@ def test_vibemq_json_via_phpmq_and_msglite(other: Converter, value: Any) -> None
     returned_body = round_trip_via(VIBEMQ, other, ClientMessage(payload)).body
     if isinstance(value, str):
         assert transcoded.body == value.encode()
-        # text that happens to be an object or array has become that
+        # text that is a JSON object or array is delivered as such
         assert json.loads(returned_body) == value or returned_body == value.encode()
     else:
         assert transcoded.body == payload
         if isinstance(value, list | dict):
             assert returned_body == payload
-        else:  # these protocols have one kind of text, and a number is that
+        else:  # numbers are text in these protocols
             assert json.loads(returned_body) == payload.decode()
 
 
-@pytest.mark.parametrize("other", [PHP, MSGLITE, JMS])
+@pytest.mark.parametrize("other", [PHPMQ, MSGLITE, JMS])
 @pytest.mark.parametrize("payload", [b'"\\ud800"', b'"a\\uDC00b"'])
 def test_unpaired_surrogate_is_delivered_as_json(other: Converter, payload: bytes) -> None:
     body = other.to_client(with_sequence(VIBEMQ.to_broker(ClientMessage(payload)))).body
@@ -260,23 +262,23 @@ def test_empty_vibemq_payload_via_jms() -> None:
 # --- from JMS ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", [PHP, MSGLITE, VIBEMQ])
+@pytest.mark.parametrize("other", [PHPMQ, MSGLITE, VIBEMQ])
 @given(text_bodies)
 def test_jms_text_via_any_protocol(other: Converter, text: str) -> None:
-    returned = round_trip_via(JMS, other, jms_text(text))
-    assert (returned.type, returned.body) == (TEXT, text)
+    result = round_trip_via(JMS, other, jms_text(text))
+    assert (result.type, result.body) == (TEXT, text)
 
 
 @given(st.binary(max_size=40))
 def test_jms_bytes_via_any_protocol(body: bytes) -> None:
     client_message = ClientMessage(body, BYTES)
     assert round_trip_via(JMS, VIBEMQ, client_message) == client_message
-    for converter in (PHP, MSGLITE):
-        returned = round_trip_via(JMS, converter, client_message)
+    for converter in (PHPMQ, MSGLITE):
+        result = round_trip_via(JMS, converter, client_message)
         if is_text(body):
-            assert (returned.type, returned.body) == (TEXT, body.decode())
+            assert (result.type, result.body) == (TEXT, body.decode())
         else:
-            assert (returned.type, returned.body) == (BYTES, body)
+            assert (result.type, result.body) == (BYTES, body)
 
 
 @given(st.dictionaries(plain_text.filter(bool), java_values, max_size=5), st.lists(java_values))
@@ -285,18 +287,18 @@ def test_jms_maps_and_streams_become_json(entries: dict[str, Any], values: list[
         (ClientMessage(entries, MAP), entries),
         (ClientMessage(values, STREAM), values),
     ):
-        for converter in (PHP, MSGLITE, VIBEMQ):
+        for converter in (PHPMQ, MSGLITE, VIBEMQ):
             transcoded = converter.to_client(with_sequence(JMS.to_broker(client_message)))
             assert json.loads(transcoded.body) == expected
-            returned = round_trip_via(JMS, converter, client_message)
-            assert returned.type == TEXT
-            assert json.loads(returned.body) == expected
+            result = round_trip_via(JMS, converter, client_message)
+            assert result.type == TEXT
+            assert json.loads(result.body) == expected
 
 
 @given(st.binary(max_size=40))
 def test_jms_objects_become_bytes(body: bytes) -> None:
     client_message = ClientMessage(body, OBJECT)
-    for converter in (PHP, MSGLITE):
+    for converter in (PHPMQ, MSGLITE):
         assert converter.to_client(with_sequence(JMS.to_broker(client_message))).body == b64encode(
             body
         )
@@ -319,8 +321,8 @@ def test_jms_properties_via_vibemq(properties: dict[str, Any], message_fields: A
 
 @pytest.mark.parametrize("priority", range(10))
 def test_jms_priority_via_vibemq(priority: int) -> None:
-    returned = round_trip_via(JMS, VIBEMQ, jms_text("", priority=priority))
-    assert returned.priority == (1, 1, 1, 1, 4, 6, 6, 6, 9, 9)[priority]
+    result = round_trip_via(JMS, VIBEMQ, jms_text("", priority=priority))
+    assert result.priority == (1, 1, 1, 1, 4, 6, 6, 6, 9, 9)[priority]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +348,7 @@ def test_typed_jms_properties_become_text(value: Any, expected: str) -> None:
     assert round_trip_via(JMS, VIBEMQ, client_message).properties == {"p": expected}
 
 
-@given(st.integers(1, 10**9), st.sampled_from([PHP, MSGLITE]))
+@given(st.integers(1, 10**9), st.sampled_from([PHPMQ, MSGLITE]))
 def test_jms_expiration_via_phpmq_and_msglite(ttl_seconds: int, other: Converter) -> None:
     assert (
         round_trip_via(JMS, other, jms_text("x", ttl_seconds=ttl_seconds)).ttl_seconds
@@ -354,11 +356,11 @@ def test_jms_expiration_via_phpmq_and_msglite(ttl_seconds: int, other: Converter
     )
 
 
-def test_jms_message_without_body() -> None:
+def test_jms_message_without_body_has_an_empty_body() -> None:
     client_message = ClientMessage(b"", NONE)
     assert VIBEMQ.to_client(with_sequence(JMS.to_broker(client_message))).body == b""
     assert round_trip_via(JMS, VIBEMQ, client_message) == client_message
-    for converter in (PHP, MSGLITE):
+    for converter in (PHPMQ, MSGLITE):
         assert converter.to_client(with_sequence(JMS.to_broker(client_message))).body == b""
 
 
@@ -378,8 +380,8 @@ def test_body_kinds_of_jms_messages() -> None:
 
 
 @given(
-    st.sampled_from([PHP, MSGLITE, VIBEMQ]),
-    st.lists(st.sampled_from([PHP, MSGLITE, VIBEMQ, JMS]), max_size=5),
+    st.sampled_from([PHPMQ, MSGLITE, VIBEMQ]),
+    st.lists(st.sampled_from([PHPMQ, MSGLITE, VIBEMQ, JMS]), max_size=5),
     json_values.filter(lambda value: isinstance(value, list | dict)),
     st.booleans(),
 )
@@ -391,8 +393,8 @@ def test_json_survives_any_path(
 
 
 @given(
-    st.sampled_from([PHP, MSGLITE, VIBEMQ, JMS]),
-    st.lists(st.sampled_from([PHP, MSGLITE, VIBEMQ, JMS]), max_size=5),
+    st.sampled_from([PHPMQ, MSGLITE, VIBEMQ, JMS]),
+    st.lists(st.sampled_from([PHPMQ, MSGLITE, VIBEMQ, JMS]), max_size=5),
     text_bodies.filter(
         lambda text: bool(text) and not text.lstrip(" \t\r\n").startswith(("{", "["))
     ),
@@ -402,17 +404,17 @@ def test_other_text_survives_any_path(sender: Converter, path: list[Converter], 
         id(VIBEMQ): ClientMessage(json.dumps(text).encode()),
         id(JMS): jms_text(text),
     }
-    returned = round_trip_through(sender, forms.get(id(sender), ClientMessage(text.encode())), path)
+    result = round_trip_through(sender, forms.get(id(sender), ClientMessage(text.encode())), path)
     if sender is VIBEMQ:
-        assert json.loads(returned.body) == text
+        assert json.loads(result.body) == text
     else:
-        assert returned.body == (text if sender is JMS else text.encode())
+        assert result.body == (text if sender is JMS else text.encode())
 
 
 def round_trip_through(
     sender: Converter, client_message: ClientMessage, path: list[Converter]
 ) -> ClientMessage:
-    """Send by one protocol, relay by each protocol of a path, and receive by the first."""
+    """Send a message by one protocol, forward it by each of `path`, and receive it by the first."""
     message = with_sequence(sender.to_broker(client_message))
     for converter in path:
         message = with_sequence(converter.to_broker(converter.to_client(message)))

@@ -39,9 +39,9 @@ TEXT, BYTES, MAP, STREAM, OBJECT, NONE = (
 class ClientMessage:
     """A message as a client receives it; fields that its protocol lacks keep their defaults.
 
-    body  bytes; of VibeMQ the payload; of JMS text, bytes, dict, list, bytes, None by its `type`
-    type  of a JMS message
-    ttl_seconds  until the message expires; 0 = never
+    body         bytes; the payload for VibeMQ; for JMS str, bytes, dict, list or None, by `type`
+    type         the type of a JMS message
+    ttl_seconds  time until the message expires; 0: never
     """
 
     body: Any = b""
@@ -80,11 +80,11 @@ class MsgliteConverter:
             request = Message(ADDRESS, b"", reply_to=client_message.reply_to)
             request.correlation_id = client_message.correlation
             reply = msglite.wire_reply(request)
-        return self.published(
+        return self.decode(
             client_message.body, client_message.ttl_seconds or msglite.NO_EXPIRY, reply
         )
 
-    def published(self, body: bytes, timeout: int, reply: bytes) -> Message:
+    def decode(self, body: bytes, timeout: int, reply: bytes) -> Message:
         data = msglite_wire.encode_message(timeout, b"q", body, reply)
         ((_, timeout, addresses, body),) = msglite_wire.Decoder().feed(data)
         reply = addresses[1] if len(addresses) > 1 else b""
@@ -114,9 +114,9 @@ class VibemqConverter:
         }
         headers |= {name: text for name, text in fields.items() if text}
         frame = vibemq_wire.Frame(vibemq_wire.PUBLISH, "id", "q", client_message.body, headers)
-        return self.published(vibemq_wire.encode(frame))
+        return self.decode(vibemq_wire.encode(frame))
 
-    def published(self, data: bytes) -> Message:
+    def decode(self, data: bytes) -> Message:
         decoder = VibemqDecoder()
         (frame,) = decoder.feed(data)
         assert decoder.error is None
@@ -219,7 +219,12 @@ def decoded_body(packet: Packet) -> Any:
     return packet.body if packet.type != NONE else b""
 
 
-PHP, MSGLITE, VIBEMQ, JMS = PhpmqConverter(), MsgliteConverter(), VibemqConverter(), JmsConverter()
+PHPMQ, MSGLITE, VIBEMQ, JMS = (
+    PhpmqConverter(),
+    MsgliteConverter(),
+    VibemqConverter(),
+    JmsConverter(),
+)
 
 
 def round_trip_via(

@@ -17,7 +17,7 @@ from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
-from tests.crossing.converters import (
+from tests.transcoding.converters import (
     ADDRESS,
     BYTES,
     IDENTITY,
@@ -25,7 +25,7 @@ from tests.crossing.converters import (
     MAP,
     MSGLITE,
     OBJECT,
-    PHP,
+    PHPMQ,
     STREAM,
     TEXT,
     VIBEMQ,
@@ -45,7 +45,7 @@ def message_with_body(
 
 
 def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) -> Message:
-    """Return a message compressed as the Java client does it."""
+    """Return a message that is compressed like those of the Java client."""
     compressed_body = zlib.compress(body)
     properties = {
         "JMS_SUN_COMPRESS": True,
@@ -61,9 +61,9 @@ def encode_for_jms(message: Message) -> Packet:
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_compressed_text_is_unpacked(text: str) -> None:
+def test_compressed_text_is_decompressed(text: str) -> None:
     message = with_sequence(compressed(text.encode(), TEXT, color="red"))
-    assert PHP.to_client(message).body == MSGLITE.to_client(message).body == text.encode()
+    assert PHPMQ.to_client(message).body == MSGLITE.to_client(message).body == text.encode()
     transcoded = VIBEMQ.to_client(message)
     if not text.lstrip().startswith(("{", "[")):
         assert json.loads(transcoded.body) == text
@@ -80,9 +80,11 @@ def test_compressed_text_is_unpacked(text: str) -> None:
         (TEXT, b'{"a":1}', b'{"a":1}'),
     ],
 )
-def test_compressed_bodies_of_all_kinds(type: PacketType, body: bytes, expected: bytes) -> None:
+def test_compressed_bodies_of_all_kinds_are_transcoded(
+    type: PacketType, body: bytes, expected: bytes
+) -> None:
     message = with_sequence(compressed(body, type))
-    assert PHP.to_client(message).body == MSGLITE.to_client(message).body == expected
+    assert PHPMQ.to_client(message).body == MSGLITE.to_client(message).body == expected
     if type in (MAP, STREAM, TEXT):
         assert VIBEMQ.to_client(message).body == expected
 
@@ -98,7 +100,7 @@ def test_compressed_body_is_delivered_unchanged_to_jms() -> None:
 @pytest.mark.parametrize("size", [3, 5, -1, 0])
 def test_compressed_body_with_wrong_size_stays_compressed(size: int) -> None:
     message = with_sequence(compressed(b"text", TEXT, size))
-    for converter in (PHP, MSGLITE):
+    for converter in (PHPMQ, MSGLITE):
         assert b64decode(converter.to_client(message).body) == message.body
     transcoded = VIBEMQ.to_client(message)
     assert transcoded.properties == {"content-encoding": "base64"}
@@ -110,7 +112,7 @@ def test_compressed_body_with_wrong_size_stays_compressed(size: int) -> None:
 )
 def test_damaged_compressed_body_is_unchanged(body: bytes) -> None:
     message = with_sequence(message_with_body(body, TEXT, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": 4}))
-    assert b64decode(PHP.to_client(message).body) == body
+    assert b64decode(PHPMQ.to_client(message).body) == body
 
 
 def test_body_larger_than_packet_limit_is_not_decompressed() -> None:
@@ -120,13 +122,13 @@ def test_body_larger_than_packet_limit_is_not_decompressed() -> None:
             compressed_body, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1}
         )
     )
-    assert b64decode(PHP.to_client(message).body) == compressed_body
+    assert b64decode(PHPMQ.to_client(message).body) == compressed_body
 
 
 def test_compression_properties_without_flag_are_ignored() -> None:
     properties = {"JMS_SUN_COMPRESS": True, "JMS_SUN_UNCOMPRESSED_SIZE": 4}
     assert (
-        PHP.to_client(with_sequence(message_with_body(b"text", TEXT, 0, properties))).body
+        PHPMQ.to_client(with_sequence(message_with_body(b"text", TEXT, 0, properties))).body
         == b"text"
     )
 
@@ -144,7 +146,7 @@ def test_compression_properties_without_flag_are_ignored() -> None:
 )
 def test_invalid_map_or_stream_becomes_object(type: PacketType, body: bytes) -> None:
     message = with_sequence(message_with_body(body, type))
-    assert b64decode(PHP.to_client(message).body) == body
+    assert b64decode(PHPMQ.to_client(message).body) == body
     transcoded = VIBEMQ.to_client(message)
     assert b64decode(json.loads(transcoded.body)) == body
     assert transcoded.properties == {"content-encoding": "base64"}
@@ -165,9 +167,9 @@ def test_any_jms_message_can_be_transcoded(
     transcoded = VIBEMQ.to_client(message)
     json.loads(transcoded.body)
     assert not set(transcoded.properties) - {"content-encoding"}
-    PHP.to_client(message)
+    PHPMQ.to_client(message)
     MSGLITE.to_client(message)
-    # a message that the VibeMQ client sends on is readable by all protocols
+    # all protocols can read a message that the VibeMQ client forwards
     JMS.to_client(with_sequence(VIBEMQ.to_broker(transcoded)))
 
 
@@ -181,8 +183,8 @@ def test_any_message_of_any_origin_can_be_transcoded_to_jms(
         packet.body.decode()
 
 
-def test_metrics_message_is_json_to_other_protocols() -> None:
+def test_metrics_message_is_json_in_other_protocols() -> None:
     body = java.dumps_map({"numMsgs": java.Long(3)}, hashtable=True)
     message = with_sequence(Message(ADDRESS, body, BodyKind.MAP, Origin.INTERNAL))
-    assert PHP.to_client(message).body == VIBEMQ.to_client(message).body == b'{"numMsgs":3}'
+    assert PHPMQ.to_client(message).body == VIBEMQ.to_client(message).body == b'{"numMsgs":3}'
     assert JMS.to_client(message) == ClientMessage({"numMsgs": 3}, MAP)
