@@ -54,7 +54,7 @@ def test_selected_text_stays_selected_while_values_change(
     code.dblclick()
     for number in range(2):
         console.publish("orders", body="x")
-        shows(page, "Ready", number + 1)
+        wait_for_reading(page, "Ready", number + 1)
     expect(page.locator("dl").get_by_text("2", exact=True)).to_be_visible()
     assert page.evaluate("String(getSelection())").strip() == code.inner_text()
 

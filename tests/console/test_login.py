@@ -149,8 +149,8 @@ def test_logout_ends_the_session(secured_console: ConsoleFixture, open_page: Ope
     page.get_by_role("button", name="Log in").wait_for()
 
 
-def test_failed_logout_is_reported(guarded: ConsoleFixture, open_page: OpenPage) -> None:
-    browser_page = open_page(guarded, (*UNAUTHORIZED, "503"))
+def test_failed_logout_is_reported(secured_console: ConsoleFixture, open_page: OpenPage) -> None:
+    browser_page = open_page(secured_console, (*UNAUTHORIZED, "503"))
     page = log_in(browser_page, "anna")
     page.get_by_role("heading", name="Overview", level=1).wait_for()
 

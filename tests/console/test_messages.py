@@ -51,7 +51,7 @@ def test_empty_bodies_are_reported(console: ConsoleFixture, open_page: OpenPage)
     for body in bodies:
         producer.send(body)
     browser_page = open_page(console)
-    for item in console.ask("GET", "/destinations/queue/orders/messages")["items"]:
+    for item in console.request("GET", "/destinations/queue/orders/messages")["items"]:
         browser_page.open(f"queue/orders/messages/{item['id']}", "The body is empty")
 
 
