@@ -251,6 +251,35 @@ async def test_an_error_names_the_field(
     assert response.json()["detail"] == f"the body is not valid: {detail}"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "end"),
+    [
+        (
+            "/destinations/queue/q/messages",
+            {"properties": {"p": {"type": "date", "value": 1}}},
+            "in `properties[...].type`; there are boolean, bytes, float, int, null, string",
+        ),
+        (
+            "/destinations/queue/q/messages",
+            {"reply_to": {"kind": "line", "name": "q"}},
+            "in `reply_to.kind`; there are queue, topic",
+        ),
+        (
+            "/users/anna/permissions",
+            {"pattern": "*", "operations": ["browse", "fly"]},
+            "in `operations[1]`; there are produce, consume, browse, create, delete, manage, list",
+        ),
+    ],
+)
+@in_event_loop
+async def test_an_error_names_the_permitted_values_at_any_depth(
+    api_fixture: ApiFixture, path: str, body: dict[str, Any], end: str
+) -> None:
+    method = "PUT" if path.startswith("/users") else "POST"
+    answer = await api_fixture.http_client(local=True).ask(method, path, body)
+    assert answer.json()["detail"].endswith(end)
+
+
 @in_event_loop
 async def test_an_error_names_the_permitted_values_of_a_parameter(api_fixture: ApiFixture) -> None:
     path = "/destinations/queue/q/messages?state=delayed"

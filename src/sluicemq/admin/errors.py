@@ -36,7 +36,9 @@ from typing import Any, Final
 import msgspec
 import structlog
 from msgspec.inspect import (
+    DictType,
     EnumType,
+    ListType,
     LiteralType,
     Metadata,
     StructType,
@@ -144,7 +146,9 @@ def decoding_error_text(error: Exception, decoded: Any) -> str:
     text = str(error)
     choices: list[str] = []
     if path := _ENUM_PATH.search(text):
-        choices = _choices(type_info(decoded), path[1].split("."))
+        # items are `operations[0]` and `properties[...]`
+        names = re.sub(r"\[[^]]*\]", "", path[1]).split(".")
+        choices = _choices(type_info(decoded), names)
     text = text.replace(" - at `key` in `$.", " for a name in `").replace(" - at `$.", " in `")
     return f"{text}; there are {', '.join(choices)}" if choices else text
 
@@ -159,6 +163,10 @@ def _choices(info: Type, path: Sequence[str]) -> list[str]:
             return _choices(info.type, path)
         case UnionType():
             return [choice for member in info.types for choice in _choices(member, path)]
+        case ListType():
+            return _choices(info.item_type, path)
+        case DictType():
+            return _choices(info.value_type, path)
         case StructType() if path:
             fields = (field for field in info.fields if field.encode_name == path[0])
             return [choice for field in fields for choice in _choices(field.type, path[1:])]
