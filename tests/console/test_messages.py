@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, Page, Request, Route, expect
 from sluicemq.cli.message_options import FAILURE_REASONS
 from sluicemq.clients.jmq import Queue, Topic, Xid
 from sluicemq.model.rows import row
+from tests.console.test_accessible import violations
 from tests.faults.plan import SMALL_SEGMENTS
 from tests.support.console import ConsoleFixture, OpenPage
 from tests.support.polling import wait_until
@@ -517,6 +518,27 @@ def test_dialogs_of_rows_state_the_latest_figures(
     expect(row.locator("[data-label=Consumers]")).to_have_text("1")
     row.get_by_role("button", name="Close").click()
     page.get_by_role("dialog").get_by_text("It has 1 consumer;").wait_for()
+
+
+def test_consumer_links_to_its_connection_and_back(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    consumer = console.phpmq()
+    consumer.subscribe("orders", 1)
+    browser_page = open_page(console)
+    page = browser_page.open("queue/orders/consumers", "phpmq")
+    page.get_by_role("link", name=re.compile("number")).click()
+    page.get_by_role("heading", name="Connection", level=1).wait_for()
+    browser_page.wait_for_text("Listener")
+    page.locator("main").get_by_role("link", name="orders").click()
+    page.get_by_role("heading", name="orders", level=1).wait_for()
+    browser_page.open("connections", "127.0.0.1")
+    page.get_by_role("row").filter(has_text="phpmq").get_by_role("link").click()
+    browser_page.wait_for_text("orders")
+    assert not violations(page)
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    page.get_by_role("heading", name="Connections", level=1).wait_for()
 
 
 def test_connection_is_closed(console: ConsoleFixture, open_page: OpenPage) -> None:
