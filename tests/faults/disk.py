@@ -16,8 +16,10 @@ def newest_segment(directory: Path) -> Path:
 
 
 def durable_end(directory: Path) -> int:
-    """Return the durable size of the newest segment when the broker was killed; at least its
-    header, which is written before the segment has its name."""
+    """Return the durable size of the newest segment when the broker was killed.
+
+    It includes the header at least, which is written before the segment gets its name.
+    """
     durable = read_durable(directory / "journal")
     newest_sequence = int(newest_segment(directory).stem)
     return (
@@ -25,13 +27,13 @@ def durable_end(directory: Path) -> int:
     )
 
 
-def cut(path: Path, size: int) -> None:
+def truncate(path: Path, size: int) -> None:
     """Shorten a file."""
     with path.open("r+b") as file:
         file.truncate(size)
 
 
-def flip(path: Path, offset: int, bit: int) -> None:
+def flip_bit(path: Path, offset: int, bit: int) -> None:
     """Flip one bit; a second call restores it."""
     with path.open("r+b") as file:
         file.seek(offset)
@@ -40,18 +42,18 @@ def flip(path: Path, offset: int, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit]))
 
 
-def garbage(path: Path, chance: random.Random) -> bytes:
-    """Return possible file contents after a crash: noise, blank pages, old data, half a record."""
-    length = chance.randrange(1, 20_000)
-    kind = chance.choice(("noise", "zeros", "old", "patched"))
-    if kind == "zeros":
+def garbage(path: Path, rng: random.Random) -> bytes:
+    """Return possible file contents after a crash: noise, zeros, old data or a partial record."""
+    length = rng.randrange(1, 20_000)
+    variant = rng.choice(("noise", "zeros", "old", "patched"))
+    if variant == "zeros":
         return bytes(length)
-    noise = chance.randbytes(length)
-    if kind == "noise":
+    noise = rng.randbytes(length)
+    if variant == "noise":
         return noise
     content = path.read_bytes()
     start = SEGMENT_HEADER_BYTES
-    if kind == "patched":
-        start = chance.randrange(len(content)) & ~7
+    if variant == "patched":
+        start = rng.randrange(len(content)) & ~7
     old_bytes = content[start : start + length]
-    return old_bytes if kind == "old" else bytes(chance.randrange(64)) + old_bytes + noise[:4096]
+    return old_bytes if variant == "old" else bytes(rng.randrange(64)) + old_bytes + noise[:4096]

@@ -1,4 +1,4 @@
-"""A JMS sender and consumer on the level of packets, so that every confirmation is observed."""
+"""A JMS sender and consumer that exchange packets, in order to observe every confirmation."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class JmsConsumer(Client):
     A message that is confirmed after the reply to an acknowledgement proves that the
     acknowledgement is on disk."""
 
-    def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
+    def __init__(self, port: int, recorder: Recorder, rng: random.Random) -> None:
         self._client = RawJmq.login(port)
         self._recorder = recorder
-        self._chance = chance
+        self._rng = rng
         super().__init__()
 
     def work(self) -> None:
@@ -76,9 +76,9 @@ class JmsConsumer(Client):
                     recorder.delivered(number_of(message.body))
                 unacked.append(message)
                 if index % 20 == 19:
-                    self._chance.shuffle(unacked)
-                    keep = self._chance.randrange(4)
-                    acknowledge(client, unacked[keep:], recorder, fence=self._chance.random() < 0.5)
+                    self._rng.shuffle(unacked)
+                    keep = self._rng.randrange(4)
+                    acknowledge(client, unacked[keep:], recorder, fence=self._rng.random() < 0.5)
                     del unacked[keep:]
 
 
@@ -86,11 +86,11 @@ class JmsLoad:
     """A sender and a consumer of one broker process."""
 
     def __init__(
-        self, port: int, first: int, recorder: Recorder, chance: random.Random, size: int
+        self, port: int, first: int, recorder: Recorder, rng: random.Random, size: int
     ) -> None:
         """`first` is the number of the first message that will be sent."""
         recorder.started(first)
-        self._consumer = JmsConsumer(port, recorder, random.Random(chance.random()))
+        self._consumer = JmsConsumer(port, recorder, random.Random(rng.random()))
         self._sender = JmsSender(port, first, recorder, size)
 
     def end(self) -> int:
@@ -154,7 +154,7 @@ def consume_all(port: int, queue: str) -> list[bytes]:
                 assert client.acknowledge(*unacked) == Status.OK
                 unacked.clear()
         with suppress(RequestTimeout):
-            raise AssertionError(f"{client.receive(0.05).body!r} came after the end")
+            raise AssertionError(f"{client.receive(0.05).body!r} was received after the end")
     return bodies[:-1]
 
 

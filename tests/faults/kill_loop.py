@@ -1,4 +1,4 @@
-"""Kills at random moments, while the queries of a program read the journal of a running broker."""
+"""Kill drivers, workers and the broker at random times while queries read the journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError
-from tests.faults.processes import command_of, descendants, kill_if_there
+from tests.faults.processes import command_of, descendants, kill_if_running
 
 VICTIMS = ["driver"] * 20 + ["broker"] * 10 + ["worker"] * 5
 TIMEOUT = 600.0
@@ -32,7 +32,7 @@ Burst = Callable[[BlockingClient], None]
 
 
 class Producer(threading.Thread):
-    """Calls `burst` without end with a client of the current process of the broker."""
+    """Calls `burst` repeatedly with a client of the current broker process."""
 
     def __init__(self, broker: LocalBroker, prepare: Burst, burst: Burst) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Producer(threading.Thread):
 
 
 class Driver:
-    """Process of a program, with the processes that it starts.
+    """Process of a program, and the processes that it starts.
 
     checkpoints  directory with the checkpoints of its queries
     """
@@ -86,9 +86,9 @@ class Driver:
             for query in self._checkpoints.glob("*")
         }
 
-    def kill(self, chance: random.Random) -> None:
-        """Kill the JVM, or Python, which the JVM does not survive; both have ended on return."""
-        self._kill(chance.choice([self.process.pid, *self._java()]))
+    def kill(self, rng: random.Random) -> None:
+        """Kill the JVM, or Python, whose end also ends the JVM; both have ended on return."""
+        self._kill(rng.choice([self.process.pid, *self._java()]))
 
     def kill_java(self) -> None:
         """Kill the JVM as soon as it has started; Python has ended on return, too."""
@@ -99,9 +99,10 @@ class Driver:
         self._kill(java[0])
 
     def _java(self) -> list[int]:
-        """Return the id of Spark's JVM, if it runs; other short ones are started before it.
+        """Return the id of Spark's JVM if it runs, not of the short-lived JVMs started before it.
 
-        It comes before the programs that it starts, which have its command line at first."""
+        Programs that the JVM starts, which have its command line at first, follow it in the list.
+        """
         family = descendants(self.process.pid)
         return [pid for pid in family if _SPARK.match(command_of(pid))][:1]
 
@@ -114,12 +115,12 @@ class Driver:
             assert time.monotonic() < deadline, "processes of a killed driver are still running"
             time.sleep(0.01)
 
-    def kill_worker(self, chance: random.Random) -> None:
+    def kill_worker(self, rng: random.Random) -> None:
         """Kill one of the Python workers of the JVM."""
         workers = [pid for pid in descendants(self.process.pid) if "pyspark" in command_of(pid)]
         workers = [pid for pid in workers if "java" not in command_of(pid).partition(" ")[0]]
         assert workers
-        kill_if_there(chance.choice(workers))
+        kill_if_running(rng.choice(workers))
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")[-8000:]
@@ -143,9 +144,9 @@ def kill_at_random(
     start: Callable[[], Driver],
     queries: int,
     kills: int,
-    chance: random.Random,
+    rng: random.Random,
 ) -> Driver:
-    """Kill the driver, a Python worker or the broker, and start them again.
+    """Kill the driver, a Python worker or the broker repeatedly, and restart them.
 
     queries  number of the driver's queries
     kills    number of victims, at most all VICTIMS
@@ -154,34 +155,34 @@ def kill_at_random(
     """
     driver = start()
     try:
-        for victim in chance.sample(VICTIMS, kills):
+        for victim in rng.sample(VICTIMS, kills):
             before = driver.batches()
             for _ in range(RESTARTS):
                 if wait_for_batches(driver, before, queries):
                     break
                 driver = start()  # as a supervisor would
             else:
-                raise AssertionError(f"the driver fails again and again:\n{driver.output()}")
-            time.sleep(chance.uniform(0, 1.0))
+                raise AssertionError(f"the driver failed repeatedly:\n{driver.output()}")
+            time.sleep(rng.uniform(0, 1.0))
             print(f"after {driver.batches()} batches: kill {victim}")
             if victim == "broker":
                 broker.kill()
-                time.sleep(chance.uniform(0, 1.0))
+                time.sleep(rng.uniform(0, 1.0))
                 broker.start()
             elif victim == "driver" and driver.is_running:
-                driver.kill(chance)
+                driver.kill(rng)
                 driver = start()
             elif driver.is_running:
-                driver.kill_worker(chance)
+                driver.kill_worker(rng)
     except BaseException:
         if driver.is_running:
-            driver.kill(chance)
+            driver.kill(rng)
         raise
     return driver
 
 
 def finish(start: Callable[[], Driver]) -> None:
-    """Run a driver to its end, and again if a worker process was too slow for Spark.
+    """Run a driver to its end; repeat if a worker process started too slowly for Spark.
 
     Spark waits ten seconds for its start, which can take longer on a busy machine.
     """
@@ -190,4 +191,4 @@ def finish(start: Callable[[], Driver]) -> None:
         if driver.process.wait(5 * TIMEOUT) == 0:
             return
         assert _TOO_SLOW in driver.output(), driver.output()
-    raise AssertionError(f"the driver fails again and again:\n{driver.output()}")
+    raise AssertionError(f"the driver failed repeatedly:\n{driver.output()}")

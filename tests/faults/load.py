@@ -24,12 +24,11 @@ END = b"end "
 BURST = 20
 WINDOW = 400
 MAX_UNACKED = 200
-"""Messages that the consumer leaves unacknowledged: half its window, so that it is not blocked."""
+"""Maximum unacked messages of the consumer: half its window, so that deliveries continue."""
 MAX_LEAD = (30, 5000)
 """Messages that the producer may be ahead of the consumer, used alternately.
 
-A consumer that keeps up receives messages just after they were sent, which detects delivery before
-the sync; a consumer that lags leaves a backlog."""
+A small lead detects deliveries before the sync; a large lead creates a backlog."""
 TIMEOUT_SECONDS = 60.0
 """Time limit for expected events, also on a busy machine."""
 LONG_TTL_SECONDS = 30 * 86_400
@@ -110,10 +109,10 @@ class Consumer(Client):
 
     Sends a fence through the queue at intervals."""
 
-    def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
+    def __init__(self, port: int, recorder: Recorder, rng: random.Random) -> None:
         self._client = BlockingClient(PhpmqClient.connect, port=port)
         self._recorder = recorder
-        self._chance = chance
+        self._rng = rng
         super().__init__()
 
     def work(self) -> None:
@@ -139,12 +138,12 @@ class Consumer(Client):
                 else:
                     recorder.delivered(number_of(message.body))
                     unacked.append(message)
-                    if self._chance.random() < 0.9:
+                    if self._rng.random() < 0.9:
                         acknowledge(unacked.pop())
                     elif len(unacked) > MAX_UNACKED:
                         acknowledge(unacked.popleft())
                 if index % 50 == 49:
-                    fence = FENCE + self._chance.randbytes(8).hex().encode()
+                    fence = FENCE + self._rng.randbytes(8).hex().encode()
                     fences[fence], acked_numbers = acked_numbers, set()
                     client.send(QUEUE, fence)
 
@@ -157,13 +156,13 @@ class Load:
         port: int,
         first: int,
         recorder: Recorder,
-        chance: random.Random,
+        rng: random.Random,
         size: int,
         max_lead: int,
     ) -> None:
         """`first` is the number of the first message that will be sent."""
         recorder.started(first)
-        self._consumer = Consumer(port, recorder, random.Random(chance.random()))
+        self._consumer = Consumer(port, recorder, random.Random(rng.random()))
         self._producer = Producer(port, first, recorder, size, max_lead)
 
     def end(self) -> int:

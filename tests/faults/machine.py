@@ -12,7 +12,8 @@
     objects:FILE  on SIGUSR1, writes the number of objects of each class to FILE as JSON
 
 A sync is an fsync or fdatasync. Only segments, which are written with pwrite, are volatile; file
-names are not. `durable` is never synced and is written through, because it must not matter.
+names are not. `durable` is never synced and is written through, because its content must not
+matter.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class FaultyDisk:
     def __init__(self) -> None:
         self.volatile = False
         self.failing = 0
-        self.chance: random.Random | None = None
+        self.rng: random.Random | None = None
         self._syncs = 0
         self._lock = threading.Lock()
         self._unsynced: dict[int, dict[int, bytes]] = {}
@@ -79,9 +80,9 @@ class FaultyDisk:
 
     def _syncing(self, real: Callable[[int], None]) -> Callable[[int], None]:
         def sync(fd: int) -> None:
-            chance = self.chance
-            if chance is not None and chance.random() < SLOW_SHARE:
-                time.sleep(chance.uniform(*SLOW_SECONDS))
+            rng = self.rng
+            if rng is not None and rng.random() < SLOW_SHARE:
+                time.sleep(rng.uniform(*SLOW_SECONDS))
             with self._lock:
                 self._syncs += 1
                 unsynced = self._unsynced.pop(fd, {})
@@ -135,7 +136,7 @@ def main() -> None:
             file = Path(argument)
             SmallFilesystem(file.parent, shared_sizes(file)).install()
         elif name == "slow":
-            disk.chance = random.Random(int(argument))
+            disk.rng = random.Random(int(argument))
         elif name in ("volatile", "eio"):
             disk.volatile = True
             disk.failing = int(argument or 0)

@@ -1,4 +1,4 @@
-"""Access to processes by id, based on Linux's /proc."""
+"""Access to processes by id, through /proc of Linux."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def descendants(pid: int) -> Iterator[int]:
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
-        return  # it has ended
+        return  # the process has ended
     for task in tasks:
         try:
             children = (task / "children").read_text().split()
@@ -33,7 +33,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def kill_if_there(pid: int) -> None:
+def kill_if_running(pid: int) -> None:
     """Send SIGKILL to a process unless it has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

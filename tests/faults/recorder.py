@@ -1,12 +1,13 @@
-"""An independent record of client observations, and the guarantees after a crash that follow.
+"""An independent record of client observations, and the resulting guarantees after a crash.
 
-Messages are numbered by one producer; the queue is FIFO. From what a consumer sees follows:
+One producer numbers the messages; the queue is FIFO. Observations of clients prove:
 
-confirmed the broker has confirmed to the producer that the message is on disk
-seen      a message was delivered, so it was on disk, and so was every one sent before it to the
-          same process of the broker (what a killed process had not yet stored may be missing)
-acked     a message was acknowledged *and* a fence, sent later on the same connection, came
-          back: the acknowledgement was journaled before the fence, so it is on disk
+confirmed  the broker has confirmed the message to the producer: it is on disk
+delivered  a consumer has received the message: it is on disk, and so are all messages sent before
+           it to the same process of the broker (messages that a killed process had not stored yet
+           may be missing)
+acked      the consumer has acknowledged the message and received a fence that it sent later on the
+           same connection: the acknowledgement was journaled before the fence, so it is on disk
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class Recorder:
     def delivered(self, number: int) -> None:
         """Record the delivery of a numbered message."""
         assert number not in self.confirmed_acks, (
-            f"{number} came back after its acknowledgement was on disk"
+            f"{number} was redelivered after its acknowledgement was on disk"
         )
         assert number not in self.received, f"{number} was delivered twice on one connection"
-        assert number > self.last, f"{number} came after {self.last}"
+        assert number > self.last, f"{number} was delivered after {self.last}"
         self.received.add(number)
         self.last = number
         self.highest = max(self.highest, number)
@@ -73,6 +74,6 @@ class Recorder:
         accounted = self.acknowledged_numbers | self.received
         for first, highest in self.runs:
             for number in range(first, highest + 1):
-                assert number in accounted, f"{number} was on disk, as {highest} was, and is lost"
+                assert number in accounted, f"{number} was on disk like {highest}, and is lost"
         for number in self.confirmed_numbers:
             assert number in accounted, f"{number} had been confirmed and is lost"

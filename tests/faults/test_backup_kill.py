@@ -1,5 +1,5 @@
-"""Backups under load, with kill -9 of the broker or of the backup at random moments: what has been
-finished holds everything that had been confirmed before it began, and nothing twice."""
+"""Backups under load, with kill -9 of the broker or of the backup at random times: a finished
+backup contains all messages confirmed before it began, each once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BACKUP_SECONDS = 180
 
 
 class FinishedBackup(NamedTuple):
-    """A backup, with the number of messages confirmed before it and sent at its end."""
+    """A backup, and the numbers of messages confirmed before its start and sent at its end."""
 
     directory: Path
     confirmed: int
@@ -37,25 +37,25 @@ class FinishedBackup(NamedTuple):
 
 
 def test_kill_during_backups(tmp_path: Path) -> None:
-    chance = seeded_random()
+    rng = seeded_random()
     broker = LocalBroker(tmp_path / "data", LISTEN, environment=SMALL_SEGMENTS)
     orders, churn = Recorder(), Recorder()
     finished: list[FinishedBackup] = []
-    following = following_churn = 0
+    next_number = next_churn = 0
     with ExitStack() as stack:
         stack.callback(broker.stop)
-        for turn in range(TURNS):
+        for iteration in range(TURNS):
             broker.start()
-            orders.started(following)
-            sender = JmsSender(broker.port("jmq"), following, orders, 300)
-            load = Load(broker.port("phpmq"), following_churn, churn, chance, 1000, MAX_LEAD[0])
-            time.sleep(chance.uniform(0.1, 0.4))
+            orders.started(next_number)
+            sender = JmsSender(broker.port("jmq"), next_number, orders, 300)
+            load = Load(broker.port("phpmq"), next_churn, churn, rng, 1000, MAX_LEAD[0])
+            time.sleep(rng.uniform(0.1, 0.4))
             confirmed = max(orders.confirmed_numbers, default=-1) + 1
-            directory = tmp_path / f"backup-{turn}"
-            if _back_up(broker, directory, finished, chance, VICTIMS[turn % len(VICTIMS)]):
+            directory = tmp_path / f"backup-{iteration}"
+            if _back_up(broker, directory, finished, rng, VICTIMS[iteration % len(VICTIMS)]):
                 finished.append(FinishedBackup(directory, confirmed, sender.next))
             broker.kill()
-            following, following_churn = _end(sender), load.end()
+            next_number, next_churn = _end(sender), load.end()
     assert finished
     assert "Traceback" not in broker.log.read_text()
     slots = Slots(tmp_path / "data" / "journal").list()
@@ -68,20 +68,20 @@ def _back_up(
     broker: LocalBroker,
     directory: Path,
     finished: list[FinishedBackup],
-    chance: random.Random,
+    rng: random.Random,
     victim: str,
 ) -> bool:
     """Run a backup and kill the victim; return whether the backup is complete."""
     command = [sys.executable, "-m", "sluicemq.cli", "backup", "create", str(directory)]
     command += ["--data-dir", str(broker.directory)]
-    if finished and chance.random() < 0.5:
+    if finished and rng.random() < 0.5:
         command += ["--incremental-from", str(finished[-1].directory)]
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         command += ["--hard-links"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         if victim != "none":
-            time.sleep(chance.uniform(0.2, 1.2))
+            time.sleep(rng.uniform(0.2, 1.2))
         if victim in ("broker", "both"):
             broker.kill()
         if victim in ("backup", "both"):

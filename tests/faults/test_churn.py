@@ -35,15 +35,15 @@ CONNECTIONS = size(2500, 60_000)
 SCHEMES = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "jmq", "auto")
 REQUESTS = "msglite.httpRequests"
 QUIET_SECONDS = 2.5
-"""After which nothing waits for a connection that has gone (server.connection.LINGER_SECONDS)."""
+"""Time until no closed connection is pending (server.connection.LINGER_SECONDS)."""
 RESET = struct.pack("ii", 1, 0)
-LEEWAY = 50
-"""Objects of a class that may be there or not, whatever came and went ..."""
-BUILTIN_LEEWAY = 2000
-"""... and lists and the like, which are in caches too. A leak is more in the long form."""
-GROWTH = 12 << 20
-"""Bytes of memory: less than a tenth of a kilobyte for each connection would add up to in the long
-form, and more than the allocator needs to settle down."""
+OBJECT_TOLERANCE = 50
+"""Normal variation of the number of objects of a class ..."""
+BUILTIN_TOLERANCE = 2000
+"""... and of builtin classes, which caches contain. Leaks exceed them in the long form."""
+MAX_GROWTH = 12 << 20
+"""Maximum growth of memory in bytes: less than 0.1 KB per connection in the long form, and more
+than the variation of the allocator."""
 
 HELLO = encode_packet(PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500}) + encode_packet(
     PacketType.AUTHENTICATE, packets.A, 2, {"JMQAuthType": "digest"}, body=basic("guest", "guest")
@@ -51,7 +51,7 @@ HELLO = encode_packet(PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500})
 CHURN = {"JMQDestination": "churn", "JMQDestType": DestType.QUEUE}
 SENT = packets.A | packets.P | packets.Q
 HTTP = b"POST /%d HTTP/1.0\r\nContent-Length: 10\r\n\r\n"
-WORDS = {
+INPUTS = {
     "phpmq": [
         encode_consume(b"churn", 5),
         encode_send(b"churn", b"body", 1),
@@ -79,22 +79,22 @@ WORDS = {
 
 
 class SteadyClient(Client):
-    """A client that must not be affected. `seen` counts its successful exchanges."""
+    """A client that must not be affected. `exchanges` counts successful exchanges."""
 
     def __init__(self, done: threading.Event) -> None:
-        self.seen = 0
+        self.exchanges = 0
         self._done = done
         super().__init__()
 
     def run(self) -> None:
         try:
             self.work()
-        except BaseException as failure:  # a connection that breaks is one, too
+        except BaseException as failure:  # a lost connection is a failure, too
             self.failure = failure
 
 
 class PhpmqPair(SteadyClient):
-    """A PHPMQ pair: everything sent arrives once and in order."""
+    """A PHPMQ pair: each message is delivered once and in order."""
 
     def __init__(self, port: int, done: threading.Event) -> None:
         self._sender = BlockingClient(PhpmqClient.connect, port=port)
@@ -103,15 +103,15 @@ class PhpmqPair(SteadyClient):
 
     def work(self) -> None:
         with self._sender as sender, self._receiver as receiver:
-            receiver.subscribe("witness", 10)
+            receiver.subscribe("steady", 10)
             while not self._done.is_set():
-                for number in range(self.seen, self.seen + 5):
-                    sender.send("witness", make_body(number, 100))
+                for number in range(self.exchanges, self.exchanges + 5):
+                    sender.send("steady", make_body(number, 100))
                 for _ in range(5):
                     message = receiver.receive(60.0)
-                    assert number_of(message.body) == self.seen
+                    assert number_of(message.body) == self.exchanges
                     message.ack()
-                    self.seen += 1
+                    self.exchanges += 1
                 time.sleep(0.01)
 
 
@@ -125,11 +125,11 @@ class MsgliteWorker(SteadyClient):
     def work(self) -> None:
         with self._worker as worker:
             while not self._done.is_set():
-                query = worker.ready("questions", timeout=1)
+                query = worker.ready("requests", timeout=1)
                 if query is not None:
                     assert query.reply_to is not None
                     worker.send(query.reply_to, query.body, 10)
-                    self.seen += 1
+                    self.exchanges += 1
 
 
 class MsgliteRequester(SteadyClient):
@@ -142,17 +142,19 @@ class MsgliteRequester(SteadyClient):
     def work(self) -> None:
         with self._client as requester:
             while not self._done.is_set():
-                body = make_body(self.seen, 50)
-                reply = requester.query("questions", body, timeout=60)
+                body = make_body(self.exchanges, 50)
+                reply = requester.query("requests", body, timeout=60)
                 assert reply is not None
                 assert reply.body == body
-                self.seen += 1
+                self.exchanges += 1
                 time.sleep(0.01)
 
 
 class GatewayWorker(MsgliteWorker):
-    """Worker that answers the requests of the HTTP gateway. Without it the gateway would wait for
-    disconnected clients, which look like clients that have only ended their request."""
+    """Worker that replies to requests of the HTTP gateway.
+
+    Without it the gateway would wait for clients that closed a half of the connection.
+    """
 
     def work(self) -> None:
         with self._worker as worker:
@@ -162,19 +164,19 @@ class GatewayWorker(MsgliteWorker):
                     assert request.reply_to is not None
                     worker.send(request.reply_to, b'["200", []]', 10)
                     worker.send(request.reply_to, b"", 10)
-                    self.seen += 1
+                    self.exchanges += 1
 
 
 class ShortConnections:
-    """Short connections to all listeners, each of which ends in a random way."""
+    """Short connections to all listeners, which end in random ways."""
 
-    def __init__(self, broker: LocalBroker, path: Path, chance: random.Random) -> None:
+    def __init__(self, broker: LocalBroker, path: Path, rng: random.Random) -> None:
         self._broker = broker
         self._addresses: list[tuple[str, str | tuple[str, int]]] = [
             (scheme, ("127.0.0.1", broker.port(scheme))) for scheme in SCHEMES
         ]
         self._addresses.append(("msglite", str(path)))
-        self._chance = chance
+        self._rng = rng
         self._steady_connections = self._connections()
 
     def _connections(self) -> list[int]:
@@ -190,7 +192,7 @@ class ShortConnections:
         )
 
     def open_and_close(self, count: int) -> None:
-        """Open and close that many connections, at most RATE per second."""
+        """Open and close connections, at most RATE per second."""
         start = time.monotonic()
         for number in range(count):
             scheme, address = self._addresses[number % len(self._addresses)]
@@ -205,25 +207,25 @@ class ShortConnections:
         wait_until(lambda: self._connections() == self._steady_connections, seconds=TIMEOUT_SECONDS)
         wait_until(self._requests_are_answered, seconds=TIMEOUT_SECONDS)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-            # those that expired before are dead letters now
+            # expired messages are dead letters
             client.sendall(b"flush churn\nflush mq.sys.dmq\nquit\n")
             while client.recv(4096):
                 pass
         time.sleep(QUIET_SECONDS)
 
     def _open_and_close(self, scheme: str, address: str | tuple[str, int]) -> None:
-        chance = self._chance
+        rng = self._rng
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        words = WORDS[chance.choice(("phpmq", "msglite", "jmq"))]
-        word = chance.choice(WORDS.get(scheme, words))
+        inputs = INPUTS[rng.choice(("phpmq", "msglite", "jmq"))]
+        data = rng.choice(INPUTS.get(scheme, inputs))
         with socket.socket(family) as client, suppress(BrokenPipeError, ConnectionResetError):
             client.settimeout(60)
             client.connect(address)
-            ending = chance.randrange(6)
+            ending = rng.randrange(6)
             if ending == 1:
-                client.sendall(word[: chance.randrange(1, len(word))])
+                client.sendall(data[: rng.randrange(1, len(data))])
             elif ending > 1:
-                client.sendall(word)
+                client.sendall(data)
             if ending == 3:
                 client.shutdown(socket.SHUT_WR)
             elif ending == 4 and family == socket.AF_INET:
@@ -251,7 +253,7 @@ class ResourceCounts:
 
 
 def test_short_connections_leak_no_resources(tmp_path: Path) -> None:
-    chance = seeded_random()
+    rng = seeded_random()
     path, counts = tmp_path / "msglite.socket", tmp_path / "objects"
     broker = LocalBroker(
         tmp_path,
@@ -268,8 +270,8 @@ def test_short_connections_leak_no_resources(tmp_path: Path) -> None:
             MsgliteRequester(broker.port("msglite"), done),
             GatewayWorker(broker.port("msglite"), done),
         ]
-        wait_until(lambda: all(client.seen for client in clients[:3]), seconds=TIMEOUT_SECONDS)
-        short_connections = ShortConnections(broker, path, chance)
+        wait_until(lambda: all(client.exchanges for client in clients[:3]), seconds=TIMEOUT_SECONDS)
+        short_connections = ShortConnections(broker, path, rng)
         short_connections.open_and_close(WARM_UP)
         short_connections.clear()
         before = ResourceCounts(broker, counts)
@@ -279,18 +281,18 @@ def test_short_connections_leak_no_resources(tmp_path: Path) -> None:
         done.set()
         for client in clients:
             client.finish()
-            assert client.seen > 100
+            assert client.exchanges > 100
         growth = {
             kind: (before.objects.get(kind, 0), count)
             for kind, count in after.objects.items()
             if count - before.objects.get(kind, 0)
-            > (BUILTIN_LEEWAY if kind.startswith("builtins.") else LEEWAY)
+            > (BUILTIN_TOLERANCE if kind.startswith("builtins.") else OBJECT_TOLERANCE)
         }
         assert not growth, growth
         assert after.connections == before.connections
         assert after.consumers.get("churn", 0) == 0
         assert abs(after.descriptors - before.descriptors) <= 3
-        assert after.memory < before.memory + GROWTH
+        assert after.memory < before.memory + MAX_GROWTH
         log = broker.log.read_text()
         assert "Traceback" not in log
         assert "internal error" not in log

@@ -1,6 +1,6 @@
-"""The wall clock is set while the broker runs: what has a time to live lives as long as it was
-given, by the steady clock. Across a restart there is only the wall clock: a step forward counts as
-time that has passed, a step back is found in the journal and costs nothing."""
+"""The wall clock is set while the broker runs: times to live follow the steady clock. Across a
+restart only the wall clock is known: a step forward counts as elapsed time; a step back is detected
+from the journal and ignored."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LISTEN = (
 )
 HOUR = 3600
 SHORT = 2
-"""Seconds to live of what is to expire during the test."""
+"""Time to live of messages that expire during the test, in seconds."""
 JUMPS = [5 * HOUR, -5 * HOUR, 400 * 24 * HOUR, -400 * 24 * HOUR]
 
 
 class BrokerClock:
-    """Wall clock of a broker process, which a test sets."""
+    """The wall clock of a broker process, which the test sets."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -42,8 +42,8 @@ class BrokerClock:
             file.write(struct.pack("<q", offset * 1000))
 
 
-def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
-    """Return the messages of a queue with their reported seconds to live; consume none."""
+def read_messages(port: int, queue: str) -> list[tuple[bytes, int]]:
+    """Return the messages of a queue with their remaining seconds to live; do not consume them."""
     messages = []
     with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(queue, b"last")
@@ -55,11 +55,13 @@ def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("jump", JUMPS[: size(2, 4)])
-def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) -> None:
-    wall = BrokerClock(tmp_path / "clock")
+def test_clock_jump_does_not_change_the_time_to_live(tmp_path: Path, jump: int) -> None:
+    broker_clock = BrokerClock(tmp_path / "clock")
     path = tmp_path / "socket"
     with LocalBroker(
-        tmp_path, [url.format(path) for url in LISTEN], program=machine(f"clock:{wall.file}")
+        tmp_path,
+        [url.format(path) for url in LISTEN],
+        program=machine(f"clock:{broker_clock.file}"),
     ) as broker:
         port = broker.port("phpmq")
         with ExitStack() as stack:
@@ -68,74 +70,76 @@ def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) ->
             sent = time.monotonic()
             phpmq.send("short", b"a", SHORT)
             phpmq.send("long", b"b", HOUR)
-            phpmq.send("ever", b"c")
+            phpmq.send("unlimited", b"c")
             msglite.send("msglite", b"d", HOUR)
-            assert bodies(port, "ever") == [(b"c", 0)]
-            wall.set(jump)
-            # at once: no message has aged, whatever the clock shows
-            short_messages = bodies(port, "short")
+            assert read_messages(port, "unlimited") == [(b"c", 0)]
+            broker_clock.set(jump)
+            # the jump does not age messages
+            short_messages = read_messages(port, "short")
             if time.monotonic() - sent < SHORT:
                 assert short_messages in ([(b"a", 1)], [(b"a", SHORT)])
-            [(_, remaining)] = bodies(port, "long")
+            [(_, remaining)] = read_messages(port, "long")
             assert HOUR - 60 < remaining <= HOUR
-            # new messages live as long, and a waiting client waits for the requested time
+            # the time to live of new messages and timeouts of clients are not affected
             phpmq.send("new", b"f", SHORT)
-            phpmq.confirm()  # its life has begun
+            phpmq.confirm()  # its time to live has begun
             before = time.monotonic()
             assert msglite.ready("nothing", timeout=1) is None
             assert 0.9 < time.monotonic() - before < 10
             time.sleep(max(0.0, SHORT + 0.5 - (time.monotonic() - before)))
-            assert bodies(port, "short") == bodies(port, "new") == []
-            assert [body for body, _ in bodies(port, "long")] == [b"b"]
+            assert read_messages(port, "short") == read_messages(port, "new") == []
+            assert [body for body, _ in read_messages(port, "long")] == [b"b"]
             message = msglite.ready("msglite", timeout=0)
             assert message is not None
             assert message.body == b"d"
         assert "Traceback" not in broker.log.read_text()
 
 
-def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None:
-    """Between the sending and the showing of a message there is a sync, which may take long."""
-    chance = seeded_random()
-    wall = BrokerClock(tmp_path / "clock")
-    program = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
+def test_clock_jump_before_the_sync_does_not_change_the_time_to_live(tmp_path: Path) -> None:
+    """Between publish and delivery there is a sync, which may be slow."""
+    rng = seeded_random()
+    broker_clock = BrokerClock(tmp_path / "clock")
+    program = machine(f"clock:{broker_clock.file}", f"slow:{rng.randrange(1 << 32)}")
     with (
         LocalBroker(tmp_path, LISTEN[:1], program=program) as broker,
         BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.subscribe("q", 10)
-        for turn in range(size(15, 600)):
+        for iteration in range(size(15, 600)):
             sent = time.monotonic()
-            client.send("q", b"%d" % turn, 60)
-            time.sleep(0.002)  # until it has been read, because the jump must follow that
-            wall.set(JUMPS[turn % 2])
+            client.send("q", b"%d" % iteration, 60)
+            time.sleep(0.002)  # the jump must follow the read by the broker
+            broker_clock.set(JUMPS[iteration % 2])
             message = client.receive(30.0)
-            assert message.body == b"%d" % turn
+            assert message.body == b"%d" % iteration
             assert int(60 - (time.monotonic() - sent)) <= message.ttl <= 60
             message.ack()
 
 
 @pytest.mark.parametrize(
-    ("set_to", "left"), [(HOUR // 2, HOUR // 2), (2 * HOUR, 0), (-2 * HOUR, HOUR)]
+    ("offset", "remaining"), [(HOUR // 2, HOUR // 2), (2 * HOUR, 0), (-2 * HOUR, HOUR)]
 )
-def test_a_clock_that_is_set_across_a_restart(tmp_path: Path, set_to: int, left: int) -> None:
-    wall = BrokerClock(tmp_path / "clock")
-    broker = LocalBroker(tmp_path, LISTEN[:1], program=machine(f"clock:{wall.file}"))
+def test_clock_jump_across_a_restart_counts_forward_only(
+    tmp_path: Path, offset: int, remaining: int
+) -> None:
+    broker_clock = BrokerClock(tmp_path / "clock")
+    broker = LocalBroker(tmp_path, LISTEN[:1], program=machine(f"clock:{broker_clock.file}"))
     with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
-        client.send("q", b"mortal", HOUR)
-        client.send("q", b"immortal")
-    wall.set(set_to)
+        client.send("q", b"expiring", HOUR)
+        client.send("q", b"unlimited")
+    broker_clock.set(offset)
     with broker:
-        ttls = dict(bodies(broker.port("phpmq"), "q"))
-        assert ttls.pop(b"immortal") == 0
-        assert list(ttls) == ([b"mortal"] if left else [])
+        ttls = dict(read_messages(broker.port("phpmq"), "q"))
+        assert ttls.pop(b"unlimited") == 0
+        assert list(ttls) == ([b"expiring"] if remaining else [])
         for ttl in ttls.values():
-            assert left - 60 < ttl <= left
+            assert remaining - 60 < ttl <= remaining
         with pytest.raises(RequestTimeout):
             _receive_all(broker.port("phpmq"), 1 + len(ttls))
 
 
 def _receive_all(port: int, count: int) -> None:
-    """Acknowledge so many, and wait for one more."""
+    """Acknowledge `count` messages, and wait for one more."""
     with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.subscribe("q", 100)
         for _ in range(count):

@@ -1,9 +1,8 @@
-"""Users who create destinations without end: each protocol refuses them in its own terms at their
-quota, and other users can still create. In the long form the limits are the defaults."""
+"""Users who create destinations up to their quota: each protocol rejects more with its own error,
+and other users can still create destinations. In the long form the limits are the defaults."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -27,13 +26,13 @@ from sluicemq.security.passwords import hash_password
 from sluicemq.security.records import UserRecord, UserStore
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, status_of
-from tests.support.http import Client
+from tests.support.http import Client, basic_auth
 
 QUOTA: Final = size(50, 10_000)
 """broker.max_destinations_per_user"""
 TEMPORARY_QUOTA: Final = size(20, 1000)
 """broker.max_temporary_destinations_per_connection"""
-NAMES_OF_A_PART: Final = size(20, 1000)
+NAMES_PER_PART: Final = size(20, 1000)
 """http.max_batch_destinations"""
 BATCH: Final = size(500, 100_000)
 """Queues that one batch tries to create."""
@@ -46,7 +45,7 @@ ENVIRONMENT: Final = (
     else {
         "SLUICEMQ_BROKER__MAX_DESTINATIONS_PER_USER": str(QUOTA),
         "SLUICEMQ_BROKER__MAX_TEMPORARY_DESTINATIONS_PER_CONNECTION": str(TEMPORARY_QUOTA),
-        "SLUICEMQ_HTTP__MAX_BATCH_DESTINATIONS": str(NAMES_OF_A_PART),
+        "SLUICEMQ_HTTP__MAX_BATCH_DESTINATIONS": str(NAMES_PER_PART),
     }
 )
 LISTEN: Final = (
@@ -77,8 +76,7 @@ def count_named(broker: LocalBroker, prefix: str) -> int:
 
 
 def login_http(broker: LocalBroker, user: str) -> Client:
-    encoded = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
-    return Client(broker.port("http"), Authorization=f"Basic {encoded}")
+    return Client(broker.port("http"), Authorization=basic_auth(user, PASSWORD))
 
 
 def login_vibemq(broker: LocalBroker, user: str) -> BlockingClient:
@@ -91,8 +89,8 @@ def login_vibemq(broker: LocalBroker, user: str) -> BlockingClient:
     )
 
 
-def expect_that_another_user_can_create(broker: LocalBroker) -> None:
-    """Check this for every protocol that has logins."""
+def check_other_user_can_create(broker: LocalBroker) -> None:
+    """Create destinations as another user, over every protocol with logins."""
     with login_http(broker, "other") as http:
         assert http.write([row("other.http")], writer="other").status == 200
     with login_vibemq(broker, "other") as vibemq:
@@ -104,7 +102,7 @@ def expect_that_another_user_can_create(broker: LocalBroker) -> None:
 
 
 def create_temporary(client: RawJmq, name: str) -> int:
-    """Create a temporary queue. Returns the status of the reply."""
+    """Create a temporary queue and return the status of the reply."""
     properties = {
         "JMQDestination": f"{TEMPORARY_QUEUE}{name}",
         "JMQDestType": DestType.QUEUE | DestType.TEMP,
@@ -116,38 +114,38 @@ def create_temporary(client: RawJmq, name: str) -> int:
 
 
 def test_batch_creates_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
-    """Parts with too many names are refused whole; smaller ones succeed until the quota."""
+    """Parts with too many names are rejected completely; smaller ones succeed up to the quota."""
     rows = [row(f"batch.{number}", b"x") for number in range(BATCH)]
     with login_http(broker, "greedy") as client:
         for start in range(0, BATCH, LARGEST_PART):
             response = client.write(rows[start : start + LARGEST_PART], writer="large")
             assert (response.status, response.code) == (413, "too-large")
-            client.connection.close()  # the broker may close after it
+            client.connection.close()  # the broker may have closed it
         assert count_named(broker, "batch.") == 0
         responses = [
             client.write(
-                rows[start : start + NAMES_OF_A_PART],
-                part=start // NAMES_OF_A_PART,
+                rows[start : start + NAMES_PER_PART],
+                part=start // NAMES_PER_PART,
                 final="false",
             )
-            for start in range(0, QUOTA // NAMES_OF_A_PART * NAMES_OF_A_PART, NAMES_OF_A_PART)
+            for start in range(0, QUOTA // NAMES_PER_PART * NAMES_PER_PART, NAMES_PER_PART)
         ]
         assert {response.status for response in responses} == {200}
         created = count_named(broker, "batch.")
-        assert created == len(responses) * NAMES_OF_A_PART <= QUOTA
+        assert created == len(responses) * NAMES_PER_PART <= QUOTA
         start = created
         for _ in range(5):
             response = client.write(
-                rows[start : start + NAMES_OF_A_PART], part=len(responses), final="false"
+                rows[start : start + NAMES_PER_PART], part=len(responses), final="false"
             )
             assert (response.status, response.code) == (409, "rejected")
             assert "broker.max_destinations_per_user" in response.body.decode()
         assert count_named(broker, "batch.") <= QUOTA
-    expect_that_another_user_can_create(broker)
+    check_other_user_can_create(broker)
 
 
 def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -> None:
-    """Over several connections, each of which has a limit of its own."""
+    """The quota applies to all connections of a user, each of which has its own limit."""
     created = 0
     with ExitStack() as stack:
         while created < QUOTA:
@@ -161,12 +159,12 @@ def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -
         assert create_temporary(last, "last") == Status.RESOURCE_FULL
         assert status_of(last.produce("last")) == Status.RESOURCE_FULL
         assert count_named(broker, TEMPORARY_QUEUE) == QUOTA
-        expect_that_another_user_can_create(broker)
+        check_other_user_can_create(broker)
         assert create_temporary(client, "again") == Status.RESOURCE_FULL
 
 
 def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
-    """Half of them created by a PHPMQ client, which has no errors: its connection is closed."""
+    """PHPMQ, which creates half of the queues, has no errors: the broker closes the connection."""
     half_quota = QUOTA // 2
     with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as phpmq:
         for number in range(half_quota):
@@ -182,10 +180,10 @@ def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
                 vibemq.publish(f"queue.more.{attempt}", "x")
         with pytest.raises(CommandRefused, match=r"broker\.max_destinations_per_user"):
             vibemq.create_queue("queue.more")
-        vibemq.publish("queue.0", "those that exist can be used")
+        vibemq.publish("queue.0", "existing queues can be used")
     with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as phpmq:
         phpmq.send("queue.more", b"x")
         with pytest.raises(ConnectionLost):
             phpmq.receive(30)
     assert count_named(broker, "queue.") == QUOTA
-    expect_that_another_user_can_create(broker)
+    check_other_user_can_create(broker)

@@ -1,6 +1,6 @@
-"""A write that the system refuses for another reason than lack of space: the broker ends, logs the
-reason and has confirmed no message that is lost. Once the reason is removed, it serves all messages
-that clients saw. For a full disk, which does not end it, see test_low_space.py."""
+"""A write that fails for a reason other than lack of space: the broker logs the reason and ends,
+and no confirmed message is lost. After the reason is removed, it serves all messages that clients
+have received. A full disk does not end the broker, see test_low_space.py."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.faults.recorder import Recorder
 
 PHPMQ = ["phpmq://127.0.0.1:0"]
 JOURNAL_FAILED = 74
-REFUSED = 1
+START_FAILED = 1
 FILE_LIMIT = 400_000
-"""Bytes that the load fills in less than a second."""
+"""Bytes that the load writes in less than a second."""
 PLENTY = 1 << 40
 TOO_LARGE = re.compile("File too large")
 
@@ -33,7 +33,7 @@ Resize = Callable[[int], None]
 
 @contextmanager
 def limited_files() -> Iterator[Resize]:
-    """Limit the size of all files: the kernel refuses with EFBIG. Needs no rights."""
+    """Limit the size of all files, beyond which writes fail with EFBIG; needs no privileges."""
 
     def resize(limit_bytes: int) -> None:
         # the broker inherits the limit; raising it does not affect a running broker
@@ -52,8 +52,8 @@ LIMITS = ["files", "files and log"]
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_files_that_may_not_grow(tmp_path: Path, limit: str) -> None:
-    chance = seeded_random()
+def test_broker_ends_if_files_cannot_grow(tmp_path: Path, limit: str) -> None:
+    rng = seeded_random()
     directory = tmp_path / "broker"
     broker = LocalBroker(directory, PHPMQ)
     recorder = Recorder()
@@ -63,21 +63,21 @@ def test_files_that_may_not_grow(tmp_path: Path, limit: str) -> None:
             broker.log.symlink_to("/dev/full")
         resize = stack.enter_context(limited_files())
         stack.callback(broker.stop)
-        following = 0
-        for turn in range(size(1, 10)):
+        next_number = 0
+        for iteration in range(size(1, 10)):
             resize(PLENTY)
-            if turn:
+            if iteration:
                 broker.start()
                 drain(broker.port("phpmq"), recorder)
                 recorder.drained()
                 assert broker.stop() == 0
-            limit_bytes = FILE_LIMIT + chance.randrange(FILE_LIMIT)
+            limit_bytes = FILE_LIMIT + rng.randrange(FILE_LIMIT)
             resize(limit_bytes)
             broker.start()
-            max_lead = MAX_LEAD[turn % 2]
-            load = Load(broker.port("phpmq"), following, recorder, chance, 1000, max_lead)
+            max_lead = MAX_LEAD[iteration % 2]
+            load = Load(broker.port("phpmq"), next_number, recorder, rng, 1000, max_lead)
             assert broker.wait() == JOURNAL_FAILED
-            following = load.end()
+            next_number = load.end()
             _start_with_full_disk(broker)
         resize(PLENTY)
         broker.start()
@@ -92,11 +92,11 @@ def test_files_that_may_not_grow(tmp_path: Path, limit: str) -> None:
 
 
 def _start_with_full_disk(broker: LocalBroker) -> None:
-    """Start the broker: it succeeds if its writes fit, otherwise it reports an error; no damage."""
+    """Start the broker, which succeeds or reports an error, depending on its writes."""
     try:
         broker.start()
     except ConnectionLost:
-        assert broker.wait() in (REFUSED, JOURNAL_FAILED)
+        assert broker.wait() in (START_FAILED, JOURNAL_FAILED)
     else:
         time.sleep(0.1)
         broker.kill()

@@ -1,9 +1,10 @@
 """kill -9 while a large transaction is prepared or committed, which the broker does in slices:
-after a restart everything of the transaction is there or nothing, and nothing twice.
+after a restart the transaction has taken effect completely or not at all, and no message exists
+twice.
 
-Each turn has a fresh transaction that acknowledges messages of one queue and sends to another. What
-is killed is, in turns, a commit in one phase, a PREPARE, and the commit of a prepared branch. The
-time of the kill is random within the time that the same request took when nothing disturbed it.
+Each iteration has a new transaction that acknowledges messages of one queue and sends to another.
+The broker is killed during a commit in one phase, a PREPARE, or the commit of a prepared branch.
+The time of the kill is random within the measured duration of the same request.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class TransactionPlan(NamedTuple):
 REQUESTS: Final = list(Request)
 
 
-def test_kill_during_large_commit(tmp_path: Path) -> None:
-    chance = seeded_random()
+def test_kill_during_large_commit_is_atomic(tmp_path: Path) -> None:
+    rng = seeded_random()
     brokers = [
         LocalBroker(
             tmp_path,
@@ -67,44 +68,46 @@ def test_kill_during_large_commit(tmp_path: Path) -> None:
         for broker in brokers:
             stack.callback(broker.kill)
         broker = brokers[0].start()
-        seconds = measure(broker.port("jmq"))
-        for turn in range(KILLS):
-            request = REQUESTS[turn % len(REQUESTS)]
-            delay = chance.uniform(0, 1.2 * seconds[request])
-            work, answered = kill_during(broker, request, turn, delay)
-            broker = brokers[chance.randrange(2)].start()
-            committed = find_outcome(broker.port("jmq"), request, work, answered, chance)
-            committed = expect_all_or_nothing(broker.port("jmq"), work, committed)
-            outcomes.append(f"{request.value}, {answered=}, {committed=}")
+        seconds = measure_requests(broker.port("jmq"))
+        for iteration in range(KILLS):
+            request = REQUESTS[iteration % len(REQUESTS)]
+            delay = rng.uniform(0, 1.2 * seconds[request])
+            plan, is_confirmed = kill_during(broker, request, iteration, delay)
+            broker = brokers[rng.randrange(2)].start()
+            committed = find_outcome(broker.port("jmq"), request, plan, is_confirmed, rng)
+            committed = check_all_or_nothing(broker.port("jmq"), plan, committed)
+            outcomes.append(f"{request.value}, {is_confirmed=}, {committed=}")
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
     print("\n".join(outcomes))
 
 
-def measure(port: int) -> dict[Request, float]:
-    """Return the seconds that each request takes, the transactions of which are committed."""
+def measure_requests(port: int) -> dict[Request, float]:
+    """Return the duration of each request in seconds; the transactions are committed."""
     seconds = {}
     with RawJmq.login(port) as client:
-        work = begin(client, Request.ONE_PHASE, "measured 1")
-        seconds[Request.ONE_PHASE] = time_of(client, Request.ONE_PHASE, work)
-        work = begin(client, Request.PREPARE, "measured 2")
-        seconds[Request.PREPARE] = time_of(client, Request.PREPARE, work)
-        seconds[Request.COMMIT] = time_of(client, Request.COMMIT, work)
+        plan = begin_transaction(client, Request.ONE_PHASE, "measured 1")
+        seconds[Request.ONE_PHASE] = time_request(client, Request.ONE_PHASE, plan)
+        plan = begin_transaction(client, Request.PREPARE, "measured 2")
+        seconds[Request.PREPARE] = time_request(client, Request.PREPARE, plan)
+        seconds[Request.COMMIT] = time_request(client, Request.COMMIT, plan)
     assert len(consume_all(port, TARGET)) == 2 * SENDS
     assert not consume_all(port, SOURCE)
     return seconds
 
 
-def time_of(client: RawJmq, request: Request, work: TransactionPlan) -> float:
+def time_request(client: RawJmq, request: Request, plan: TransactionPlan) -> float:
     start = time.monotonic()
-    reply = client.reply_to(ask(client, request, work))
+    reply = client.reply_to(send_request(client, request, plan))
     assert status_of(reply) == Status.OK, reply.properties
     return time.monotonic() - start
 
 
-def begin(client: RawJmq, request: Request, name: str) -> TransactionPlan:
-    """Begin a transaction with messages that `name` distinguishes from all others, and do all that
-    belongs to it; a branch of two phases is ended."""
+def begin_transaction(client: RawJmq, request: Request, name: str) -> TransactionPlan:
+    """Begin a transaction and add its operations; a branch of two phases is ended.
+
+    The bodies of the messages contain `name`.
+    """
     xid = None if request is Request.ONE_PHASE else Xid(FORMAT, name.encode(), b"")
     source_bodies = [b"in %b %d" % (name.encode(), number) for number in range(ACKS)]
     assert set(send_in_bursts(client, SOURCE, source_bodies)) == {Status.OK}
@@ -125,77 +128,83 @@ def begin(client: RawJmq, request: Request, name: str) -> TransactionPlan:
     return TransactionPlan(number, xid, source_bodies, sent)
 
 
-def ask(client: RawJmq, request: Request, work: TransactionPlan) -> int:
-    """Send the request. Returns its number, for `reply_to`."""
+def send_request(client: RawJmq, request: Request, plan: TransactionPlan) -> int:
+    """Send the request and return its number for `reply_to`."""
     if request is Request.ONE_PHASE:
         return client.send_transaction_packet(
-            PacketType.COMMIT_TRANSACTION, transaction=work.number
+            PacketType.COMMIT_TRANSACTION, transaction=plan.number
         )
     if request is Request.PREPARE:
         kind = PacketType.PREPARE_TRANSACTION
-        return client.send_transaction_packet(kind, work.xid, work.number, XaFlag.NOFLAGS)
+        return client.send_transaction_packet(kind, plan.xid, plan.number, XaFlag.NOFLAGS)
     return client.send_transaction_packet(
-        PacketType.COMMIT_TRANSACTION, work.xid, flags=XaFlag.NOFLAGS
+        PacketType.COMMIT_TRANSACTION, plan.xid, flags=XaFlag.NOFLAGS
     )
 
 
 def kill_during(
-    broker: LocalBroker, request: Request, turn: int, delay: float
+    broker: LocalBroker, request: Request, iteration: int, delay: float
 ) -> tuple[TransactionPlan, bool]:
-    """Kill the broker `delay` seconds after the request. Returns the transaction, and whether the
-    request was answered."""
+    """Kill the broker `delay` seconds after the request.
+
+    Return the transaction, and whether the broker has confirmed the request.
+    """
     with RawJmq.login(broker.port("jmq")) as client:
-        work = begin(client, request, f"turn {turn}")
+        plan = begin_transaction(client, request, f"iteration {iteration}")
         if request is Request.COMMIT:
-            time_of(client, Request.PREPARE, work)
-        number = ask(client, request, work)
+            time_request(client, Request.PREPARE, plan)
+        number = send_request(client, request, plan)
         time.sleep(delay)
         broker.kill()
         try:
             reply = client.reply_to(number)
         except ConnectionLost:
-            return work, False
+            return plan, False
         assert status_of(reply) == Status.OK, reply.properties
-        return work, True
+        return plan, True
 
 
 def find_outcome(
-    port: int, request: Request, work: TransactionPlan, answered: bool, chance: random.Random
+    port: int, request: Request, plan: TransactionPlan, is_confirmed: bool, rng: random.Random
 ) -> bool | None:
-    """Return whether the transaction must be committed after the restart; None = it may be either.
+    """Return whether the transaction must be committed after the restart; None: unknown.
 
-    A branch that is still prepared is committed or rolled back here.
+    Commits or rolls back a branch that is still prepared.
     """
     with RawJmq.login(port) as client:
         reply = client.request_transaction(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
         assert status_of(reply) == Status.OK, reply.properties
         if number_of(reply, "JMQQuantity") == 0:
-            assert not (request is Request.PREPARE and answered), "a prepared branch is lost"
-            # prepared transactions are not dropped, and others are not committed
-            outcomes = {Request.ONE_PHASE: answered or None, Request.COMMIT: True}
+            assert not (request is Request.PREPARE and is_confirmed), "a prepared branch is lost"
+            # prepared transactions are kept, and others are not committed
+            outcomes = {Request.ONE_PHASE: is_confirmed or None, Request.COMMIT: True}
             return outcomes.get(request, False)
         assert number_of(reply, "JMQQuantity") == 1
-        assert work.xid is not None
-        assert decode_xid(reply.body) == work.xid
-        assert not (request is Request.COMMIT and answered), "a committed branch is prepared again"
-        commit = chance.random() < 0.5
+        assert plan.xid is not None
+        assert decode_xid(reply.body) == plan.xid
+        assert not (request is Request.COMMIT and is_confirmed), (
+            "a committed branch is prepared again"
+        )
+        commit = rng.random() < 0.5
         kind = PacketType.COMMIT_TRANSACTION if commit else PacketType.ROLLBACK_TRANSACTION
-        end_reply = client.request_transaction(kind, work.xid, flags=XaFlag.NOFLAGS)
+        end_reply = client.request_transaction(kind, plan.xid, flags=XaFlag.NOFLAGS)
         assert status_of(end_reply) == Status.OK, end_reply.properties
         return commit
 
 
-def expect_all_or_nothing(port: int, work: TransactionPlan, committed: bool | None) -> bool:
-    """Take everything out of both queues. Fail unless it is what the transaction leaves when it is
-    committed, or when it is not; None = either. Return whether it was committed."""
+def check_all_or_nothing(port: int, plan: TransactionPlan, committed: bool | None) -> bool:
+    """Consume both queues; check that the transaction is committed or not, None: either.
+
+    Return whether it is committed.
+    """
     sent = sorted(consume_all(port, TARGET))
     acked = sorted(consume_all(port, SOURCE))
     if committed is None:
         committed = bool(sent)
     outcome = f"{committed=}, {len(sent)} of {SENDS} were sent, {ACKS - len(acked)} of {ACKS} acked"
-    expected_sent = sorted(work.sent) if committed else []
-    expected_acked = [] if committed else sorted(work.acked)
-    # no lists of thousands of bodies in the report
-    is_whole = sent == expected_sent and acked == expected_acked
-    assert is_whole, outcome
+    expected_sent = sorted(plan.sent) if committed else []
+    expected_acked = [] if committed else sorted(plan.acked)
+    # keeps the lists of bodies out of the report
+    is_complete = sent == expected_sent and acked == expected_acked
+    assert is_complete, outcome
     return committed

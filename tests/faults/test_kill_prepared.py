@@ -1,5 +1,5 @@
-"""kill -9 around PREPARE and COMMIT: what is prepared is found by another connection after the
-restart, can be committed or rolled back by its Xid, and every message is there exactly once."""
+"""kill -9 around PREPARE and COMMIT: after a restart, RECOVER on another connection lists the
+prepared transactions, which can be ended by their Xids, and each message exists exactly once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FORMAT = 0x51
 
 
 class Branch(NamedTuple):
-    """A transaction that has been prepared, or may have been."""
+    """A transaction that is or may be prepared."""
 
     xid: Xid
-    taken: frozenset[bytes]
+    acked: frozenset[bytes]
     sent: frozenset[bytes]
 
 
@@ -39,7 +39,7 @@ class ExpectedState:
         self.target: set[bytes] = set()
         self.open: dict[Xid, Branch] = {}
         self.unknown: dict[Xid, tuple[Branch, str]] = {}
-        """Requests that a killed broker did not answer: "prepare", "commit" or "rollback"."""
+        """Unconfirmed requests to a killed broker: "prepare", "commit" or "rollback"."""
         self.committed = 0
         self.rolled_back = 0
 
@@ -48,7 +48,7 @@ class ExpectedState:
         self.committed += 1
 
     def roll_back(self, branch: Branch) -> None:
-        self.source |= branch.taken
+        self.source |= branch.acked
         self.rolled_back += 1
 
     def recovered(self, xids: set[Xid]) -> None:
@@ -58,14 +58,14 @@ class ExpectedState:
                 self.open[xid] = branch
             elif attempted == "commit":
                 self.commit(branch)
-            else:  # nothing that was not prepared is left of a transaction
+            else:  # transactions that were not prepared are rolled back
                 self.roll_back(branch)
         self.unknown.clear()
         assert xids == self.open.keys(), "prepared transactions are missing, or too many"
 
 
 def test_kill_between_prepare_and_commit(tmp_path: Path) -> None:
-    chance = seeded_random()
+    rng = seeded_random()
     brokers = [
         LocalBroker(
             tmp_path,
@@ -79,29 +79,29 @@ def test_kill_between_prepare_and_commit(tmp_path: Path) -> None:
     with ExitStack() as stack:
         for broker in brokers:
             stack.callback(broker.stop)
-        for turn in range(KILLS):
-            broker = brokers[turn % 2].start()
+        for iteration in range(KILLS):
+            broker = brokers[iteration % 2].start()
             port = broker.port("jmq")
-            look(port, expected_state)
-            finish_some(port, expected_state, chance)
-            if turn % 4 == 3:
-                empty(port, expected_state)
-            prepare(port, expected_state, chance, turn)
-            die(broker, port, expected_state, chance)
+            check_prepared(port, expected_state)
+            end_transactions(port, expected_state, rng)
+            if iteration % 4 == 3:
+                check_queues(port, expected_state)
+            prepare_transaction(port, expected_state, rng, iteration)
+            kill_broker(broker, port, expected_state, rng)
         broker = brokers[0].start()
         port = broker.port("jmq")
-        look(port, expected_state)
-        finish_some(port, expected_state, chance, everything=True)
-        look(port, expected_state)
-        empty(port, expected_state)
+        check_prepared(port, expected_state)
+        end_transactions(port, expected_state, rng, end_all=True)
+        check_prepared(port, expected_state)
+        check_queues(port, expected_state)
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
     assert expected_state.committed + expected_state.rolled_back == KILLS
     print(f"{expected_state.committed} committed, {expected_state.rolled_back} rolled back")
 
 
-def look(port: int, expected_state: ExpectedState) -> None:
-    """RECOVER on a connection of its own."""
+def check_prepared(port: int, expected_state: ExpectedState) -> None:
+    """Compare RECOVER on a new connection with the expected state."""
     with RawJmq.login(port) as client:
         reply = client.request_transaction(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
         assert status_of(reply) == Status.OK
@@ -113,14 +113,14 @@ def look(port: int, expected_state: ExpectedState) -> None:
         )
 
 
-def finish_some(
-    port: int, expected_state: ExpectedState, chance: random.Random, *, everything: bool = False
+def end_transactions(
+    port: int, expected_state: ExpectedState, rng: random.Random, *, end_all: bool = False
 ) -> None:
-    """Commit or roll back by Xid, on a connection that has never seen them."""
+    """Commit or roll back transactions by Xid on a new connection."""
     with RawJmq.login(port) as client:
         for xid, branch in list(expected_state.open.items()):
-            if everything or chance.random() < 0.6:
-                commit = chance.random() < 0.6
+            if end_all or rng.random() < 0.6:
+                commit = rng.random() < 0.6
                 kind = commit_or_rollback(commit)
                 reply = client.request_transaction(kind, xid, flags=XaFlag.NOFLAGS)
                 assert status_of(reply) == Status.OK, reply.properties
@@ -132,12 +132,13 @@ def commit_or_rollback(commit: bool) -> PacketType:
     return PacketType.COMMIT_TRANSACTION if commit else PacketType.ROLLBACK_TRANSACTION
 
 
-def prepare(port: int, expected_state: ExpectedState, chance: random.Random, turn: int) -> None:
-    """A transaction that takes some messages and sends some; whether PREPARE is answered is left
-    to chance."""
-    source_bodies = {b"in %d %d" % (turn, n) for n in range(chance.randint(1, 4))}
-    to_send = [b"out %d %d" % (turn, n) for n in range(chance.randint(1, 5))]
-    xid = Xid(FORMAT, b"branch %d" % turn, chance.randbytes(chance.randint(0, 64)))
+def prepare_transaction(
+    port: int, expected_state: ExpectedState, rng: random.Random, iteration: int
+) -> None:
+    """Begin a transaction that acknowledges and sends messages; perhaps prepare it, or begin to."""
+    source_bodies = {b"in %d %d" % (iteration, n) for n in range(rng.randint(1, 4))}
+    to_send = [b"out %d %d" % (iteration, n) for n in range(rng.randint(1, 5))]
+    xid = Xid(FORMAT, b"branch %d" % iteration, rng.randbytes(rng.randint(0, 64)))
     with RawJmq.login(port) as client:
         for body in sorted(source_bodies):
             assert client.send(SOURCE, body) == Status.OK
@@ -147,7 +148,7 @@ def prepare(port: int, expected_state: ExpectedState, chance: random.Random, tur
         assert status_of(start) == Status.OK, start.properties
         number = number_of(start, "JMQTransactionID")
         assert status_of(client.consume(SOURCE)) == Status.OK
-        messages = [client.receive() for _ in range(chance.randint(1, len(expected_state.source)))]
+        messages = [client.receive() for _ in range(rng.randint(1, len(expected_state.source)))]
         for message in messages:
             assert client.acknowledge(message, transaction=number) == Status.OK
         for body in to_send:
@@ -155,11 +156,13 @@ def prepare(port: int, expected_state: ExpectedState, chance: random.Random, tur
         end = client.request_transaction(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
         bodies = frozenset(message.body for message in messages)
-        assert bodies <= expected_state.source, "what is taken by a prepared transaction came again"
+        assert bodies <= expected_state.source, (
+            "a message acknowledged by a prepared transaction was redelivered"
+        )
         expected_state.source -= bodies
         branch = Branch(xid, bodies, frozenset(to_send))
         expected_state.unknown[xid] = branch, "prepare"
-        method = chance.random()
+        method = rng.random()
         if method < 0.7:
             reply = client.request_transaction(
                 PacketType.PREPARE_TRANSACTION, xid, number, XaFlag.NOFLAGS
@@ -171,32 +174,32 @@ def prepare(port: int, expected_state: ExpectedState, chance: random.Random, tur
             client.send_transaction_packet(
                 PacketType.PREPARE_TRANSACTION, xid, flags=XaFlag.NOFLAGS
             )
-            time.sleep(chance.uniform(0, 0.01))
+            time.sleep(rng.uniform(0, 0.01))
 
 
-def die(
-    broker: LocalBroker, port: int, expected_state: ExpectedState, chance: random.Random
+def kill_broker(
+    broker: LocalBroker, port: int, expected_state: ExpectedState, rng: random.Random
 ) -> None:
     """Kill the broker: at once, or during a request whose outcome remains unknown."""
-    if chance.random() < 0.5 or not expected_state.open:
+    if rng.random() < 0.5 or not expected_state.open:
         broker.kill()
         return
-    xid, branch = chance.choice(list(expected_state.open.items()))
-    commit = chance.random() < 0.6
+    xid, branch = rng.choice(list(expected_state.open.items()))
+    commit = rng.random() < 0.6
     with RawJmq.login(port) as client:
         del expected_state.open[xid]
         expected_state.unknown[xid] = branch, "commit" if commit else "rollback"
         client.send_transaction_packet(commit_or_rollback(commit), xid, flags=XaFlag.NOFLAGS)
-        time.sleep(chance.uniform(0, 0.01))
+        time.sleep(rng.uniform(0, 0.01))
         broker.kill()
         with suppress(ClientError):
             client.receive(0.01)
 
 
-def empty(port: int, expected_state: ExpectedState) -> None:
-    """Take everything out of both queues: exactly what must be there, each message once."""
+def check_queues(port: int, expected_state: ExpectedState) -> None:
+    """Consume both queues, which must contain exactly the expected messages."""
     for queue, expected in ((SOURCE, expected_state.source), (TARGET, expected_state.target)):
         assert sorted(consume_all(port, queue)) == sorted(expected), (
-            f"{queue} does not hold what it should"
+            f"{queue} does not contain the expected messages"
         )
         expected.clear()

@@ -1,5 +1,5 @@
-"""Clients that guess passwords in a loop, over every protocol with logins: clients of another
-address and of the same one log in meanwhile, and messages flow."""
+"""Clients that guess passwords in a loop, over every protocol with logins: other clients of the
+same and of another address can log in meanwhile, and messages are delivered."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from sluicemq.security.records import UserRecord, UserStore, make_token
 from tests.faults.plan import size
 from tests.protocols.jmq.raw import RawJmq, basic, status_of
 
-TIMEOUT_SECONDS: Final = size(2.0, 20.0)
+DURATION_SECONDS: Final = size(2.0, 20.0)
 GUESSERS: Final = 2
 """Guessing clients of each protocol."""
 LEAST_GUESSES: Final = 20
-"""Wrong passwords before the first logins. Twice `auth.max_login_failures`."""
+"""Wrong passwords before the first logins, twice `auth.max_login_failures`."""
 ROUNDS: Final = size(1, 5)
 """First logins of each protocol."""
-ATTACKER: Final = "127.0.0.2"
-HONEST: Final = "127.0.0.3"
+ATTACKER_ADDRESS: Final = "127.0.0.2"
+OTHER_ADDRESS: Final = "127.0.0.3"
 TIMEOUT_SECONDS: Final = 60.0
-"""Time limit for an answer in seconds, well above the expected time."""
+"""Time limit for a response, well above the expected time."""
 PASSWORD: Final = "correct horse battery"
 PROTOCOLS: Final = ("vibemq", "jmq", "http")
-GUESSED: Final = [f"guessed-{protocol}-{n}" for protocol in PROTOCOLS for n in range(ROUNDS)]
+GUESSED_USERS: Final = [f"guessed-{protocol}-{n}" for protocol in PROTOCOLS for n in range(ROUNDS)]
 """Users who log in for the first time from another address than the guessers."""
-UNKNOWN: Final = [f"unknown-{protocol}-{n}" for protocol in PROTOCOLS for n in range(ROUNDS)]
-"""Users who do so from the same address; the guessers do not know their names."""
-FIRST: Final = {HONEST: GUESSED, ATTACKER: UNKNOWN}
-USERS: Final = ("mover", "proven", "holder", *GUESSED)
+UNKNOWN_USERS: Final = [f"unknown-{protocol}-{n}" for protocol in PROTOCOLS for n in range(ROUNDS)]
+"""Users who log in for the first time from the address of the guessers, who do not know them."""
+FIRST_LOGINS: Final = {OTHER_ADDRESS: GUESSED_USERS, ATTACKER_ADDRESS: UNKNOWN_USERS}
+USERS: Final = ("publisher", "verified", "holder", *GUESSED_USERS)
 LISTEN: Final = (
     "vibemq://127.0.0.1:0",
     "jmq://127.0.0.1:0?services=jms&authentication=basic",
@@ -59,7 +59,9 @@ LISTEN: Final = (
 
 def login_vibemq(port: int, source: str, user: str, secret: str) -> bool:
     """Log in on a new connection from the address `source`; without a user `secret` is a token.
-    Return whether the broker admits it, as the other functions do."""
+
+    Return whether the login succeeds, like the other functions.
+    """
     token = "" if user else secret
     frame = commands.connect("c", user, secret if user else "", token, [])
     decoder = Decoder()
@@ -68,7 +70,7 @@ def login_vibemq(port: int, source: str, user: str, secret: str) -> bool:
         frames: list[wire.Frame] = []
         while not frames:
             data = connection.recv(1 << 16)
-            assert data, "the broker has closed the connection without an answer"
+            assert data, "the broker has closed the connection without a response"
             frames = decoder.feed(data)
     if frames[0].type == wire.ERROR:
         assert frames[0].error_message
@@ -105,7 +107,7 @@ LOGINS: Final[dict[str, Login]] = {
 }
 
 
-class Repeating(threading.Thread):
+class RepeatingThread(threading.Thread):
     """Calls `action` with ascending numbers until it is stopped; `number` counts the calls."""
 
     def __init__(self, action: Callable[[int], None]) -> None:
@@ -126,9 +128,9 @@ class Repeating(threading.Thread):
 
 
 @contextmanager
-def repeated(*actions: Callable[[int], None]) -> Iterator[list[Repeating]]:
-    """Run threads meanwhile. Raises what one of them raised."""
-    threads = [Repeating(action) for action in actions]
+def run_repeatedly(*actions: Callable[[int], None]) -> Iterator[list[RepeatingThread]]:
+    """Run threads in the context; raise an exception of a thread at its end."""
+    threads = [RepeatingThread(action) for action in actions]
     for thread in threads:
         thread.start()
     try:
@@ -146,20 +148,20 @@ def repeated(*actions: Callable[[int], None]) -> Iterator[list[Repeating]]:
 
 @pytest.fixture
 def token(tmp_path: Path) -> str:
-    """Add the users. Returns the token of one of them."""
+    """Add the users and return the token of `holder`."""
     token, record = make_token("", 1)
     hashed = hash_password(PASSWORD)
     permissions = (Permission("*", frozenset(Operation)),)
     store = UserStore(tmp_path / "users.json")
-    for name in (*USERS, *UNKNOWN):
+    for name in (*USERS, *UNKNOWN_USERS):
         user = UserRecord(password=hashed, permissions=permissions, created=1, updated=1)
         store.change(partial(records.add_user, name=name, user=user), "the tests")
     store.change(lambda database: records.add_token(database, "holder", record, 1), "the tests")
     return token
 
 
-def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> None:
-    admitted: Counter[str] = Counter()
+def test_password_guessing_does_not_block_valid_logins(tmp_path: Path, token: str) -> None:
+    logins: Counter[str] = Counter()
     wrong_passwords = count(1)
     guess_event = threading.Event()
     with LocalBroker(tmp_path, LISTEN) as broker:
@@ -168,12 +170,12 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
         def guess(protocol: str, guesser: int, number: int) -> None:
             user = (*USERS, f"invented-{number}")[number % (len(USERS) + 1)]
             wrong_password = f"guess {guesser} {number}"
-            assert not LOGINS[protocol](ports[protocol], ATTACKER, user, wrong_password)
+            assert not LOGINS[protocol](ports[protocol], ATTACKER_ADDRESS, user, wrong_password)
             if next(wrong_passwords) == LEAST_GUESSES:
                 guess_event.set()
 
-        def move(number: int) -> None:
-            mover.publish("moved", number)
+        def publish_and_receive(number: int) -> None:
+            publisher.publish("delivered", number)
             message = subscription.receive(TIMEOUT_SECONDS)
             message.ack()
 
@@ -185,31 +187,31 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
         with BlockingClient(
             VibeMQClient.connect,
             port=ports["vibemq"],
-            username="mover",
+            username="publisher",
             password=PASSWORD,
             timeout=TIMEOUT_SECONDS,
-        ) as mover:
-            subscription = mover.subscribe("moved")
-            for protocol, source in product(PROTOCOLS, FIRST):
-                assert LOGINS[protocol](ports[protocol], source, "proven", PASSWORD)
-            with repeated(move, *guesses) as (moving, *guessing):
+        ) as publisher:
+            subscription = publisher.subscribe("delivered")
+            for protocol, source in product(PROTOCOLS, FIRST_LOGINS):
+                assert LOGINS[protocol](ports[protocol], source, "verified", PASSWORD)
+            with run_repeatedly(publish_and_receive, *guesses) as (publishing, *guessing):
                 assert guess_event.wait(TIMEOUT_SECONDS)
-                end = time.monotonic() + TIMEOUT_SECONDS
-                first = {source: iter(users) for source, users in FIRST.items()}
-                moves = moving.number
-                while time.monotonic() < end or admitted["first"] < len(GUESSED + UNKNOWN):
-                    for protocol, source in product(PROTOCOLS, FIRST):
+                end = time.monotonic() + DURATION_SECONDS
+                first_users = {source: iter(users) for source, users in FIRST_LOGINS.items()}
+                published = publishing.number
+                while time.monotonic() < end or logins["first"] < len(
+                    GUESSED_USERS + UNKNOWN_USERS
+                ):
+                    for protocol, source in product(PROTOCOLS, FIRST_LOGINS):
                         login = partial(LOGINS[protocol], ports[protocol], source)
-                        assert login("proven", PASSWORD)
+                        assert login("verified", PASSWORD)
                         assert login("" if protocol != "jmq" else "holder", token)
-                        if (user := next(first[source], None)) is not None:
+                        if (user := next(first_users[source], None)) is not None:
                             assert login(user, PASSWORD), f"the first login of {user} failed"
-                            admitted["first"] += 1
-                        admitted[protocol] += 2
-                assert moving.number > moves, "no message has moved"
-                moves = moving.number - moves
+                            logins["first"] += 1
+                        logins[protocol] += 2
+                assert publishing.number > published, "no message was delivered"
+                published = publishing.number - published
             guess_counts = [guesser.number for guesser in guessing]
-    print(
-        f"{dict(admitted)} admitted, {moves} messages moved, {sum(guess_counts)} guesses answered"
-    )
+    print(f"{dict(logins)} logins, {published} messages, {sum(guess_counts)} guesses")
     assert "Traceback" not in broker.log.read_text()

@@ -1,5 +1,5 @@
-"""A disk that is nearly full, and one that is full: persistent messages are refused in the terms of
-each protocol, consumers drain, and publishing resumes by itself. Nothing confirmed is lost."""
+"""Nearly full and full disks: each protocol rejects persistent messages with its own error,
+consumers drain the queues, and publishing resumes automatically. No confirmed message is lost."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ HOST = "127.0.0.1"
 TIMEOUT_SECONDS = 30.0
 
 
-class Machine:
-    """A broker on an emulated file system whose free space can be set."""
+class SmallDisk:
+    """A broker on a simulated file system whose free space can be set."""
 
     def __init__(self, directory: Path) -> None:
         self.sizes = directory / "sizes"
         directory.mkdir()
-        self.others(0)
+        self.set_other_use(0)
         program = machine(f"space:{self.sizes}")
         self.broker = LocalBroker(directory, LISTEN, environment=ENVIRONMENT, program=program)
 
-    def others(self, size: int) -> None:
+    def set_other_use(self, size: int) -> None:
         """Set the bytes of the file system used by other programs."""
         write_sizes(self.sizes, SIZE, size)
 
@@ -77,13 +77,13 @@ class Machine:
         return total
 
     def alarm(self) -> str:
-        """The one about disk space; "" = none. A slow machine may have others."""
+        """Return the alarm about disk space, or ""; a slow machine may raise others."""
         codes = [alarm["code"] for alarm in self.broker.status()["alarms"]]
         return next((code for code in codes if code in ("disk-space", "disk-full")), "")
 
-    def become(self, alarm: str, others: int) -> None:
-        """Set the free space, and wait until the broker has noticed; "" = no alarm."""
-        self.others(others)
+    def fill_until_alarm(self, alarm: str, set_other_use: int) -> None:
+        """Set the space used by other programs, and wait for the alarm of the broker; "": none."""
+        self.set_other_use(set_other_use)
         wait_until(lambda: self.alarm() == alarm)
 
     def http(self) -> Api:
@@ -93,8 +93,8 @@ class Machine:
         )
 
 
-class MountedMachine(Machine):
-    """The same with a tmpfs of its own for the journal. Needs the right to mount."""
+class MountedDisk(SmallDisk):
+    """A broker whose journal is on a tmpfs; needs the privilege to mount."""
 
     def __init__(self, directory: Path) -> None:
         self._journal = directory / "journal"
@@ -103,11 +103,11 @@ class MountedMachine(Machine):
         subprocess.run(mount, check=True)
         self.broker = LocalBroker(directory, LISTEN, environment=ENVIRONMENT)
 
-    def others(self, size: int) -> None:
+    def set_other_use(self, size: int) -> None:
         ballast = self._journal / "ballast"
         ballast.unlink(missing_ok=True)
         with ballast.open("wb") as file, suppress(OSError):
-            for offset in range(0, size, MIB // 16):  # as much as fits
+            for offset in range(0, size, MIB // 16):  # until the file system is full
                 os.posix_fallocate(file.fileno(), offset, MIB // 16)
 
     def close(self) -> None:
@@ -115,24 +115,24 @@ class MountedMachine(Machine):
         subprocess.run(["umount", self._journal], check=True)
 
 
-def may_mount() -> bool:
+def can_mount() -> bool:
     """Return whether this process can mount a file system."""
     command = ["unshare", "--mount", "true"]
     return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
 
 
 WEB = Address(Kind.QUEUE, "web")
-MACHINES = [Machine, *([MountedMachine] if may_mount() else [])]
+DISKS = [SmallDisk, *([MountedDisk] if can_mount() else [])]
 
 
-@pytest.fixture(params=MACHINES)
-def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
-    local_machine: Machine = request.param(tmp_path / "broker")
+@pytest.fixture(params=DISKS)
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
+    disk: SmallDisk = request.param(tmp_path / "broker")
     try:
-        local_machine.broker.start()
-        yield local_machine
+        disk.broker.start()
+        yield disk
     finally:
-        local_machine.close()
+        disk.close()
 
 
 def publish_over_http(api: Api, body: str) -> PublishResult:
@@ -140,83 +140,87 @@ def publish_over_http(api: Api, body: str) -> PublishResult:
     return api.call(PUBLISH_MESSAGE, message)
 
 
-def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
-    port = small.broker.port
+def test_each_protocol_rejects_messages_and_resumes(small_disk: SmallDisk) -> None:
+    port = small_disk.broker.port
     with (
         BlockingClient(VibeMQClient.connect, HOST, port("vibemq")) as vibemq,
         BlockingClient(JmqClient.connect, HOST, port("jmq")) as jmq,
         BlockingClient(PhpmqClient.connect, HOST, port("phpmq")) as phpmq,
-        small.http() as http,
+        small_disk.http() as http,
     ):
-        vibemq.create_queue("vibe")
-        vibemq.publish("vibe", 1)
+        vibemq.create_queue("vibemq")
+        vibemq.publish("vibemq", 1)
         session = jmq.session()
         producer = session.producer("jms")
         producer.send("1")
-        phpmq.send("php", b"1")
+        phpmq.send("phpmq", b"1")
         publish_over_http(http, "1")
         with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
-            msglite.send("lite", b"1", 60)
+            msglite.send("msglite", b"1", 60)
             assert msglite.query("unused", b"", 0) is None  # confirms the earlier messages
 
-        small.become("disk-space", SIZE - 20 * MIB)
+        small_disk.fill_until_alarm("disk-space", SIZE - 20 * MIB)
         with pytest.raises(RequestRefused, match=r"QUEUE_FULL.*nearly full"):
-            vibemq.publish("vibe", 2)
+            vibemq.publish("vibemq", 2)
         with pytest.raises(StatusError) as error:
             producer.send("2")
         assert error.value.status == Status.RESOURCE_FULL
         with pytest.raises(RequestRefused, match="nearly full"):
             publish_over_http(http, "2")
         with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
-            msglite.send("lite", b"2", 60)
+            msglite.send("msglite", b"2", 60)
             with pytest.raises(ClientError, match="nearly full"):
                 msglite.query("unused", b"", 0)
-        phpmq.send("php", b"2")
+        phpmq.send("phpmq", b"2")
 
-        subscription = vibemq.subscribe("vibe")
+        subscription = vibemq.subscribe("vibemq")
         message = subscription.receive(TIMEOUT_SECONDS)
         assert message.payload == b"1"
         message.ack()
         jms_message = session.consumer("jms").receive(TIMEOUT_SECONDS)
         assert jms_message is not None
         assert jms_message.body == "1"
-        phpmq.subscribe("php")
+        phpmq.subscribe("phpmq")
         first_message = phpmq.receive(TIMEOUT_SECONDS)
         assert first_message.body == b"1"
-        first_message.ack()  # behind the send that waits, on the same connection
+        first_message.ack()  # read although the publish before it is blocked
         with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
-            lite_message = msglite.ready("lite", timeout=10)
+            lite_message = msglite.ready("msglite", timeout=10)
             assert lite_message is not None
             assert lite_message.body == b"1"
         http.call(PURGE_DESTINATION, DestinationBody(address=WEB, body=PurgeRequest()))
-        wait_until(lambda: all(not row["ready"] for row in small.broker.status()["destinations"]))
+        wait_until(
+            lambda: all(not row["ready"] for row in small_disk.broker.status()["destinations"])
+        )
 
-        small.become("", 0)
+        small_disk.fill_until_alarm("", 0)
         assert phpmq.receive(TIMEOUT_SECONDS).body == b"2"
-        vibemq.publish("vibe", 3)
+        vibemq.publish("vibemq", 3)
         assert subscription.receive(TIMEOUT_SECONDS).payload == b"3"
         producer.send("3")
         publish_over_http(http, "3")
-    assert small.broker.stop() == 0
-    assert "Traceback" not in small.broker.log.read_text()
+    assert small_disk.broker.stop() == 0
+    assert "Traceback" not in small_disk.broker.log.read_text()
 
 
-def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
-    broker = small.broker
+def test_queue_on_a_full_disk_is_drained_across_restarts(small_disk: SmallDisk) -> None:
+    broker = small_disk.broker
     count = 2000
     with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
         padding = "x" * 4000
-        client.publish_all("vibe", [{"number": number, "pad": padding} for number in range(count)])
-    small.become("disk-space", SIZE - small.used())  # not a block is free
+        client.publish_all(
+            "vibemq", [{"number": number, "pad": padding} for number in range(count)]
+        )
+    small_disk.fill_until_alarm("disk-space", SIZE - small_disk.used())  # no free block
     broker.kill()
     broker.start()
-    assert small.alarm() == "disk-space"
+    assert small_disk.alarm() == "disk-space"
     numbers: list[int] = []
 
-    def consume(most: int) -> None:
+    def consume(count: int) -> None:
         with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
-            subscription = client.subscribe("vibe")
-            for _ in range(most):
+            subscription = client.subscribe("vibemq")
+            for _ in range(count):
                 message = subscription.receive(TIMEOUT_SECONDS)
                 numbers.append(json.loads(message.payload)["number"])
                 message.ack()
@@ -230,8 +234,8 @@ def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
     consume(remaining)
     assert set(numbers) == set(range(count))
     wait_until(lambda: broker.status()["destinations"][0]["unacked"] == 0)
-    small.become("", 0)
+    small_disk.fill_until_alarm("", 0)
     with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
-        client.publish("vibe", {"number": -1})
+        client.publish("vibemq", {"number": -1})
     assert broker.stop() == 0
     assert "Traceback" not in broker.log.read_text()

@@ -1,5 +1,6 @@
-"""A client that sends without end in a transaction that it does not commit: it is refused at the
-limit, the broker's memory stays bounded, others are served, and what was accepted is committed."""
+"""A client that sends messages in a transaction without committing it: messages beyond the limit
+are rejected, memory stays bounded, other clients are served, and COMMIT delivers the accepted
+ones."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ QUEUE: Final = "unbounded"
 class OtherClient(threading.Thread):
     """Another client of the broker, which sends messages to itself until it is stopped.
 
-    round_trips  seconds that each took
-    peak         the largest resident memory that the broker reported meanwhile, in bytes
+    round_trips  duration of each round trip in seconds
+    peak         maximum resident memory of the broker in bytes
     """
 
     def __init__(self, broker: LocalBroker) -> None:
@@ -51,8 +52,8 @@ class OtherClient(threading.Thread):
         with BlockingClient(MsgliteClient.connect, port=self._broker.port("msglite")) as client:
             while not self._stopped.wait(0.01):
                 start = time.monotonic()
-                client.send("bystander", b"", TIMEOUT_SECONDS)
-                assert client.ready("bystander", timeout=TIMEOUT_SECONDS) is not None
+                client.send("other", b"", TIMEOUT_SECONDS)
+                assert client.ready("other", timeout=TIMEOUT_SECONDS) is not None
                 self.round_trips.append(time.monotonic() - start)
                 if len(self.round_trips) % 20 == 1:
                     self.peak = max(self.peak, self._broker.status()["resident_memory_bytes"])
@@ -62,14 +63,14 @@ class OtherClient(threading.Thread):
         self.join()
 
 
-def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path) -> None:
+def test_transaction_is_limited_and_can_be_committed(tmp_path: Path) -> None:
     listen = ["jmq://127.0.0.1:0?services=jms", "msglite://127.0.0.1:0"]
     bodies = [b"%0*d" % (BODY, number) for number in range(MESSAGES)]
     with LocalBroker(tmp_path, listen, environment=ENVIRONMENT) as broker:
         port = broker.port("jmq")
         before = broker.status()["resident_memory_bytes"]
-        bystander = OtherClient(broker)
-        bystander.start()
+        other_client = OtherClient(broker)
+        other_client.start()
         try:
             with RawJmq.login(port) as client:
                 client.session = client.create_session(None)
@@ -82,23 +83,25 @@ def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path)
                 )
                 assert status_of(commit) == Status.OK, commit.properties
         finally:
-            bystander.stop()
+            other_client.stop()
         accepted_count = statuses.count(Status.OK)
         assert LEAST_ACCEPTED < accepted_count < MESSAGES
         assert set(statuses[:accepted_count]) == {Status.OK}
         assert set(statuses[accepted_count:]) == {Status.RESOURCE_FULL}
-        bystander.peak = max(bystander.peak, broker.status()["resident_memory_bytes"])
+        other_client.peak = max(other_client.peak, broker.status()["resident_memory_bytes"])
         committed = consume_all(port, QUEUE)
         assert len(committed) == accepted_count
-        is_exact = committed == bodies[:accepted_count]  # no list of all bodies in the report
+        is_exact = (
+            committed == bodies[:accepted_count]
+        )  # keeps the list of bodies out of the report
         assert is_exact
-        growth = bystander.peak - before
-        longest = max(bystander.round_trips)
+        growth = other_client.peak - before
+        longest = max(other_client.round_trips)
         print(
             f"{accepted_count} accepted, {growth / MIB:.0f} MiB, round trips up to {longest:.3f} s"
         )
         assert growth < GROWTH
-        assert len(bystander.round_trips) > 1
+        assert len(other_client.round_trips) > 1
         if LONG:
             assert longest < LONGEST_ROUND_TRIP
     assert "Traceback" not in broker.log.read_text()

@@ -1,6 +1,6 @@
-"""kill -9 of the driver, a Python worker or the broker at random moments, while continuous queries
-read the journal and write to queues or a lake: in the end each row is there once, and equals what
-one batch makes of the same journal afterwards."""
+"""kill -9 of the driver, a Python worker or the broker at random times, while continuous queries
+read the journal and write to queues or a lake: finally each row exists once and equals the result
+of one batch over the same journal."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def broker(tmp_path: Path) -> Iterator[LocalBroker]:
 
 
 def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
-    """By the sink in a stream, and in foreachBatch."""
-    chance = seeded_random()
-    bodies = random.Random(chance.random())
+    """Writes with the streaming sink and with foreachBatch."""
+    rng = seeded_random()
+    bodies = random.Random(rng.random())
     sent = iter(range(1 << 32))
 
     def burst(client: BlockingClient) -> None:
@@ -75,17 +75,17 @@ def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
             client.send(program.IN, make_body(next(sent), bodies.choice((0, 100, 1000))))
 
     def start(mode: str = "run") -> Driver:
-        rows = chance.choice((50, 500, 5000)) if mode == "run" else 10_000
+        rows = rng.choice((50, 500, 5000)) if mode == "run" else 10_000
         url = f"http://127.0.0.1:{broker.port('http')}"
         arguments = [mode, str(broker.directory), url, str(tmp_path), str(rows)]
         command = [sys.executable, program.__file__, *arguments]
         return Driver(command, tmp_path / program.CHECKPOINTS, tmp_path / "driver.log")
 
     producer = Producer(broker, lambda client: None, burst)
-    driver = kill_at_random(broker, start, 2, size(2, len(VICTIMS)), chance)
+    driver = kill_at_random(broker, start, 2, size(2, len(VICTIMS)), rng)
     producer.end()
     if driver.is_running:
-        driver.kill(chance)
+        driver.kill(rng)
     finish(partial(start, "finish"))
     assert broker.stop() == 0
 
@@ -95,7 +95,7 @@ def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
     for queue in (program.STREAMED, program.BATCHED):
         messages = published(broker.directory, queue)
         assert len(messages) == len({message.message_id for message in messages}), (
-            "rows are there twice"
+            "rows were written twice"
         )
         assert expected == {
             message.message_id: (
@@ -108,14 +108,14 @@ def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
             number_of(message.body)
 
 
-def test_every_table_of_a_lake_equals_a_recomputation(
+def test_tables_of_the_lake_equal_a_recomputation(
     broker: LocalBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Messages of many batches are open at any time, so that later batches change their rows."""
-    chance = seeded_random()
-    choices = random.Random(chance.random())
-    turns = iter(range(1 << 32))
-    Slots(broker.directory / "journal").create("recomputation")  # keeps the whole journal
+    """Messages of earlier batches remain unacked, so that later batches change their rows."""
+    rng = seeded_random()
+    choices = random.Random(rng.random())
+    iterations = iter(range(1 << 32))
+    Slots(broker.directory / "journal").create("recomputation")  # retains the whole journal
     lake = Lake(tmp_path / "lake")
     definition = tmp_path / "pipeline.toml"
     definition.write_text(DEFINITION)
@@ -124,9 +124,9 @@ def test_every_table_of_a_lake_equals_a_recomputation(
         client.subscribe(ORDERS, 10)
 
     def burst(client: BlockingClient) -> None:
-        turn = next(turns)
+        iteration = next(iterations)
         for number in range(4):
-            body = json.dumps({"id": turn * 7 % 50 + number, "turn": turn})
+            body = json.dumps({"id": iteration * 7 % 50 + number, "turn": iteration})
             client.send(ORDERS, body.encode())
         for _ in range(3):  # the backlog grows
             message = client.receive(TIMEOUT)
@@ -139,14 +139,14 @@ def test_every_table_of_a_lake_equals_a_recomputation(
         arguments = [
             *(sys.executable, *PROGRAM, "pipeline", command, "--definition", str(definition)),
             *("--journal", str(broker.directory), "--lake", str(lake)),
-            *("--max-rows", str(chance.choice((50, 500, 5000)) if command == "run" else 10_000)),
+            *("--max-rows", str(rng.choice((50, 500, 5000)) if command == "run" else 10_000)),
             *("--conf", f"spark.driver.extraJavaOptions={SHORT_JOB}"),
             *("--conf", "spark.driver.memory=1g"),
         ]
         return Driver(arguments, tmp_path / "lake/_checkpoints/main", tmp_path / "driver.log")
 
     producer = Producer(broker, subscribe, burst)
-    driver = kill_at_random(broker, start, 3, size(1, len(VICTIMS)), chance)
+    driver = kill_at_random(broker, start, 3, size(1, len(VICTIMS)), rng)
     producer.end()
     if driver.is_running:
         driver.kill_java()

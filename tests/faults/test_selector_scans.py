@@ -1,7 +1,7 @@
-"""Browsers with the largest selector that is accepted, over a long queue: no iteration of the event
-loop evaluates it for longer than the time of scans, whoever else browses.
+"""Concurrent browsers with the largest accepted selector on a long queue: no iteration of the event
+loop evaluates it after the scan time.
 
-The deadline is a count of questions, so that nothing here depends on a clock.
+The deadline is a number of checks, so that the test does not depend on a clock.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import pytest
 from sluicemq.broker.selectors import CompiledSelector
 from sluicemq.model.message import Message
 from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import Packet
 from tests.faults.plan import LONG
 from tests.protocols.jmq.harness import Harness
 
 MESSAGES = 32_768 if LONG else 1500
-QUESTIONS = 500 if LONG else 37
+DEADLINE_CHECKS = 500 if LONG else 37
 BROWSERS = 3
 SELECTOR = " OR ".join(["a = -1"] * 126) + " OR a > 0"
 
@@ -26,17 +27,17 @@ class Evaluations:
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
         self._iteration = -1
-        self._here = 0
+        self._count = 0
         self.total = 0
-        self.most = 0
+        self.maximum = 0
 
     def count(self) -> None:
-        """There is one more."""
+        """Count one evaluation."""
         iteration = len(self._harness.scan_time.checks)
-        self._here = self._here + 1 if iteration == self._iteration else 1
+        self._count = self._count + 1 if iteration == self._iteration else 1
         self._iteration = iteration
         self.total += 1
-        self.most = max(self.most, self._here)
+        self.maximum = max(self.maximum, self._count)
 
 
 def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,20 +51,20 @@ def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.Monkey
     evaluations = Evaluations(harness)
     evaluate = CompiledSelector.__call__
 
-    def counted(selector: CompiledSelector, message: Message) -> bool:
+    def counting_call(selector: CompiledSelector, message: Message) -> bool:
         evaluations.count()
         return evaluate(selector, message)
 
-    monkeypatch.setattr(CompiledSelector, "__call__", counted)
-    harness.scan_time.limit = QUESTIONS
+    monkeypatch.setattr(CompiledSelector, "__call__", counting_call)
+    harness.scan_time.limit = DEADLINE_CHECKS
     for peer in peers:
         properties = {**peer.destination_properties("q"), "JMQSelector": SELECTOR}
         peer.session.receive(peer.encode_request(PacketType.BROWSE, properties)[1])
-    answers = []
-    while len(answers) < BROWSERS:
+    replies: list[Packet] = []
+    while len(replies) < BROWSERS:
         harness.broker.flush()
         for peer in peers:
-            answers += peer.receive()
-    assert [len(answer.body) // 32 for answer in answers] == [MESSAGES // 2] * BROWSERS
+            replies += peer.receive()
+    assert [len(answer.body) // 32 for answer in replies] == [MESSAGES // 2] * BROWSERS
     assert evaluations.total == BROWSERS * MESSAGES
-    assert evaluations.most <= QUESTIONS + 1
+    assert evaluations.maximum <= DEADLINE_CHECKS + 1

@@ -1,5 +1,5 @@
-"""Clients that begin large requests and do not end them: the memory of the broker stays bounded,
-what they held is freed, and honest uploads succeed meanwhile."""
+"""Clients that begin large requests and do not complete them: memory stays bounded and is freed,
+and complete uploads succeed meanwhile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.polling import wait_until
 
 MIB: Final = 1 << 20
 HALF_FRAMES: Final = size(300, 4000)
-AT_A_TIME: Final = 50
-GROWTH: Final = 64 * MIB
+CONNECTIONS: Final = 50
+MAX_GROWTH: Final = 64 * MIB
 """Maximum growth of the resident memory; without a limit the short form needs twice that."""
 UPLOAD: Final = size(8 * MIB, 64 * MIB)
 BUDGET: Final = size(8, 256)
@@ -46,27 +46,27 @@ def resident(broker: LocalBroker) -> int:
     return memory
 
 
-def nothing_is_held(broker: LocalBroker) -> bool:
+def has_no_buffered_input(broker: LocalBroker) -> bool:
     buffers = broker.status()["input"]
     return buffers["buffered_bytes"] == buffers["connections"] == buffers["paused"] == 0
 
 
 @pytest.mark.parametrize("logged_in", [True, False])
-def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: bool) -> None:
+def test_half_frames_of_closed_connections_are_freed(tmp_path: Path, logged_in: bool) -> None:
     half_frame = PUBLISH[: len(PUBLISH) // 2]
     with LocalBroker(tmp_path, ["vibemq://127.0.0.1:0"]) as broker:
         before = resident(broker)
-        for _ in range(HALF_FRAMES // AT_A_TIME):
+        for _ in range(HALF_FRAMES // CONNECTIONS):
             with ExitStack() as stack:
-                for _ in range(AT_A_TIME):
+                for _ in range(CONNECTIONS):
                     client = stack.enter_context(connect(broker, "vibemq"))
                     if logged_in:
                         client.sendall(CONNECT)
                         assert client.recv(1 << 16)
                     with suppress(ConnectionError):
                         client.sendall(half_frame)
-        wait_until(lambda: nothing_is_held(broker), seconds=TIMEOUT_SECONDS)
-        assert resident(broker) - before < GROWTH
+        wait_until(lambda: has_no_buffered_input(broker), seconds=TIMEOUT_SECONDS)
+        assert resident(broker) - before < MAX_GROWTH
 
 
 def upload(protocol: str, length: int) -> bytes:
@@ -79,12 +79,12 @@ def upload(protocol: str, length: int) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "msglite-http"][:PROTOCOLS])
-def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -> None:
-    """Some clients leave a body unfinished; four others, which together exceed the budget, are
-    served after those that came first have been closed."""
+def test_uploads_succeed_during_unfinished_uploads(tmp_path: Path, protocol: str) -> None:
+    """Four clients whose uploads exceed the budget together are served after the broker has closed
+    the connections with unfinished bodies."""
     environment = {
         "SLUICEMQ_BROKER__INPUT_MEMORY_LIMIT": f"{BUDGET}MiB",
-        # longer than the machine may keep an honest client from going on
+        # longer than a busy machine delays a complete upload
         "SLUICEMQ_BROKER__INPUT_STALL_TIMEOUT": "3",
     }
     urls = [f"{protocol}://127.0.0.1:0", "phpmq+unix://" + str(tmp_path / "socket")]
@@ -96,14 +96,14 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
         unfinished_upload = upload(protocol, UNFINISHED + MIB)[:-MIB]
         complete = upload(protocol, UPLOAD)
         attackers = [stack.enter_context(connect(broker, protocol)) for _ in range(ATTACKERS)]
-        honest_clients = [stack.enter_context(connect(broker, protocol)) for _ in range(4)]
+        complete_clients = [stack.enter_context(connect(broker, protocol)) for _ in range(4)]
         errors: list[BaseException] = []
 
-        def send(client: socket.socket, data: bytes, counts: bool) -> None:
+        def send(client: socket.socket, data: bytes, must_succeed: bool) -> None:
             try:
                 client.sendall(data)
             except OSError as error:
-                if counts:
+                if must_succeed:
                     errors.append(error)
 
         threads = [
@@ -112,8 +112,8 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
                 for attacker in attackers
             ),
             *(
-                threading.Thread(target=send, args=(attacker, complete, True))
-                for attacker in honest_clients
+                threading.Thread(target=send, args=(client, complete, True))
+                for client in complete_clients
             ),
         ]
         peak = before
@@ -133,11 +133,11 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
                 BlockingClient(PhpmqClient.connect, path=str(tmp_path / "socket"))
             )
             client.subscribe("uploads", 4)
-            assert [len(client.receive(TIMEOUT_SECONDS).body) for _ in honest_clients] == [
+            assert [len(client.receive(TIMEOUT_SECONDS).body) for _ in complete_clients] == [
                 UPLOAD
             ] * 4
-        wait_until(lambda: nothing_is_held(broker), seconds=TIMEOUT_SECONDS)
-        # one body is copied twice when it is complete, and all four may be messages by then
-        assert peak - before < BUDGET * MIB + 3 * UPLOAD + 4 * UPLOAD + GROWTH
+        wait_until(lambda: has_no_buffered_input(broker), seconds=TIMEOUT_SECONDS)
+        # a complete body is copied twice, and all four may be messages already
+        assert peak - before < BUDGET * MIB + 3 * UPLOAD + 4 * UPLOAD + MAX_GROWTH
         for thread in threads:
             thread.join(TIMEOUT_SECONDS)

@@ -29,7 +29,7 @@ from sluicemq.pipeline.jars import DELTA, class_archive, find_java, jars, local_
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.session import SHORT_JOB
 from sluicemq.pipeline.typed.definition import load_definition
-from tests.faults.processes import command_of, descendants, kill_if_there
+from tests.faults.processes import command_of, descendants, kill_if_running
 from tests.pipeline import cluster_driver as program
 from tests.pipeline.airflow_stub import load_dag
 from tests.pipeline.recomputed import compare
@@ -134,7 +134,7 @@ class Cluster:
         )
         family = [worker.pid, *descendants(worker.pid)]
         for pid in family:
-            kill_if_there(pid)
+            kill_if_running(pid)
         worker.wait(TIMEOUT_SECONDS)
         self._start_worker(len(self._processes))
 
@@ -254,7 +254,7 @@ def test_a_program_with_source_and_sink(cluster: Cluster, journal: Journal, tmp_
     """It loses an executor in the middle of a batch."""
     process = cluster.submit(program.__file__, journal.url, str(tmp_path))
     wait_inside_batch(tmp_path / program.CHECKPOINT, 2, process, cluster.driver_log)
-    kill_if_there(random.choice(cluster.executors()))
+    kill_if_running(random.choice(cluster.executors()))
     expect_success(process, cluster.driver_log)
     for queue in (program.BATCH, program.STREAM):
         messages = published(journal.directory, queue)
@@ -280,7 +280,7 @@ def test_the_commands_of_the_lake(
 
     process = cluster.submit(cli.__file__, *tasks["backfill"], *options, libraries=libraries)
     wait_inside_batch(Path(lake.checkpoint("tables")), 1, process, cluster.driver_log)
-    kill_if_there(random.choice(cluster.executors()))
+    kill_if_running(random.choice(cluster.executors()))
     expect_success(process, cluster.driver_log)
     before = compare(spark, lake, journal.directory, load_definition(definition))
 
