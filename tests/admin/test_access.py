@@ -145,12 +145,12 @@ def test_wrong_credentials_are_rejected_and_limited(start: Start, run_sluicemq: 
     assert ("login failed", "anna") in audit_events(broker)
 
 
-def test_a_public_address_requires_users(tmp_path: Path) -> None:
+def test_public_address_requires_users(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match="insecure_public"):
         LocalBroker(tmp_path / "broker", ["http://0.0.0.0:0"]).start()
 
 
-def test_a_port_in_use_is_an_error(start: Start, tmp_path: Path) -> None:
+def test_port_in_use_is_an_error(start: Start, tmp_path: Path) -> None:
     port = start(HTTP).port("http")
     with pytest.raises(ConnectionLost, match=f"cannot listen on http://127.0.0.1:{port}"):
         LocalBroker(tmp_path / "second", [f"http://127.0.0.1:{port}"]).start()

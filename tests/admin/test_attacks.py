@@ -156,7 +156,7 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
 
 
 @in_event_loop
-async def test_a_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> None:
+async def test_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "other: produce")
     http_client = api_fixture.http_client()
     await http_client.login("anna")

@@ -63,13 +63,13 @@ def backup_error(client: Client, name: str, **more: object) -> tuple[int, str]:
     return response.status, response.code
 
 
-def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match=r"cannot create .*gone/one: No such file") as error:
         _create_directory(tmp_path / "gone" / "one")
     assert (error.value.status, error.value.code) == (409, "no-backup-directory")
 
 
-def test_a_backup_that_ends_at_once_reports_its_progress() -> None:
+def test_backup_that_ends_at_once_reports_its_progress() -> None:
     async def lines() -> list[bytes]:
         backup = asyncio.get_running_loop().create_future()
         backup.set_result({"state": "done"})
@@ -81,9 +81,7 @@ def test_a_backup_that_ends_at_once_reports_its_progress() -> None:
     ]
 
 
-def test_a_backup_is_created_reported_and_listed(
-    broker: LocalBroker, backup_directory: Path
-) -> None:
+def test_backup_is_created_reported_and_listed(broker: LocalBroker, backup_directory: Path) -> None:
     fill(broker, 200)
     with Client(broker.port("http")) as client:
         lines = back_up(client, "one")
@@ -125,7 +123,7 @@ INVALID_NAMES = (
 
 
 @pytest.mark.parametrize("name", INVALID_NAMES)
-def test_a_backup_stays_in_its_directory(
+def test_backup_stays_in_its_directory(
     broker: LocalBroker, backup_directory: Path, name: str
 ) -> None:
     with Client(broker.port("http")) as client:
@@ -134,7 +132,7 @@ def test_a_backup_stays_in_its_directory(
     assert not list(backup_directory.iterdir())
 
 
-def test_a_symbolic_link_in_the_directory_is_rejected(
+def test_symbolic_link_in_the_directory_is_rejected(
     broker: LocalBroker, backup_directory: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -223,7 +221,7 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
         assert back_up(client, "fast")[-1]["state"] == "done"
 
 
-def test_a_backup_without_progress_is_cancelled_with_its_connection(
+def test_backup_without_progress_is_cancelled_with_its_connection(
     broker: LocalBroker, backup_directory: Path
 ) -> None:
     fill(broker, 3000)
@@ -239,7 +237,7 @@ def test_a_backup_without_progress_is_cancelled_with_its_connection(
     assert not list(backup_directory.iterdir())
 
 
-def test_a_backup_ends_when_the_broker_stops(start: Start, backup_directory: Path) -> None:
+def test_backup_ends_when_the_broker_stops(start: Start, backup_directory: Path) -> None:
     environment = {
         "SLUICEMQ_BROKER__BACKUP_DIR": str(backup_directory),
         "SLUICEMQ_BROKER__SHUTDOWN_TIMEOUT": "1s",
@@ -258,9 +256,7 @@ def test_a_backup_ends_when_the_broker_stops(start: Start, backup_directory: Pat
     assert not list(backup_directory.iterdir())
 
 
-def test_a_failure_is_reported_in_the_last_line(
-    broker: LocalBroker, backup_directory: Path
-) -> None:
+def test_failure_is_reported_in_the_last_line(broker: LocalBroker, backup_directory: Path) -> None:
     fill(broker, 10)
     with Client(broker.port("http")) as client:
         back_up(client, "one")

@@ -88,7 +88,7 @@ def test_every_field_is_published(start: Start) -> None:
     assert names == {"tâche", ascii("raw\udcff")[1:-1]}
 
 
-def test_a_part_is_written_once(start: Start) -> None:
+def test_part_is_written_once(start: Start) -> None:
     broker = start(HTTP)
     with Client(broker.port("http")) as client, Client(broker.port("http")) as other_client:
         assert client.write(rows(5), part=0, final="false").json()["written"] == 5
@@ -150,7 +150,7 @@ def test_concurrent_requests_write_a_part_once(start: Start) -> None:
     assert ready_counts(broker) == {"q": 2000}
 
 
-def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
+def test_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
     random = seeded_random()
     broker = LocalBroker(tmp_path, [HTTP], environment=SMALL_SEGMENTS)
     sent = 0
@@ -415,7 +415,7 @@ def test_invalid_bodies_are_rejected(start: Start) -> None:
     assert "Traceback" not in broker.log.read_text()
 
 
-def test_a_stop_between_parts_is_reported(start: Start) -> None:
+def test_stop_between_parts_is_reported(start: Start) -> None:
     """Answered parts exist after the stop, and a repetition writes the others."""
     broker = start(PHPMQ, HTTP)
     random = Random(1)
@@ -437,7 +437,7 @@ def test_a_stop_between_parts_is_reported(start: Start) -> None:
         assert json.dumps(ready_counts(broker)) == json.dumps({"q": 50 * (parts_written + 1)})
 
 
-def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path) -> None:
+def test_part_with_too_many_destinations_is_rejected(start: Start, tmp_path: Path) -> None:
     (tmp_path / "sluicemq.toml").write_text(
         "[http]\nmax_batch_destinations = 3\n[broker]\nmax_destinations_per_user = 5\n"
     )

@@ -326,7 +326,7 @@ async def test_connections_require_a_login(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_an_unknown_connection_cannot_be_closed(api_fixture: ApiFixture) -> None:
+async def test_unknown_connection_cannot_be_closed(api_fixture: ApiFixture) -> None:
     set_connections(api_fixture, connection_with(1))
     for local_address in ("2", "-1", "x", "1.0", "%C2%B2", "9" * 30, "0x1"):
         response = await api_fixture.http_client().request(

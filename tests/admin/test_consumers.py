@@ -32,7 +32,7 @@ def attach(
 
 
 @in_event_loop
-async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> None:
+async def test_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> None:
     queue = api_fixture.broker.destinations.queue("q")
     topic = api_fixture.broker.destinations.topic("t")
     first = attach(api_fixture, queue.queue, 7, "n > 5")

@@ -66,7 +66,7 @@ async def test_list_is_paged_filtered_and_sorted(api_fixture: ApiFixture) -> Non
 
 
 @in_event_loop
-async def test_a_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> None:
+async def test_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker, "b"), "x", broker=broker)
     topic(broker, "a")
@@ -166,7 +166,7 @@ async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_a_changed_setting_replaces_those_of_a_client(
+async def test_changed_setting_replaces_those_of_a_client(
     api_fixture: ApiFixture,
 ) -> None:
     jobs = Address(Kind.QUEUE, "jobs")
@@ -221,7 +221,7 @@ async def test_invalid_settings_are_rejected(api_fixture: ApiFixture, body: Any)
 
 
 @in_event_loop
-async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None:
+async def test_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     response = await http_client.request("PUT", f"/destinations/queue/{'x' * 1025}", {})
     assert (response.status, response.code) == (400, "bad-name")
@@ -242,7 +242,7 @@ async def test_a_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None
     ],
 )
 @in_event_loop
-async def test_an_error_names_the_field(
+async def test_error_names_the_field(
     api_fixture: ApiFixture, body: dict[str, Any], detail: str
 ) -> None:
     response = await api_fixture.http_client(local=True).request(
@@ -281,7 +281,7 @@ async def test_an_error_names_the_permitted_values_at_any_depth(
 
 
 @in_event_loop
-async def test_an_error_names_the_permitted_values_of_a_parameter(api_fixture: ApiFixture) -> None:
+async def test_error_names_the_permitted_values_of_a_parameter(api_fixture: ApiFixture) -> None:
     path = "/destinations/queue/q/messages?state=delayed"
     response = await api_fixture.http_client(local=True).request("GET", path)
     assert response.json()["detail"] == (
@@ -291,7 +291,7 @@ async def test_an_error_names_the_permitted_values_of_a_parameter(api_fixture: A
 
 
 @in_event_loop
-async def test_a_topic_cannot_have_the_name_of_a_wildcard(api_fixture: ApiFixture) -> None:
+async def test_topic_cannot_have_the_name_of_a_wildcard(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     for name in ("news.*", "news.%3E"):
         response = await http_client.request("PUT", f"/destinations/topic/{name}", {})
@@ -321,7 +321,7 @@ async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) 
 
 
 @in_event_loop
-async def test_a_temporary_destination_is_not_updated(api_fixture: ApiFixture) -> None:
+async def test_temporary_destination_is_not_updated(api_fixture: ApiFixture) -> None:
     api_fixture.broker.destinations.declare(Address(Kind.QUEUE, "reply"), owner="anna")
     http_client = api_fixture.http_client(local=True)
     response = await http_client.request("PUT", "/destinations/queue/reply", {"max_messages": 1})
@@ -372,7 +372,7 @@ async def test_purge_deletes_ready_messages(api_fixture: ApiFixture, unacked: bo
 
 
 @in_event_loop
-async def test_a_purge_does_not_affect_messages_that_arrive_meanwhile(
+async def test_purge_does_not_affect_messages_that_arrive_meanwhile(
     api_fixture: ApiFixture,
 ) -> None:
     broker = api_fixture.broker
@@ -404,7 +404,7 @@ async def test_a_purge_does_not_affect_messages_that_arrive_meanwhile(
     ],
 )
 @in_event_loop
-async def test_the_audit_log_identifies_the_destination(
+async def test_audit_log_identifies_the_destination(
     api_fixture: ApiFixture, name: str, path: str, audited: str
 ) -> None:
     queue(api_fixture.broker, name)
@@ -416,7 +416,7 @@ async def test_the_audit_log_identifies_the_destination(
 
 
 @in_event_loop
-async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixture) -> None:
+async def test_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     news_topic = topic(broker, "news")
     for name in ("one", "two"):

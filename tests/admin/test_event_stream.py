@@ -69,7 +69,7 @@ class EventStreamClient:
         self.socket.close()
 
 
-def test_the_overview_is_sent_each_second_until_the_broker_stops(start: Start) -> None:
+def test_overview_is_sent_each_second_until_the_broker_stops(start: Start) -> None:
     broker = start(HTTP)
     with contextlib.closing(EventStreamClient(broker.port("http"))) as stream:
         assert stream.status == 200
@@ -89,7 +89,7 @@ def test_the_overview_is_sent_each_second_until_the_broker_stops(start: Start) -
         list(events)  # the response is complete
 
 
-def test_a_slow_reader_uses_bounded_memory(start: Start) -> None:
+def test_slow_reader_uses_bounded_memory(start: Start) -> None:
     """The buffer of the stream is bounded; later reads return current state."""
     broker = start(f"{HTTP}?output_high_watermark=2000")
     with (
@@ -135,7 +135,7 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
             wait_until(is_accepted, "the closed stream is still counted")
 
 
-def test_a_head_request_ends_at_once(start: Start) -> None:
+def test_head_request_ends_at_once(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for _ in range(2):
             response = client.request("HEAD", "/events")
@@ -192,7 +192,7 @@ async def wait_for_events(sent: list[Any], count: int) -> None:
 
 
 @in_event_loop
-async def test_the_overview_is_limited_to_visible_destinations(api_fixture: ApiFixture) -> None:
+async def test_overview_is_limited_to_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "q: browse")
     reader = EventReader(api_fixture, api_fixture.http_client())
     assert await reader.next() == b""
@@ -236,7 +236,7 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
 
 
 @in_event_loop
-async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
+async def test_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     reader = EventReader(api_fixture, api_fixture.http_client())
     await reader.next()
@@ -249,7 +249,7 @@ async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> None:
+async def test_stream_ends_with_the_connection(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     reader = EventReader(api_fixture, http_client)

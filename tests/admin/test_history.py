@@ -33,7 +33,7 @@ def history_fixture() -> HistoryFixture:
     return HistoryFixture()
 
 
-def test_a_sample_is_taken_each_step(history_fixture: HistoryFixture) -> None:
+def test_sample_is_taken_each_step(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a", "b", "c")
     history_fixture.fixture.read(queue, 1)
@@ -77,7 +77,7 @@ def ready_counts(
     return [sample.ready for sample in history_fixture.history.of(destination, advance_steps)]
 
 
-def test_a_destination_has_its_own_history(history_fixture: HistoryFixture) -> None:
+def test_destination_has_its_own_history(history_fixture: HistoryFixture) -> None:
     quiet_queue, busy_queue = (
         history_fixture.fixture.queue("quiet"),
         history_fixture.fixture.queue("busy"),
@@ -98,7 +98,7 @@ def test_a_destination_has_its_own_history(history_fixture: HistoryFixture) -> N
     assert history_fixture.history.of(busy_queue, 0) == []
 
 
-def test_a_full_ring_overwrites_the_oldest_sample(history_fixture: HistoryFixture) -> None:
+def test_full_ring_overwrites_the_oldest_sample(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     for number in range(DESTINATION_STEPS + 7):
         history_fixture.fixture.send(queue, str(number))
@@ -126,7 +126,7 @@ def test_only_active_destinations_have_a_ring(history_fixture: HistoryFixture) -
     assert set(ready_counts(history_fixture, queue)) == {0}
 
 
-def test_a_destination_active_again_starts_with_zeros(history_fixture: HistoryFixture) -> None:
+def test_destination_active_again_starts_with_zeros(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a")
     history_fixture.advance_steps()
@@ -139,7 +139,7 @@ def test_a_destination_active_again_starts_with_zeros(history_fixture: HistoryFi
     assert set(ready_counts(history_fixture, queue)[:-2]) == {0}
 
 
-def test_a_removed_destination_has_no_ring(history_fixture: HistoryFixture) -> None:
+def test_removed_destination_has_no_ring(history_fixture: HistoryFixture) -> None:
     queue = history_fixture.fixture.queue()
     history_fixture.fixture.send(queue, "a")
     history_fixture.advance_steps()

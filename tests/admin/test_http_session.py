@@ -87,7 +87,7 @@ def read_responses(transport: RecordedTransport) -> list[tuple[int, bytes]]:
 
 
 @in_event_loop
-async def test_a_request_may_be_split_anywhere() -> None:
+async def test_request_may_be_split_anywhere() -> None:
     fixture = SessionFixture()
     for step in (1, 7, 1000):
         transport = fixture.connect()
@@ -110,7 +110,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 @in_event_loop
-async def test_a_request_target_may_be_a_url() -> None:
+async def test_request_target_may_be_a_url() -> None:
     fixture = SessionFixture()
     for target in (b"http://localhost:7680/api/v1/status?", b"HTTP://localhost/api/v1/status"):
         transport = fixture.connect()
@@ -126,7 +126,7 @@ async def test_a_request_target_may_be_a_url() -> None:
 
 
 @in_event_loop
-async def test_a_body_that_the_client_has_not_sent_is_not_taken_from_the_next_request() -> None:
+async def test_body_that_the_client_has_not_sent_is_not_taken_from_the_next_request() -> None:
     fixture = SessionFixture()
     waiting = b"Host: localhost\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
     for line, expected in (
@@ -195,7 +195,7 @@ async def cancel_login_at_the_end(end: Callable[[HttpSession], None]) -> None:
 
 
 @in_event_loop
-async def test_a_split_body_is_one_part() -> None:
+async def test_split_body_is_one_part() -> None:
     fixture = SessionFixture()
     transport = fixture.connect()
     data = POST + BODY
@@ -207,7 +207,7 @@ async def test_a_split_body_is_one_part() -> None:
 
 
 @in_event_loop
-async def test_a_part_and_its_repetition_are_answered_once_on_disk() -> None:
+async def test_part_and_its_repetition_are_answered_once_on_disk() -> None:
     fixture = SessionFixture()
     first, second = fixture.connect(), fixture.connect()
     for transport in (first, second):
@@ -327,7 +327,7 @@ async def test_well_formed_chunks_only_lack_a_length() -> None:
 
 
 @in_event_loop
-async def test_an_incomplete_head_times_out() -> None:
+async def test_incomplete_head_times_out() -> None:
     """A head sent byte by byte times out, too; a connection that had a request may be idle."""
     fixture = SessionFixture()
     silent_transport, slow_transport, idle_transport = (
@@ -350,7 +350,7 @@ async def test_an_incomplete_head_times_out() -> None:
 
 
 @in_event_loop
-async def test_a_slow_body_times_out() -> None:
+async def test_slow_body_times_out() -> None:
     fixture = SessionFixture()
     slow_transport, steady_transport = fixture.connect(), fixture.connect()
     for transport in (slow_transport, steady_transport):
@@ -373,7 +373,7 @@ async def test_a_slow_body_times_out() -> None:
 
 
 @in_event_loop
-async def test_a_request_does_not_time_out_while_the_broker_does_not_read() -> None:
+async def test_request_does_not_time_out_while_the_broker_does_not_read() -> None:
     fixture = SessionFixture()
     for request in (POST, STATUS[:-2]):
         transport = fixture.connect()

@@ -36,7 +36,7 @@ def fill(broker: LocalBroker, count: int, size: int = 1000, queue: str = "q") ->
             assert client.write(rows, writer=writer, batch=batch).status == 200
 
 
-def test_the_list_matches_the_segments_on_disk(start: Start) -> None:
+def test_list_matches_the_segments_on_disk(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     fill(broker, 300)
     with Client(broker.port("http")) as client:
@@ -118,7 +118,7 @@ def test_unknown_segments(start: Start) -> None:
             assert (response.status, response.code) == (status, code), name
 
 
-def test_an_ephemeral_broker_has_no_journal(start: Start) -> None:
+def test_ephemeral_broker_has_no_journal(start: Start) -> None:
     broker = start(HTTP, options=("--ephemeral",))
     with Client(broker.port("http")) as client:
         for path in ("/journal", "/journal/segments/1", "/journal/slots", "/journal/slots/a"):
@@ -126,7 +126,7 @@ def test_an_ephemeral_broker_has_no_journal(start: Start) -> None:
             assert (response.status, response.code) == (409, "no-journal")
 
 
-def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -> None:
+def test_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -> None:
     """Rotated and sealed segments are followed with the information in the pages only."""
     broker = start(PHPMQ, HTTP, environment=SMALL)
     writer = threading.Thread(target=fill, args=(broker, 1000))
@@ -180,7 +180,7 @@ def test_slow_readers_use_little_memory(start: Start) -> None:
                 reader.close()
 
 
-def test_a_removed_segment_is_gone(start: Start) -> None:
+def test_removed_segment_is_gone(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     fill(broker, 300)
     with Client(broker.port("http")) as client:

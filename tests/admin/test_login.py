@@ -134,7 +134,7 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
 
 
 @in_event_loop
-async def test_a_password_changed_after_its_check_ends_the_login(api_fixture: ApiFixture) -> None:
+async def test_password_changed_after_its_check_ends_the_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     begin = ConnectionAccess.login
 
@@ -167,7 +167,7 @@ async def test_a_password_changed_after_its_check_ends_the_login(api_fixture: Ap
 
 
 @in_event_loop
-async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) -> None:
+async def test_token_that_expires_ends_its_session(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     browser = api_fixture.http_client()
     token = api_fixture.token("anna", expires=1_000_060)
@@ -246,7 +246,7 @@ async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: Ap
 
 
 @in_event_loop
-async def test_a_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -> None:
+async def test_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -> None:
     """This applies to open connections, too."""
     anonymous = api_fixture.http_client()
     assert (await anonymous.request("GET", "/audit")).status == 200
@@ -286,7 +286,7 @@ def test_too_many_sessions_end_the_least_recently_used() -> None:
     ]
 
 
-def test_a_user_cannot_end_the_sessions_of_others() -> None:
+def test_user_cannot_end_the_sessions_of_others() -> None:
     sessions = BrowserSessions(ManualClock(), HttpSettings(max_sessions=3))
     secrets = [
         sessions.begin(user, lambda: EVERYBODY)[0]

@@ -55,7 +55,7 @@ async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> No
 
 
 @in_event_loop
-async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: ApiFixture) -> None:
+async def test_moved_message_keeps_its_expiration_and_timestamp(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     queue(broker, "short", message_ttl=100)
@@ -140,7 +140,7 @@ async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixtu
 
 
 @in_event_loop
-async def test_a_selector_with_a_limit(api_fixture: ApiFixture) -> None:
+async def test_selector_with_a_limit(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     for number in range(30):
@@ -229,7 +229,7 @@ async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> Non
 
 
 @in_event_loop
-async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
+async def test_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     send(queue(broker), "a", "b", "c", "d", broker=broker)
     queue(broker, "target", max_messages=2)
@@ -243,7 +243,7 @@ async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFixture) -> None:
+async def test_redriven_dead_letter_is_the_original_message(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, dead_letter=True)
     send(jobs, "a", "b", broker=broker, properties={"mine": 1})
@@ -269,7 +269,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
 
 
 @in_event_loop
-async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
+async def test_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     api_fixture: ApiFixture,
 ) -> None:
     broker = api_fixture.broker

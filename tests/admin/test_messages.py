@@ -85,7 +85,7 @@ async def test_cursor_continues_while_messages_change(api_fixture: ApiFixture, q
 
 
 @in_event_loop
-async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiFixture) -> None:
+async def test_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiFixture) -> None:
     object.__setattr__(api_fixture.context, "http", HttpSettings(max_scan_messages=30))
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -306,7 +306,7 @@ def test_bodies_of_other_kinds(
     assert (view.encoding, view.value, view.truncated) == (encoding, value, False)
 
 
-def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
+def test_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
     text = "é" * 100
     view = view_of_body(message(text.encode(), BodyKind.TEXT), 99)
     assert (view.value, view.truncated) == ("é" * 49, True)
@@ -318,7 +318,7 @@ def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
 
 
 @in_event_loop
-async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) -> None:
+async def test_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) -> None:
     [number] = send(queue(api_fixture.broker), SCRIPT, broker=api_fixture.broker)
     response = await api_fixture.http_client(local=True).request(
         "GET", f"{MESSAGES_PATH}/{number}/body"
@@ -365,7 +365,7 @@ async def test_large_compressed_bodies_do_not_delay_other_clients(
 
 
 @in_event_loop
-async def test_a_message_that_cannot_be_read_is_listed(
+async def test_message_that_cannot_be_read_is_listed(
     api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = api_fixture.broker
@@ -392,7 +392,7 @@ async def test_a_message_that_cannot_be_read_is_listed(
 
 
 @in_event_loop
-async def test_a_message_in_memory_has_another_id(api_fixture: ApiFixture) -> None:
+async def test_message_in_memory_has_another_id(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     [number] = send(queue(broker), "x", broker=broker, durability=Durability.NONE)
     http_client = api_fixture.http_client(local=True)

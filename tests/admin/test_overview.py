@@ -52,7 +52,7 @@ async def get_json(http_client: HttpClient, path: str) -> dict[str, Any]:
 
 
 @in_event_loop
-async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
+async def test_overview_adds_up(api_fixture: ApiFixture) -> None:
     connections: Any = set_connections(
         api_fixture, connection_with(1), connection_with(2, protocol="jmq")
     )
@@ -86,7 +86,7 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_the_overview_is_created_once_a_second(api_fixture: ApiFixture) -> None:
+async def test_overview_is_created_once_a_second(api_fixture: ApiFixture) -> None:
     calls: list[int] = []
     connections: Any = api_fixture.context.connections
 
@@ -240,7 +240,7 @@ def test_each_alarm(alarm_fixture: AlarmFixture) -> None:
     assert alarm_fixture.codes() == ["not-serving"]
 
 
-def test_an_old_prepared_transaction_is_an_alarm(alarm_fixture: AlarmFixture) -> None:
+def test_old_prepared_transaction_is_an_alarm(alarm_fixture: AlarmFixture) -> None:
     transactions = alarm_fixture.broker.transactions
     transactions.prepare(transactions.begin(), b"x")
     alarm_fixture.clock.advance(MAX_PREPARED_MS)

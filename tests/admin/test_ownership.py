@@ -190,7 +190,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
 
 
 @in_event_loop
-async def test_a_permanent_destination_cannot_have_a_temporary_name(
+async def test_permanent_destination_cannot_have_a_temporary_name(
     api_fixture: ApiFixture,
 ) -> None:
     root = await log_in(api_fixture, "root")

@@ -172,7 +172,7 @@ async def test_publishing_creates_no_forbidden_destination(api_fixture: ApiFixtu
 
 
 @in_event_loop
-async def test_a_message_without_durability_is_answered_at_once(api_fixture: ApiFixture) -> None:
+async def test_message_without_durability_is_answered_at_once(api_fixture: ApiFixture) -> None:
     response = await api_fixture.http_client(local=True).request(
         "POST", PATH, {"durability": "none"}
     )
@@ -257,7 +257,7 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
 
 
 @in_event_loop
-async def test_a_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
+async def test_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.LOW))
     response = await http_client.request("POST", PATH, {"body": "x"})

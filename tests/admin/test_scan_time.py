@@ -67,7 +67,7 @@ SCANS = {
 
 @pytest.mark.parametrize("name", SCANS)
 @in_event_loop
-async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) -> None:
+async def test_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) -> None:
     scan = SCANS[name]
     broker = api_fixture.broker
     jobs = queue(broker)
@@ -122,7 +122,7 @@ async def test_a_selector_examines_each_scheduled_message_once(api_fixture: ApiF
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @in_event_loop
-async def test_a_list_is_sorted_in_several_slices(
+async def test_list_is_sorted_in_several_slices(
     api_fixture: ApiFixture, order: Literal["asc", "desc"]
 ) -> None:
     numbers = [number * 7 % (10 * RUN) for number in range(10 * RUN)]
@@ -178,7 +178,7 @@ async def test_only_the_items_of_the_page_are_built(
 
 
 @in_event_loop
-async def test_a_selector_beyond_the_limits_is_rejected(api_fixture: ApiFixture) -> None:
+async def test_selector_beyond_the_limits_is_rejected(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker)
     http_client = api_fixture.http_client(local=True)
     for text in ("a=1%20OR%20" * 171 + "a", "a=%27" + "x" * 8192 + "%27"):

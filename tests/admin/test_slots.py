@@ -115,7 +115,7 @@ def test_concurrent_advances_never_move_a_slot_back(start: Start) -> None:
         assert client.get("/journal/slots/s").json()["position"] == 59
 
 
-def test_a_slot_retains_segments_until_it_is_dropped_or_lost(start: Start) -> None:
+def test_slot_retains_segments_until_it_is_dropped_or_lost(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     with Client(broker.port("http")) as client:
         fill(broker, 200)

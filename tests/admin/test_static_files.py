@@ -91,7 +91,7 @@ class Elements(HTMLParser):
             self.texts[tag] = self.texts.get(tag, "") + data
 
 
-def test_the_root_redirects_to_the_console(port: int) -> None:
+def test_root_redirects_to_the_console(port: int) -> None:
     with open_connection(port) as connection:
         for path in ("/", "/console"):
             response = request(connection, path)
@@ -99,7 +99,7 @@ def test_the_root_redirects_to_the_console(port: int) -> None:
         assert request(connection, "/console/").status == 200
 
 
-def test_the_page_has_no_inline_scripts_or_styles(port: int) -> None:
+def test_page_has_no_inline_scripts_or_styles(port: int) -> None:
     with open_connection(port) as connection:
         response = request(connection, "/console/")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
@@ -135,7 +135,7 @@ def test_versioned_files_are_immutable(port: int) -> None:
             )
 
 
-def test_a_cached_file_is_not_sent_again(port: int) -> None:
+def test_cached_file_is_not_sent_again(port: int) -> None:
     with open_connection(port) as connection:
         first = request(connection, "/console/")
         cached = request(connection, "/console/", If_None_Match=first.headers["etag"])
@@ -186,7 +186,7 @@ def test_unknown_paths_are_not_found(port: int) -> None:
         assert request(connection, "/console/", "POST").status == 405
 
 
-def test_the_page_requires_no_login(start: Start) -> None:
+def test_page_requires_no_login(start: Start) -> None:
     broker = start(HTTP, environment={"SLUICEMQ_AUTH__REQUIRED": "always"})
     with open_connection(broker.port("http")) as connection:
         assert request(connection, "/console/").status == 200
@@ -227,7 +227,7 @@ def dynamic_imports(name: str, source: str) -> list[str]:
     return [f"{folder}/{path}" if folder else path for path in paths]
 
 
-def test_the_page_preloads_the_modules_of_the_overview() -> None:
+def test_page_preloads_the_modules_of_the_overview() -> None:
     static_files, sources = load_static_files(), load_modules()
     elements = Elements(static_files.files[INDEX].content.decode())
     links = [

@@ -25,7 +25,7 @@ def subscribe(api_fixture: ApiFixture, topic: str, name: str, **options: Any) ->
 
 
 @in_event_loop
-async def test_a_list_has_every_field_of_a_subscription(api_fixture: ApiFixture) -> None:
+async def test_list_has_every_field_of_a_subscription(api_fixture: ApiFixture) -> None:
     subscription = subscribe(
         api_fixture,
         "news",
@@ -108,7 +108,7 @@ async def test_deletion_requires_the_same_permissions_as_a_purge(api_fixture: Ap
 
 
 @in_event_loop
-async def test_a_subscription_in_use_is_deleted_only_if_forced(api_fixture: ApiFixture) -> None:
+async def test_subscription_in_use_is_deleted_only_if_forced(api_fixture: ApiFixture) -> None:
     subscription = subscribe(api_fixture, "news", "s")
     attach(api_fixture, subscription)
     http_client = api_fixture.http_client()
@@ -120,7 +120,7 @@ async def test_a_subscription_in_use_is_deleted_only_if_forced(api_fixture: ApiF
     assert subscription.closed
 
 
-def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: Start) -> None:
+def test_deleted_durable_subscription_of_a_java_client_stays_deleted(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
     url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
 
@@ -154,7 +154,7 @@ def kill_and_restart(broker: LocalBroker) -> None:
     broker.start()
 
 
-def test_a_forced_deletion_closes_the_consumer(start: Start) -> None:
+def test_forced_deletion_closes_the_consumer(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
     url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
     with (

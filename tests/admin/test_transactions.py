@@ -34,7 +34,7 @@ def begin_transaction(api_fixture: ApiFixture, *bodies: bytes) -> Transaction:
 
 
 @in_event_loop
-async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
+async def test_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
     begin_transaction(api_fixture, b"a")
     start_time = api_fixture.clock.wall
     api_fixture.clock.advance(10)
@@ -63,7 +63,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
 
 
 @in_event_loop
-async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
+async def test_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
     transaction = begin_transaction(api_fixture, b"a")
     outcomes: list[bool] = []
     transaction.on_end = outcomes.append
@@ -80,7 +80,7 @@ async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixtu
 
 
 @in_event_loop
-async def test_the_id_of_a_prepared_transaction_stays_during_its_commit(
+async def test_id_of_a_prepared_transaction_stays_during_its_commit(
     api_fixture: ApiFixture,
 ) -> None:
     transactions = api_fixture.broker.transactions
@@ -116,7 +116,7 @@ async def test_transactions_of_other_formats_and_unknown_ids(api_fixture: ApiFix
 
 
 @in_event_loop
-async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFixture) -> None:
+async def test_transaction_is_not_found_without_permission(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "*: browse consume create delete")
     transaction = begin_transaction(api_fixture, b"a")
@@ -154,7 +154,7 @@ def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_an_administrator_ends_prepared_transactions(start: Start, restart: bool) -> None:
+def test_administrator_ends_prepared_transactions(start: Start, restart: bool) -> None:
     broker = start(HTTP, JMQ)
     for number in range(2):
         prepare(broker, Xid(1, b"g", bytes([number])), f"text {number}")

@@ -81,7 +81,7 @@ async def test_last_superuser_is_deleted_only_if_forced(api_fixture: ApiFixture)
 
 
 @in_event_loop
-async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
+async def test_token_is_returned_once(api_fixture: ApiFixture) -> None:
     admin = await log_in_as_root(api_fixture)
     response = await admin.request("POST", "/users/root/tokens", {"label": "for a script"})
     assert response.status == 201

@@ -155,7 +155,7 @@ def test_output_is_the_same_with_and_without_a_broker(run: Run, tmp_path: Path) 
         assert expected == output, command
 
 
-def test_requests_without_a_valid_login_are_refused(
+def test_requests_without_a_valid_login_are_rejected(
     run: Run, secured_broker: SecuredBroker
 ) -> None:
     result = run("queues", "--url", secured_broker.url)
@@ -200,7 +200,7 @@ def test_health_requires_no_login(run: Run, secured_broker: SecuredBroker) -> No
         ["dlq", "redrive", "theirs", "--all", "--yes"],
     ],
 )
-def test_operations_without_permission_are_refused(
+def test_operations_without_permission_are_rejected(
     run_as_shop: Run, run: Run, secured_broker: SecuredBroker, command: list[str]
 ) -> None:
     for name in ("theirs", "mine"):

@@ -45,7 +45,7 @@ def test_bench_of_a_running_broker(run: Run, broker: RunningBroker, protocol: st
     assert 0 < measurement.p50_ms <= measurement.p99_ms
 
 
-def test_a_terminated_bench_stops_its_broker(tmp_path: Path) -> None:
+def test_terminated_bench_stops_its_broker(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "sluicemq.cli", "bench", "--seconds", "60"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -90,7 +90,7 @@ def test_every_message_is_received(broker: RunningBroker, rate: int) -> None:
         (["nonsense"], "nonsense"),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str], error: str) -> None:
+def test_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str], error: str) -> None:
     result = run("bench", *arguments)
     assert result.code == 2
     assert error in re.sub(r"[\s│]+", " ", result.err)

@@ -125,7 +125,7 @@ def test_credentials_of_requests(
         (BrokerLocation(ca=Path("ca"), data_dir=Path("d")), "--ca requires --url"),
     ],
 )
-def test_contradictory_options_are_refused(
+def test_contradictory_options_are_rejected(
     monkeypatch: pytest.MonkeyPatch, location: BrokerLocation, error: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -133,7 +133,7 @@ def test_contradictory_options_are_refused(
         location.target()
 
 
-def test_a_typed_password_that_is_not_utf_8_is_refused(
+def test_typed_password_that_is_not_utf_8_is_rejected(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decode(*_: object) -> str:

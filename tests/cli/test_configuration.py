@@ -147,7 +147,7 @@ def test_check_does_not_try_the_addresses_of_the_running_broker(
     assert "the address is in use by another program" in result_for_other_address.err
 
 
-def test_a_file_in_place_of_the_data_directory_is_one_error(run: Run, tmp_path: Path) -> None:
+def test_file_in_place_of_the_data_directory_is_one_error(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = run("config", "check", "--data-dir", "file", "--listen", "msglite://127.0.0.1:0")
     assert result.code == 2

@@ -118,7 +118,7 @@ def test_send_to_a_foreign_server_fails(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_refused_message_is_an_error(run: Run, broker: RunningBroker, protocol: str) -> None:
+def test_rejected_message_is_an_error(run: Run, broker: RunningBroker, protocol: str) -> None:
     queue = f"full.{protocol}"
     run("queues", "create", queue, "max_messages=1", *broker.location)
     url = f"{getattr(broker, protocol)}?queue={queue}"

@@ -67,7 +67,7 @@ def test_dead_letters_are_purged(run_as_owner: Run, broker: RunningBroker) -> No
     assert ready_count(run_as_owner, "lost.dlq") == 0
 
 
-def test_redrive_of_an_ordinary_message_is_refused(run_as_owner: Run) -> None:
+def test_redrive_of_an_ordinary_message_is_rejected(run_as_owner: Run) -> None:
     number = run_as_owner("messages", "publish", "alive", "x").out.strip()
     result = run_as_owner("dlq", "redrive", "alive", number)
     assert result.code == 1

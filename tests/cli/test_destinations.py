@@ -48,7 +48,7 @@ def test_queue_is_created_changed_and_deleted(run_as_owner: Run) -> None:
     assert "sluicemq queues" in missing.err
 
 
-def test_queue_commands_refuse_topics(run_as_owner: Run) -> None:
+def test_queue_commands_reject_topics(run_as_owner: Run) -> None:
     assert run_as_owner("topics", "create", "t.only").code == 0
     assert [t["name"] for t in json.loads(run_as_owner("topics", "t.only", "--json").out)] == [
         "t.only"
@@ -140,7 +140,7 @@ def test_any_name_is_accepted_and_cannot_control_the_terminal(run_as_owner: Run,
     assert run_checked("queues", "delete", name, "--yes").code == 0
 
 
-def test_a_name_like_an_option(run: Run, broker: RunningBroker) -> None:
+def test_name_like_an_option(run: Run, broker: RunningBroker) -> None:
     assert run("queues", "create", *broker.location, "--", "--yes").code == 0
     assert run("queues", "delete", *broker.location, "--yes", "--", "--yes").code == 0
 

@@ -95,7 +95,7 @@ def test_check_finds_damage(run: Run, data_dir: Path) -> None:
     assert run("journal", "check", str(data_dir), "--json").code == 1
 
 
-def test_the_configured_directory_is_the_default(
+def test_configured_directory_is_the_default(
     run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICEMQ_BROKER__DATA_DIR", str(data_dir))
@@ -193,9 +193,7 @@ def test_slots_of_a_stopped_broker(run: Run, data_dir: Path) -> None:
     assert run("journal", "slots", directory, "--delete", "spark").code == 1
 
 
-def test_an_existing_slot_is_not_moved_by_creating_it_again(
-    run: Run, broker: RunningBroker
-) -> None:
+def test_existing_slot_is_not_moved_by_creating_it_again(run: Run, broker: RunningBroker) -> None:
     assert run("slots", "create", "mine", *broker.location).code == 0
     repetition = run("slots", "create", "mine", "--position", "1", *broker.location)
     assert repetition.code == 1
@@ -266,7 +264,7 @@ def test_compact_keeps_unused_destinations_and_all_batch_writers(run: Run, tmp_p
     broker.journal.close()
 
 
-def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> None:
+def test_compact_of_a_running_broker_is_rejected(run: Run, data_dir: Path) -> None:
     journal = FileJournal.open(data_dir / "journal", JournalOptions())
     try:
         result = run("journal", "compact", str(data_dir))

@@ -47,7 +47,7 @@ def dialect_of(server: BenchmarkBroker, size: int) -> Dialect:
 
 
 @pytest.mark.parametrize("size", [8, 700, 300_000])
-def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: int) -> None:
+def test_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: int) -> None:
     with Load(server.target, dialect_of(server, size), producers=3, consumers=2) as load:
         assert load.flood(messages=777).messages == 777
         assert load.steady(2000, 0.05).messages == 100

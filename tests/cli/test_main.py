@@ -38,7 +38,7 @@ def test_every_command_has_help(run: Run) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["send"], ["serve", "--nonsense"]])
-def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -> None:
+def test_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.code == 2
     assert "Traceback" not in result.err
@@ -54,7 +54,7 @@ def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -
         (["--data-dir", "n\udcff"], "broker.data_dir: the path 'n\\udcff' is not UTF-8 text"),
     ],
 )
-def test_serve_refuses_invalid_settings(run: Run, arguments: list[str], error: str) -> None:
+def test_serve_rejects_invalid_settings(run: Run, arguments: list[str], error: str) -> None:
     result = run("serve", *arguments)
     assert result.code == 2
     assert error in result.err

@@ -73,7 +73,7 @@ def test_missing_spark_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("lake", ["s3://bucket/x", "ftp://host/x", "file://host/x"])
-def test_a_lake_on_an_unknown_file_system_is_an_error(run: Run, lake: str) -> None:
+def test_lake_on_an_unknown_file_system_is_an_error(run: Run, lake: str) -> None:
     result = run("pipeline", "run", "--lake", lake, "--journal", "data")
     assert result.code == 2
     assert f"--lake: {lake}" in result.err

@@ -202,7 +202,7 @@ def test_fields_of_the_output_are_documented() -> None:
         (["nonsense"], "nonsense"),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str], error: str) -> None:
+def test_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str], error: str) -> None:
     result = run(*arguments)
     assert result.code == 2
     assert error in re.sub(r"[\s│]+", " ", result.err)

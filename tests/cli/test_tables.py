@@ -125,7 +125,7 @@ def load_columns(text: str) -> tuple[Column[Any], ...]:
     ],
 )
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_table_with_long_values_fits_80_columns(
+def test_table_with_long_values_fits_80_columns(
     table_name: str, cut: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)

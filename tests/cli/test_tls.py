@@ -42,7 +42,7 @@ def url(broker: LocalBroker) -> str:
     return f"phpmq+tls://localhost:{broker.port('phpmq+tls')}/q"
 
 
-def test_the_broker_is_verified(run: Run, url: str, authority: Authority) -> None:
+def test_broker_is_verified(run: Run, url: str, authority: Authority) -> None:
     assert run("send", f"{url}?ca={authority.ca_file}", "hello").code == 0
     assert run("receive", f"{url}?ca={authority.ca_file}").out == "hello\n"
     result = run("send", url, "x")

@@ -269,7 +269,7 @@ def test_permissions_and_roles_are_granted_and_revoked(
     assert [p.pattern for p in remaining.users["anna"].permissions] == ["a", "A"]
 
 
-def test_the_configured_file_is_used(run: Run, tmp_path: Path) -> None:
+def test_configured_file_is_used(run: Run, tmp_path: Path) -> None:
     (tmp_path / "sluicemq.toml").write_text('[auth]\nusers_file = "etc/people.json"\n')
     assert run("users", "add", "anna", "--no-password").code == 0
     assert isinstance(UserStore(tmp_path / "etc/people.json").read().users["anna"], UserRecord)
@@ -385,7 +385,7 @@ def test_first_user_changes_no_login_if_none_is_required(
     )
 
 
-def test_password_below_the_minimum_is_refused(run_with_password: Run, tmp_path: Path) -> None:
+def test_password_below_the_minimum_is_rejected(run_with_password: Run, tmp_path: Path) -> None:
     write_configuration(tmp_path, "[auth]\nmin_password_length = 8\n")
     config = ["--password-stdin", "--config", "sluicemq.toml"]
     result = run_with_password("users", "add", "anna", *config, typed="1234567\n")

@@ -890,7 +890,7 @@ def test_new_password_renews_only_an_existing_digest(fixture: AuthenticatorFixtu
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError("No space")])
-def test_a_change_that_cannot_be_written_is_reported_without_details(
+def test_change_that_cannot_be_written_is_reported_without_details(
     fixture: AuthenticatorFixture,
     log: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,

@@ -222,7 +222,7 @@ def test_certificate_names_a_user(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cn", "san-dns", "san-email", "subject"])
-def test_a_certificate_may_name_no_user(kind: str) -> None:
+def test_certificate_may_name_no_user(kind: str) -> None:
     certificate = certificate_of(x509.Name([]))
     assert peer_user(certificate, kind) == ""
     assert peer_user(certificate[:-1], kind) == ""

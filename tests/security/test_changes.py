@@ -46,7 +46,7 @@ def test_last_superuser_is_removed_only_if_forced(database: Database) -> None:
     assert "root" not in records.remove_user(changed, "root").users
 
 
-def test_a_permission_replaces_that_of_the_same_pattern(database: Database) -> None:
+def test_permission_replaces_that_of_the_same_pattern(database: Database) -> None:
     for permission in (READ, OTHER, WRITE):
         database = records.grant(database, "anna", permission, 7)
     assert database.users["anna"].permissions == (OTHER, WRITE)

@@ -75,7 +75,7 @@ def test_admin_token_counts_as_a_user(tmp_path: Path) -> None:
     assert problems(tmp_path, "auto://0.0.0.0:1", **settings) == []
 
 
-def test_a_damaged_user_database_is_a_problem(tmp_path: Path) -> None:
+def test_damaged_user_database_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "users.json").write_text("{")
     (problem,) = problems(tmp_path, "phpmq://:1")
     assert problem.startswith("auth.users_file:")

@@ -44,7 +44,7 @@ def test_no_password_matches_the_hash_of_unknown_users() -> None:
 @pytest.mark.parametrize(
     "password", ["", "x" * (MAX_PASSWORD + 1), "é" * 513, "\udc80", "slq_tiger"]
 )
-def test_invalid_passwords_are_refused(password: str) -> None:
+def test_invalid_passwords_are_rejected(password: str) -> None:
     with pytest.raises(AccessError) as caught:
         hash_password(password)
     assert not password or password not in str(caught.value)

@@ -105,7 +105,7 @@ def test_root_leaves_the_file_to_the_owner_of_the_directory(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("call", ["write_at", "fsync", "rename"])
-def test_a_crash_in_the_middle_leaves_the_old_users(
+def test_crash_in_the_middle_leaves_the_old_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     users = UserStore(tmp_path / "users.json")
@@ -127,7 +127,7 @@ def test_a_crash_in_the_middle_leaves_the_old_users(
     assert [*UserStore(users.path).read().users] == ["anna", "carl"]
 
 
-def test_a_refused_change_changes_nothing(tmp_path: Path) -> None:
+def test_rejected_change_changes_nothing(tmp_path: Path) -> None:
     users = UserStore(tmp_path / "users.json")
     users.change(add("anna"), "")
     content = users.path.read_bytes()
@@ -223,7 +223,7 @@ def test_tokens_are_stored_as_hashes_only() -> None:
     assert fields == {"id", "sha256", "label", "created", "expires"}
 
 
-def test_change_beyond_the_readable_size_is_refused(
+def test_change_beyond_the_readable_size_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "MAX_FILE", 500)

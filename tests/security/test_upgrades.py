@@ -72,7 +72,7 @@ def users(tmp_path: Path) -> Iterator[MigratedUsers]:
     users.close()
 
 
-def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[str, Any]]) -> None:
+def test_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[str, Any]]) -> None:
     users.add_migrated("anna", "right")
     assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
     users.run_until_idle()

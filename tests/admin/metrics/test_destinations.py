@@ -165,7 +165,7 @@ def test_sums_never_decrease() -> None:
     assert metric_of(metrics.scrape(), "messages_published_total", "~others") == 10
 
 
-def test_a_recreated_destination_starts_at_zero() -> None:
+def test_recreated_destination_starts_at_zero() -> None:
     fixture = BrokerFixture()
     metrics = DestinationMetricsFixture(fixture)
     fixture.send(fixture.broker.destinations.queue("q"), "a", "b")
@@ -197,7 +197,7 @@ def test_similar_names_are_distinct() -> None:
 
 
 @pytest.mark.parametrize("when", [1, 2, 3])
-def test_a_destination_deleted_during_a_scrape_is_counted_once(
+def test_destination_deleted_during_a_scrape_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, when: int
 ) -> None:
     """Deleted before or after it is read, it counts once, and the sum does not decrease."""
@@ -241,7 +241,7 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
     assert rest_count >= 50
 
 
-def test_a_message_on_disk_is_read_once_for_its_age(
+def test_message_on_disk_is_read_once_for_its_age(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()

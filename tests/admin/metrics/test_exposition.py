@@ -35,7 +35,7 @@ def exposed() -> Exposition:
     return exposition
 
 
-def test_a_client_parses_the_exposition() -> None:
+def test_client_parses_the_exposition() -> None:
     scrape = parse(exposed().text())
     assert scrape.value("x_sent_bytes_total", destination="orders") == 17
     assert scrape.value("x_depth") == 0.25

@@ -51,7 +51,7 @@ def get_scrape(broker: LocalBroker) -> Scrape:
     return parse(body)
 
 
-def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
+def test_broker_with_all_features_exports_all_families(start: Start) -> None:
     broker = start(HTTP, PHPMQ)
     port = broker.port("http")
     with Client(port) as client:
@@ -104,7 +104,7 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
     }
 
 
-def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Path) -> None:
+def test_broker_with_users_requires_authentication(start: Start, tmp_path: Path) -> None:
     directory = ["--data-dir", str(tmp_path / "broker")]
     (tmp_path / "secret").write_text("correct horse battery\n")
     for user, *rights in (("monitor", "*", "browse"), ("anna", "*s", "browse", "consume")):
@@ -147,7 +147,7 @@ async def test_concurrent_scrapes_get_the_same_response() -> None:
 
 
 @in_event_loop
-async def test_a_scrape_of_ten_thousand_destinations_does_not_block_the_event_loop() -> None:
+async def test_scrape_of_ten_thousand_destinations_does_not_block_the_event_loop() -> None:
     """The event loop continues between slices, and the number of samples is bounded."""
     fixture = SessionFixture()
     fixture.scan_time.limit = 500
