@@ -276,8 +276,8 @@ async def test_an_error_names_the_permitted_values_at_any_depth(
     api_fixture: ApiFixture, path: str, body: dict[str, Any], end: str
 ) -> None:
     method = "PUT" if path.startswith("/users") else "POST"
-    answer = await api_fixture.http_client(local=True).ask(method, path, body)
-    assert answer.json()["detail"].endswith(end)
+    response = await api_fixture.http_client(local=True).request(method, path, body)
+    assert response.json()["detail"].endswith(end)
 
 
 @in_event_loop

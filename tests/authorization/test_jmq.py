@@ -102,10 +102,10 @@ class JmqCell(Cell):
         """Connect as the actor."""
         peer = self.open_connection()
         if actor is Actor.REJECTED:
-            peer.ask(PacketType.AUTHENTICATE, {}, login("owner", WRONG_TOKEN), expect=413)
+            peer.request(PacketType.AUTHENTICATE, {}, login("owner", WRONG_TOKEN), expect=413)
         elif actor is not Actor.ANONYMOUS:
             token = self.fixture.users.tokens[actor]
-            peer.ask(PacketType.AUTHENTICATE, {}, login("", token), expect=200)
+            peer.request(PacketType.AUTHENTICATE, {}, login("", token), expect=200)
             peer.send_packet(PacketType.START)
         return peer
 
@@ -118,7 +118,7 @@ class JmqCell(Cell):
         """Return a name on which the actor has permissions, if it has any."""
         return f"other.{rest}" if self.actor is Actor.OTHER else f"own.{rest}"
 
-    # --- the command -------------------------------------------------------------------------
+    # --- the command -----------------------------------------------------------------------------
 
     def request(
         self,
@@ -169,7 +169,7 @@ class JmqCell(Cell):
             return DENIED
         return f"{reply_status!r}: {answer.properties.get('JMQReason')!r}"
 
-    # --- resources of the owner --------------------------------------------------------------
+    # --- resources of the owner ------------------------------------------------------------------
 
     def consumer(self, topic: bool = False) -> int:
         """Create a consumer on the owner's connection and return its number."""
@@ -196,7 +196,7 @@ class JmqCell(Cell):
         if "*" not in topic:
             self.fixture.create_owned(TOPIC, Kind.TOPIC)
         client = self.connect(Actor.OWNER)
-        client.ask(PacketType.SET_CLIENTID, {"JMQClientID": CLIENT_ID}, expect=200)
+        client.request(PacketType.SET_CLIENTID, {"JMQClientID": CLIENT_ID}, expect=200)
         session = client.create_session(AckMode.CLIENT)
         client.consume(topic, session, True, JMQDurableName=DURABLE)
         if close:
@@ -210,14 +210,14 @@ class JmqCell(Cell):
         `steps` are "end" and "prepare".
         """
         self.fixture.create_owned()
-        started = self.owner.ask(PacketType.START_TRANSACTION, {}, XID, expect=200)
+        started = self.owner.request(PacketType.START_TRANSACTION, {}, XID, expect=200)
         number = int(str(started.properties["JMQTransactionID"]))
         self.owner.send(QUEUE, SECRET, transaction_id=number)
         if "end" in steps:
             flags = {"JMQXAFlags": XaFlag.SUCCESS}
-            self.owner.ask(PacketType.END_TRANSACTION, flags, XID, expect=200)
+            self.owner.request(PacketType.END_TRANSACTION, flags, XID, expect=200)
         if "prepare" in steps:
-            self.owner.ask(PacketType.PREPARE_TRANSACTION, {}, XID, expect=200)
+            self.owner.request(PacketType.PREPARE_TRANSACTION, {}, XID, expect=200)
         return number
 
 
@@ -296,7 +296,7 @@ def _hello(cell: JmqCell) -> None:
 )
 def _supersede(cell: JmqCell) -> None:
     old_peer = cell.open_connection(JMQReconnectable=True)
-    old_peer.ask(
+    old_peer.request(
         PacketType.AUTHENTICATE, {}, login("", cell.fixture.users.tokens[Actor.OWNER]), expect=200
     )
     cell.fixture.owner_transports.append(old_peer.transport)
@@ -482,7 +482,7 @@ def _produce_temporary(cell: JmqCell) -> None:
 @row(PacketType.DELETE_PRODUCER, "of a connection", OWNER_ONLY)
 def _delete_producer(cell: JmqCell) -> None:
     cell.fixture.create_owned()
-    answer = cell.owner.ask(
+    answer = cell.owner.request(
         PacketType.ADD_PRODUCER, cell.owner.destination_properties(QUEUE), expect=200
     )
     number = Long(int(str(answer.properties["JMQProducerID"])))
@@ -544,7 +544,9 @@ def _browse_temporary(cell: JmqCell) -> None:
 @row(PacketType.DELIVER, "of a browsed queue", OWNER_ONLY, reveals=OWNER_ONLY)
 def _deliver(cell: JmqCell) -> None:
     cell.fixture.create_owned()
-    answer = cell.owner.ask(PacketType.BROWSE, cell.owner.destination_properties(QUEUE), expect=200)
+    answer = cell.owner.request(
+        PacketType.BROWSE, cell.owner.destination_properties(QUEUE), expect=200
+    )
     number = Long(int(str(answer.properties["JMQConsumerID"])))
     cell.use_owners_connection()
     cell.request(PacketType.DELIVER, {"JMQConsumerID": number}, answer.body)

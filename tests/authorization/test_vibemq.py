@@ -72,7 +72,7 @@ class VibemqCell(Cell):
         """Connect as the actor."""
         peer = self.open_connection(options)
         if actor is not Actor.ANONYMOUS:
-            answer = peer.ask(wire.CONNECT, **self.credentials(actor))
+            answer = peer.request(wire.CONNECT, **self.credentials(actor))
             assert answer.type == (wire.CONNECT_ACK if actor in LOGGED_IN else wire.ERROR)
         return peer
 

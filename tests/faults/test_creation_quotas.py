@@ -107,7 +107,7 @@ def create_temporary(client: RawJmq, name: str) -> int:
         "JMQDestination": f"{TEMPORARY_QUEUE}{name}",
         "JMQDestType": DestType.QUEUE | DestType.TEMP,
     }
-    reply = client.ask(PacketType.CREATE_DESTINATION, properties)
+    reply = client.request(PacketType.CREATE_DESTINATION, properties)
     if status_of(reply) != Status.OK:
         assert "limit" in str(reply.properties["JMQReason"])
     return status_of(reply)

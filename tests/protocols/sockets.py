@@ -19,7 +19,7 @@ HarnessT = TypeVar("HarnessT", bound=SessionHarness)
 
 
 class SocketTransport(asyncio.Protocol):
-    """A session behind a real socket; each read is a turn of the broker."""
+    """A session on a real socket; each read runs an event loop iteration of the broker."""
 
     def __init__(self, harness: SessionHarness) -> None:
         self.harness = harness
@@ -58,7 +58,7 @@ class SocketTransport(asyncio.Protocol):
         self.unsent = True
 
     def close(self, reason: str = "") -> None:
-        # closing with unread input would reset the connection and lose what was written last
+        # closing with unread input would reset the connection and lose the data written last
         self.closing = True
         self.unsent = True
         if self.ended or not self.transport.can_write_eof():
@@ -101,7 +101,7 @@ class SocketTransport(asyncio.Protocol):
 async def serve(
     harness: SessionHarness, path: str | None = None, ssl_context: ssl.SSLContext | None = None
 ) -> tuple[asyncio.Server, int]:
-    """A broker that listens, on `path` or on the port that is returned."""
+    """Start a broker that listens on `path` or on a free port."""
     loop = asyncio.get_running_loop()
 
     def accept() -> SocketTransport:
@@ -133,7 +133,7 @@ def port_of(listener: socket.socket | TransportSocket) -> int:
 
 
 def unused_port() -> int:
-    """Return an unused port outside the range of ports that the system assigns by itself.
+    """Return an unused port outside the range of ports that the system assigns automatically.
 
     A port in that range may be assigned to a test that runs at the same time.
     """

@@ -59,7 +59,7 @@ def typed(values: list[java.Value]) -> list[tuple[type, java.Value]]:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def test_values_written_by_java_are_read() -> None:
+def test_reads_values_written_by_java() -> None:
     assert typed(java.loads_stream(WRITTEN_BY_JAVA)) == typed(
         [
             "same",
@@ -82,30 +82,30 @@ def test_values_written_by_java_are_read() -> None:
     )
 
 
-def test_a_map_that_java_writes_is_read() -> None:
+def test_reads_map_written_by_java() -> None:
     value = java.loads_map(MAP_WRITTEN_BY_JAVA)
     assert value == {"one": {"n": 1}, "two": {"n": 1}, "three": None}
 
 
-def test_a_longer_string_and_longer_block_data() -> None:
+def test_reads_long_strings_and_long_block_data() -> None:
     text = HEADER + b"\x7c" + pack(">Q", 70_000) + b"a" * 70_000
     assert java.loads(text) == "a" * 70_000
     entries = HEADER + MAP + b"\x7a\0\0\0\x08" + pack(">ii", 16, 1) + b"\x74\0\1k\x70\x78"
     assert java.loads_map(entries) == {"k": None}
 
 
-def test_data_after_a_value_is_ignored() -> None:
+def test_data_after_value_is_ignored() -> None:
     assert java.loads(HEADER + b"\x74\0\2hi\xff\xff") == "hi"
 
 
-def test_resets_come_before_a_value_and_end_what_can_be_referred_to() -> None:
+def test_resets_precede_value_and_clear_references() -> None:
     assert java.loads(HEADER + b"\x79\x79\x74\0\1a") == "a"
     assert java.loads_stream(HEADER + b"\x74\0\1a\x79") == ["a"]
     with pytest.raises(SerialError, match="does not exist"):
         java.loads_stream(HEADER + b"\x74\0\1a\x79\x71\0\x7e\0\0")
 
 
-def test_a_string_in_proper_utf_8_is_read() -> None:
+def test_string_in_proper_utf_8_is_read() -> None:
     raw = "a\U0001f600".encode()
     assert java.loads(HEADER + b"\x74\0\5" + raw) == "a\U0001f600"
 
@@ -177,7 +177,7 @@ def test_malformed_values_are_refused(stream: bytes) -> None:
         java.loads(stream)
 
 
-def test_an_array_has_no_more_than_its_bytes() -> None:
+def test_array_size_is_limited_by_its_bytes() -> None:
     stream = java.dumps(b"ab")[:-6]
     for size in (-1, 3, 0x7FFFFFFF):
         with pytest.raises(SerialError):
@@ -185,19 +185,19 @@ def test_an_array_has_no_more_than_its_bytes() -> None:
     assert java.loads(stream + pack(">i", 1) + b"ab") == b"a"
 
 
-def test_a_map_cannot_hold_itself() -> None:
+def test_map_that_contains_itself_is_refused() -> None:
     stream = HEADER + MAP + b"\x77\x08" + pack(">ii", 16, 1) + b"\x74\0\1k\x71\0\x7e\0\1\x78"
     with pytest.raises(SerialError, match="does not exist"):
         java.loads(stream)
 
 
-def test_a_class_extends_what_java_says_and_no_endless_chain_of_others() -> None:
+def test_chain_of_superclasses_is_validated() -> None:
     chained = INTEGER[1 : INTEGER.index(b"\x78\x72") + 1] * 100_000
     with pytest.raises(SerialError):
         java.loads(HEADER + b"\x73" + chained)
 
 
-def test_a_reference_is_to_what_belongs_there() -> None:
+def test_reference_of_another_type_is_refused() -> None:
     value_as_class = HEADER + b"\x74\0\1a" + b"\x73\x71\0\x7e\0\0" + bytes(4)
     class_as_value = HEADER + INTEGER + bytes(4) + b"\x71\0\x7e\0\0"
     for stream in (value_as_class, class_as_value):
@@ -205,7 +205,7 @@ def test_a_reference_is_to_what_belongs_there() -> None:
             java.loads_stream(stream)
 
 
-def test_a_map_goes_two_levels_deep() -> None:
+def test_maps_are_nested_two_levels_at_most() -> None:
     inner: dict[str, object] = {"b": 1}
     assert java.loads(java.dumps({"a": inner})) == {"a": inner}
     level_one = java.dumps({"b": None})[len(HEADER) :]
@@ -219,7 +219,7 @@ def test_a_map_goes_two_levels_deep() -> None:
         java.loads_stream(HEADER + level_one)
 
 
-def test_a_reference_to_a_map_is_as_deep_as_the_map() -> None:
+def test_reference_to_map_counts_its_depth() -> None:
     head = MAP + b"\x77\x08"
     reference = MAP[:1] + b"\x71\0\x7e\0\0" + MAP[-8:] + b"\x77\x08"
     # {a: {}, b: {c: the {} of a}}
@@ -245,7 +245,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, entries: int, handles: int, size: int
     monkeypatch.setattr(java, "MAX_SIZE", size)
 
 
-def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_entries_handles_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = java.dumps_stream(["ab", 1, 2])
     limit(monkeypatch, entries=3, handles=5, size=200)
     assert java.loads_stream(stream) == ["ab", 1, 2]
@@ -280,7 +280,7 @@ def test_resets_are_counted() -> None:
         java.loads_stream(HEADER + b"\x79" * 200_000)
 
 
-def test_half_a_pair_as_a_character() -> None:
+def test_lone_surrogate_as_character() -> None:
     stream = bytearray(java.dumps(Char("x")))
     stream[-2:] = b"\xd8\0"
     assert java.loads(bytes(stream)) == "\ufffd"
@@ -305,23 +305,23 @@ def test_half_a_pair_as_a_character() -> None:
         ),
     ],
 )
-def test_what_is_written(value: java.Value, stream: bytes) -> None:
+def test_serializes_values(value: java.Value, stream: bytes) -> None:
     assert java.dumps(value) == stream
 
 
-def test_a_class_is_described_once() -> None:
+def test_class_is_described_once() -> None:
     assert java.dumps_stream([5, 6]) == (
         HEADER + INTEGER + b"\0\0\0\5" + b"\x73\x71\0\x7e\0\0" + b"\0\0\0\6"
     )
 
 
-def test_an_int_is_as_wide_as_it_must_be() -> None:
+def test_integers_have_smallest_type() -> None:
     values = [2**31 - 1, 2**31, -(2**31), -(2**31) - 1]
     decoded = java.loads_stream(java.dumps_stream(values))
     assert typed(decoded) == typed([2**31 - 1, Long(2**31), -(2**31), Long(-(2**31) - 1)])
 
 
-def test_an_enumeration_is_an_int() -> None:
+def test_enumeration_is_written_as_int() -> None:
     assert java.loads(java.dumps(BodyKind.MAP)) == 4
 
 
@@ -350,7 +350,7 @@ def test_values_that_cannot_be_written_are_refused(value: object) -> None:
         java.dumps(value)
 
 
-def test_a_hashtable() -> None:
+def test_writes_hashtable() -> None:
     table = java.dumps_map({"a": Long(1), "b": {"c": "d"}}, hashtable=True)
     assert b"Hashtable" in table
     assert b"HashMap" not in table
@@ -359,14 +359,14 @@ def test_a_hashtable() -> None:
         java.dumps_map({"a": None}, hashtable=True)
 
 
-def test_a_map_has_as_many_buckets_as_java_would_make() -> None:
+def test_map_has_as_many_buckets_as_in_java() -> None:
     for size, buckets in ((0, 16), (12, 16), (13, 32), (24, 32), (25, 64)):
         stream = java.dumps_map({str(number): None for number in range(size)})
         position = stream.index(b"\x77\x08") + 2
         assert int.from_bytes(stream[position : position + 4], "big") == buckets
 
 
-def test_no_map_in_a_stream() -> None:
+def test_stream_contains_no_map() -> None:
     with pytest.raises(SerialError):
         java.dumps_stream([{}])
     with pytest.raises(SerialError):
@@ -376,7 +376,7 @@ def test_no_map_in_a_stream() -> None:
 # --- bodies for other protocols ------------------------------------------------------------------
 
 
-def test_a_map_as_json() -> None:
+def test_converts_map_to_json() -> None:
     body = java.dumps_map(
         {
             "long": Long(2**63 - 1),
@@ -407,14 +407,14 @@ def test_a_map_as_json() -> None:
     }
 
 
-def test_a_stream_as_json() -> None:
+def test_converts_stream_to_json() -> None:
     assert (
         java.json_of_stream(java.dumps_stream([1, Short(2), "a", b"\xff"])) == b'[1,2,"a","/w=="]'
     )
     assert java.json_of_stream(b"") == b"[]"
 
 
-def test_inflating() -> None:
+def test_inflates_bodies() -> None:
     body = zlib.compress(b"a" * 1000)
     assert java.inflate(body, 1000, 1000) == b"a" * 1000
     assert java.inflate(body, None, 1000) == b"a" * 1000
@@ -426,7 +426,7 @@ def test_inflating() -> None:
             java.inflate(compressed, size, 10_000)
 
 
-def test_what_a_body_would_be_beyond_the_limit_is_not_made() -> None:
+def test_body_above_limit_is_not_converted() -> None:
     body = zlib.compress(bytes(50_000_000))
     tracemalloc.start()
     try:
@@ -447,7 +447,7 @@ def message(flags: int, body: bytes, origin: Origin = Origin.JMQ) -> Message:
     )
 
 
-def test_the_body_of_a_compressed_message() -> None:
+def test_body_of_compressed_message_is_inflated() -> None:
     body = zlib.compress(b"abc")
     assert java.expanded(message(0x0405, body)) == b"abc"
     assert java.expanded(message(0x0305, body)) == body

@@ -404,8 +404,8 @@ def test_permissions(users_broker: LocalBroker) -> None:
         assert status_of(anna.consume("bills")) == Status.FORBIDDEN
         assert bert.send("orders.new", b"m") == Status.FORBIDDEN
         destination = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
-        assert status_of(bert.ask(PacketType.BROWSE, destination)) == Status.FORBIDDEN
-        assert status_of(anna.ask(PacketType.BROWSE, destination)) == Status.OK
+        assert status_of(bert.request(PacketType.BROWSE, destination)) == Status.FORBIDDEN
+        assert status_of(anna.request(PacketType.BROWSE, destination)) == Status.OK
         assert status_of(bert.consume("orders.new")) == Status.OK
         assert bert.receive().body == b"m"
     wait_for_log(users_broker, "operation='produce bills'")
@@ -415,7 +415,7 @@ def test_commands_before_login_are_rejected(users_broker: LocalBroker) -> None:
     with RawJmq(users_broker.port("jmq")) as client:
         client.hello()
         destination = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
-        assert status_of(client.ask(PacketType.CREATE_DESTINATION, destination)) == Status.ERROR
+        assert status_of(client.request(PacketType.CREATE_DESTINATION, destination)) == Status.ERROR
         assert client.send("orders.new", b"m") != Status.OK
         assert status_of(client.authenticate(basic("anna", "right"))) == Status.OK
 
@@ -460,20 +460,20 @@ def test_long_selectors_are_compiled_off_the_event_loop(start: Start) -> None:
         browse = {**destination, "JMQSelector": longest}
         client.send_bytes(encode_packet(PacketType.BROWSE, A, 901, browse))
         client.send_bytes(encode_packet(PacketType.BROWSE, A, 902, destination))
-        assert status_of(other.ask(PacketType.BROWSE, destination)) == Status.OK
+        assert status_of(other.request(PacketType.BROWSE, destination)) == Status.OK
         assert client.reply_to(901).body == b""
         assert len(client.reply_to(902).body) == 32
         for selector in ("(" * 60_000, longest + " OR n = 1" * 30):
-            answer = client.ask(PacketType.BROWSE, {**destination, "JMQSelector": selector})
+            answer = client.request(PacketType.BROWSE, {**destination, "JMQSelector": selector})
             assert status_of(answer) == Status.BAD_REQUEST
         # a client that goes while its selector is being compiled
         with RawJmq.login(broker.port("jmq")) as third:
             other_request = {**destination, "JMQSelector": longest.replace("colour", "shape")}
             third.send_bytes(encode_packet(PacketType.BROWSE, A, 901, other_request))
-        assert status_of(client.ask(PacketType.BROWSE, destination)) == Status.OK
+        assert status_of(client.request(PacketType.BROWSE, destination)) == Status.OK
 
 
-# --- connection limit ----------------------------------------------------------------------------
+# --- connection limit ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_connections_over_limit_get_status_503(start: Start, listener: str) -> N
         with RawJmq(port) as beyond:
             assert beyond.is_closed_by_broker()
         for client in clients:
-            answer = client.ask(PacketType.HELLO, {"JMQProtocolLevel": 500})
+            answer = client.request(PacketType.HELLO, {"JMQProtocolLevel": 500})
             assert status_of(answer) == Status.UNAVAILABLE
             assert answer.properties["JMQReason"] == "the limit of 1 connections is reached"
             assert client.is_closed_by_broker()

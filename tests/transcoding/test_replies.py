@@ -280,14 +280,14 @@ def test_only_owner_consumes_temporary_queue(harness: Harness, requester: Reques
         phpmq_client = harness.phpmq()
         phpmq_client.consume(address, 1)
         assert not phpmq_client.transport.open
-        assert b"is temporary" in harness.msglite().ask(b"< 60 %b\r\n" % address)
+        assert b"is temporary" in harness.msglite().request(b"< 60 %b\r\n" % address)
     assert not harness.broker.destinations.queue(TEMPORARY.name).waiting
     vibemq_client = harness.vibemq()
     assert vibemq_client.error(vibemq.SUBSCRIBE, reply.decode()) == "NOT_AUTHORIZED"
     [info] = vibemq_client.send(Frame(vibemq.QUEUE_INFO, "i", reply.decode()))
     assert info.error_code == "QUEUE_NOT_FOUND"
     # the response is that for a missing queue; the queue remains and receives the reply
-    assert vibemq_client.ask(vibemq.DELETE_QUEUE, reply.decode()).type == vibemq.DELETE_QUEUE
+    assert vibemq_client.request(vibemq.DELETE_QUEUE, reply.decode()).type == vibemq.DELETE_QUEUE
     vibemq_client.publish(reply.decode(), "reply")
     assert b"\r\nreply\r\n" in msglite_client.got()
 
@@ -308,7 +308,7 @@ def test_name_of_temporary_queue_is_reserved(harness: Harness) -> None:
     phpmq_client = harness.phpmq()
     phpmq_client.consume(TEMPORARY.name.encode(), 1)
     assert not phpmq_client.transport.open
-    assert harness.msglite().ask(b"< 1 %b\r\n" % TEMPORARY.name.encode()).startswith(b"- ")
+    assert harness.msglite().request(b"< 1 %b\r\n" % TEMPORARY.name.encode()).startswith(b"- ")
     assert not harness.broker.destinations
 
 
@@ -325,7 +325,7 @@ def test_ordinary_reply_queue_requires_permission(harness: Harness, requester: R
     msglite_client = harness.msglite(access)
     msglite_client.send_bytes(b"< 60 requests\r\n")
     ((_, _, (_, reply), _),) = msglite_client.frames()
-    assert b"may not produce" in msglite_client.ask(b"> 5 60 %b\r\nreply\r\n" % reply)
+    assert b"may not produce" in msglite_client.request(b"> 5 60 %b\r\nreply\r\n" % reply)
     assert harness.vibemq(access).error(vibemq.PUBLISH, "a/b") == "NOT_AUTHORIZED"
     assert len(access.denials) == 3
     assert harness.find("invoices") is None

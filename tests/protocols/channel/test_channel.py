@@ -1,4 +1,4 @@
-"""The parts that the sessions of all protocols share."""
+"""Channels, which the sessions of all protocols share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Harness(SessionHarness):
 
 
 class Session:
-    """A protocol whose confirmations are the numbers of the requests."""
+    """A session whose confirmations are the request numbers."""
 
     def __init__(self) -> None:
         self.finished: list[tuple[int, BrokerError | None]] = []
@@ -43,7 +43,7 @@ class Session:
         self.finished.append((request, error))
 
 
-class Fixture:
+class ChannelFixture:
     def __init__(self, max_wait: int = 0, settings: EngineSettings | None = None) -> None:
         self.harness = Harness(settings)
         self.transport = RecordedTransport(self.harness)
@@ -68,8 +68,8 @@ class Fixture:
         return accepted
 
 
-def test_messages_of_a_read_are_confirmed_together_once_durable() -> None:
-    fixture = Fixture()
+def test_messages_of_read_are_confirmed_together_once_durable() -> None:
+    fixture = ChannelFixture()
     assert fixture.publish(1, fixture.free)
     assert fixture.publish(2, fixture.free)
     fixture.publisher.confirm(100)
@@ -81,7 +81,7 @@ def test_messages_of_a_read_are_confirmed_together_once_durable() -> None:
 
 
 def test_parked_message_is_accepted_when_there_is_capacity() -> None:
-    fixture = Fixture()
+    fixture = ChannelFixture()
     fixture.publish(1, fixture.full)
     assert not fixture.publish(2, fixture.full)
     assert fixture.publisher.parked == 1
@@ -93,8 +93,8 @@ def test_parked_message_is_accepted_when_there_is_capacity() -> None:
     assert fixture.publisher.parked == fixture.publisher.parked_bytes == 0
 
 
-def test_parked_message_is_refused_when_its_time_is_over() -> None:
-    fixture = Fixture(max_wait=500)
+def test_parked_message_is_refused_after_its_timeout() -> None:
+    fixture = ChannelFixture(max_wait=500)
     fixture.publish(1, fixture.full)
     fixture.publish(2, fixture.full)
     fixture.harness.run_event_loop(499)
@@ -106,8 +106,8 @@ def test_parked_message_is_refused_when_its_time_is_over() -> None:
     assert not fixture.full.parked
 
 
-def test_parked_message_is_refused_when_its_destination_is_deleted_for_good() -> None:
-    fixture = Fixture(settings=EngineSettings(auto_create_queues=False))
+def test_parked_message_is_refused_when_its_destination_cannot_be_recreated() -> None:
+    fixture = ChannelFixture(settings=EngineSettings(auto_create_queues=False))
     fixture.publish(1, fixture.full)
     fixture.publish(2, fixture.full)
     fixture.harness.broker.remove(fixture.full, force=True)
@@ -117,9 +117,9 @@ def test_parked_message_is_refused_when_its_destination_is_deleted_for_good() ->
     assert isinstance(error, DestinationNotFound)
 
 
-def test_message_that_is_parked_again_after_a_deletion_is_refused_when_its_time_is_over() -> None:
+def test_message_parked_again_after_deletion_keeps_its_timeout() -> None:
     defaults = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
-    fixture = Fixture(max_wait=500, settings=EngineSettings(default_destination=defaults))
+    fixture = ChannelFixture(max_wait=500, settings=EngineSettings(default_destination=defaults))
     for request in (1, 2, 3):
         fixture.publish(request, fixture.full)
     broker = fixture.harness.broker
@@ -136,8 +136,8 @@ def test_message_that_is_parked_again_after_a_deletion_is_refused_when_its_time_
     assert fixture.harness.bodies("q") == []
 
 
-def test_end_withdraws_parked_messages_except_those_that_stay() -> None:
-    fixture = Fixture()
+def test_end_withdraws_parked_messages_except_kept_ones() -> None:
+    fixture = ChannelFixture()
     for request in (1, 2, 3):
         fixture.publish(request, fixture.full)
     fixture.publisher.end(lambda request: request == 3)
@@ -145,8 +145,8 @@ def test_end_withdraws_parked_messages_except_those_that_stay() -> None:
     assert len(fixture.full.parked) == 1
 
 
-def test_reading_pauses_while_too_much_is_unconfirmed_or_unread_or_frames_are_held() -> None:
-    channel = Fixture().channel
+def test_reading_pauses_while_data_is_unconfirmed_unread_or_frames_are_pending() -> None:
+    channel = ChannelFixture().channel
     transport = channel.transport
     assert isinstance(transport, RecordedTransport)
     channel.unconfirmed = MAX_UNCONFIRMED + 1
@@ -170,14 +170,14 @@ def test_reading_pauses_while_too_much_is_unconfirmed_or_unread_or_frames_are_he
 
 
 def test_closed_channel_sends_nothing() -> None:
-    fixture = Fixture()
+    fixture = ChannelFixture()
     assert fixture.channel.close()
     assert not fixture.channel.close()
     fixture.channel.write([b"late"])
     assert fixture.transport.written == b""
 
 
-def test_oldest_delivery_of_a_token_is_taken_first() -> None:
+def test_oldest_delivery_of_token_is_taken_first() -> None:
     unacked: Unacked[str, int] = Unacked()
     unacked.first["t"] = 1
     unacked.add_duplicate("t", 2)

@@ -41,7 +41,7 @@ def string(text: str) -> bytes:
 
 
 def login(user: str, password: str) -> bytes:
-    """The body of AUTHENTICATE."""
+    """Return the body of AUTHENTICATE."""
     return string(user) + string(b64encode(password.encode()).decode())
 
 
@@ -68,7 +68,7 @@ class Harness(SessionHarness):
     def connect_without_hello(
         self, options: SessionOptions | None = None, access: Access | None = None
     ) -> Peer:
-        """A client that has not said HELLO, and will be asked for its password if it does."""
+        """Open a connection without sending HELLO; the default login is by password."""
         if options is None:
             options = SessionOptions(authentication="basic")
         transport = RecordedTransport(self)
@@ -84,13 +84,13 @@ class Harness(SessionHarness):
         access: Access | None = None,
         **hello: object,
     ) -> Peer:
-        """A client that has logged in, and said START."""
+        """Open a connection, log in, and send START."""
         peer = self.connect_without_hello(options, access)
         peer.hello(**hello)
-        answer = peer.ask(PacketType.AUTHENTICATE, {}, login("anna", "secret"))
-        assert status(answer) == Status.OK, answer.properties
+        reply = peer.request(PacketType.AUTHENTICATE, {}, login("anna", "secret"))
+        assert status(reply) == Status.OK, reply.properties
         if client_id:
-            peer.ask(PacketType.SET_CLIENTID, {"JMQClientID": client_id}, expect=Status.OK)
+            peer.request(PacketType.SET_CLIENTID, {"JMQClientID": client_id}, expect=Status.OK)
         peer.send_packet(PacketType.START)
         return peer
 
@@ -105,13 +105,13 @@ class Harness(SessionHarness):
         return destination
 
     def next_sysid(self) -> bytes:
-        """An id that no other message has."""
+        """Return a new message id."""
         self.sent += 1
         return encode_sysid(self.clock.wall, self.sent)
 
 
 class DiskHarness(Harness):
-    """One whose journal is in a directory, and can be opened again."""
+    """A broker whose journal is in a directory, so that it can be restarted."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -131,13 +131,13 @@ class DiskHarness(Harness):
         super().run_event_loop()
 
     def restart(self) -> DiskHarness:
-        """The process is killed, and there is another."""
+        """Crash the broker, and start another on its journal."""
         crash(self.journal)
         return DiskHarness(self.directory)
 
 
 def _ignore(callback: Callable[[], None]) -> None:
-    """`sync` does what is to be done."""
+    """Ignore the notification; the harness calls `sync`."""
 
 
 def encode_sysid(timestamp: int, sequence: int, port: int = 1234) -> bytes:
@@ -183,7 +183,7 @@ class Peer(SessionPeer):
         flags: int = 0,
         header: bytes = b"",
     ) -> list[Packet]:
-        """A packet to which no answer is wanted; what has come."""
+        """Send a packet without requesting a reply, and return the packets received."""
         self.send_bytes(encode_packet(kind, flags, 0, properties, header, body))
         packets = self.receive()
         self.inbox = packets
@@ -197,11 +197,11 @@ class Peer(SessionPeer):
         flags: int = 0,
         header: bytes = b"",
     ) -> tuple[int, bytes]:
-        """A packet to which an answer is wanted, and the consumer id of that."""
+        """Encode a packet that requests a reply, and return the consumer id of the reply too."""
         self.numbers += 1
         return self.numbers, encode_packet(kind, flags | A, self.numbers, properties, header, body)
 
-    def ask(
+    def request(
         self,
         kind: int,
         properties: Properties | None = None,
@@ -210,41 +210,41 @@ class Peer(SessionPeer):
         header: bytes = b"",
         expect: int | None = None,
     ) -> Packet:
-        """A request and its answer; what comes with that stays in the inbox."""
+        """Send a request and return its reply; other packets stay in the inbox."""
         number, data = self.encode_request(kind, properties, body, flags, header)
         self.send_bytes(data)
         packets = self.receive()
-        [answer] = [p for p in packets if p.consumer_id == number and p.type == kind + 1]
-        self.inbox = [p for p in packets if p is not answer]
+        [reply] = [p for p in packets if p.consumer_id == number and p.type == kind + 1]
+        self.inbox = [p for p in packets if p is not reply]
         if expect is not None:
-            assert status(answer) == expect, answer.properties
-        return answer
+            assert status(reply) == expect, reply.properties
+        return reply
 
     def request_status(
         self, kind: int, properties: Properties | None = None, body: bytes = b""
     ) -> int:
-        """The status of the answer to a request."""
-        result = status(self.ask(kind, properties, body))
+        """Send a request and return the status of its reply."""
+        result = status(self.request(kind, properties, body))
         assert isinstance(result, int)
         return result
 
     # --- connections and sessions ------------------------------------------------------------
 
     def hello(self, **properties: object) -> Packet:
-        """HELLO and the answer to it; AUTHENTICATE_REQUEST is taken, too."""
+        """Send HELLO and return its reply; keep AUTHENTICATE_REQUEST in `challenge`."""
         request_properties: dict[str, object] = {
             "JMQProtocolLevel": 500,
             "JMQVersion": "1",
             **properties,
         }
-        answer = self.ask(PacketType.HELLO, request_properties)
+        reply = self.request(PacketType.HELLO, request_properties)
         self.challenge = [p for p in self.inbox if p.type == PacketType.AUTHENTICATE_REQUEST]
         self.inbox = [p for p in self.inbox if p.type != PacketType.AUTHENTICATE_REQUEST]
-        return answer
+        return reply
 
     def create_session(self, mode: AckMode = AckMode.CLIENT) -> int:
-        answer = self.ask(PacketType.CREATE_SESSION, {"JMQAckMode": int(mode)}, expect=Status.OK)
-        return _int(answer.properties["JMQSessionID"])
+        reply = self.request(PacketType.CREATE_SESSION, {"JMQAckMode": int(mode)}, expect=Status.OK)
+        return _int(reply.properties["JMQSessionID"])
 
     # --- destinations ------------------------------------------------------------------------
 
@@ -258,9 +258,9 @@ class Peer(SessionPeer):
         }
 
     def create(self, name: str, topic: bool = False, temporary: bool = False) -> int:
-        """The status of the answer."""
+        """Create a destination, and return the status of the reply."""
         destination = self.destination_properties(name, topic, temporary)
-        result = status(self.ask(PacketType.CREATE_DESTINATION, destination))
+        result = status(self.request(PacketType.CREATE_DESTINATION, destination))
         assert isinstance(result, int)
         return result
 
@@ -280,7 +280,7 @@ class Peer(SessionPeer):
         expiration: int = 0,
         **header: Any,
     ) -> bytes:
-        """The packet of a message."""
+        """Return the packet of a message."""
         return encode_packet(
             kind,
             flags | (0 if topic else Q),
@@ -294,7 +294,7 @@ class Peer(SessionPeer):
         )
 
     def send(self, name: str, *bodies: str, expect: int = Status.OK, **options: Any) -> None:
-        """Messages of which each is answered."""
+        """Send messages one by one, and check the status of each reply."""
         flags = options.pop("flags", P) | A
         for body in bodies:
             self.numbers += 1
@@ -302,9 +302,9 @@ class Peer(SessionPeer):
                 self.message(name, body, flags=flags, consumer_id=self.numbers, **options)
             )
             packets = self.receive()
-            [answer] = [p for p in packets if p.consumer_id == self.numbers and p.type == 9]
-            assert status(answer) == expect, answer.properties
-            self.inbox = [p for p in packets if p is not answer]
+            [reply] = [p for p in packets if p.consumer_id == self.numbers and p.type == 9]
+            assert status(reply) == expect, reply.properties
+            self.inbox = [p for p in packets if p is not reply]
 
     # --- consuming ---------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Peer(SessionPeer):
         size: int | None = 1000,
         **options: object,
     ) -> int:
-        """The number of the consumer."""
+        """Add a consumer, and return its id."""
         properties = {
             **self.destination_properties(name, topic),
             "JMQSessionID": Long(session),
@@ -324,11 +324,11 @@ class Peer(SessionPeer):
         }
         if size is not None:
             properties["JMQSize"] = size
-        answer = self.ask(PacketType.ADD_CONSUMER, properties, expect=Status.OK)
-        return _int(answer.properties["JMQConsumerID"])
+        reply = self.request(PacketType.ADD_CONSUMER, properties, expect=Status.OK)
+        return _int(reply.properties["JMQConsumerID"])
 
     def delivered(self) -> list[Packet]:
-        """Messages that have come; nothing else may have."""
+        """Return the messages received, which must be the only packets."""
         packets = self.receive()
         assert all(packet.is_message for packet in packets), packets
         return packets
@@ -344,7 +344,7 @@ class Peer(SessionPeer):
         transaction: int = 0,
         **properties: object,
     ) -> None:
-        self.ask(
+        self.request(
             PacketType.ACKNOWLEDGE,
             properties,
             blocks(*messages),
@@ -359,7 +359,7 @@ class Peer(SessionPeer):
         else:
             properties["JMQBodyType"] = 3
         body = last.sysid if last else b""
-        self.ask(PacketType.DELETE_CONSUMER, properties, body, expect=Status.OK)
+        self.request(PacketType.DELETE_CONSUMER, properties, body, expect=Status.OK)
 
     def resume(self, consumer: int, size: int) -> None:
         self.send_packet(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(consumer), "JMQSize": size})
@@ -374,19 +374,19 @@ class Peer(SessionPeer):
     # --- transactions ------------------------------------------------------------------------
 
     def begin(self, session: int = 0) -> int:
-        """The number of a local transaction."""
-        answer = self.ask(
+        """Begin a local transaction, and return its id."""
+        reply = self.request(
             PacketType.START_TRANSACTION, {"JMQSessionID": Long(session)}, expect=Status.OK
         )
-        return _int(answer.properties["JMQTransactionID"])
+        return _int(reply.properties["JMQTransactionID"])
 
     def commit(self, transaction: int, expect: int = Status.OK) -> None:
         properties = {"JMQTransactionID": Long(transaction)}
-        self.ask(PacketType.COMMIT_TRANSACTION, properties, expect=expect)
+        self.request(PacketType.COMMIT_TRANSACTION, properties, expect=expect)
 
 
 def blocks(*messages: Packet) -> bytes:
-    """The body of an acknowledgement of these deliveries."""
+    """Return the body of an ACKNOWLEDGE of these deliveries."""
     return encode_blocks([(message.consumer_id, message.sysid) for message in messages])
 
 

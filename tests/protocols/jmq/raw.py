@@ -1,6 +1,6 @@
 """JMQ client over a real connection that sends the packets of a test.
 
-Requests are numbered as the Java client numbers them, and wait for their reply; messages that come
+Requests are numbered as the Java client numbers them, and wait for their reply; messages received
 meanwhile are kept in `messages`.
 """
 
@@ -44,7 +44,7 @@ def login_body(user: str, secret: str) -> bytes:
 
 
 def basic(user: str, password: str) -> bytes:
-    """Return the body of a basic login as of the Java client: 57 bytes of the password at most."""
+    """Return the body of a basic login of the Java client: at most 57 bytes of the password."""
     return login_body(user, base64.b64encode(password.encode()[:57]).decode())
 
 
@@ -59,7 +59,7 @@ def ask_port_mapper(port: int, line: bytes = b"101\n", host: str = "127.0.0.1") 
 
 
 class RawJmq:
-    """One connection. Raises ConnectionLost when it breaks, RequestTimeout without a reply."""
+    """A connection. Raises ConnectionLost when it breaks, RequestTimeout without a reply."""
 
     def __init__(
         self, port: int, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1"
@@ -81,7 +81,7 @@ class RawJmq:
 
     @classmethod
     def login(cls, port: int, user: str = "guest", password: str = "guest") -> Self:
-        """Connect, log in with a password, and make a session that acknowledges by itself."""
+        """Connect, log in with a password, and create a session in auto-acknowledge mode."""
         client = cls(port)
         try:
             client.hello()
@@ -102,23 +102,23 @@ class RawJmq:
         body: bytes = b"",
         header: bytes = b"",
     ) -> None:
-        """A packet that wants no reply."""
+        """Send a packet without requesting a reply."""
         self.send_bytes(encode_packet(kind, 0, 0, properties, header, body))
 
-    def ask(
+    def request(
         self,
         kind: int,
         properties: Mapping[str, object] | None = None,
         body: bytes = b"",
         header: bytes = b"",
     ) -> Packet:
-        """A request, and its reply."""
+        """Send a request and return its reply."""
         self._number += 1
         self.send_bytes(encode_packet(kind, packets.A, self._number, properties, header, body))
         return self.reply_to(self._number)
 
     def send_bytes(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send raw bytes."""
         try:
             self.socket.sendall(data)
         except TimeoutError:
@@ -137,9 +137,9 @@ class RawJmq:
             del self._replies[number]
         return reply
 
-    def read(self, until: float) -> None:
-        """Take what comes, waiting for it no longer than that (monotonic seconds)."""
-        remaining = until - time.monotonic()
+    def read(self, deadline: float) -> None:
+        """Read available packets, waiting for them until `deadline` (monotonic seconds)."""
+        remaining = deadline - time.monotonic()
         try:
             self.socket.settimeout(max(0.0001, remaining))
             data = self.socket.recv(1 << 18)
@@ -171,11 +171,11 @@ class RawJmq:
         except RequestTimeout:
             return False
 
-    # --- a connection and a session ----------------------------------------------------------
+    # --- connections and sessions ------------------------------------------------------------
 
     def hello(self, **more: object) -> tuple[Packet, Packet]:
-        """HELLO; returns HELLO_REPLY and AUTHENTICATE_REQUEST."""
-        reply = self.ask(
+        """Send HELLO; return HELLO_REPLY and AUTHENTICATE_REQUEST."""
+        reply = self.request(
             PacketType.HELLO,
             {
                 "JMQProtocolLevel": 500,
@@ -192,30 +192,30 @@ class RawJmq:
         return reply, self.reply_to(number)
 
     def authenticate(self, body: bytes, kind: str = "basic") -> Packet:
-        """AUTHENTICATE; returns its reply."""
-        return self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, body)
+        """Send AUTHENTICATE and return its reply."""
+        return self.request(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, body)
 
     def create_session(self, mode: int | None = 1) -> int:
-        """Returns its id. `mode` None: a transacted one."""
+        """Create a session and return its id; without `mode` it is transacted."""
         properties = None if mode is None else {"JMQAckMode": mode}
-        reply = self.ask(PacketType.CREATE_SESSION, properties)
+        reply = self.request(PacketType.CREATE_SESSION, properties)
         assert status_of(reply) == Status.OK, reply.properties
         return number_of(reply, "JMQSessionID")
 
     def produce(self, name: str, kind: int = DestType.QUEUE) -> Packet:
-        """CREATE_DESTINATION and ADD_PRODUCER, as the Java client does; the last reply."""
+        """Send CREATE_DESTINATION and ADD_PRODUCER like the Java client; return the last reply."""
         destination = {"JMQDestination": name, "JMQDestType": kind}
-        reply = self.ask(PacketType.CREATE_DESTINATION, destination)
+        reply = self.request(PacketType.CREATE_DESTINATION, destination)
         if status_of(reply) not in (Status.OK, Status.CONFLICT):
             return reply
-        return self.ask(
+        return self.request(
             PacketType.ADD_PRODUCER, {**destination, "JMQSessionID": Long(self.session)}
         )
 
     def consume(self, name: str, kind: int = DestType.QUEUE, **more: object) -> Packet:
-        """CREATE_DESTINATION, ADD_CONSUMER and START; the reply to the second."""
+        """Send CREATE_DESTINATION, ADD_CONSUMER and START; return the reply to ADD_CONSUMER."""
         destination = {"JMQDestination": name, "JMQDestType": kind}
-        reply = self.ask(PacketType.CREATE_DESTINATION, destination)
+        reply = self.request(PacketType.CREATE_DESTINATION, destination)
         if status_of(reply) not in (Status.OK, Status.CONFLICT):
             return reply
         properties = {
@@ -228,7 +228,7 @@ class RawJmq:
             "JMQSize": PREFETCH,
             **more,
         }
-        reply = self.ask(PacketType.ADD_CONSUMER, properties)
+        reply = self.request(PacketType.ADD_CONSUMER, properties)
         self.send_packet(PacketType.START)
         return reply
 
@@ -245,7 +245,7 @@ class RawJmq:
         transaction: int = 0,
         properties: Mapping[str, object] | None = None,
     ) -> bytes:
-        """A BYTES_MESSAGE; with a `number` a reply to that number is wanted."""
+        """Encode a BYTES_MESSAGE; with `number`, request a reply with that consumer id."""
         self._sequence += 1
         flags = packets.A if number else 0
         flags |= packets.P if persistent else 0
@@ -262,7 +262,7 @@ class RawJmq:
         )
 
     def send_all(self, name: str, bodies: Iterable[bytes], transaction: int = 0) -> list[int]:
-        """Persistent messages, none of which is waited for; the numbers of their replies."""
+        """Send persistent messages without waiting; return the consumer ids of their replies."""
         numbers, packets = [], []
         for body in bodies:
             self._number += 1
@@ -272,13 +272,15 @@ class RawJmq:
         return numbers
 
     def send(self, name: str, body: bytes, *, transaction: int = 0) -> int:
-        """A persistent message to a queue; the status of its reply."""
+        """Send a persistent message to a queue, and return the status of its reply."""
         (number,) = self.send_all(name, [body], transaction)
         return status_of(self.reply_to(number))
 
     def receive(self, seconds: float = TIMEOUT_SECONDS) -> Packet:
-        """The next message; the broker may go on if it has paused with it. RequestTimeout when none
-        comes."""
+        """Return the next message, and resume the flow if the broker has paused it.
+
+        Raises RequestTimeout if none arrives.
+        """
         deadline = time.monotonic() + seconds
         while not self.messages:
             self.read(deadline)
@@ -289,22 +291,22 @@ class RawJmq:
         return message
 
     def acknowledge(self, *received: Packet, transaction: int = 0) -> int:
-        """With a reply, whose status is returned."""
+        """Acknowledge messages, and return the status of the reply."""
         header = encode_header(transaction_id=transaction)
-        return status_of(self.ask(PacketType.ACKNOWLEDGE, None, blocks_of(received), header))
+        return status_of(self.request(PacketType.ACKNOWLEDGE, None, blocks_of(received), header))
 
     # --- transactions ------------------------------------------------------------------------
 
     def request_transaction(
         self, kind: int, xid: Xid | None = None, transaction: int = 0, flags: int | None = None
     ) -> Packet:
-        """A request about a transaction, and its reply."""
+        """Send a request about a transaction, and return its reply."""
         return self.reply_to(self.send_transaction_packet(kind, xid, transaction, flags))
 
     def send_transaction_packet(
         self, kind: int, xid: Xid | None = None, transaction: int = 0, flags: int | None = None
     ) -> int:
-        """Send a request about a transaction. Returns its number, for `reply_to`."""
+        """Send a request about a transaction, and return its number for `reply_to`."""
         properties: dict[str, object] = {}
         if transaction:
             properties["JMQTransactionID"] = Long(transaction)
@@ -317,7 +319,7 @@ class RawJmq:
         self.send_bytes(encode_packet(kind, packets.A, self._number, properties, body=body))
         return self._number
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
         self.socket.close()
@@ -335,17 +337,17 @@ class RawJmq:
 
 
 def status_of(packet: Packet) -> int:
-    """JMQStatus of a reply."""
+    """Return the JMQStatus of a reply."""
     return number_of(packet, "JMQStatus")
 
 
 def number_of(packet: Packet, name: str) -> int:
-    """A property that is a number. AssertionError if it is none."""
+    """Return a property, which must be a number."""
     value = packet.properties.get(name)
     assert isinstance(value, int), packet.properties
     return value
 
 
 def blocks_of(received: Iterable[Packet]) -> bytes:
-    """The body of an ACKNOWLEDGE for these messages."""
+    """Return the body of an ACKNOWLEDGE of these messages."""
     return encode_blocks([(packet.consumer_id, packet.sysid) for packet in received])

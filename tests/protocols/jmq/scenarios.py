@@ -21,7 +21,7 @@ from sluicemq.protocols.jmq.packets import A, I, P, PacketType, Status, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, login, status, xid
-from tests.protocols.jmq.test_session import Users
+from tests.protocols.jmq.test_session import PasswordAccess
 from tests.support.sessions import RecordedAccess
 
 H = PacketType
@@ -50,26 +50,26 @@ def connect(
 
 def send(peer: Peer, name: str = "q", flags: int = P | A, **header: Any) -> Packet:
     peer.send_bytes(peer.message(name, b"body", flags=flags, consumer_id=99, **header))
-    [answer] = [packet for packet in peer.receive() if packet.consumer_id == 99]
-    return answer
+    [reply] = [packet for packet in peer.receive() if packet.consumer_id == 99]
+    return reply
 
 
 def receive_unacked(peer: Peer) -> Packet:
-    """A message that a consumer holds."""
+    """Send a message to a consumer, and return it unacked."""
     peer.consume("q", peer.create_session())
     peer.send("q", "body")
     [message] = peer.delivered()
     return message
 
 
-def step(peer: Peer, kind: PacketType, flags: int = 0, bits: int = 0) -> Packet:
-    return peer.ask(kind, {"JMQXAFlags": flags}, xid("x"), flags=bits)
+def send_xa_request(peer: Peer, kind: PacketType, flags: int = 0, bits: int = 0) -> Packet:
+    return peer.request(kind, {"JMQXAFlags": flags}, xid("x"), flags=bits)
 
 
 def time_out_transaction() -> tuple[Peer, int]:
-    """A distributed transaction that has taken too long."""
+    """Return a distributed transaction that has timed out, and its number."""
     peer = connect(SessionOptions(transaction_timeout=10))
-    number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
+    number = send_xa_request(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
     assert isinstance(number, int)
     peer.send("q", "x", transaction_id=number)
     peer.harness.run_event_loop(10)
@@ -116,8 +116,8 @@ def _() -> Packet:
 @provokes(H.SEND_REPLY, 412)
 def _() -> Packet:
     peer = connect()
-    number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
-    step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
+    number = send_xa_request(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
+    send_xa_request(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
     return send(peer, transaction_id=number)
 
 
@@ -148,7 +148,7 @@ def _() -> Packet:
 
 def acknowledge(peer: Peer, body: bytes, transaction: int = 0, **properties: object) -> Packet:
     header = encode_header(transaction_id=transaction)
-    return peer.ask(H.ACKNOWLEDGE, properties, body, header=header)
+    return peer.request(H.ACKNOWLEDGE, properties, body, header=header)
 
 
 @provokes(H.ACKNOWLEDGE_REPLY, 200)
@@ -171,7 +171,7 @@ def _() -> Packet:
 @provokes(H.ACKNOWLEDGE_REPLY, 405)
 def _() -> Packet:
     peer = connect()
-    session = peer.ask(H.CREATE_SESSION, {"JMQAckMode": 32768}).properties["JMQSessionID"]
+    session = peer.request(H.CREATE_SESSION, {"JMQAckMode": 32768}).properties["JMQSessionID"]
     assert isinstance(session, int)
     peer.consume("q", session)
     peer.send("q", "x")
@@ -193,9 +193,9 @@ def _() -> Packet:
 @provokes(H.ACKNOWLEDGE_REPLY, 412)
 def _() -> Packet:
     peer = connect()
-    number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
+    number = send_xa_request(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
     assert isinstance(number, int)
-    step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
+    send_xa_request(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
     return acknowledge(peer, blocks(receive_unacked(peer)), number)
 
 
@@ -205,25 +205,25 @@ def _() -> Packet:
 @provokes(H.ADD_CONSUMER_REPLY, 200)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
+    return peer.request(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 400)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(H.ADD_CONSUMER, {**peer.destination_properties("q"), "JMQSelector": "="})
+    return peer.request(H.ADD_CONSUMER, {**peer.destination_properties("q"), "JMQSelector": "="})
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 403)
 def _() -> Packet:
     peer = connect(access=RecordedAccess())
-    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
+    return peer.request(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 404)
 def _() -> Packet:
     peer = connect(settings=EngineSettings(auto_create_queues=False))
-    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
+    return peer.request(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 405)
@@ -231,21 +231,21 @@ def _() -> Packet:
     peer = connect()
     name = "temporary_destination://queue/1"
     peer.harness.connect().create(name, temporary=True)
-    return peer.ask(H.ADD_CONSUMER, peer.destination_properties(name))
+    return peer.request(H.ADD_CONSUMER, peer.destination_properties(name))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 409)
 def _() -> Packet:
     peer = connect()
     peer.harness.limit("q", DestinationSettings(max_consumers=1))
-    peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
-    return peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
+    peer.request(H.ADD_CONSUMER, peer.destination_properties("q"))
+    return peer.request(H.ADD_CONSUMER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_CONSUMER_REPLY, 412)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(
+    return peer.request(
         H.ADD_CONSUMER, {**peer.destination_properties("t", True), "JMQDurableName": "d"}
     )
 
@@ -253,31 +253,31 @@ def _() -> Packet:
 @provokes(H.ADD_PRODUCER_REPLY, 200)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
+    return peer.request(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 403)
 def _() -> Packet:
     peer = connect(access=RecordedAccess())
-    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
+    return peer.request(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 404)
 def _() -> Packet:
     peer = connect(settings=EngineSettings(auto_create_queues=False))
-    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
+    return peer.request(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 @provokes(H.ADD_PRODUCER_REPLY, 405)
 def _() -> Packet:
     peer = connect(SessionOptions(max_per_connection=1))
-    peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
-    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
+    peer.request(H.ADD_PRODUCER, peer.destination_properties("q"))
+    return peer.request(H.ADD_PRODUCER, peer.destination_properties("q"))
 
 
 def wildcard_queue(kind: PacketType) -> Packet:
     peer = connect()
-    return peer.ask(kind, peer.destination_properties("a.*"))
+    return peer.request(kind, peer.destination_properties("a.*"))
 
 
 for _kind in (H.ADD_CONSUMER, H.ADD_PRODUCER, H.CREATE_DESTINATION):
@@ -287,44 +287,44 @@ for _kind in (H.ADD_CONSUMER, H.ADD_PRODUCER, H.CREATE_DESTINATION):
 @provokes(H.ADD_PRODUCER_REPLY, 409)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq"))
+    return peer.request(H.ADD_PRODUCER, peer.destination_properties("mq.sys.dmq"))
 
 
 def durable() -> Peer:
     peer = connect(client_id="me")
     properties = {**peer.destination_properties("t", True), "JMQDurableName": "d"}
-    peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
+    peer.request(H.ADD_CONSUMER, properties, expect=Status.OK)
     return peer
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 200)
 def _() -> Packet:
     peer = connect()
-    answer = peer.ask(H.ADD_CONSUMER, peer.destination_properties("q"))
+    answer = peer.request(H.ADD_CONSUMER, peer.destination_properties("q"))
     number = {"JMQConsumerID": Long(int(str(answer.properties["JMQConsumerID"])))}
-    return peer.ask(H.DELETE_CONSUMER, number)
+    return peer.request(H.DELETE_CONSUMER, number)
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 400)
 def _() -> Packet:
-    return connect().ask(H.DELETE_CONSUMER, {})
+    return connect().request(H.DELETE_CONSUMER, {})
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 403)
 def _() -> Packet:
     harness = durable().harness
     stranger = harness.connect(access=RecordedAccess())
-    return stranger.ask(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "me"})
+    return stranger.request(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "me"})
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 404)
 def _() -> Packet:
-    return connect().ask(H.DELETE_CONSUMER, {"JMQConsumerID": Long(5)})
+    return connect().request(H.DELETE_CONSUMER, {"JMQConsumerID": Long(5)})
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 409)
 def _() -> Packet:
-    return durable().ask(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
+    return durable().request(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
 
 
 @provokes(H.DELETE_CONSUMER_REPLY, 412)
@@ -333,20 +333,20 @@ def _() -> Packet:
     peer.harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
     number = {"JMQConsumerID": Long(peer.consume("q", peer.create_session()))}
     peer.harness.broker.remove(peer.harness.queue("q"), force=True)
-    return peer.ask(H.DELETE_CONSUMER, number)
+    return peer.request(H.DELETE_CONSUMER, number)
 
 
 @provokes(H.DELETE_PRODUCER_REPLY, 200)
 def _() -> Packet:
     peer = connect()
-    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"))
+    answer = peer.request(H.ADD_PRODUCER, peer.destination_properties("q"))
     number = {"JMQProducerID": Long(int(str(answer.properties["JMQProducerID"])))}
-    return peer.ask(H.DELETE_PRODUCER, number)
+    return peer.request(H.DELETE_PRODUCER, number)
 
 
 @provokes(H.DELETE_PRODUCER_REPLY, 404)
 def _() -> Packet:
-    return connect().ask(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)})
+    return connect().request(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)})
 
 
 # --- HELLO and AUTHENTICATE --------------------------------------------------------------------
@@ -356,15 +356,15 @@ def _() -> Packet:
 def _() -> Packet:
     peer = Harness().connect_without_hello()
     peer.hello()
-    return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
+    return peer.request(H.AUTHENTICATE, {}, login("a", "b"))
 
 
 def login_error(error: AccessError) -> Packet:
-    users = Users()
+    users = PasswordAccess()
     users.error = error
     peer = Harness(access=users).connect_without_hello()
     peer.hello()
-    return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
+    return peer.request(H.AUTHENTICATE, {}, login("a", "b"))
 
 
 for _error, _status in (
@@ -392,7 +392,7 @@ def _() -> Packet:
 
 @provokes(H.HELLO_REPLY, 500)
 def _() -> Packet:
-    return connect().ask(H.HELLO, {"JMQProtocolLevel": 500})
+    return connect().request(H.HELLO, {"JMQProtocolLevel": 500})
 
 
 @provokes(H.HELLO_REPLY, 415)
@@ -426,54 +426,54 @@ def _() -> Packet:
 @provokes(H.CREATE_DESTINATION_REPLY, 200)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(H.CREATE_DESTINATION, peer.destination_properties("q"))
+    return peer.request(H.CREATE_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 400)
 def _() -> Packet:
     two_flavours = {"JMQDestination": "q", "JMQDestType": 0x301}
-    return connect().ask(H.CREATE_DESTINATION, two_flavours)
+    return connect().request(H.CREATE_DESTINATION, two_flavours)
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 403)
 def _() -> Packet:
     peer = connect(access=RecordedAccess())
-    return peer.ask(H.CREATE_DESTINATION, peer.destination_properties("q"))
+    return peer.request(H.CREATE_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 409)
 def _() -> Packet:
     peer = connect()
     properties = peer.destination_properties("temporary_destination://queue/1", temporary=True)
-    peer.ask(H.CREATE_DESTINATION, properties)
-    return peer.ask(H.CREATE_DESTINATION, properties)
+    peer.request(H.CREATE_DESTINATION, properties)
+    return peer.request(H.CREATE_DESTINATION, properties)
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 200)
 def _() -> Packet:
     peer = connect()
     peer.create("q")
-    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
+    return peer.request(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 403)
 def _() -> Packet:
     peer = connect(access=RecordedAccess("*: produce"))
     peer.create("q")
-    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
+    return peer.request(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 404)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
+    return peer.request(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 @provokes(H.DESTROY_DESTINATION_REPLY, 409)
 def _() -> Packet:
     peer = connect()
     peer.consume("q", peer.create_session())
-    return peer.ask(H.DESTROY_DESTINATION, peer.destination_properties("q"))
+    return peer.request(H.DESTROY_DESTINATION, peer.destination_properties("q"))
 
 
 def request_queue(kind: PacketType, exists: bool = True, **more: object) -> Packet:
@@ -483,7 +483,7 @@ def request_queue(kind: PacketType, exists: bool = True, **more: object) -> Pack
         harness.broker.destinations.queue("q")
         harness.broker.destinations.queue("r")
     peer = harness.connect(access=access)
-    return peer.ask(kind, {**peer.destination_properties("q"), **more})
+    return peer.request(kind, {**peer.destination_properties("q"), **more})
 
 
 for _kind, _reply in (
@@ -500,44 +500,44 @@ for _kind, _reply in (
 def _() -> Packet:
     peer = connect()
     peer.send("q", "x")
-    answer = peer.ask(H.BROWSE, peer.destination_properties("q"))
+    answer = peer.request(H.BROWSE, peer.destination_properties("q"))
     number = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
-    return peer.ask(H.DELIVER, number, answer.body)
+    return peer.request(H.DELIVER, number, answer.body)
 
 
 @provokes(H.DELIVER_REPLY, 404)
 def _() -> Packet:
-    return connect().ask(H.DELIVER, {"JMQConsumerID": Long(5)}, encode_sysid(1, 1))
+    return connect().request(H.DELIVER, {"JMQConsumerID": Long(5)}, encode_sysid(1, 1))
 
 
-# --- sessions and the like ---------------------------------------------------------------------
+# --- sessions and others -----------------------------------------------------------------------
 
 
 @provokes(H.CREATE_SESSION_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.CREATE_SESSION)
+    return connect().request(H.CREATE_SESSION)
 
 
 @provokes(H.CREATE_SESSION_REPLY, 400)
 def _() -> Packet:
-    return connect().ask(H.CREATE_SESSION, {"JMQAckMode": 9})
+    return connect().request(H.CREATE_SESSION, {"JMQAckMode": 9})
 
 
 @provokes(H.CREATE_SESSION_REPLY, 405)
 def _() -> Packet:
     peer = connect(SessionOptions(max_per_connection=1))
     peer.create_session()
-    return peer.ask(H.CREATE_SESSION)
+    return peer.request(H.CREATE_SESSION)
 
 
 @provokes(H.DESTROY_SESSION_REPLY, 200)
 def _() -> Packet:
     peer = connect()
-    return peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.create_session())})
+    return peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.create_session())})
 
 
 def request_unknown_session(kind: PacketType) -> Packet:
-    return connect().ask(kind, {"JMQSessionID": Long(5)})
+    return connect().request(kind, {"JMQSessionID": Long(5)})
 
 
 for _kind in (H.DESTROY_SESSION, H.STOP):
@@ -545,7 +545,7 @@ for _kind in (H.DESTROY_SESSION, H.STOP):
 
 
 def request_info(kind: int) -> Packet:
-    return connect().ask(H.INFO_REQUEST, {"JMQRequestType": kind})
+    return connect().request(H.INFO_REQUEST, {"JMQRequestType": kind})
 
 
 for _request, _status in (1, 200), (4, 400), (3, 501):
@@ -554,43 +554,43 @@ for _request, _status in (1, 200), (4, 400), (3, 501):
 
 @provokes(H.GENERATE_UID_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.GENERATE_UID)
+    return connect().request(H.GENERATE_UID)
 
 
 @provokes(H.GET_LICENSE_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.GET_LICENSE)
+    return connect().request(H.GET_LICENSE)
 
 
 @provokes(H.GOODBYE_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.GOODBYE)
+    return connect().request(H.GOODBYE)
 
 
 @provokes(H.PING_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.PING)
+    return connect().request(H.PING)
 
 
 @provokes(H.STOP_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.STOP)
+    return connect().request(H.STOP)
 
 
 @provokes(H.SET_CLIENTID_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.SET_CLIENTID, {"JMQClientID": "x"})
+    return connect().request(H.SET_CLIENTID, {"JMQClientID": "x"})
 
 
 @provokes(H.SET_CLIENTID_REPLY, 400)
 def _() -> Packet:
-    return connect().ask(H.SET_CLIENTID, {"JMQClientID": ""})
+    return connect().request(H.SET_CLIENTID, {"JMQClientID": ""})
 
 
 @provokes(H.SET_CLIENTID_REPLY, 409)
 def _() -> Packet:
     peer = connect(client_id="x")
-    return peer.harness.connect().ask(H.SET_CLIENTID, {"JMQClientID": "x"})
+    return peer.harness.connect().request(H.SET_CLIENTID, {"JMQClientID": "x"})
 
 
 # --- transactions ------------------------------------------------------------------------------
@@ -598,111 +598,113 @@ def _() -> Packet:
 
 @provokes(H.START_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return connect().ask(H.START_TRANSACTION)
+    return connect().request(H.START_TRANSACTION)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 304)
 def _() -> Packet:
     peer = connect()
-    step(peer, H.START_TRANSACTION)
-    return step(peer, H.START_TRANSACTION, bits=I)
+    send_xa_request(peer, H.START_TRANSACTION)
+    return send_xa_request(peer, H.START_TRANSACTION, bits=I)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 400)
 def _() -> Packet:
-    return connect().ask(H.START_TRANSACTION, None, b"x")
+    return connect().request(H.START_TRANSACTION, None, b"x")
 
 
 @provokes(H.START_TRANSACTION_REPLY, 404)
 def _() -> Packet:
-    return step(connect(), H.START_TRANSACTION, XaFlag.JOIN)
+    return send_xa_request(connect(), H.START_TRANSACTION, XaFlag.JOIN)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 500)
 def _() -> Packet:
-    return step(end_transaction(H.PREPARE_TRANSACTION), H.START_TRANSACTION)
+    return send_xa_request(end_transaction(H.PREPARE_TRANSACTION), H.START_TRANSACTION)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 501)
 def _() -> Packet:
-    return connect().ask(H.START_TRANSACTION, {"JMQAutoRollback": 3})
+    return connect().request(H.START_TRANSACTION, {"JMQAutoRollback": 3})
 
 
 def end_transaction(*requests: PacketType) -> Peer:
-    """A connection with a distributed transaction that has been ended, and so on."""
+    """Return a connection on which a distributed transaction received these requests."""
     peer = connect()
-    step(peer, H.START_TRANSACTION)
-    step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
+    send_xa_request(peer, H.START_TRANSACTION)
+    send_xa_request(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
     for kind in requests:
-        assert status(step(peer, kind)) == Status.OK
+        assert status(send_xa_request(peer, kind)) == Status.OK
     return peer
 
 
 @provokes(H.END_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(end_transaction(), H.END_TRANSACTION, XaFlag.SUCCESS)
+    return send_xa_request(end_transaction(), H.END_TRANSACTION, XaFlag.SUCCESS)
 
 
 @provokes(H.END_TRANSACTION_REPLY, 304)
 def _() -> Packet:
-    return step(end_transaction(), H.END_TRANSACTION, XaFlag.SUCCESS, I)
+    return send_xa_request(end_transaction(), H.END_TRANSACTION, XaFlag.SUCCESS, I)
 
 
 @provokes(H.END_TRANSACTION_REPLY, 412)
 def _() -> Packet:
-    return step(end_transaction(H.PREPARE_TRANSACTION), H.END_TRANSACTION, XaFlag.SUCCESS)
+    return send_xa_request(
+        end_transaction(H.PREPARE_TRANSACTION), H.END_TRANSACTION, XaFlag.SUCCESS
+    )
 
 
 @provokes(H.PREPARE_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(end_transaction(), H.PREPARE_TRANSACTION)
+    return send_xa_request(end_transaction(), H.PREPARE_TRANSACTION)
 
 
 @provokes(H.PREPARE_TRANSACTION_REPLY, 304)
 def _() -> Packet:
-    return step(end_transaction(H.PREPARE_TRANSACTION), H.PREPARE_TRANSACTION, bits=I)
+    return send_xa_request(end_transaction(H.PREPARE_TRANSACTION), H.PREPARE_TRANSACTION, bits=I)
 
 
 @provokes(H.PREPARE_TRANSACTION_REPLY, 412)
 def _() -> Packet:
     peer = connect()
-    step(peer, H.START_TRANSACTION)
-    return step(peer, H.PREPARE_TRANSACTION)
+    send_xa_request(peer, H.START_TRANSACTION)
+    return send_xa_request(peer, H.PREPARE_TRANSACTION)
 
 
 @provokes(H.COMMIT_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(end_transaction(H.PREPARE_TRANSACTION), H.COMMIT_TRANSACTION)
+    return send_xa_request(end_transaction(H.PREPARE_TRANSACTION), H.COMMIT_TRANSACTION)
 
 
 @provokes(H.COMMIT_TRANSACTION_REPLY, 412)
 def _() -> Packet:
-    return step(end_transaction(), H.COMMIT_TRANSACTION)
+    return send_xa_request(end_transaction(), H.COMMIT_TRANSACTION)
 
 
 @provokes(H.ROLLBACK_TRANSACTION_REPLY, 200)
 def _() -> Packet:
-    return step(end_transaction(), H.ROLLBACK_TRANSACTION)
+    return send_xa_request(end_transaction(), H.ROLLBACK_TRANSACTION)
 
 
 @provokes(H.ROLLBACK_TRANSACTION_REPLY, 412)
 def _() -> Packet:
     peer = connect()
-    step(peer, H.START_TRANSACTION)
-    return step(peer, H.ROLLBACK_TRANSACTION)
+    send_xa_request(peer, H.START_TRANSACTION)
+    return send_xa_request(peer, H.ROLLBACK_TRANSACTION)
 
 
 def request_without_xid(kind: PacketType) -> Packet:
-    return connect().ask(kind, None, b"x")
+    return connect().request(kind, None, b"x")
 
 
 def request_unknown_transaction(kind: PacketType) -> Packet:
-    return step(connect(), kind)
+    return send_xa_request(connect(), kind)
 
 
 def request_after_timeout(kind: PacketType, flags: int) -> Packet:
     peer, _ = time_out_transaction()
-    return step(peer, kind, flags)
+    return send_xa_request(peer, kind, flags)
 
 
 for _kind in (
@@ -721,37 +723,37 @@ for _kind in (
 @provokes(H.RECOVER_TRANSACTION_REPLY, 200)
 def _() -> Packet:
     flags = {"JMQXAFlags": XaFlag.STARTRSCAN}
-    return end_transaction(H.PREPARE_TRANSACTION).ask(H.RECOVER_TRANSACTION, flags)
+    return end_transaction(H.PREPARE_TRANSACTION).request(H.RECOVER_TRANSACTION, flags)
 
 
 @provokes(H.RECOVER_TRANSACTION_REPLY, 400)
 def _() -> Packet:
-    return connect().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": "x"})
+    return connect().request(H.RECOVER_TRANSACTION, {"JMQTransactionID": "x"})
 
 
 @provokes(H.RECOVER_TRANSACTION_REPLY, 404)
 def _() -> Packet:
-    return connect().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(5)})
+    return connect().request(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(5)})
 
 
 @provokes(H.VERIFY_TRANSACTION_REPLY, 200)
 def _() -> Packet:
     peer = end_transaction(H.PREPARE_TRANSACTION)
-    return peer.ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, xid("x"))
+    return peer.request(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, xid("x"))
 
 
 @provokes(H.VERIFY_TRANSACTION_REPLY, 400)
 def _() -> Packet:
-    return connect().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, b"no Xid")
+    return connect().request(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, b"no Xid")
 
 
 @provokes(H.VERIFY_TRANSACTION_REPLY, 404)
 def _() -> Packet:
-    return connect().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(5)})
+    return connect().request(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(5)})
 
 
 # --- errors ------------------------------------------------------------------------------------
 
 
 def request_before_login(kind: int) -> Packet:
-    return Harness().connect_without_hello().ask(kind)
+    return Harness().connect_without_hello().request(kind)

@@ -38,29 +38,31 @@ def peer(harness: Harness) -> Peer:
 
 
 def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes]]:
-    """The number to ask with, and the ids."""
-    answer = peer.ask(H.BROWSE, {**peer.destination_properties(name), **more}, expect=Status.OK)
-    number = answer.properties["JMQConsumerID"]
+    """Browse a queue; return the consumer id for DELIVER, and the message ids."""
+    reply = peer.request(H.BROWSE, {**peer.destination_properties(name), **more}, expect=Status.OK)
+    number = reply.properties["JMQConsumerID"]
     assert isinstance(number, int)
     return number, [
-        answer.body[position : position + 32] for position in range(0, len(answer.body), 32)
+        reply.body[position : position + 32] for position in range(0, len(reply.body), 32)
     ]
 
 
 def fetch(peer: Peer, number: int, ids: list[bytes]) -> list[Packet]:
     """Return the packets that answer DELIVER; only the last has the L flag."""
     properties = {"JMQConsumerID": Long(number)}
-    peer.ask(H.DELIVER, properties, b"".join(ids), expect=Status.OK)
+    peer.request(H.DELIVER, properties, b"".join(ids), expect=Status.OK)
     messages = peer.delivered()
     assert {m.consumer_id for m in messages} == {number}
     assert [bool(m.flags & L) for m in messages] == [False] * (len(messages) - 1) + [True]
     return messages
 
 
-def test_a_queue_is_browsed(harness: Harness, peer: Peer) -> None:
+def test_browse_returns_message_ids_and_deliver_their_messages(
+    harness: Harness, peer: Peer
+) -> None:
     peer.send("q", *"abc")
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"), expect=Status.OK)
-    assert answer.properties["JMQDestType"] == 0x21
+    reply = peer.request(H.VERIFY_DESTINATION, peer.destination_properties("q"), expect=Status.OK)
+    assert reply.properties["JMQDestType"] == 0x21
     number, ids = browse(peer)
     assert len(ids) == 3
     messages = fetch(peer, number, ids)
@@ -72,14 +74,16 @@ def test_a_queue_is_browsed(harness: Harness, peer: Peer) -> None:
     assert [m.body for m in fetch(peer, number, [ids[2], ids[0]])] == [b"c", b"a"]
 
 
-def test_it_works_on_a_connection_that_is_stopped(peer: Peer) -> None:
+def test_browses_on_stopped_connection(peer: Peer) -> None:
     peer.send("q", "a")
-    peer.ask(H.STOP, expect=Status.OK)
+    peer.request(H.STOP, expect=Status.OK)
     assert [m.body for m in fetch(peer, *browse(peer))] == [b"a"]
 
 
-def test_what_is_to_be_seen(harness: Harness, peer: Peer) -> None:
-    """In flight, yes; expired, delayed or not committed, no; persistent or not makes no odds."""
+def test_browse_includes_unacked_and_omits_expired_delayed_and_uncommitted_messages(
+    harness: Harness, peer: Peer
+) -> None:
+    """Persistent and other messages are treated alike."""
     peer.consume("q", peer.create_session(), size=1)
     peer.send("q", "flight")
     [flight] = peer.delivered()
@@ -94,7 +98,7 @@ def test_what_is_to_be_seen(harness: Harness, peer: Peer) -> None:
     assert [m.body for m in fetch(peer, number, ids)] == [b"first", b"flight", b"memory"]
 
 
-def test_selectors(peer: Peer) -> None:
+def test_browse_applies_selector(peer: Peer) -> None:
     for number in range(5):
         peer.send("q", str(number), properties={"n": number})
     number, ids = browse(peer, JMQSelector="n > 2")
@@ -123,7 +127,7 @@ def test_selectors(peer: Peer) -> None:
 def test_selectors_on_properties_of_dead_messages(
     harness: Harness, peer: Peer, selector: str, matches: bool
 ) -> None:
-    """For browsers, and for consumers that are there before or come after the message."""
+    """The selector applies to browsers and to consumers that attach before or after the message."""
     consumer = harness.connect()
     consumer.consume("mq.sys.dmq", consumer.create_session(), size=1, JMQSelector=selector)
     for body in ("early", "browsed"):
@@ -162,7 +166,7 @@ def test_removed_messages_are_omitted(harness: Harness, peer: Peer) -> None:
     assert consumer
 
 
-def test_ids_that_were_not_listed(harness: Harness, peer: Peer) -> None:
+def test_deliver_omits_ids_that_were_not_listed(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a")
     other = harness.connect()
     number, ids = browse(peer)
@@ -173,13 +177,13 @@ def test_ids_that_were_not_listed(harness: Harness, peer: Peer) -> None:
     assert [m.body for m in fetch(peer, 77, ids)] == [b"a"]
 
 
-def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
+def test_browse_of_unknown_queue_is_404(harness: Harness, peer: Peer) -> None:
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, peer.destination_properties("q"))
-        assert status(answer) == Status.NOT_FOUND
-        assert answer.properties["JMQCanCreate"] is True
-        answer = peer.ask(kind, peer.destination_properties("temporary_destination://queue/1"))
-        assert answer.properties["JMQCanCreate"] is False
+        reply = peer.request(kind, peer.destination_properties("q"))
+        assert status(reply) == Status.NOT_FOUND
+        assert reply.properties["JMQCanCreate"] is True
+        reply = peer.request(kind, peer.destination_properties("temporary_destination://queue/1"))
+        assert reply.properties["JMQCanCreate"] is False
     assert harness.find("q") is None
     peer.create("q")
     assert browse(peer)[1] == []
@@ -188,13 +192,13 @@ def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
     )
 
 
-def test_browsing_without_a_type_browses_a_queue(peer: Peer) -> None:
+def test_browsing_without_type_browses_queue(peer: Peer) -> None:
     peer.send("q", "a")
-    answer = peer.ask(H.BROWSE, {"JMQDestination": "q"}, expect=Status.OK)
-    assert len(answer.body) == 32
+    reply = peer.request(H.BROWSE, {"JMQDestination": "q"}, expect=Status.OK)
+    assert len(reply.body) == 32
 
 
-def test_permissions(harness: Harness) -> None:
+def test_browse_requires_browse_permission(harness: Harness) -> None:
     harness.broker.destinations.queue("theirs")
     peer = harness.connect(access=RecordedAccess("mine: browse produce", "theirs: consume"))
     peer.send("mine", "a")
@@ -206,18 +210,18 @@ def test_permissions(harness: Harness) -> None:
     )
 
 
-def test_figures(peer: Peer) -> None:
+def test_verify_destination_returns_statistics(peer: Peer) -> None:
     peer.send("q", "abc")
-    answer = peer.ask(
+    reply = peer.request(
         H.BROWSE, {**peer.destination_properties("q"), "JMQMetrics": True}, expect=Status.OK
     )
-    assert answer.properties["JMQMetrics"] is True
-    statistics = loads_map(answer.body)
+    assert reply.properties["JMQMetrics"] is True
+    statistics = loads_map(reply.body)
     assert statistics["numMsgsIn"] == 1
     assert statistics["totalMsgBytes"] == 3
 
 
-def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
+def test_browses_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     peer.create("q")
     queue = harness.queue("q")
     harness.broker.publish(queue, Message(Address(Kind.QUEUE, "q"), b"\xff"))
@@ -227,7 +231,7 @@ def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     assert (message.body, message.sysid) == (b"\xff", ids[0])
 
 
-def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None:
+def test_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None:
     for number in range(95):
         peer.send_bytes(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
     harness.scan_time.limit = 10
@@ -248,7 +252,7 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
     assert [bool(m.flags & L) for m in messages] == [False] * 94 + [True]
 
 
-def test_a_client_that_does_not_read_is_not_sent_more(
+def test_sends_no_more_to_client_that_does_not_read(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_commands, "SLICE_BYTES", 100)
@@ -271,7 +275,7 @@ def test_a_client_that_does_not_read_is_not_sent_more(
     assert peer.receive()[-1].flags & L
 
 
-def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
+def test_browse_ends_with_its_connection(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcdefgh")
     harness.scan_time.limit = 2
     peer.session.receive(peer.encode_request(H.BROWSE, peer.destination_properties("q"))[1])
@@ -283,7 +287,7 @@ def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
     assert not peer.session._browsing._requests
 
 
-def test_requests_wait_their_turn(
+def test_requests_behind_browse_are_answered_in_order(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_commands, "MAX_WAITING", 3)
@@ -293,14 +297,12 @@ def test_requests_wait_their_turn(
     peer.session.receive(b"".join(data for _, data in requests))
     for _ in range(30):
         harness.run_event_loop()
-    answers = peer.receive()
-    assert [status(a) for a in answers] == [503, 503, 200, 200, 200]
-    assert [a.consumer_id for a in answers[2:]] == [number for number, _ in requests[:3]]
+    replies = peer.receive()
+    assert [status(a) for a in replies] == [503, 503, 200, 200, 200]
+    assert [a.consumer_id for a in replies[2:]] == [number for number, _ in requests[:3]]
 
 
-def test_the_waiting_requests_of_a_connection_have_a_limited_size(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_size_of_pending_requests_is_limited(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(destination_commands, "MAX_WAITING_BYTES", 400)
     peer.send("q", *"abc")
     number, ids = browse(peer)
@@ -315,7 +317,7 @@ def test_the_waiting_requests_of_a_connection_have_a_limited_size(
     assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone
 
 
-def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
+def test_size_and_number_of_browse_views_are_limited(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(max_browsed=2))
     peer.send("q", *"abc")
     number, ids = browse(peer)
@@ -324,7 +326,7 @@ def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
         browse(peer)
     properties = {"JMQConsumerID": Long(number)}
     # the view is forgotten, but the ids are in later ones
-    peer.ask(H.DELIVER, properties, ids[0], expect=Status.OK)
+    peer.request(H.DELIVER, properties, ids[0], expect=Status.OK)
 
 
 def test_views_are_limited_by_their_messages(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,11 +338,11 @@ def test_views_are_limited_by_their_messages(peer: Peer, monkeypatch: pytest.Mon
     assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"b", b"c"]
     browse(peer, "p")
     properties = {"JMQConsumerID": Long(number)}
-    peer.ask(H.DELIVER, properties, ids[0], expect=Status.NOT_FOUND)
+    peer.request(H.DELIVER, properties, ids[0], expect=Status.NOT_FOUND)
     assert [m.body for m in fetch(peer, other, other_ids)] == [b"d", b"e"]
 
 
-def test_what_is_on_disk_alone(tmp_path: Path) -> None:
+def test_browses_messages_that_are_only_on_disk(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect()
     peer.send("q", *"abc")
@@ -350,7 +352,7 @@ def test_what_is_on_disk_alone(tmp_path: Path) -> None:
     assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"b", b"c"]
 
 
-def test_a_view_keeps_no_body_of_a_message_that_has_ended(harness: Harness, peer: Peer) -> None:
+def test_view_keeps_no_body_of_message_that_has_ended(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a", flags=0)
     number, ids = browse(peer)
     [delivery] = harness.queue("q").queue.browse()
@@ -367,7 +369,7 @@ def test_a_view_keeps_no_body_of_a_message_that_has_ended(harness: Harness, peer
 
 
 def unjournaled_delivery(broker: Broker, number: int) -> Delivery:
-    """The delivery of a message that is not in the journal."""
+    """Return the delivery of a message that is not in the journal."""
     queue = broker.destinations.resolve(Address(Kind.QUEUE, "q")).queue
     message = Message(queue.destination.address, b"%d" % number)
     return Delivery(queue, number, message, 4, 1, 0, 0, 0)
@@ -389,7 +391,7 @@ def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> N
             assert message is None
 
 
-def test_an_id_that_begins_within_another_is_not_found() -> None:
+def test_id_that_begins_within_another_is_not_found() -> None:
     broker = Broker(MemoryJournal(), ManualClock())
     view = BrowseResult()
     low, high = b"a" * 16, b"b" * 16

@@ -35,7 +35,7 @@ IN_B: Way = (True, "b")
         ((False, "a"), (False, "b"), False),  # without JMQShare the namespace is ignored
     ],
 )
-def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
+def test_client_id_of_two_connections(first: Way, second: Way, allowed: bool) -> None:
     ids = ClientIds()
     ids.assign(1, "x", ANNA, shared=first[0], namespace=first[1])
     if allowed:
@@ -48,7 +48,7 @@ def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
         ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
 
 
-def test_a_connection_has_one(harness: Harness) -> None:
+def test_connection_has_at_most_one_client_id(harness: Harness) -> None:
     ids = harness.coordinator.client_ids
     ids.assign(1, "x", ANNA, shared=False, namespace="")
     ids.assign(1, "x", ANNA, shared=False, namespace="")
@@ -73,7 +73,7 @@ def peer(harness: Harness) -> Peer:
     return harness.connect()
 
 
-def test_set_and_unset(harness: Harness, peer: Peer) -> None:
+def test_client_id_is_set_and_released(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     assert peer.request_status(SET, {"JMQClientID": "x"}) == Status.OK
     assert other.request_status(SET, {"JMQClientID": "x"}) == Status.CONFLICT
@@ -95,7 +95,7 @@ def test_client_id_properties_of_another_type_are_refused(peer: Peer) -> None:
     assert peer.request_status(SET, {"JMQClientID": "x", "JMQShare": 1}) == Status.BAD_REQUEST
 
 
-def test_a_client_id_may_begin_with_the_user(harness: Harness) -> None:
+def test_client_id_may_begin_with_user_name(harness: Harness) -> None:
     assert expand_client_id("${u}-1", "anna") == "anna-1"
     assert expand_client_id("a${u}", "anna") == "a${u}"
     anna = Access(Identity("anna", superuser=True))

@@ -31,14 +31,14 @@ def peer(harness: Harness) -> Peer:
 
 
 def delivery_counts(peer: Peer) -> list[int]:
-    """Delivery counts of what has come."""
+    """Return the delivery counts of the messages received."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
 
-# --- delivering ----------------------------------------------------------------------------------
+# --- deliveries ----------------------------------------------------------------------------------
 
 
-def test_a_message_is_sent_received_and_acknowledged(harness: Harness, peer: Peer) -> None:
+def test_message_is_sent_received_and_acknowledged(harness: Harness, peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session())
     peer.send("q", "hello")
     [message] = peer.delivered()
@@ -51,18 +51,18 @@ def test_a_message_is_sent_received_and_acknowledged(harness: Harness, peer: Pee
     assert harness.queue("q").unacked == harness.queue("q").waiting == 0
 
 
-def test_an_acknowledgement_with_the_i_bit_is_refused(harness: Harness, peer: Peer) -> None:
+def test_acknowledgement_with_i_bit_is_refused(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "hello")
     [message] = peer.delivered()
-    answer = peer.ask(H.ACKNOWLEDGE, {}, blocks(message), flags=I)
-    assert status(answer) == Status.BAD_REQUEST
+    reply = peer.request(H.ACKNOWLEDGE, {}, blocks(message), flags=I)
+    assert status(reply) == Status.BAD_REQUEST
     assert harness.queue("q").unacked == 1
     peer.acknowledge(message)
     assert harness.queue("q").unacked == 0
 
 
-def test_the_r_bit_of_a_sender_is_passed_on(harness: Harness, peer: Peer) -> None:
+def test_r_bit_of_sender_is_passed_on(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "again", flags=P | R | I)
     [message] = peer.delivered()
@@ -70,19 +70,19 @@ def test_the_r_bit_of_a_sender_is_passed_on(harness: Harness, peer: Peer) -> Non
     assert message.variable.delivery_count == 1
 
 
-def test_closing_a_consumer_whose_queue_is_gone_is_412() -> None:
+def test_closing_consumer_whose_queue_is_gone_is_412() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
     peer = harness.connect()
     consumer = {"JMQConsumerID": Long(peer.consume("q", peer.create_session()))}
     harness.broker.remove(harness.queue("q"), force=True)
-    answer = peer.ask(H.DELETE_CONSUMER, consumer)
-    assert status(answer) == Status.PRECONDITION_FAILED
-    assert answer.properties["JMQConsumerID"] == consumer["JMQConsumerID"]
+    reply = peer.request(H.DELETE_CONSUMER, consumer)
+    assert status(reply) == Status.PRECONDITION_FAILED
+    assert reply.properties["JMQConsumerID"] == consumer["JMQConsumerID"]
     assert peer.request_status(H.DELETE_CONSUMER, consumer) == Status.NOT_FOUND
 
 
-def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
+def test_closing_consumer_whose_topic_is_gone_is_412() -> None:
     harness = Harness(EngineSettings(auto_create_topics=False))
     harness.broker.destinations.declare(Address(Kind.TOPIC, "t"))
     peer = harness.connect()
@@ -94,7 +94,7 @@ def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
     assert peer.request_status(H.DELETE_CONSUMER, wildcard) == Status.OK
 
 
-def test_the_reply_comes_before_the_messages(peer: Peer) -> None:
+def test_reply_to_add_consumer_precedes_messages(peer: Peer) -> None:
     peer.send("q", "a", "b")
     session = peer.create_session()
     properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session), "JMQSize": 10}
@@ -105,7 +105,7 @@ def test_the_reply_comes_before_the_messages(peer: Peer) -> None:
 def test_nothing_is_delivered_before_start(harness: Harness) -> None:
     peer = harness.connect_without_hello()
     peer.hello()
-    peer.ask(H.AUTHENTICATE, {}, b"\0\0\0\0", expect=Status.OK)
+    peer.request(H.AUTHENTICATE, {}, b"\0\0\0\0", expect=Status.OK)
     consumer = peer.consume("q", peer.create_session())
     peer.send("q", "x")
     assert peer.texts() == []
@@ -120,25 +120,25 @@ def test_nothing_is_delivered_before_start(harness: Harness) -> None:
     assert consumer
 
 
-def test_stop_and_start_of_the_connection(peer: Peer) -> None:
+def test_stop_and_start_of_connection(peer: Peer) -> None:
     peer.consume("q", peer.create_session())
-    peer.ask(H.STOP, expect=Status.OK)
+    peer.request(H.STOP, expect=Status.OK)
     peer.send("q", "a", "b")
     assert peer.texts() == []
     peer.send_packet(H.START)
     assert peer.texts() == ["a", "b"]
 
 
-def test_stop_and_start_of_a_session(peer: Peer) -> None:
+def test_stop_and_start_of_session(peer: Peer) -> None:
     first, second = peer.create_session(), peer.create_session()
     peer.consume("a", first)
     peer.consume("b", second)
-    peer.ask(H.STOP, {"JMQSessionID": Long(first)}, expect=Status.OK)
+    peer.request(H.STOP, {"JMQSessionID": Long(first)}, expect=Status.OK)
     peer.send("a", "held")
     peer.send("b", "through")
     assert peer.texts() == ["through"]
     # both have to be started
-    peer.ask(H.STOP, expect=Status.OK)
+    peer.request(H.STOP, expect=Status.OK)
     peer.send_packet(H.START, {"JMQSessionID": Long(first)})
     assert peer.texts() == []
     peer.send_packet(H.START)
@@ -146,7 +146,7 @@ def test_stop_and_start_of_a_session(peer: Peer) -> None:
     assert peer.request_status(H.STOP, {"JMQSessionID": Long(77)}) == Status.NOT_FOUND
 
 
-def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
+def test_sends_nothing_to_client_that_does_not_read(peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.stop_reading()
     peer.send("q", "a")
@@ -156,7 +156,7 @@ def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
     assert peer.texts() == ["a"]
 
 
-def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> None:
+def test_delivers_messages_unchanged(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     fields: dict[str, Any] = {
         "kind": PacketType.MAP_MESSAGE,
@@ -180,7 +180,7 @@ def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> No
     assert header.producer_id == 99
 
 
-def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
+def test_delivers_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     harness.broker.publish(harness.queue("q"), Message(Address(Kind.QUEUE, "q"), b"\xff\0"))
     harness.run_event_loop()
@@ -190,26 +190,26 @@ def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     assert harness.bodies("q") == []
 
 
-# --- acknowledging -------------------------------------------------------------------------------
+# --- acknowledgements ----------------------------------------------------------------------------
 
 
-def test_many_at_once(harness: Harness, peer: Peer) -> None:
+def test_acknowledges_many_messages_in_one_packet(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", *"abc")
     peer.acknowledge(*peer.delivered())
     assert harness.bodies("q") == []
 
 
-def test_an_acknowledgement_is_answered_when_it_counts(harness: Harness, peer: Peer) -> None:
-    """And that is when the journal has it; of what it does not have, at once."""
+def test_replies_to_acknowledgement_when_it_is_journaled(harness: Harness, peer: Peer) -> None:
+    """Acknowledgements of messages that are not journaled are answered at once."""
     peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
     peer.session.receive(peer.encode_request(H.ACKNOWLEDGE, None, blocks(message))[1])
     assert peer.receive() == []
     harness.run_event_loop()
-    [answer] = peer.receive()
-    assert (answer.type, status(answer)) == (H.ACKNOWLEDGE_REPLY, Status.OK)
+    [reply] = peer.receive()
+    assert (reply.type, status(reply)) == (H.ACKNOWLEDGE_REPLY, Status.OK)
     peer.send_bytes(peer.message("q", b"b", flags=0))
     [message] = peer.delivered()
     peer.session.receive(peer.encode_request(H.ACKNOWLEDGE, None, blocks(message))[1])
@@ -226,7 +226,7 @@ def test_old_clients_name_consumers_with_32_bits(harness: Harness, peer: Peer) -
     assert peer.request_status(H.ACKNOWLEDGE, {"JMQBodyType": 2}, body) == Status.OK
 
 
-def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, peer: Peer) -> None:
+def test_acknowledgements_of_messages_not_held_by_client(harness: Harness, peer: Peer) -> None:
     """The acknowledgement is ignored; only an unknown consumer is an error."""
     consumer = peer.consume("q", peer.create_session())
     other = harness.connect()
@@ -248,7 +248,7 @@ def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, p
     assert harness.bodies("q") == []
 
 
-def test_what_others_settle_is_not_held_any_more(harness: Harness, peer: Peer) -> None:
+def test_message_acked_by_another_client_is_no_longer_unacked(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
@@ -259,7 +259,7 @@ def test_what_others_settle_is_not_held_any_more(harness: Harness, peer: Peer) -
     assert harness.bodies("q") == [b"b"]
 
 
-def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Peer) -> None:
+def test_number_of_remembered_revoked_deliveries_is_bounded(harness: Harness, peer: Peer) -> None:
     number = peer.consume("q", peer.create_session())
     for _ in range(50):
         peer.send("q", *"abcdefgh")
@@ -270,7 +270,7 @@ def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Pe
     assert len(consumer.unacked.first) < 100
 
 
-def test_a_session_that_does_not_acknowledge(harness: Harness, peer: Peer) -> None:
+def test_no_acknowledge_mode_acks_on_delivery(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session(AckMode.NO_ACK))
     peer.send("q", "a")
     [message] = peer.delivered()
@@ -280,7 +280,7 @@ def test_a_session_that_does_not_acknowledge(harness: Harness, peer: Peer) -> No
     assert harness.bodies("q") == []
 
 
-def test_without_acknowledgements_a_message_is_gone_when_it_has_left(harness: Harness) -> None:
+def test_no_acknowledge_mode_acks_when_bytes_are_sent(harness: Harness) -> None:
     peer = harness.connect()
     peer.consume("q", peer.create_session(AckMode.NO_ACK))
     peer.transport.stalled = True
@@ -291,7 +291,7 @@ def test_without_acknowledgements_a_message_is_gone_when_it_has_left(harness: Ha
     assert harness.bodies("q") == [b"a"]
 
 
-def test_two_messages_of_one_id(harness: Harness, peer: Peer) -> None:
+def test_two_messages_with_same_id_are_acked_separately(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a", "b", sysid=encode_sysid(1, 1))
     first, second = peer.delivered()
@@ -305,7 +305,9 @@ def test_two_messages_of_one_id(harness: Harness, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(("reason", "expected"), [(0, "UNDELIVERABLE"), (1, "EXPIRED")])
-def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str) -> None:
+def test_client_declares_message_dead(
+    harness: Harness, peer: Peer, reason: int, expected: str
+) -> None:
     session = peer.create_session()
     peer.consume("q", session)
     peer.send("q", "a")
@@ -323,7 +325,7 @@ def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str
     assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
 
 
-def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> None:
+def test_message_properties_control_dead_lettering(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a", properties={"JMS_SUN_PRESERVE_UNDELIVERED": False})
     peer.send("q", "b", properties={"JMS_SUN_TRUNCATE_MSG_BODY": True})
@@ -334,9 +336,7 @@ def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> N
     assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
 
 
-def test_a_redriven_message_has_not_expired_and_is_as_long_as_it_says(
-    harness: Harness, peer: Peer
-) -> None:
+def test_redriven_message_has_no_expiration_and_correct_size(harness: Harness, peer: Peer) -> None:
     expiration = harness.clock.wall + 1000
     properties = {"JMS_SUN_TRUNCATE_MSG_BODY": True}
     peer.send("q", "whole", expiration=expiration)
@@ -356,7 +356,7 @@ def test_a_redriven_message_has_not_expired_and_is_as_long_as_it_says(
 
 @pytest.mark.parametrize("action", ["move", "copy"])
 @pytest.mark.parametrize("target", [Address(Kind.QUEUE, "a-b"), Address(Kind.TOPIC, "t")])
-def test_a_moved_message_names_its_new_destination(
+def test_moved_message_names_its_new_destination(
     harness: Harness, peer: Peer, action: str, target: Address
 ) -> None:
     destination = harness.broker.destinations.resolve(target)
@@ -381,7 +381,7 @@ def test_a_moved_message_names_its_new_destination(
     assert message.body == b"x"
 
 
-def test_a_dead_letter_that_was_moved_names_its_original_queue_once_redriven(
+def test_dead_letter_that_was_moved_names_its_original_queue_once_redriven(
     harness: Harness, peer: Peer
 ) -> None:
     consumer = peer.consume("q", peer.create_session())
@@ -414,9 +414,7 @@ def test_clients_reject_no_dead_letter_as_expired(harness: Harness, peer: Peer) 
 
 
 @pytest.mark.parametrize("topic", [False, True])
-def test_a_dead_letter_that_a_client_publishes_again(
-    harness: Harness, peer: Peer, topic: bool
-) -> None:
+def test_dead_letter_that_client_publishes_again(harness: Harness, peer: Peer, topic: bool) -> None:
     peer.consume("x", peer.create_session(), topic=topic)
     expiration = harness.clock.wall + 1000
     properties = {"deadLetterReason": "expired"}
@@ -426,9 +424,7 @@ def test_a_dead_letter_that_a_client_publishes_again(
     assert message.properties == properties
 
 
-def test_a_dead_letter_that_a_client_publishes_again_may_die_again(
-    harness: Harness, peer: Peer
-) -> None:
+def test_republished_dead_letter_may_become_dead_letter_again(harness: Harness, peer: Peer) -> None:
     session = peer.create_session()
     peer.consume("t", session, topic=True)
     peer.consume("q", session)
@@ -449,7 +445,7 @@ def test_a_dead_letter_that_a_client_publishes_again_may_die_again(
         peer.acknowledge(packet)
 
 
-def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:
+def test_second_dead_letter_has_no_properties_of_first(peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     old_properties = {
         "JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED",
@@ -464,7 +460,7 @@ def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: 
     assert dead_letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
 
 
-def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, peer: Peer) -> None:
+def test_undeliverable_message_goes_to_another_consumer(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session(), size=1)
     other = harness.connect()
     other.consume("q", other.create_session(), size=1)
@@ -480,7 +476,7 @@ def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, pee
     assert redelivered.flags & R
 
 
-def test_an_undeliverable_message_of_a_closed_consumer_goes_to_another(
+def test_undeliverable_message_of_closed_consumer_goes_to_another(
     harness: Harness, peer: Peer
 ) -> None:
     consumer = peer.consume("q", peer.create_session())
@@ -493,7 +489,7 @@ def test_an_undeliverable_message_of_a_closed_consumer_goes_to_another(
     assert other.texts() == ["a"]
 
 
-def test_an_undeliverable_message_does_not_come_for_ever(harness: Harness, peer: Peer) -> None:
+def test_undeliverable_message_is_dead_lettered(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
@@ -502,7 +498,9 @@ def test_an_undeliverable_message_does_not_come_for_ever(harness: Harness, peer:
     assert harness.bodies("mq.sys.dmq") == [b"a"]
 
 
-def test_an_undeliverable_message_is_not_sent_around_for_ever(harness: Harness, peer: Peer) -> None:
+def test_undeliverable_message_is_dead_lettered_after_all_consumers(
+    harness: Harness, peer: Peer
+) -> None:
     readers = [peer, harness.connect()]
     for reader in readers:
         reader.consume("q", reader.create_session())
@@ -517,7 +515,7 @@ def test_an_undeliverable_message_is_not_sent_around_for_ever(harness: Harness, 
     assert harness.bodies("mq.sys.dmq") == [b"a"]
 
 
-def test_there_is_no_other_way_to_acknowledge(peer: Peer) -> None:
+def test_unknown_acknowledgement_types_are_refused(peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a")
     message = peer.delivered()
@@ -527,12 +525,10 @@ def test_there_is_no_other_way_to_acknowledge(peer: Peer) -> None:
     )
 
 
-# --- the end of a connection ---------------------------------------------------------------------
+# --- closed connections --------------------------------------------------------------------------
 
 
-def test_unacked_messages_of_a_lost_connection_are_redelivered(
-    harness: Harness, peer: Peer
-) -> None:
+def test_unacked_messages_of_lost_connection_are_redelivered(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session(), size=3)
     peer.send("q", *"abcd")
     peer.delivered()
@@ -544,7 +540,7 @@ def test_unacked_messages_of_a_lost_connection_are_redelivered(
     assert [bool(m.flags & R) for m in messages] == [True, True, True, False]
 
 
-def test_only_what_was_surely_tried_can_be_given_up(harness: Harness, peer: Peer) -> None:
+def test_only_started_deliveries_count_as_attempts(harness: Harness, peer: Peer) -> None:
     settings = DestinationSettings(max_attempts=1, dead_letter=True, dead_letter_queue="dead")
     harness.limit("q", settings)
     peer.consume("q", peer.create_session())
@@ -567,7 +563,7 @@ def test_unwritten_deliveries_are_not_counted(harness: Harness) -> None:
     assert delivery_counts(other) == [2, 1, 1]
 
 
-def test_a_queue_that_is_removed_and_comes_back(harness: Harness, peer: Peer) -> None:
+def test_consumer_continues_on_recreated_queue(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [delivered] = peer.delivered()
@@ -588,7 +584,7 @@ def test_expired_messages_are_not_delivered(harness: Harness, peer: Peer) -> Non
     assert harness.bodies("mq.sys.dmq") == [b"a"]
 
 
-def test_delayed_messages_wait(harness: Harness, peer: Peer) -> None:
+def test_delayed_messages_are_delivered_when_due(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     peer.send("q", "a", delivery_time=harness.clock.wall + 1000)
     assert peer.texts() == []
@@ -596,20 +592,20 @@ def test_delayed_messages_wait(harness: Harness, peer: Peer) -> None:
     assert peer.texts() == ["a"]
 
 
-def test_unknown_and_lost_sessions(peer: Peer) -> None:
+def test_requests_for_unknown_and_destroyed_sessions_are_refused(peer: Peer) -> None:
     properties = {**peer.destination_properties("q"), "JMQSessionID": Long(5)}
     assert peer.request_status(H.ADD_CONSUMER, properties) == Status.NOT_FOUND
     assert peer.request_status(H.DESTROY_SESSION, {"JMQSessionID": Long(5)}) == Status.NOT_FOUND
     assert peer.request_status(H.CREATE_SESSION, {"JMQAckMode": 4}) == Status.BAD_REQUEST
 
 
-def test_a_consumer_without_a_session_is_the_connections(harness: Harness, peer: Peer) -> None:
-    answer = peer.ask(
+def test_consumer_without_session_belongs_to_connection(harness: Harness, peer: Peer) -> None:
+    reply = peer.request(
         H.ADD_CONSUMER, {**peer.destination_properties("q"), "JMQSize": 10}, expect=Status.OK
     )
     peer.send("q", "a")
     [message] = peer.delivered()
-    assert message.consumer_id == answer.properties["JMQConsumerID"]
+    assert message.consumer_id == reply.properties["JMQConsumerID"]
     peer.acknowledge(message)
     assert harness.bodies("q") == []
-    assert status(answer) == Status.OK
+    assert status(reply) == Status.OK

@@ -28,14 +28,14 @@ def peer(harness: Harness) -> Peer:
 
 
 def delivery_counts(peer: Peer) -> list[int]:
-    """Delivery counts of what has come."""
+    """Return the delivery counts of the messages received."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
 
 # --- flow control --------------------------------------------------------------------------------
 
 
-def test_a_consumer_is_sent_as_much_as_it_asked_for(peer: Peer) -> None:
+def test_consumer_receives_as_many_messages_as_requested(peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session(), size=3)
     peer.send("q", *"abcdefg")
     messages = peer.delivered()
@@ -53,7 +53,7 @@ def test_a_consumer_is_sent_as_much_as_it_asked_for(peer: Peer) -> None:
     assert peer.texts() == ["f", "g"]
 
 
-def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
+def test_resume_flow_sets_new_limit(peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session(), size=10)
     peer.resume(consumer, 2)
     peer.send("q", *"abc")
@@ -62,29 +62,29 @@ def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
     assert messages[1].flags & C
 
 
-def test_no_more_than_the_broker_allows(harness: Harness) -> None:
+def test_prefetch_is_capped_by_broker(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
     session = peer.create_session()
     properties = {**peer.destination_properties("q"), "JMQSessionID": Long(session)}
-    answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQSize": 100}, expect=Status.OK)
-    assert answer.properties["JMQSize"] == 2
+    reply = peer.request(H.ADD_CONSUMER, {**properties, "JMQSize": 100}, expect=Status.OK)
+    assert reply.properties["JMQSize"] == 2
     peer.send("q", *"abc")
     assert peer.texts() == ["a", "b"]
-    consumer = answer.properties["JMQConsumerID"]
+    consumer = reply.properties["JMQConsumerID"]
     assert isinstance(consumer, int)
     peer.send("q", *"def")
     peer.resume(consumer, 100)
     assert peer.texts() == ["c", "d"]
 
 
-def test_an_unlimited_consumer_is_limited_by_the_broker(harness: Harness) -> None:
+def test_unlimited_consumer_is_limited_by_broker(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
     peer.consume("q", peer.create_session(), size=-1)
     peer.send("q", *"abc")
     assert peer.texts() == ["a", "b"]
 
 
-def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
+def test_client_without_consumer_flow_control(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(prefetch=2))
     peer.consume("q", peer.create_session(), size=None)
     peer.send("q", *"abc")
@@ -93,7 +93,7 @@ def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
     assert not any(m.flags & C for m in messages)
 
 
-def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) -> None:
+def test_messages_beyond_prefetch_go_to_other_consumers(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session(), size=1)
     other = harness.connect()
     other.consume("q", other.create_session())
@@ -102,7 +102,7 @@ def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) ->
 
 
 @pytest.mark.parametrize("name", ["JMQSize", "JMQRBufferSize"])
-def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
+def test_connection_flow_control(harness: Harness, name: str) -> None:
     settings: dict[str, Any] = {name: 3}
     peer = harness.connect(**settings)
     session = peer.create_session()
@@ -129,8 +129,8 @@ def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
     assert peer.texts() == ["9", "0"]
 
 
-def test_a_backlog_flows_in_portions(harness: Harness) -> None:
-    """More is handed over in one turn than may be written."""
+def test_backlog_is_sent_in_slices(harness: Harness) -> None:
+    """One event loop iteration dispatches more than the connection may send."""
     peer = harness.connect(JMQSize=3)
     peer.send("q", *"abcdefgh")
     peer.consume("q", peer.create_session())
@@ -148,7 +148,7 @@ def test_a_backlog_flows_in_portions(harness: Harness) -> None:
 
 @pytest.mark.parametrize("transacted", [False, True])
 @pytest.mark.parametrize("sysid", [b"", encode_sysid(1, 1)], ids=["own ids", "one id"])
-def test_who_acknowledges_nothing_is_not_sent_everything(
+def test_unacked_messages_of_connection_are_limited(
     harness: Harness, transacted: bool, sysid: bytes
 ) -> None:
     peer = harness.connect(SessionOptions(max_unacked=5))
@@ -167,7 +167,7 @@ def test_who_acknowledges_nothing_is_not_sent_everything(
     assert peer.texts() == ["g", "h"]
 
 
-def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> None:
+def test_unacked_limit_holds_after_resume_flow(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(max_unacked=2), JMQSize=2)
     peer.send("q", *"abcd")
     peer.consume("q", peer.create_session())
@@ -184,7 +184,7 @@ def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> N
     assert peer.texts() == ["e"]
 
 
-def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
+def test_message_that_ends_before_it_is_written_is_not_sent(harness: Harness) -> None:
     peer = harness.connect(JMQSize=1)
     peer.send("q", *"abc")
     peer.consume("q", peer.create_session())
@@ -197,7 +197,7 @@ def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
     assert peer.texts() == ["d"]
 
 
-def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
+def test_safe_mode_delivers_one_message_at_time(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
     session = peer.create_session()
     peer.send("a", "1", "2")
@@ -217,7 +217,7 @@ def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
     assert redelivered.sysid == message.sysid
 
 
-def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: Harness) -> None:
+def test_safe_mode_continues_after_message_that_ended_in_transaction(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
     peer.consume("q", peer.create_session())
     peer.send("q", "1")
@@ -236,7 +236,7 @@ def close_first(peer: Peer, session: int, consumer: int) -> None:
 
 
 def destroy_session(peer: Peer, session: int, consumer: int) -> None:
-    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
 
 
 def unsubscribe(peer: Peer, session: int, consumer: int) -> None:
@@ -246,7 +246,7 @@ def unsubscribe(peer: Peer, session: int, consumer: int) -> None:
 
 
 @pytest.mark.parametrize("end", [close_first, destroy_session, unsubscribe])
-def test_safe_mode_goes_on_after_the_end_of_a_consumer(
+def test_safe_mode_continues_after_end_of_consumer(
     harness: Harness, end: Callable[[Peer, int, int], None]
 ) -> None:
     peer = harness.connect(JMQSafeMode=True)
@@ -265,7 +265,7 @@ def test_safe_mode_goes_on_after_the_end_of_a_consumer(
     assert peer.texts() == ["3"]
 
 
-def test_safe_mode_goes_on_after_a_recover_of_a_message_that_ended(harness: Harness) -> None:
+def test_safe_mode_continues_after_recover_of_message_that_ended(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
     peer.consume("q", peer.create_session())
     peer.send("q", "1")
@@ -276,7 +276,7 @@ def test_safe_mode_goes_on_after_a_recover_of_a_message_that_ended(harness: Harn
     assert peer.texts() == ["2"]
 
 
-def test_safe_mode_goes_on_without_acknowledgements(harness: Harness) -> None:
+def test_safe_mode_continues_without_acknowledgements(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
     peer.consume("q", peer.create_session(AckMode.NO_ACK))
     peer.send("q", "1", "2", "3")
@@ -284,7 +284,7 @@ def test_safe_mode_goes_on_without_acknowledgements(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 100, 250])
-def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: int) -> None:
+def test_all_consumers_of_connection_are_served(harness: Harness, group: int) -> None:
     """The window of the Java client: 100 messages per connection, then RESUME_FLOW."""
     peer = harness.connect(JMQRBufferSize=100)
     received = {peer.consume("q", peer.create_session()): 0 for _ in range(500)}
@@ -300,7 +300,7 @@ def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: in
     assert set(received.values()) <= {1, 2, 3}
 
 
-def test_every_consumer_has_its_turn_when_a_client_reads_slowly(harness: Harness) -> None:
+def test_all_consumers_are_served_when_client_reads_slowly(harness: Harness) -> None:
     peer = harness.connect()
     received = {peer.consume("q", peer.create_session()): 0 for _ in range(4)}
     sender = harness.connect()
@@ -317,13 +317,13 @@ def test_every_consumer_has_its_turn_when_a_client_reads_slowly(harness: Harness
 
 
 def size_of(message: Packet) -> int:
-    """Bytes of the packet that the broker has sent."""
+    """Return the size of the packet that the broker has sent."""
     return int.from_bytes(message.head[8:12], "big")
 
 
 @pytest.fixture
 def size(harness: Harness) -> int:
-    """Bytes of a delivery with a text of one character."""
+    """Size of a delivery with a text of one character."""
     peer = harness.connect()
     peer.consume("m", peer.create_session(AckMode.NO_ACK))
     peer.send("m", "x")
@@ -335,7 +335,7 @@ def marks(messages: list[Packet], flag: int) -> list[bool]:
     return [bool(message.flags & flag) for message in messages]
 
 
-def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> None:
+def test_consumer_receives_as_many_bytes_as_requested(harness: Harness) -> None:
     peer = harness.connect()
     peer.send("q", *"abcdefgh")
     session = peer.create_session()
@@ -344,9 +344,9 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
         "JMQSessionID": Long(session),
         "JMQSize": 1000,
     }
-    answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQBytes": Long(300)}, expect=Status.OK)
-    assert answer.properties["JMQBytes"] == 300
-    consumer = answer.properties["JMQConsumerID"]
+    reply = peer.request(H.ADD_CONSUMER, {**properties, "JMQBytes": Long(300)}, expect=Status.OK)
+    assert reply.properties["JMQBytes"] == 300
+    consumer = reply.properties["JMQConsumerID"]
     messages = peer.delivered()
     sizes = [size_of(message) for message in messages]
     assert sum(sizes[:-1]) < 300 <= sum(sizes)
@@ -368,7 +368,7 @@ def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> N
     assert not any(marks(rest, C))
 
 
-def test_messages_that_exceed_the_bytes_wait_in_order(harness: Harness) -> None:
+def test_messages_that_exceed_bytes_wait_in_order(harness: Harness) -> None:
     peer = harness.connect()
     session = peer.create_session()
     consumer = peer.consume("q", session, JMQBytes=Long(1))
@@ -382,7 +382,7 @@ def test_messages_that_exceed_the_bytes_wait_in_order(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
+def test_connection_receives_as_many_bytes_as_requested(
     harness: Harness, size: int, later: bool
 ) -> None:
     limit: dict[str, Any] = {"JMQBytes": Long(2 * size)}
@@ -404,7 +404,7 @@ def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
     assert marks(messages, F) == [False, True]
 
 
-def test_a_connection_that_takes_no_bytes_is_sent_nothing(harness: Harness) -> None:
+def test_connection_with_byte_limit_of_0_receives_nothing(harness: Harness) -> None:
     peer = harness.connect(JMQBytes=Long(0))
     peer.consume("q", peer.create_session())
     peer.send("q", "a")
@@ -413,9 +413,7 @@ def test_a_connection_that_takes_no_bytes_is_sent_nothing(harness: Harness) -> N
     assert peer.texts() == ["a"]
 
 
-def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
-    harness: Harness, size: int
-) -> None:
+def test_message_above_size_limit_of_client_is_dead_lettered(harness: Harness, size: int) -> None:
     peer = harness.connect(JMQMaxMsgBytes=Long(size + 9))
     peer.consume("q", peer.create_session())
     peer.send("q", "a", "b" * 100, "c" * 10)
@@ -426,7 +424,7 @@ def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
     peer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(-1)})
 
 
-def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, size: int) -> None:
+def test_message_above_size_limit_of_client_goes_to_another(harness: Harness, size: int) -> None:
     small_consumer = harness.connect()
     small_consumer.consume("q", small_consumer.create_session())
     small_consumer.send_packet(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
@@ -445,7 +443,7 @@ def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, 
     assert "x" * 100 in small_consumer.texts()
 
 
-def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None:
+def test_byte_limit_that_is_not_number_is_refused(harness: Harness) -> None:
     peer = harness.connect()
     properties = {**peer.destination_properties("q"), "JMQSize": 10}
     assert (

@@ -31,7 +31,7 @@ def header_fields(read: VariableHeader) -> dict[str, object]:
     return {name: getattr(read, name) for name in (*NAMES, *NUMBERS) if getattr(read, name)}
 
 
-def test_a_header_of_the_java_client() -> None:
+def test_decodes_header_of_java_client() -> None:
     raw = (
         record(9, pack(">q", 8950519415725204480))
         + record(10, pack(">q", 1795239283615))
@@ -49,7 +49,7 @@ def test_a_header_of_the_java_client() -> None:
     assert decode_header(raw).topic == Address(Kind.TOPIC, "dq")
 
 
-def test_nothing() -> None:
+def test_empty_header() -> None:
     for raw in (b"", b"\0\0", b"\0\0\0\0", b"\0", b"\0\0\xff\xff"):
         assert header_fields(decode_header(raw)) == {}
     assert encode_header() == b""
@@ -103,14 +103,14 @@ def test_the_stored_header_begins_with_the_count_and_says_the_same(
     assert reread.stored == stored_header
 
 
-def test_records_without_a_meaning_are_passed_on() -> None:
+def test_unknown_records_are_preserved() -> None:
     raw = record(12, b"new") + record(-5, b"") + record(8, bytes(8)) + record(1, b"q")
     header = decode_header(raw)
     assert header.destination == "q"
     assert record(12, b"new") + record(-5, b"") + record(1, b"q") in header.stored
 
 
-def test_data_after_the_end_is_ignored() -> None:
+def test_data_after_end_is_ignored() -> None:
     for rest in (b"\0\0" + record(5, b"type"), b"\1"):  # a single byte has no type
         assert header_fields(decode_header(record(1, b"q") + rest)) == {"destination": "q"}
 
@@ -132,12 +132,12 @@ def test_data_after_the_end_is_ignored() -> None:
         record(11, bytes(8)),
     ],
 )
-def test_a_header_that_lies_is_refused(raw: bytes) -> None:
+def test_inconsistent_header_is_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_header(raw)
 
 
-def test_the_longest_string() -> None:
+def test_longest_string_is_encoded() -> None:
     longest = "q" * 32_767
     assert decode_header(encode_header(longest)).destination == longest
     with pytest.raises(ProtocolError):
@@ -146,14 +146,14 @@ def test_the_longest_string() -> None:
         encode_header("é" * 16_384)
 
 
-def test_a_large_header_is_not_remembered() -> None:
+def test_large_header_is_not_cached() -> None:
     raw = encode_header("q" * 1000)
     assert decode_header(raw) is not decode_header(raw)
     small = encode_header("q")
     assert decode_header(small) is decode_header(small)
 
 
-def test_names_that_are_no_text_in_java_are_written_all_the_same() -> None:
+def test_names_with_lone_surrogates_are_encoded() -> None:
     assert b"\xff\xfe" in encode_header("a\udcff\udcfe")
     assert b"a?" in encode_header("a\ud800")
     assert "\U0001f600".encode() in encode_header("\U0001f600")
@@ -179,14 +179,14 @@ TOPIC = Address(Kind.TOPIC, "a")
         ("", None, True, None),
     ],
 )
-def test_where_answers_go(
+def test_reply_destination(
     name: str | None, hint: str | None, in_queue: bool, address: Address | None
 ) -> None:
     header = decode_header(encode_header("q", reply_to=name, reply_to_class=hint))
     assert header.reply_address(in_queue) == address
 
 
-def test_the_name_of_a_temporary_destination_has_its_kind() -> None:
+def test_name_of_temporary_destination_has_its_kind() -> None:
     for prefix, kind in (
         (fields.TEMPORARY_QUEUE, Kind.QUEUE),
         (fields.TEMPORARY_TOPIC, Kind.TOPIC),

@@ -31,7 +31,7 @@ XID = bytes.fromhex("0000004d00030001010203") + bytes(61) + b"\4" + bytes(63)
 sysids = st.binary(min_size=32, max_size=32)
 
 
-def test_the_text_of_ids_that_clients_have_made() -> None:
+def test_text_of_ids_of_java_and_c_clients() -> None:
     [(consumer, sysid)] = decode_blocks(JAVA_BLOCK)
     assert consumer == 8950519415725856256
     assert sysid_text(sysid) == "ID:41-127.0.0.1(de:6e:43:8d:72:2)-32894-1795239283638"
@@ -40,7 +40,7 @@ def test_the_text_of_ids_that_clients_have_made() -> None:
     assert sysid_text(sysid) == "ID:5-127.0.0.1-53952-1795239894527"
 
 
-def test_the_text_of_other_addresses() -> None:
+def test_text_of_ids_with_other_addresses() -> None:
     v6 = bytes.fromhex("20010db8000000000000000000000001")
     assert sysid_text(encode_sysid(7, v6, 8, 9)) == "ID:9-2001:db8::1-8-7"
     assert sysid_text(bytes(32)) == "ID:0-::-0-0"
@@ -74,7 +74,7 @@ def test_ids_that_are_made_differ_in_what_they_are_made_of(
     assert all(len(sysid) == 32 for sysid in ids)
 
 
-def test_a_created_id_has_its_time_and_its_source() -> None:
+def test_created_id_contains_time_and_source() -> None:
     sysid = make_sysid(bytes(range(8)), (3 << 31) + 5, 1795239283638)
     assert sysid_text(sysid) == "ID:5-127.1.6.7(80:1:2:3:4:5)-3-1795239283638"
 
@@ -86,7 +86,7 @@ def test_blocks(blocks: list[tuple[int, bytes]]) -> None:
     assert decode_blocks(body) == blocks
 
 
-def test_blocks_of_old_clients() -> None:
+def test_acknowledgement_blocks_of_old_clients() -> None:
     blocks = [(-1, bytes(32)), (2**31 - 1, b"a" * 32)]
     body = encode_blocks(blocks, INT_BLOCK)
     assert len(body) == 72
@@ -94,13 +94,13 @@ def test_blocks_of_old_clients() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 31, 33, 39, 41, 79, 81])
-def test_bodies_that_are_no_whole_number_of_blocks(size: int) -> None:
+def test_acknowledgement_with_incomplete_block_is_refused(size: int) -> None:
     for width in (LONG_BLOCK, INT_BLOCK):
         with pytest.raises(ProtocolError):
             decode_blocks(bytes(size), width)
 
 
-def test_a_xid_of_the_java_client() -> None:
+def test_decodes_xid_of_java_client() -> None:
     xid = decode_xid(XID)
     assert xid == Xid(77, b"\1\2\3", b"\4")
     assert str(xid) == "04010203"
@@ -133,7 +133,7 @@ def test_malformed_xids_are_refused(body: bytes) -> None:
         decode_xid(body)
 
 
-def test_a_xid_with_too_long_a_part_is_not_written() -> None:
+def test_xid_with_part_that_is_too_long_is_not_encoded() -> None:
     for xid in (Xid(1, bytes(65), b""), Xid(1, b"", bytes(65))):
         with pytest.raises(ProtocolError):
             encode_xid(xid)

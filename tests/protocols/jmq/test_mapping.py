@@ -54,7 +54,7 @@ def client_packet(
     expiration: int = 0,
     sysid: bytes = SYSID,
 ) -> Packet:
-    """A message as a client sends it."""
+    """Return a message as a client sends it."""
     if header is None:
         header = encode_header("dq", destination_class=QUEUE_CLASS, producer_id=7)
     return decode_packet(
@@ -72,10 +72,10 @@ def deliver(message: Message, flags: int = 0, count: int = 1, consumer: int = 99
     return packet
 
 
-# --- coming in -----------------------------------------------------------------------------------
+# --- incoming messages ---------------------------------------------------------------------------
 
 
-def test_a_message_of_the_java_client() -> None:
+def test_converts_message_of_java_client() -> None:
     header = encode_header(
         "dq",
         "correlated",
@@ -119,7 +119,7 @@ def test_absent_header_fields() -> None:
     assert message.expiration == message.deliver_at == 0
 
 
-def test_durability_is_what_is_asked_for() -> None:
+def test_persistent_flag_selects_durability() -> None:
     for flags, durability in ((packets.P, Durability.LAZY), (0, Durability.SYNC)):
         message = message_of(client_packet(flags=flags), None, Durability.LAZY, Durability.SYNC)
         assert message.durability is durability
@@ -136,7 +136,7 @@ def test_durability_is_what_is_asked_for() -> None:
         (PacketType.MESSAGE, BodyKind.NONE),
     ],
 )
-def test_all_kinds_go_out_as_they_came(kind: PacketType, expected: BodyKind) -> None:
+def test_message_types_survive_round_trip(kind: PacketType, expected: BodyKind) -> None:
     message = message_of(client_packet(kind, body=b"\xac\xed anything"))
     assert message.kind is expected
     packet = deliver(message)
@@ -144,13 +144,13 @@ def test_all_kinds_go_out_as_they_came(kind: PacketType, expected: BodyKind) -> 
     assert packet.body == b"\xac\xed anything"
 
 
-def test_the_clients_own_id_replaces_the_one_of_the_packet() -> None:
+def test_jmsmessageid_property_replaces_packet_id() -> None:
     message = message_of(client_packet(header=encode_header("q", message_id="ID:mine")))
     assert message.message_id == "ID:mine"
     assert deliver(message).sysid == SYSID
 
 
-def test_times_and_priorities_out_of_range() -> None:
+def test_clamps_times_and_priorities_out_of_range() -> None:
     wild = client_packet(
         header=encode_header("q", delivery_time=2**63 - 1),
         priority=255,
@@ -168,22 +168,22 @@ def test_times_and_priorities_out_of_range() -> None:
 
 
 @pytest.mark.parametrize("header", [b"", encode_header(""), b"\0\1\0\7q", encode_header(type="t")])
-def test_a_message_has_a_destination(header: bytes) -> None:
+def test_message_without_destination_is_refused(header: bytes) -> None:
     with pytest.raises(ProtocolError):
         message_of(client_packet(header=header))
 
 
-def test_a_broken_block_is_refused() -> None:
+def test_malformed_property_block_is_refused() -> None:
     packet = client_packet(properties={"a": "b"})
     packet.block = packet.block[:-1]
     with pytest.raises(ProtocolError):
         message_of(packet)
 
 
-# --- going out as it came ------------------------------------------------------------------------
+# --- forwarding to JMS clients -------------------------------------------------------------------
 
 
-def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
+def test_delivery_changes_only_delivery_fields() -> None:
     header = encode_header(
         "dq", "c", "r", "t", QUEUE_CLASS, TOPIC_CLASS, 3, 7, 1795239283900, message_id="m"
     )
@@ -221,7 +221,7 @@ def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
     assert packet.header[12:].rstrip(b"\0") in delivery.header
 
 
-def test_flags_are_those_of_each_delivery() -> None:
+def test_flags_are_set_for_each_delivery() -> None:
     message = message_of(client_packet())
     assert deliver(message).flags == CLASSIC
     assert deliver(message, packets.R | packets.F).flags == CLASSIC | packets.R | packets.F
@@ -229,7 +229,7 @@ def test_flags_are_those_of_each_delivery() -> None:
     assert deliver(message).flags == CLASSIC
 
 
-def test_a_delivery_can_be_sent_on() -> None:
+def test_delivered_packet_can_be_forwarded() -> None:
     first = deliver(message_of(client_packet(properties={"a": 1})), packets.R | packets.C, 5)
     second = deliver(message_of(first), 0, 1)
     assert second.header.count(b"\0\x0b\0\4") == 1
@@ -237,7 +237,7 @@ def test_a_delivery_can_be_sent_on() -> None:
     assert second.properties == {"a": 1}
 
 
-def test_old_packets_become_new_ones() -> None:
+def test_packets_of_old_versions_are_converted() -> None:
     table = java.dumps_map({"n": Long(5), "s": "text"}, hashtable=True)
     header = encode_header("q", "c")
     oldest = decode_packet(
@@ -275,7 +275,7 @@ def test_old_packets_become_new_ones() -> None:
 
 
 @pytest.mark.parametrize("properties", [None, {"n": Long(5), "colour": "red"}])
-def test_properties_are_added_to_what_goes_out_as_it_came(
+def test_properties_are_added_without_changing_others(
     properties: dict[str, object] | None,
 ) -> None:
     packet = client_packet(properties=properties, body=b"the body")
@@ -295,7 +295,7 @@ def make_dead_letter(message: Message, reason: str = "expired") -> Message:
     return dead_letter
 
 
-def test_a_dead_letter_has_its_history() -> None:
+def test_dead_letter_has_its_history() -> None:
     packet = client_packet(flags=packets.P, properties={"b": Byte(1), "n": Long(5)}, expiration=88)
     delivery = deliver(make_dead_letter(message_of(packet)))
     assert delivery.sysid == SYSID
@@ -333,12 +333,12 @@ def test_a_dead_letter_has_its_history() -> None:
         ("something", "ERROR"),
     ],
 )
-def test_reasons(reason: str, expected: str) -> None:
+def test_dead_letter_reasons(reason: str, expected: str) -> None:
     delivery = deliver(make_dead_letter(message_of(client_packet()), reason))
     assert delivery.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == expected
 
 
-def test_a_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
+def test_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
     dead_letter = make_dead_letter(message_of(client_packet()))
     dead_letter.body = b""
     assert dead_letter.properties is not None
@@ -352,14 +352,14 @@ def test_a_dead_letter_keeps_its_own_reason_and_truncation_mark() -> None:
     assert delivery.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] == "why"
 
 
-def test_a_message_dead_lettered_again_has_the_new_reason() -> None:
+def test_message_dead_lettered_again_has_new_reason() -> None:
     first = deliver(make_dead_letter(message_of(client_packet())))
     second = deliver(make_dead_letter(message_of(first), "overflow"))
     assert second.properties["deadLetterReason"] == "overflow"
     assert second.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "OLDEST"
 
 
-def test_a_dead_letter_of_another_protocol() -> None:
+def test_delivers_dead_letter_of_another_protocol() -> None:
     dead_letter = make_dead_letter(foreign_message(b"text"))
     dead_letter.sequence = 5
     delivery = deliver(dead_letter)
@@ -403,7 +403,7 @@ def foreign_message(
         (BodyKind.MAP, b"{}", Origin.INTERNAL, PacketType.BYTES_MESSAGE),
     ],
 )
-def test_bodies_of_others(
+def test_bodies_of_other_protocols(
     kind: BodyKind, body: bytes, origin: Origin, expected: PacketType
 ) -> None:
     delivery = deliver(foreign_message(body, kind, origin))
@@ -411,7 +411,7 @@ def test_bodies_of_others(
     assert delivery.body == body
 
 
-def test_headers_of_others() -> None:
+def test_headers_of_other_protocols() -> None:
     message = foreign_message(b"x", address=Address(Kind.TOPIC, "t"))
     message.reply_to = Address(Kind.QUEUE, "answers")
     message.correlation_id = "c"
@@ -442,7 +442,7 @@ def test_headers_of_others() -> None:
     )
 
 
-def test_properties_of_others() -> None:
+def test_properties_of_other_protocols() -> None:
     delivery = deliver(
         foreign_message(
             b"x",
@@ -474,7 +474,7 @@ def test_properties_of_others() -> None:
     }
 
 
-def test_an_integer_of_others_that_java_has_no_type_for() -> None:
+def test_integers_beyond_java_long_become_text() -> None:
     properties: dict[str, Property] = {"huge": 2**64, "most": 2**63 - 1, "least": -(2**63)}
     assert deliver(foreign_message(b"x", properties=properties)).properties == {
         **properties,
@@ -483,7 +483,7 @@ def test_an_integer_of_others_that_java_has_no_type_for() -> None:
     assert deliver(foreign_message(b"x", properties={"huge": 1 << 400_000})).properties == {}
 
 
-def test_values_too_long_for_a_header_are_omitted() -> None:
+def test_values_too_long_for_header_are_omitted() -> None:
     message = foreign_message(b"x")
     message.correlation_id = message.type = "x" * 40_000
     delivery = deliver(message)
@@ -494,20 +494,20 @@ def test_values_too_long_for_a_header_are_omitted() -> None:
         )
 
 
-def test_names_that_are_not_utf_8_go_out() -> None:
+def test_names_that_are_not_utf_8_are_delivered() -> None:
     chunks = encode_delivery(
         foreign_message(b"", address=Address(Kind.QUEUE, "\udcff")), 1, 0, 1, IDENTITY
     )
     assert b"\0\1\0\7_xDCFF_" in b"".join(chunks)
 
 
-def test_a_message_without_the_packet_it_came_in_is_built_anew() -> None:
+def test_message_without_its_original_packet_is_encoded() -> None:
     message = foreign_message(b"x", origin=Origin.JMQ)
     message.native = b""
     assert deliver(message).sysid == make_sysid(IDENTITY, 12, message.timestamp)
 
 
-def test_a_compressed_body_stays_compressed() -> None:
+def test_compressed_body_stays_compressed() -> None:
     body = zlib.compress(b"a" * 100)
     properties: dict[str, object] = {
         "JMS_SUN_COMPRESS": True,
@@ -522,7 +522,7 @@ def test_a_compressed_body_stays_compressed() -> None:
     assert delivery.flags == CLASSIC | packets.Z
 
 
-def test_offset_of_the_delivery_count_in_a_stored_head() -> None:
+def test_offset_of_delivery_count_in_stored_head() -> None:
     native = message_of(client_packet()).native
     assert unpack_from(">HHi", native, 72) == (11, 4, 0)
     assert (

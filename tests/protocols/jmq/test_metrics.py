@@ -36,7 +36,7 @@ class Process:
 
 
 class Monitor:
-    """A JMS client that is subscribed to a topic: the packets it would be sent."""
+    """A JMS subscriber of a topic that records the packets of its deliveries."""
 
     def __init__(self, fixture: MetricsFixture, topic: str, name: str = "m") -> None:
         self.fixture = fixture
@@ -72,7 +72,7 @@ class Monitor:
 
 
 class Idle:
-    """A consumer that gets nothing."""
+    """A consumer that receives no messages."""
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         raise AssertionError
@@ -88,7 +88,7 @@ class MetricsFixture:
         self.metrics = Metrics(self.broker, Process(), lambda: ("h", 7676), INTERVAL)
 
     def seconds(self, count: int) -> None:
-        """Let the time go by as the server does."""
+        """Advance the clock second by second, and call the timers as the server does."""
         for _ in range(count):
             self.clock.advance(1000)
             self.metrics.publish()
@@ -106,7 +106,7 @@ def fixture() -> MetricsFixture:
     return MetricsFixture()
 
 
-def test_the_first_comes_at_once_and_then_one_in_each_interval(fixture: MetricsFixture) -> None:
+def test_first_message_is_sent_at_once_and_then_one_per_interval(fixture: MetricsFixture) -> None:
     monitor = Monitor(fixture, "mq.metrics.broker")
     fixture.seconds(1)
     assert len(monitor.packets()) == 1
@@ -133,7 +133,7 @@ def test_nothing_is_sent_without_subscriptions(fixture: MetricsFixture) -> None:
     assert len(second.packets()) == 1, "at once for who comes later, too"
 
 
-def test_each_message_says_what_it_is_and_where_it_comes_from(fixture: MetricsFixture) -> None:
+def test_each_message_has_type_and_origin(fixture: MetricsFixture) -> None:
     monitor = Monitor(fixture, "mq.metrics.jvm")
     fixture.seconds(1)
     (packet,) = monitor.packets()
@@ -154,7 +154,7 @@ def test_each_message_says_what_it_is_and_where_it_comes_from(fixture: MetricsFi
     assert b"java.util.Hashtable" in packet.body
 
 
-def test_the_broker_as_a_whole(fixture: MetricsFixture) -> None:
+def test_metrics_of_broker(fixture: MetricsFixture) -> None:
     fixture.send("a", b"12345")
     fixture.send("b", b"123")
     fixture.broker.destinations.topic("t")
@@ -177,7 +177,7 @@ def test_the_broker_as_a_whole(fixture: MetricsFixture) -> None:
     }
 
 
-def test_the_list_of_destinations(fixture: MetricsFixture) -> None:
+def test_metrics_of_all_destinations(fixture: MetricsFixture) -> None:
     fixture.send("q", b"")
     fixture.broker.destinations.topic("t")
     fixture.broker.destinations.declare(Address(Kind.QUEUE, "tmp"), owner=fixture)
@@ -194,7 +194,7 @@ def test_the_list_of_destinations(fixture: MetricsFixture) -> None:
     }
 
 
-def test_names_of_other_protocols_are_those_that_java_clients_accept(
+def test_names_of_other_protocols_are_escaped_for_java_clients(
     fixture: MetricsFixture,
 ) -> None:
     fixture.send("orders-eu", b"1234")
@@ -210,7 +210,7 @@ def test_names_of_other_protocols_are_those_that_java_clients_accept(
     assert loads_map(packet.body)["numMsgs"] == 1
 
 
-def test_one_queue_with_its_highest_values_and_means(fixture: MetricsFixture) -> None:
+def test_metrics_of_queue_have_peaks_and_averages(fixture: MetricsFixture) -> None:
     fixture.send("orders", b"1234")
     monitor = Monitor(fixture, "mq.metrics.destination.queue.orders")
     fixture.seconds(1)
@@ -245,7 +245,7 @@ def test_standby_consumers_are_counted_separately(fixture: MetricsFixture) -> No
     assert values["peakNumActiveConsumers"] == values["avgNumActiveConsumers"] == 1
 
 
-def test_metrics_of_a_destination_start_when_it_is_created(fixture: MetricsFixture) -> None:
+def test_metrics_of_destination_start_when_it_is_created(fixture: MetricsFixture) -> None:
     monitor = Monitor(fixture, "mq.metrics.destination.topic.later")
     fixture.seconds(5)
     assert monitor.packets() == []
@@ -254,20 +254,20 @@ def test_metrics_of_a_destination_start_when_it_is_created(fixture: MetricsFixtu
     assert monitor.values()["numMsgs"] == 0
 
 
-def test_other_names_with_the_prefix_are_nobodys(fixture: MetricsFixture) -> None:
+def test_other_topics_with_prefix_receive_no_metrics(fixture: MetricsFixture) -> None:
     monitor = Monitor(fixture, "mq.metrics.nonsense")
     fixture.seconds(100)
     assert monitor.packets() == []
 
 
-def test_an_interval_of_0_sends_nothing(fixture: MetricsFixture) -> None:
+def test_interval_of_0_sends_nothing(fixture: MetricsFixture) -> None:
     fixture.metrics = Metrics(fixture.broker, Process(), lambda: ("h", 1), 0)
     monitor = Monitor(fixture, "mq.metrics.broker")
     fixture.seconds(100)
     assert monitor.packets() == []
 
 
-def test_a_broker_that_stops_says_no_more(fixture: MetricsFixture) -> None:
+def test_stopping_broker_sends_no_metrics(fixture: MetricsFixture) -> None:
     monitor = Monitor(fixture, "mq.metrics.broker")
     fixture.broker.stop()
     fixture.seconds(1)

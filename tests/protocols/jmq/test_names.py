@@ -32,7 +32,7 @@ from sluicemq.protocols.jmq.fields import (
         ("", ""),
     ],
 )
-def test_names(name: str, wire_name: str) -> None:
+def test_escapes_names(name: str, wire_name: str) -> None:
     assert format_name(name) == wire_name
     assert read_name(wire_name) == name
 
@@ -50,7 +50,7 @@ def test_every_name_survives_a_header(name: str, kind: Kind, prefix: str) -> Non
         assert header.reply_address(kind is Kind.TOPIC) == (address if address.name else None)
 
 
-def test_classes() -> None:
+def test_destination_classes() -> None:
     for kind, permanent, prefix, temporary in (
         (Kind.QUEUE, QUEUE_CLASS, TEMPORARY_QUEUE, TEMPORARY_QUEUE_CLASS),
         (Kind.TOPIC, TOPIC_CLASS, TEMPORARY_TOPIC, TEMPORARY_TOPIC_CLASS),

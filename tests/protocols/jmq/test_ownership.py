@@ -26,7 +26,7 @@ def harness() -> Harness:
 
 
 def connect(harness: Harness, name: str = "", *permissions: str, client_id: str = "") -> Peer:
-    """A client of the user; without a name, of a broker that knows no users."""
+    """Connect as a user; without a name, as to a broker without users."""
     access = RecordedAccess(*permissions, name=name) if name else Access(EVERYBODY)
     return harness.connect(access=access, client_id=client_id)
 
@@ -40,9 +40,9 @@ def step(peer: Peer, kind: PacketType, name: str = "x", flags: int = 0) -> int:
 
 
 def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> int:
-    """A prepared branch with a message to `to`, and one of `acked` acknowledged; its number."""
-    answer = peer.ask(H.START_TRANSACTION, {"JMQXAFlags": 0}, xid(name), expect=Status.OK)
-    number = answer.properties["JMQTransactionID"]
+    """Prepare a branch that sends a message to `to` and acks one of `acked`; return its number."""
+    reply = peer.request(H.START_TRANSACTION, {"JMQXAFlags": 0}, xid(name), expect=Status.OK)
+    number = reply.properties["JMQTransactionID"]
     assert isinstance(number, int)
     if to:
         peer.send(to, "sent", transaction_id=number)
@@ -57,11 +57,11 @@ def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> in
 
 
 def recover_xids(peer: Peer) -> bytes:
-    return peer.ask(H.RECOVER_TRANSACTION, {"JMQXAFlags": int(XaFlag.STARTRSCAN)}).body
+    return peer.request(H.RECOVER_TRANSACTION, {"JMQXAFlags": int(XaFlag.STARTRSCAN)}).body
 
 
 def take_snapshot(harness: DiskHarness) -> None:
-    """The next start reads the state of the engine, and no earlier record."""
+    """Take a snapshot, so that the next start reads no earlier record."""
     harness.journal.seal()
     harness.run_event_loop()
     assert list(harness.directory.glob("**/*snapshot*"))
@@ -71,19 +71,17 @@ def take_snapshot(harness: DiskHarness) -> None:
 
 
 @pytest.mark.parametrize("permissions", [(), (ALL_RIGHTS,)])
-def test_branches_of_another_user_look_unknown(
-    harness: Harness, permissions: tuple[str, ...]
-) -> None:
+def test_branches_of_another_user_are_404(harness: Harness, permissions: tuple[str, ...]) -> None:
     number = prepare(connect(harness, "anna", ALL_RIGHTS))
     other = connect(harness, "mallory", *permissions)
     assert recover_xids(other) == b""
     for flags in (XaFlag.JOIN, XaFlag.RESUME):
         assert step(other, H.START_TRANSACTION, flags=flags) == Status.NOT_FOUND
     for kind in (H.END_TRANSACTION, H.PREPARE_TRANSACTION, *ENDINGS, H.VERIFY_TRANSACTION):
-        unknown_answer = other.ask(kind, {}, xid("unknown"))
-        answer = other.ask(kind, {}, xid("x"))
-        assert answer.properties == unknown_answer.properties
-        assert status(answer) == Status.NOT_FOUND
+        unknown_answer = other.request(kind, {}, xid("unknown"))
+        reply = other.request(kind, {}, xid("x"))
+        assert reply.properties == unknown_answer.properties
+        assert status(reply) == Status.NOT_FOUND
     for kind in (H.RECOVER_TRANSACTION, H.VERIFY_TRANSACTION, *ENDINGS):
         properties = {"JMQTransactionID": Long(number)}
         assert other.request_status(kind, properties) == Status.NOT_FOUND
@@ -91,7 +89,7 @@ def test_branches_of_another_user_look_unknown(
     assert harness.broker.transactions.prepared.keys() == {xid("x")}
 
 
-def test_a_branch_that_is_not_prepared_is_joined_by_its_user_only(harness: Harness) -> None:
+def test_unprepared_branch_can_be_joined_by_its_user_only(harness: Harness) -> None:
     anna = connect(harness, "anna", ALL_RIGHTS)
     assert step(anna, H.START_TRANSACTION) == Status.OK
     other = connect(harness, "mallory", ALL_RIGHTS)
@@ -101,7 +99,7 @@ def test_a_branch_that_is_not_prepared_is_joined_by_its_user_only(harness: Harne
     assert step(reconnected, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.OK
 
 
-def test_a_branch_that_has_ended_is_known_to_its_user_only(harness: Harness) -> None:
+def test_outcome_of_branch_is_visible_to_its_user_only(harness: Harness) -> None:
     anna = connect(harness, "anna", ALL_RIGHTS)
     prepare(anna)
     assert step(anna, H.COMMIT_TRANSACTION) == Status.OK
@@ -112,7 +110,7 @@ def test_a_branch_that_has_ended_is_known_to_its_user_only(harness: Harness) -> 
 
 
 @pytest.mark.parametrize("superuser", [False, True])
-def test_the_owner_and_superusers_end_it_after_a_restart(tmp_path: Path, superuser: bool) -> None:
+def test_owner_and_superusers_end_branch_after_restart(tmp_path: Path, superuser: bool) -> None:
     first_harness = DiskHarness(tmp_path)
     prepare(connect(first_harness, "anna", ALL_RIGHTS))
     harness = first_harness.restart()
@@ -136,7 +134,7 @@ def test_the_owner_and_superusers_end_it_after_a_restart(tmp_path: Path, superus
         (("out: produce", "in: consume"), True),
     ],
 )
-def test_a_branch_without_owner_takes_rights_on_all_its_destinations(
+def test_branch_without_owner_requires_permissions_for_all_its_destinations(
     tmp_path: Path, permissions: tuple[str, ...], may: bool, state: str
 ) -> None:
     harness = DiskHarness(tmp_path)
@@ -152,7 +150,7 @@ def test_a_branch_without_owner_takes_rights_on_all_its_destinations(
     assert harness.bodies("out") == ([b"sent"] if may else [])
 
 
-def test_the_user_that_ends_a_branch_without_owner_owns_its_outcome(harness: Harness) -> None:
+def test_user_who_ends_branch_without_owner_owns_its_outcome(harness: Harness) -> None:
     prepare(connect(harness))
     anna = connect(harness, "anna", ALL_RIGHTS)
     assert step(anna, H.ROLLBACK_TRANSACTION) == Status.OK
@@ -160,17 +158,17 @@ def test_the_user_that_ends_a_branch_without_owner_owns_its_outcome(harness: Har
     assert step(anna, H.ROLLBACK_TRANSACTION) == Status.OK
 
 
-def test_an_empty_branch_without_owner_is_for_superusers(harness: Harness) -> None:
+def test_empty_branch_without_owner_is_for_superusers(harness: Harness) -> None:
     prepare(connect(harness), to="")
     assert recover_xids(connect(harness, "anna", ALL_RIGHTS)) == b""
     assert recover_xids(connect_superuser(harness)) == xid("x")
 
 
-def test_a_connection_that_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
+def test_connection_that_joins_branch_without_owner_claims_it(harness: Harness) -> None:
     former_owner = connect(harness)
     properties = {"JMQXAFlags": 0, "JMQSessionLess": True}
-    answer = former_owner.ask(H.START_TRANSACTION, properties, xid("x"), expect=Status.OK)
-    number = answer.properties["JMQTransactionID"]
+    reply = former_owner.request(H.START_TRANSACTION, properties, xid("x"), expect=Status.OK)
+    number = reply.properties["JMQTransactionID"]
     former_owner.send("out", "sent", transaction_id=number)
     former_owner.drop()
     anna = connect(harness, "anna", "out: produce")
@@ -179,9 +177,9 @@ def test_a_connection_that_joins_a_branch_without_owner_claims_it(harness: Harne
     assert step(bert, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.NOT_FOUND
 
 
-def test_a_branch_that_lost_its_connection_is_its_owners(harness: Harness) -> None:
+def test_branch_without_connection_belongs_to_its_owner(harness: Harness) -> None:
     anna = connect(harness, "anna", ALL_RIGHTS)
-    anna.ask(H.START_TRANSACTION, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+    anna.request(H.START_TRANSACTION, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
     assert step(anna, H.END_TRANSACTION, flags=XaFlag.SUCCESS) == Status.OK
     anna.drop()
     bert = connect(harness, "bert", ALL_RIGHTS)
@@ -191,10 +189,10 @@ def test_a_branch_that_lost_its_connection_is_its_owners(harness: Harness) -> No
     assert step(connect_superuser(harness), H.COMMIT_TRANSACTION) == Status.OK
 
 
-def test_a_local_transaction_that_lost_its_connection_is_its_owners(harness: Harness) -> None:
+def test_local_transaction_without_connection_belongs_to_its_owner(harness: Harness) -> None:
     anna = connect(harness, "anna", ALL_RIGHTS)
-    answer = anna.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
-    number = answer.properties["JMQTransactionID"]
+    reply = anna.request(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
+    number = reply.properties["JMQTransactionID"]
     assert isinstance(number, int)
     anna.send("q", "a", transaction_id=number)
     anna.drop()
@@ -206,7 +204,7 @@ def test_a_local_transaction_that_lost_its_connection_is_its_owners(harness: Har
     assert harness.bodies("q") == [b"a"]
 
 
-def test_a_prepared_branch_does_without_the_reply_to_a_queue_that_has_gone(
+def test_prepared_branch_skips_messages_to_deleted_reply_queues(
     tmp_path: Path,
 ) -> None:
     harness = DiskHarness(tmp_path)
@@ -232,23 +230,25 @@ def set_client_id(peer: Peer, client_id: str = "c", **how: object) -> int:
 
 
 def subscribe(peer: Peer, topic: str = "t", name: str = "d", **how: object) -> int:
-    """The status of ADD_CONSUMER; the consumer is closed again."""
+    """Add and close a durable consumer, and return the status of ADD_CONSUMER."""
     properties = {
         **peer.destination_properties(topic, True),
         "JMQDurableName": name,
         "JMQSize": 10,
         **how,
     }
-    answer = peer.ask(H.ADD_CONSUMER, {"JMQSessionID": Long(peer.create_session()), **properties})
-    consumer = answer.properties.get("JMQConsumerID")
+    reply = peer.request(
+        H.ADD_CONSUMER, {"JMQSessionID": Long(peer.create_session()), **properties}
+    )
+    consumer = reply.properties.get("JMQConsumerID")
     if isinstance(consumer, int):
         peer.close_consumer(consumer)
-    result = status(answer)
+    result = status(reply)
     assert isinstance(result, int)
     return result
 
 
-def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> None:
+def test_client_id_of_offline_user_cannot_be_claimed(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
     assert subscribe(anna) == Status.OK
@@ -269,31 +269,31 @@ def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> N
     assert anna.texts() == ["hers"]
 
 
-def test_the_client_id_of_an_offline_user_looks_like_one_in_use(harness: Harness) -> None:
+def test_client_id_of_offline_user_is_reported_as_in_use(harness: Harness) -> None:
     anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
     assert subscribe(anna) == Status.OK
     mallory = connect(harness, "mallory", ALL_RIGHTS)
-    online = mallory.ask(H.SET_CLIENTID, {"JMQClientID": "c"}).properties
+    online = mallory.request(H.SET_CLIENTID, {"JMQClientID": "c"}).properties
     anna.drop()
-    assert mallory.ask(H.SET_CLIENTID, {"JMQClientID": "c"}).properties == online
+    assert mallory.request(H.SET_CLIENTID, {"JMQClientID": "c"}).properties == online
 
 
-def test_a_client_id_without_durable_subscriptions_is_anybodys(harness: Harness) -> None:
+def test_client_id_without_durable_subscriptions_can_be_claimed(harness: Harness) -> None:
     anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
     assert subscribe(anna) == Status.OK
-    anna.ask(H.DELETE_CONSUMER, {"JMQDurableName": "d"}, expect=Status.OK)
+    anna.request(H.DELETE_CONSUMER, {"JMQDurableName": "d"}, expect=Status.OK)
     anna.drop()
     assert set_client_id(connect(harness, "bert")) == Status.OK
 
 
-def test_a_client_id_is_shared_by_connections_of_one_user(harness: Harness) -> None:
+def test_client_id_is_shared_by_connections_of_one_user(harness: Harness) -> None:
     assert set_client_id(connect(harness, "anna"), JMQShare=True) == Status.OK
     assert set_client_id(connect(harness, "anna"), JMQShare=True) == Status.OK
     assert set_client_id(connect(harness, "bert"), JMQShare=True) == Status.CONFLICT
     assert set_client_id(connect_superuser(harness), JMQShare=True) == Status.OK
 
 
-def test_a_superuser_may_have_any_client_id_and_leaves_the_owner(harness: Harness) -> None:
+def test_superuser_may_use_any_client_id_without_changing_its_owner(harness: Harness) -> None:
     anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
     assert subscribe(anna) == Status.OK
     anna.drop()
@@ -307,7 +307,7 @@ def test_a_superuser_may_have_any_client_id_and_leaves_the_owner(harness: Harnes
     assert set_client_id(connect(harness, "anna")) == Status.OK
 
 
-def test_a_durable_subscription_without_client_id_has_an_owner(harness: Harness) -> None:
+def test_durable_subscription_without_client_id_has_owner(harness: Harness) -> None:
     options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
     anna = connect(harness, "anna", ALL_RIGHTS)
     assert subscribe(anna, **options) == Status.OK
@@ -321,7 +321,7 @@ def test_a_durable_subscription_without_client_id_has_an_owner(harness: Harness)
     assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t2", **options) == Status.OK
 
 
-def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harness) -> None:
+def test_durable_wildcard_subscription_without_topics_has_owner(harness: Harness) -> None:
     options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
     assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t.*", **options) == Status.OK
     mallory = connect(harness, "mallory", ALL_RIGHTS)
@@ -333,7 +333,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harne
     assert owners == {"mq.sys.wildcards": "anna", "t.new": "anna"}
 
 
-def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> None:
+def test_shared_subscription_can_be_joined_by_its_user_only(harness: Harness) -> None:
     options = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
     anna = connect(harness, "anna", ALL_RIGHTS)
     anna.consume("t", anna.create_session(), topic=True, **options)
@@ -346,7 +346,7 @@ def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> N
     assert mallory.request_status(H.ADD_CONSUMER, properties) == Status.CONFLICT
 
 
-def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
+def test_unowned_resources_are_claimed_with_consume_permission(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     first_peer = connect(harness, client_id="c")
     assert subscribe(first_peer, "t", "d") == Status.OK
@@ -371,7 +371,7 @@ def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path)
     assert set_client_id(connect(harness, "anna", "t: consume")) == Status.OK
 
 
-def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
+def test_ownership_does_not_apply_without_users(harness: Harness) -> None:
     first, second = connect(harness, client_id="c"), connect(harness)
     assert subscribe(first) == Status.OK
     prepare(first)
@@ -390,21 +390,23 @@ def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
 NAME = "temporary_destination://queue/x/1/1"
 
 
-def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness: Harness) -> None:
+def test_anyone_may_send_to_temporary_queue_but_only_its_owner_may_browse(
+    harness: Harness,
+) -> None:
     anna = connect(harness, "anna")
     assert anna.create(NAME, temporary=True) == Status.OK
     for other in (connect(harness, "anna"), connect(harness, "bert", ALL_RIGHTS)):
-        assert other.ask(H.ADD_PRODUCER, other.destination_properties(NAME), expect=Status.OK)
+        assert other.request(H.ADD_PRODUCER, other.destination_properties(NAME), expect=Status.OK)
         other.send(NAME, "reply")
-        unknown_properties = other.ask(
+        unknown_properties = other.request(
             H.VERIFY_DESTINATION, other.destination_properties(NAME + "1")
         ).properties
         for kind in (H.VERIFY_DESTINATION, H.BROWSE):
             for selector in ({}, {"JMQSelector": "x ="}):
-                answer = other.ask(kind, {**other.destination_properties(NAME), **selector})
-                assert status(answer) == Status.NOT_FOUND
-                assert answer.properties.keys() == unknown_properties.keys()
-                assert answer.properties["JMQCanCreate"] is False
+                reply = other.request(kind, {**other.destination_properties(NAME), **selector})
+                assert status(reply) == Status.NOT_FOUND
+                assert reply.properties.keys() == unknown_properties.keys()
+                assert reply.properties["JMQCanCreate"] is False
         metrics = {**other.destination_properties(NAME), "JMQMetrics": True}
         assert other.request_status(H.BROWSE, metrics) == Status.NOT_FOUND
         assert (
@@ -415,16 +417,19 @@ def test_all_may_send_to_a_temporary_queue_and_only_its_owner_may_browse(harness
             other.request_status(H.DESTROY_DESTINATION, other.destination_properties(NAME))
             == Status.FORBIDDEN
         )
-    verified = anna.ask(H.VERIFY_DESTINATION, anna.destination_properties(NAME), expect=Status.OK)
+    verified = anna.request(
+        H.VERIFY_DESTINATION, anna.destination_properties(NAME), expect=Status.OK
+    )
     assert verified.properties["JMQDestType"] == 17
     assert (
-        len(anna.ask(H.BROWSE, anna.destination_properties(NAME), expect=Status.OK).body) == 2 * 32
+        len(anna.request(H.BROWSE, anna.destination_properties(NAME), expect=Status.OK).body)
+        == 2 * 32
     )
     anna.consume(NAME, anna.create_session())
     assert anna.texts() == ["reply", "reply"]
 
 
-def test_a_temporary_destination_of_another_name_takes_the_right_to_create_it(
+def test_temporary_destination_of_another_name_requires_create_permission(
     harness: Harness,
 ) -> None:
     anna = connect(harness, "anna", "*: produce consume browse")
@@ -444,7 +449,7 @@ def test_a_temporary_destination_of_another_name_takes_the_right_to_create_it(
     assert bert.texts() == ["reply"]
 
 
-def test_a_reply_address_of_another_protocol_is_sent_to_without_permission(
+def test_sending_to_reply_address_of_another_protocol_requires_no_permission(
     harness: Harness,
 ) -> None:
     harness.broker.destinations.declare(Address(Kind.QUEUE, "answers"), owner=object())
@@ -477,7 +482,7 @@ def test_a_reply_address_of_another_protocol_is_sent_to_without_permission(
         (H.VERIFY_DESTINATION, True),
     ],
 )
-def test_a_selector_is_compiled_for_who_may_use_it(
+def test_selector_is_compiled_only_for_permitted_users(
     harness: Harness, kind: PacketType, topic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[str] = []

@@ -4,13 +4,13 @@ from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.packets import PacketType, Status
 
 
-def test_a_reply_is_numbered_after_its_request() -> None:
+def test_reply_type_follows_its_request_type() -> None:
     for kind in PacketType:
         if kind.name.endswith("_REPLY") and kind is not PacketType.SEND_REPLY:
             assert kind == PacketType[kind.name.removesuffix("_REPLY")] + 1
 
 
-def test_numbers_that_the_specification_has_otherwise() -> None:
+def test_packet_numbers_that_differ_from_specification() -> None:
     assert (PacketType.INFO_REQUEST, PacketType.INFO) == (72, 73)
     assert (PacketType.VERIFY_TRANSACTION, PacketType.VERIFY_TRANSACTION_REPLY) == (78, 79)
     assert PacketType.SET_CLIENTID_REPLY == 51
@@ -19,5 +19,5 @@ def test_numbers_that_the_specification_has_otherwise() -> None:
     assert 80 not in set(PacketType)
 
 
-def test_flags_are_bits_in_the_order_of_the_specification() -> None:
+def test_flags_are_bits_in_specification_order() -> None:
     assert [getattr(packets, flag) for flag in "QRPSALFTCBZIW"] == [1 << n for n in range(13)]

@@ -13,7 +13,7 @@ ROWS = b"101 refbroker 301\njms tcp NORMAL 43973\n.\n"
 
 
 class PortMapperHarness(SessionHarness):
-    """Connections that have half a second for their line."""
+    """Port mapper connections with a line timeout of half a second."""
 
     line_timeout = 0.5
 
@@ -34,7 +34,7 @@ def harness() -> PortMapperHarness:
     return PortMapperHarness()
 
 
-def test_every_row_is_one_line_of_fields_joined_by_single_blanks() -> None:
+def test_every_row_is_line_of_fields_separated_by_blanks() -> None:
     services = [
         Service("portmapper", "tcp", "PORTMAPPER", 7676),
         Service("jms", "tcp", "NORMAL", 7676),
@@ -49,14 +49,14 @@ def test_every_row_is_one_line_of_fields_joined_by_single_blanks() -> None:
     )
 
 
-def test_without_services_there_is_only_the_frame() -> None:
+def test_response_without_services_has_header_and_terminator_only() -> None:
     assert encode_services("x", []) == b"101 x 301\n.\n"
 
 
 @pytest.mark.parametrize(
     "line", [b"101\n", b"101\r\n", b"101\r", b"\n", b"x\n", b"1\nand more", b"9" * MAX_LINE]
 )
-def test_whatever_the_line_says_it_is_answered_and_the_end_follows(
+def test_any_line_is_answered_and_connection_closed(
     harness: PortMapperHarness, line: bytes
 ) -> None:
     peer = harness.connect()
@@ -65,7 +65,7 @@ def test_whatever_the_line_says_it_is_answered_and_the_end_follows(
     assert peer.transport.close_reason == ""
 
 
-def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) -> None:
+def test_incomplete_line_is_answered_after_timeout(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.send_bytes(b"10")
     peer.send_bytes(b"1" * (MAX_LINE - 3))
@@ -76,7 +76,7 @@ def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) 
     assert not peer.transport.open
 
 
-def test_a_line_that_arrives_in_chunks_is_answered_once(harness: PortMapperHarness) -> None:
+def test_line_that_arrives_in_chunks_is_answered_once(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     for byte in b"101":
         peer.send_bytes(bytes([byte]))
@@ -87,14 +87,14 @@ def test_a_line_that_arrives_in_chunks_is_answered_once(harness: PortMapperHarne
     assert peer.transport.take_written() == b""
 
 
-def test_the_end_of_input_is_the_end_of_the_line(harness: PortMapperHarness) -> None:
+def test_end_of_input_ends_line(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.session.end_of_input()
     assert peer.transport.take_written() == ROWS
     assert not peer.transport.open
 
 
-def test_line_timeout_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
+def test_line_timeout_of_0_disables_timeout(harness: PortMapperHarness) -> None:
     harness.line_timeout = 0.0
     peer = harness.connect()
     harness.run_event_loop(3_600_000)
@@ -103,13 +103,13 @@ def test_line_timeout_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
     assert peer.transport.take_written() == ROWS
 
 
-def test_a_client_that_has_gone_is_not_answered(harness: PortMapperHarness) -> None:
+def test_closed_connection_is_not_answered(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.drop()
     assert all(timer.cancelled for timer in harness.timers)
 
 
-def test_a_stop_closes_without_an_encode_services(harness: PortMapperHarness) -> None:
+def test_shutdown_closes_without_response(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.session.disconnect("the broker stops", stopping=True)
     harness.run_event_loop(1000)

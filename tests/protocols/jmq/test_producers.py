@@ -32,8 +32,8 @@ def peer(harness: Harness) -> Peer:
 
 
 def produce(peer: Peer, name: str, topic: bool = False) -> int:
-    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties(name, topic), expect=Status.OK)
-    number = answer.properties["JMQProducerID"]
+    reply = peer.request(H.ADD_PRODUCER, peer.destination_properties(name, topic), expect=Status.OK)
+    number = reply.properties["JMQProducerID"]
     assert isinstance(number, int)
     return number
 
@@ -42,7 +42,7 @@ def produce(peer: Peer, name: str, topic: bool = False) -> int:
 
 
 @pytest.mark.parametrize("skew", [-7_200_000, 7_200_000], ids=["behind", "ahead"])
-def test_the_clock_of_the_client_decides_nothing(tmp_path: Path, skew: int) -> None:
+def test_clock_of_client_is_ignored(tmp_path: Path, skew: int) -> None:
     harness = DiskHarness(tmp_path)
     harness.broker.destinations.declare(
         Address(Kind.QUEUE, "q"), DestinationSettings(message_ttl=3_600_000)
@@ -61,24 +61,24 @@ def test_the_clock_of_the_client_decides_nothing(tmp_path: Path, skew: int) -> N
     assert (packet.body, packet.timestamp) == (b"a", stamp)
 
 
-# --- answers -------------------------------------------------------------------------------------
+# --- replies -------------------------------------------------------------------------------------
 
 
-def test_a_persistent_message_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
+def test_replies_to_persistent_message_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
     assert peer.receive() == []
     assert harness.queue("q").waiting == 1
     harness.run_event_loop()
-    [answer] = peer.receive()
-    assert (answer.type, answer.consumer_id, status(answer)) == (H.SEND_REPLY, 5, Status.OK)
+    [reply] = peer.receive()
+    assert (reply.type, reply.consumer_id, status(reply)) == (H.SEND_REPLY, 5, Status.OK)
 
 
-def test_answers_of_one_read_come_together(harness: Harness, peer: Peer) -> None:
+def test_replies_of_one_read_are_sent_together(harness: Harness, peer: Peer) -> None:
     data = b"".join(
         peer.message("q", b"x", flags=P | A, consumer_id=number) for number in range(1, 5)
     )
     peer.send_bytes(data)
-    assert [answer.consumer_id for answer in peer.receive()] == [1, 2, 3, 4]
+    assert [reply.consumer_id for reply in peer.receive()] == [1, 2, 3, 4]
 
 
 def test_no_reply_is_sent_unless_requested(harness: Harness, peer: Peer) -> None:
@@ -89,11 +89,11 @@ def test_no_reply_is_sent_unless_requested(harness: Harness, peer: Peer) -> None
     peer.send_bytes(peer.message("mq.sys.dmq", b"z", flags=0))
     assert peer.receive() == []
     peer.send_bytes(peer.message("q", b"z", flags=A, consumer_id=-7))
-    [answer] = peer.receive()
-    assert (answer.consumer_id, status(answer)) == (-7, Status.OK)
+    [reply] = peer.receive()
+    assert (reply.consumer_id, status(reply)) == (-7, Status.OK)
 
 
-def test_durability(harness: Harness, peer: Peer) -> None:
+def test_durability_of_persistent_and_other_messages(harness: Harness, peer: Peer) -> None:
     peer.send_bytes(peer.message("q", b"x", flags=P) + peer.message("q", b"y", flags=0))
     messages = [d.message for d in harness.queue("q").queue.browse()]
     assert [m.durability for m in messages if m] == [Durability.SYNC, Durability.NONE]
@@ -105,7 +105,7 @@ def test_durability(harness: Harness, peer: Peer) -> None:
     assert [m.durability for m in messages if m] == [Durability.LAZY, Durability.LAZY]
 
 
-def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
+def test_reading_pauses_while_disk_is_slow(harness: Harness, peer: Peer) -> None:
     body = b"x" * (1 << 20)
     for number in range(17):
         peer.session.receive(peer.message("q", body, flags=P | A, consumer_id=number))
@@ -140,12 +140,12 @@ def test_destinations_that_refuse_all_producers(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("bits", [0, 3, DestType.TEMP])
-def test_neither_queue_nor_topic(peer: Peer, bits: int) -> None:
+def test_destination_type_must_be_queue_or_topic(peer: Peer, bits: int) -> None:
     properties = {"JMQDestination": "q", "JMQDestType": bits}
     assert peer.request_status(H.ADD_PRODUCER, properties) == Status.BAD_REQUEST
 
 
-def test_a_queue_that_may_not_be_created() -> None:
+def test_queue_that_cannot_be_created_is_403() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
     assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.NOT_FOUND
@@ -155,7 +155,7 @@ def test_a_queue_that_may_not_be_created() -> None:
     assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("q")) == Status.OK
 
 
-def test_permissions(harness: Harness) -> None:
+def test_sending_requires_produce_permission(harness: Harness) -> None:
     access = RecordedAccess("mine.*: produce", "theirs.*: consume")
     peer = harness.connect(access=access)
     assert peer.request_status(H.ADD_PRODUCER, peer.destination_properties("mine.a")) == Status.OK
@@ -176,7 +176,7 @@ def test_permissions(harness: Harness) -> None:
     )
 
 
-def test_limits(harness: Harness, peer: Peer) -> None:
+def test_destination_limits_refuse_messages(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, max_message_bytes=3))
     peer.send("q", "long", expect=Status.ENTITY_TOO_LARGE)
     peer.send("q", "one")
@@ -186,27 +186,27 @@ def test_limits(harness: Harness, peer: Peer) -> None:
     assert harness.bodies("q") == [b"one"]
 
 
-def test_while_the_broker_stops(harness: Harness, peer: Peer) -> None:
+def test_stopping_broker_refuses_messages(harness: Harness, peer: Peer) -> None:
     harness.broker.stop()
     peer.send("q", "x", expect=Status.UNAVAILABLE)
 
 
-def test_a_broken_header_is_refused(harness: Harness, peer: Peer) -> None:
+def test_malformed_header_is_refused(harness: Harness, peer: Peer) -> None:
     packet = peer.message("q", b"x", flags=P | A, consumer_id=3)
     peer.send_bytes(packet.replace(b"\0\x01\0\x01q", b"\0\x01\x7fNq"))
-    [answer] = peer.receive()
-    assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.BAD_REQUEST)
+    [reply] = peer.receive()
+    assert (reply.type, status(reply)) == (H.SEND_REPLY, Status.BAD_REQUEST)
     assert harness.find("q") is None
 
 
-def test_a_destination_that_was_removed_comes_back(harness: Harness, peer: Peer) -> None:
+def test_sending_recreates_removed_destination(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a")
     harness.broker.remove(harness.queue("q"), force=True)
     peer.send("q", "b")
     assert harness.bodies("q") == [b"b"]
 
 
-def test_only_so_many_headers_are_remembered(harness: Harness, peer: Peer) -> None:
+def test_number_of_cached_headers_is_limited(harness: Harness, peer: Peer) -> None:
     for number in range(1100):
         peer.send_bytes(peer.message("q", b"x", flags=0, correlation_id=str(number)))
     assert len(peer.session._producers._queues) == 1100 - 1024
@@ -220,12 +220,12 @@ def resume_flows(packets: list[Packet]) -> list[dict[str, object]]:
     return [dict(p.properties) for p in packets if p.type == H.RESUME_FLOW]
 
 
-def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
+def test_producer_requests_resume_flow(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(producer_flow=2))
-    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
-    assert answer.properties["JMQSize"] == 2
-    assert answer.properties["JMQDestinationID"] == "Q:q"
-    producer = answer.properties["JMQProducerID"]
+    reply = peer.request(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
+    assert reply.properties["JMQSize"] == 2
+    assert reply.properties["JMQDestinationID"] == "Q:q"
+    producer = reply.properties["JMQProducerID"]
     assert isinstance(producer, int)
     peer.send_bytes(peer.message("q", b"a", flags=0, producer_id=producer))
     assert peer.receive() == []
@@ -234,7 +234,7 @@ def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
     assert (resumption["JMQProducerID"], resumption["JMQSize"]) == (producer, 2)
 
 
-def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) -> None:
+def test_producer_is_resumed_when_its_message_is_on_disk(harness: Harness, peer: Peer) -> None:
     producer = produce(peer, "q")
     peer.session.receive(peer.message("q", b"a", flags=C | P, producer_id=producer))
     assert peer.receive() == []
@@ -242,7 +242,7 @@ def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) ->
     assert len(resume_flows(peer.receive())) == 1
 
 
-def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
+def test_producer_is_resumed_when_its_message_is_refused(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(max_packet_size=5_000))
     producer = produce(peer, "q")
     harness.limit("q", DestinationSettings(max_messages=1))
@@ -257,18 +257,18 @@ def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
     ]
 
 
-def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
+def test_connection_requests_resume_flow(peer: Peer) -> None:
     peer.send_bytes(peer.message("q", b"a", flags=F))
     assert resume_flows(peer.receive()) == [{"JMQSize": -1}]
 
 
-def test_without_flow_of_producers(harness: Harness) -> None:
+def test_without_producer_flow_control(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(producer_flow=0))
-    answer = peer.ask(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
-    assert answer.properties["JMQSize"] == -1
+    reply = peer.request(H.ADD_PRODUCER, peer.destination_properties("q"), expect=Status.OK)
+    assert reply.properties["JMQSize"] == -1
 
 
-def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> None:
+def test_full_queue_blocks_its_producers(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer = produce(peer, "q")
     peer.send("q", "a")
@@ -284,17 +284,17 @@ def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> 
     assert harness.bodies("q") == [b"b"]
 
 
-def test_a_full_queue_that_is_removed(harness: Harness, peer: Peer) -> None:
+def test_removing_full_queue_unblocks_its_producers(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer.send("q", "a")
     peer.send_bytes(peer.message("q", b"b", flags=P | A, consumer_id=9))
     harness.broker.core.settings = EngineSettings(auto_create_queues=False)
     harness.broker.remove(harness.queue("q"), force=True)
-    [answer] = peer.receive()
-    assert (answer.consumer_id, status(answer)) == (9, Status.NOT_FOUND)
+    [reply] = peer.receive()
+    assert (reply.consumer_id, status(reply)) == (9, Status.NOT_FOUND)
 
 
-def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
+def test_message_to_wildcard_is_answered_once_all_topics_have_accepted_it(
     harness: Harness, peer: Peer
 ) -> None:
     limits = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
@@ -322,7 +322,7 @@ def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
     assert len(resume_flows(packets)) == 1
 
 
-def test_sends_that_wait_for_capacity_when_the_connection_closes(
+def test_blocked_messages_are_published_after_connection_closes(
     harness: Harness, peer: Peer
 ) -> None:
     """Messages that request no reply are published after the connection has closed."""
@@ -336,10 +336,10 @@ def test_sends_that_wait_for_capacity_when_the_connection_closes(
     assert harness.bodies("q") == [b"c"]
 
 
-# --- sent again ----------------------------------------------------------------------------------
+# --- resent messages -----------------------------------------------------------------------------
 
 
-def test_a_message_that_is_there_is_not_taken_twice(harness: Harness, peer: Peer) -> None:
+def test_resent_message_is_not_stored_twice(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abc")
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid, flags=P | I)
@@ -349,7 +349,7 @@ def test_a_message_that_is_there_is_not_taken_twice(harness: Harness, peer: Peer
     peer.send("q", "x", sysid=sysid)  # without the bit it is believed
 
 
-def test_a_message_in_flight_is_there(harness: Harness, peer: Peer) -> None:
+def test_resent_message_that_is_unacked_is_not_stored_twice(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
@@ -357,7 +357,7 @@ def test_a_message_in_flight_is_there(harness: Harness, peer: Peer) -> None:
     assert len(peer.delivered()) == 1
 
 
-def test_a_message_of_a_durable_subscription_is_there(harness: Harness) -> None:
+def test_resent_message_of_durable_subscription_is_not_stored_twice(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     peer.consume("t", peer.create_session(), topic=True, JMQDurableName="d")
     sysid = encode_sysid(1, 1)
@@ -365,7 +365,7 @@ def test_a_message_of_a_durable_subscription_is_there(harness: Harness) -> None:
     peer.send("t", "x", topic=True, sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
 
 
-def test_a_long_search_leaves_time_for_other_clients(harness: Harness, peer: Peer) -> None:
+def test_long_duplicate_search_does_not_delay_other_clients(harness: Harness, peer: Peer) -> None:
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
     peer.send("q", *map(str, range(30)))
@@ -378,17 +378,17 @@ def test_a_long_search_leaves_time_for_other_clients(harness: Harness, peer: Pee
         data = peer.message(name, b"y", flags=P | A | I, consumer_id=number, sysid=message_id)
         peer.session.receive(data)
     flushes = 0
-    answers: list[tuple[int, object]] = []
-    while len(answers) < 3:
+    replies: list[tuple[int, object]] = []
+    while len(replies) < 3:
         harness.broker.flush()
         flushes += 1
-        answers += [(packet.consumer_id, status(packet)) for packet in peer.receive()]
-    assert sorted(answers) == [(71, 304), (72, 200), (73, 200)]
+        replies += [(packet.consumer_id, status(packet)) for packet in peer.receive()]
+    assert sorted(replies) == [(71, 304), (72, 200), (73, 200)]
     assert flushes > 5
     assert harness.queue("q").waiting == 32
 
 
-def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
+def test_duplicate_search_is_bounded(harness: Harness, peer: Peer) -> None:
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
     for _ in range(100):
@@ -399,7 +399,7 @@ def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
 # --- topics --------------------------------------------------------------------------------------
 
 
-def test_queues_and_topics_are_apart(harness: Harness, peer: Peer) -> None:
+def test_queues_and_topics_of_one_name_are_separate(harness: Harness, peer: Peer) -> None:
     session = peer.create_session()
     peer.consume("x", session, topic=True)
     peer.send("x", "to the queue")
@@ -408,7 +408,7 @@ def test_queues_and_topics_are_apart(harness: Harness, peer: Peer) -> None:
     assert peer.texts() == ["to the topic"]
 
 
-def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Peer) -> None:
+def test_wildcard_message_reaches_every_matching_topic(harness: Harness, peer: Peer) -> None:
     for name in ("a.b", "a.c", "b.c"):
         harness.broker.destinations.topic(name)
     other = harness.connect()
@@ -426,8 +426,8 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     assert harness.broker.destinations.find(Address(Kind.TOPIC, "x.*")) is None
 
 
-def test_a_large_message_of_an_old_client_reaches_a_wildcard(harness: Harness, peer: Peer) -> None:
-    """Its properties are within the limit, but not in the present encoding."""
+def test_large_message_of_old_client_reaches_wildcard(harness: Harness, peer: Peer) -> None:
+    """The current encoding of its properties exceeds the limit, the original does not."""
     peer.decoder.allow(Limits(properties=2 << 20))
     peer.consume("a.b", peer.create_session(), topic=True)
     names = [f"p{number:02}" for number in range(20)]
@@ -438,13 +438,13 @@ def test_a_large_message_of_an_old_client_reaches_a_wildcard(harness: Harness, p
     message[4:6] = (200).to_bytes(2, "big")
     message[56:60] = len(table).to_bytes(4, "big")
     peer.send_bytes(bytes(message))
-    [answer, delivery] = sorted(peer.receive(), key=lambda packet: -packet.type)
-    assert status(answer) == Status.OK
+    [reply, delivery] = sorted(peer.receive(), key=lambda packet: -packet.type)
+    assert status(reply) == Status.OK
     assert delivery.body == b"body"
     assert delivery.properties["p19"] == "x" * 60_000
 
 
-def test_messages_to_wildcards_leave_time_for_other_clients(harness: Harness, peer: Peer) -> None:
+def test_wildcard_messages_do_not_delay_other_clients(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     other.consume("a.b", other.create_session(), topic=True)
     harness.scan_time.limit = 2
@@ -459,7 +459,7 @@ def test_messages_to_wildcards_leave_time_for_other_clients(harness: Harness, pe
     assert received == [b"%d" % number for number in range(9)]
 
 
-def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
+def test_wildcard_message_to_full_topic_is_refused(harness: Harness, peer: Peer) -> None:
     settings = DestinationSettings(max_message_bytes=1)
     harness.broker.destinations.declare(Address(Kind.TOPIC, "a.b"), settings)
     harness.broker.destinations.topic("a.c")
@@ -479,7 +479,7 @@ def test_names_that_are_not_wildcards(peer: Peer, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a*b", "a>", "*", "a b\n", "\x01"])
-def test_a_queue_of_another_protocol_may_have_any_name(
+def test_queues_of_other_protocols_may_have_any_name(
     harness: Harness, peer: Peer, name: str
 ) -> None:
     wire_name = format_name(name)
@@ -489,42 +489,42 @@ def test_a_queue_of_another_protocol_may_have_any_name(
     [message] = peer.delivered()
     assert (message.variable.destination, message.body) == (wire_name, b"x")
     assert harness.queue(name).unacked == 1
-    browse = peer.ask(H.BROWSE, peer.destination_properties(wire_name), expect=Status.OK)
+    browse = peer.request(H.BROWSE, peer.destination_properties(wire_name), expect=Status.OK)
     assert browse.body == message.sysid
 
 
-def test_the_permission_for_a_queue_is_that_for_its_name(harness: Harness) -> None:
+def test_permissions_apply_to_unescaped_queue_names(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a>: produce"))
     peer.send(format_name("a>"), "x")
 
 
 @pytest.mark.parametrize("name", ["a*", "a\nb", "\x01"])
-def test_clients_escape_the_names_of_queues(peer: Peer, name: str) -> None:
+def test_clients_escape_names_of_queues(peer: Peer, name: str) -> None:
     error = Status.UNSUPPORTED_TYPE if "*" in name else Status.BAD_REQUEST
     peer.send(name, "x", expect=error)
     assert peer.create(name) == error
 
 
-def test_a_topic_whose_name_is_no_wildcard_is_not_used(peer: Peer) -> None:
+def test_topic_with_invalid_wildcard_name_is_refused(peer: Peer) -> None:
     peer.send(format_name("a*b"), "x", topic=True, expect=Status.BAD_REQUEST)
 
 
-def test_replies_are_possible(harness: Harness, peer: Peer) -> None:
+def test_request_is_answered_on_temporary_queue(harness: Harness, peer: Peer) -> None:
     """A request from one connection is answered by another on the first one's temporary queue."""
-    answers = "temporary_destination://queue/127.0.0.1/1234/1"
-    assert peer.create(answers, temporary=True) == Status.OK
+    replies = "temporary_destination://queue/127.0.0.1/1234/1"
+    assert peer.create(replies, temporary=True) == Status.OK
     session = peer.create_session()
-    peer.consume(answers, session)
-    peer.send("requests", "ask", reply_to=answers)
+    peer.consume(replies, session)
+    peer.send("requests", "ask", reply_to=replies)
     server = harness.connect(access=RecordedAccess("requests: consume"))
     server.consume("requests", server.create_session())
     [request] = server.delivered()
-    assert request.variable.reply_to == answers
-    server.send(answers, "answer")  # takes no permission
+    assert request.variable.reply_to == replies
+    server.send(replies, "answer")  # takes no permission
     assert peer.texts() == ["answer"]
     peer.drop()
-    server.send(answers, "too late", expect=Status.NOT_FOUND)
+    server.send(replies, "too late", expect=Status.NOT_FOUND)
     assert (
-        server.request_status(H.ADD_PRODUCER, server.destination_properties(answers))
+        server.request_status(H.ADD_PRODUCER, server.destination_properties(replies))
         == Status.NOT_FOUND
     )

@@ -39,7 +39,7 @@ def entry(name: bytes, tag: int, value: bytes) -> bytes:
     return pack(">H", len(name)) + name + pack(">h", tag) + value
 
 
-def test_every_type_on_the_wire() -> None:
+def test_encodes_every_property_type() -> None:
     assert encode_properties(
         {
             "a": True,
@@ -77,22 +77,22 @@ def test_what_is_written_is_read(sent: dict[str, object]) -> None:
     assert {type(value) for value in decoded.values()} <= {bool, int, float, str, bytes}
 
 
-def test_no_properties_are_no_block() -> None:
+def test_empty_properties_are_encoded_without_block() -> None:
     assert encode_properties({}) == b""
     assert decode_properties(b"") == {}
     assert decode_properties(block()) == {}
 
 
-def test_an_empty_key_ends_the_block() -> None:
+def test_empty_key_ends_block() -> None:
     first = entry(b"a", 1, b"\0")
     assert decode_properties(block(first, b"\0\0", b"anything")) == {"a": False}
 
 
-def test_the_last_of_two_values_counts() -> None:
+def test_last_of_two_values_applies() -> None:
     assert decode_properties(block(entry(b"a", 2, b"\1"), entry(b"a", 2, b"\2"))) == {"a": 2}
 
 
-def test_data_after_the_last_entry_is_ignored() -> None:
+def test_data_after_last_entry_is_ignored() -> None:
     assert decode_properties(block(entry(b"a", 1, b"\1")) + b"more") == {"a": True}
 
 
@@ -115,7 +115,7 @@ def test_modified_utf_8_and_proper_utf_8_are_read() -> None:
         (b"", b""),
     ],
 )
-def test_other_types(stream: bytes, value: object) -> None:
+def test_decodes_other_property_types(stream: bytes, value: object) -> None:
     decoded = decode_properties(block(entry(b"a", 9, pack(">i", len(stream)) + stream)))
     assert decoded == {"a": value}
     assert type(decoded["a"]) is type(value)
@@ -154,7 +154,7 @@ _ONE = entry(b"a", 4, b"\0\0\0\1")
         block(entry(b"a", 7, b"\0\0\0\0\0\0\0")),
     ],
 )
-def test_a_block_that_lies_is_refused(raw: bytes) -> None:
+def test_inconsistent_block_is_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_properties(raw)
 
@@ -175,17 +175,17 @@ def test_a_block_that_lies_is_refused(raw: bytes) -> None:
         {"k": []},
     ],
 )
-def test_values_that_a_block_cannot_hold_are_refused(given: dict[str, object]) -> None:
+def test_values_that_block_cannot_hold_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(ProtocolError):
         encode_properties(given)
 
 
-def test_the_longest_strings() -> None:
+def test_longest_strings_are_encoded() -> None:
     longest: dict[str, object] = {"k" * 65_535: "v" * 65_535}
     assert decode_properties(encode_properties(longest)) == longest
 
 
-def test_more_properties_leave_the_others_as_they_were() -> None:
+def test_extending_block_keeps_existing_properties() -> None:
     raw = block(_ONE, entry(b"b", 3, b"\0\7"), b"\0\0 the end", count=9)
     longer = extend_block(raw, {"b": "new", "c": Long(1)})
     assert longer == block(

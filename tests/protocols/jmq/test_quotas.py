@@ -19,11 +19,11 @@ def user(name: str, superuser: bool = False) -> Access:
 
 
 def create(peer: Peer, name: str, temporary: bool = False) -> int:
-    answer = peer.ask(
+    reply = peer.request(
         PacketType.CREATE_DESTINATION, peer.destination_properties(name, temporary=temporary)
     )
-    assert "limit" in str(answer.properties.get("JMQReason", "limit"))
-    return status(answer)
+    assert "limit" in str(reply.properties.get("JMQReason", "limit"))
+    return status(reply)
 
 
 @pytest.fixture
@@ -37,17 +37,19 @@ def harness() -> Harness:
     return harness
 
 
-def test_connection_has_so_many_temporary_queues(harness: Harness) -> None:
+def test_number_of_temporary_queues_of_connection_is_limited(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     names = [f"{TEMPORARY_QUEUE}{number}" for number in range(4)]
     assert create(peer, names[0], True) == create(peer, names[1], True) == Status.OK
     assert create(peer, names[2], True) == Status.RESOURCE_FULL
     assert create(other, names[2], True) == Status.OK
-    peer.ask(PacketType.DESTROY_DESTINATION, peer.destination_properties(names[0], temporary=True))
+    peer.request(
+        PacketType.DESTROY_DESTINATION, peer.destination_properties(names[0], temporary=True)
+    )
     assert create(peer, names[3], True) == Status.OK
 
 
-def test_user_has_so_many_queues_over_all_connections(harness: Harness) -> None:
+def test_number_of_queues_of_user_is_limited_over_all_connections(harness: Harness) -> None:
     for connection in range(2):
         peer = harness.connect(access=user("ann"))
         for number in range(2):
@@ -69,7 +71,7 @@ def test_superusers_have_no_quota(harness: Harness) -> None:
         assert create(peer, f"q{number}") == Status.OK
 
 
-def test_quota_of_who_has_gone_is_given_back(harness: Harness) -> None:
+def test_quota_is_released_when_connection_closes(harness: Harness) -> None:
     for _ in range(5):
         peer = harness.connect(access=user("ann"))
         for number in range(2):
@@ -80,16 +82,16 @@ def test_quota_of_who_has_gone_is_given_back(harness: Harness) -> None:
 
 
 def subscribe(peer: Peer, name: str, topic: str) -> int:
-    """The status of a consumer with a durable subscription."""
+    """Add a consumer with a durable subscription, and return the status of the reply."""
     properties = {
         **peer.destination_properties(topic, topic=True),
         "JMQSessionID": peer.create_session(),
         "JMQDurableName": name,
     }
-    return status(peer.ask(PacketType.ADD_CONSUMER, properties))
+    return status(peer.request(PacketType.ADD_CONSUMER, properties))
 
 
-def test_user_has_so_many_durable_subscriptions(harness: Harness) -> None:
+def test_number_of_durable_subscriptions_of_user_is_limited(harness: Harness) -> None:
     first = harness.connect(client_id="one", access=user("ann"))
     assert subscribe(first, "a", "t") == subscribe(first, "b", "t") == Status.OK
     second = harness.connect(client_id="two", access=user("ann"))

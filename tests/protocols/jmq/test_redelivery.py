@@ -31,14 +31,16 @@ def peer(harness: Harness) -> Peer:
 
 
 def delivery_counts(peer: Peer) -> list[int]:
-    """Delivery counts of what has come."""
+    """Return the delivery counts of the messages received."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
 
 
 @contextmanager
 def processor_time(elapsed: list[float]) -> Iterator[None]:
-    """Add the processor time of the context, in seconds. Garbage is not collected in it: that would
-    take time for all objects of the test process."""
+    """Append the processor time of the context, in seconds.
+
+    Garbage collection is disabled, because its time depends on all objects of the test process.
+    """
     gc.disable()
     try:
         start = time.process_time()
@@ -51,14 +53,14 @@ def processor_time(elapsed: list[float]) -> Iterator[None]:
 # --- REDELIVER -----------------------------------------------------------------------------------
 
 
-def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> None:
-    """STOP, what was only prefetched, what the application has had, START (traced)."""
+def test_recover_of_java_client(harness: Harness, peer: Peer) -> None:
+    """Send STOP, REDELIVER of prefetched and of received messages, and START, as in a trace."""
     session = peer.create_session()
     consumer = peer.consume("q", session, size=4)
     peer.send("q", *"abcdef")
     messages = peer.delivered()
     properties = {"JMQSessionID": Long(session)}
-    peer.ask(H.STOP, properties, expect=Status.OK)
+    peer.request(H.STOP, properties, expect=Status.OK)
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True)
     assert peer.receive() == []
@@ -88,7 +90,7 @@ def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> 
     assert [m.body for m in peer.delivered()] == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
+def test_rollback_costs_same_in_every_order(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", prefetch=4000))
     session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=4000)
@@ -98,7 +100,7 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
     for order in (messages, messages[::-1]):
         transaction = peer.begin(session)
         peer.acknowledge(*messages, transaction=transaction)
-        peer.ask(H.STOP)
+        peer.request(H.STOP)
         with processor_time(elapsed):
             peer.redeliver(*order, attempted=False, transaction=transaction)
         peer.send_packet(H.START)
@@ -107,12 +109,12 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
     assert elapsed[1] < 4 * elapsed[0] + 0.02
 
 
-def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness) -> None:
+def test_redelivery_costs_same_with_many_pending_messages(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", prefetch=8100))
     peer.consume("q", peer.create_session(), size=8100)
     peer.send_bytes(b"".join([peer.message("q", b"x", flags=0) for _ in range(8100)]))
     messages = peer.delivered()
-    peer.ask(H.STOP)
+    peer.request(H.STOP)
     elapsed: list[float] = []
     for batch in (messages[:50], messages[50:-50], messages[-50:]):
         with processor_time(elapsed):
@@ -124,7 +126,7 @@ def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness
     assert elapsed[2] < 4 * elapsed[0] + 0.02
 
 
-def test_redelivery_keeps_to_priorities(peer: Peer) -> None:
+def test_redelivery_follows_priorities(peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session(), size=3)
     peer.send("q", "low")
     peer.send("q", "high", priority=9)
@@ -134,7 +136,7 @@ def test_redelivery_keeps_to_priorities(peer: Peer) -> None:
     assert peer.texts() == ["high", "low", "low too"]
 
 
-def test_messages_that_are_to_be_sent_again_are_not_given_to_others(
+def test_messages_to_redeliver_are_not_delivered_to_other_consumers(
     harness: Harness, peer: Peer
 ) -> None:
     consumer = peer.consume("q", peer.create_session(), size=1)
@@ -150,7 +152,7 @@ def test_messages_that_are_to_be_sent_again_are_not_given_to_others(
     assert delivery_counts(peer) == [2]
 
 
-def test_redelivery_is_limited(harness: Harness, peer: Peer) -> None:
+def test_redelivery_is_limited_by_max_attempts(harness: Harness, peer: Peer) -> None:
     settings = DestinationSettings(max_attempts=2, dead_letter=True, dead_letter_queue="dead")
     harness.limit("q", settings)
     peer.consume("q", peer.create_session())
@@ -161,7 +163,9 @@ def test_redelivery_is_limited(harness: Harness, peer: Peer) -> None:
     assert harness.bodies("dead") == [b"a"]
 
 
-def test_redelivery_of_what_is_not_held(harness: Harness, peer: Peer) -> None:
+def test_redelivery_of_messages_that_are_not_unacked_is_ignored(
+    harness: Harness, peer: Peer
+) -> None:
     peer.consume("q", peer.create_session())
     other = harness.connect()
     other.consume("q", other.create_session())
@@ -178,7 +182,7 @@ def test_redelivery_of_what_is_not_held(harness: Harness, peer: Peer) -> None:
 # --- DELETE_CONSUMER -----------------------------------------------------------------------------
 
 
-def test_what_the_application_has_had_stays_with_the_session(harness: Harness, peer: Peer) -> None:
+def test_received_messages_stay_unacked_by_session(harness: Harness, peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session(), size=4)
     peer.send("q", *"abcd")
     messages = peer.delivered()
@@ -196,7 +200,7 @@ def test_what_the_application_has_had_stays_with_the_session(harness: Harness, p
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQConsumerID": Long(consumer)}) == 404
 
 
-def test_the_last_one_may_have_been_acknowledged(harness: Harness, peer: Peer) -> None:
+def test_last_received_message_may_be_acked_already(harness: Harness, peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session(AckMode.AUTO), size=4)
     peer.send("q", *"abcd")
     messages = peer.delivered()
@@ -209,7 +213,7 @@ def test_the_last_one_may_have_been_acknowledged(harness: Harness, peer: Peer) -
     assert delivery_counts(other) == [1, 1]
 
 
-def test_the_last_one_may_have_been_acknowledged_alone(harness: Harness, peer: Peer) -> None:
+def test_last_received_message_may_be_acked_individually(harness: Harness, peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session(), size=4)
     peer.send("q", *"abcd")
     messages = peer.delivered()
@@ -221,7 +225,7 @@ def test_the_last_one_may_have_been_acknowledged_alone(harness: Harness, peer: P
     assert harness.bodies("q") == [b"d"]
 
 
-def test_nothing_was_handed_out(harness: Harness, peer: Peer) -> None:
+def test_closing_consumer_requeues_messages_not_received(harness: Harness, peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session())
     peer.send("q", *"ab")
     peer.delivered()
@@ -232,16 +236,16 @@ def test_nothing_was_handed_out(harness: Harness, peer: Peer) -> None:
     assert delivery_counts(other) == [1, 1]
 
 
-def test_destroying_a_session_marks_delivered_messages_as_redelivered(
+def test_destroying_session_marks_delivered_messages_as_redelivered(
     harness: Harness, peer: Peer
 ) -> None:
     session = peer.create_session()
     consumer = peer.consume("q", session)
     peer.send("q", "a")
     [message] = peer.delivered()
-    peer.ask(H.DELETE_CONSUMER, {"JMQConsumerID": Long(consumer)}, expect=Status.OK)
+    peer.request(H.DELETE_CONSUMER, {"JMQConsumerID": Long(consumer)}, expect=Status.OK)
     assert harness.queue("q").unacked == 1
-    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     other = harness.connect()
     other.consume("q", other.create_session())
     [redelivered] = other.delivered()
@@ -250,7 +254,7 @@ def test_destroying_a_session_marks_delivered_messages_as_redelivered(
     assert peer.request_status(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_FOUND
 
 
-def test_a_closed_consumer_is_none_for_the_queue(harness: Harness, peer: Peer) -> None:
+def test_closed_consumer_does_not_count_as_consumer(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_consumers=1))
     session = peer.create_session()
     consumer = peer.consume("q", session)
@@ -263,7 +267,7 @@ def test_a_closed_consumer_is_none_for_the_queue(harness: Harness, peer: Peer) -
     assert harness.queue("q").unacked == 1
 
 
-def test_what_was_to_be_sent_again_goes_back_uncounted(harness: Harness, peer: Peer) -> None:
+def test_messages_to_redeliver_are_requeued_uncounted(harness: Harness, peer: Peer) -> None:
     consumer = peer.consume("q", peer.create_session(), size=2)
     peer.send("q", "a", "b")
     messages = peer.delivered()
@@ -274,8 +278,8 @@ def test_what_was_to_be_sent_again_goes_back_uncounted(harness: Harness, peer: P
     assert delivery_counts(other) == [2, 2]
 
 
-def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> None:
-    """The order of delivery decides."""
+def test_redelivered_message_counts_as_last_received(harness: Harness, peer: Peer) -> None:
+    """The order of delivery determines the last received message."""
     session = peer.create_session()
     consumer = peer.consume("q", session, size=3)
     peer.send("q", *"abc")
@@ -287,7 +291,7 @@ def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> 
     assert harness.queue("q").unacked == 3
 
 
-def test_closed_consumers_are_forgotten(
+def test_closed_consumers_are_released(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_commands, "MAX_CLOSED_CONSUMERS", 10)
@@ -305,11 +309,11 @@ def test_closed_consumers_are_forgotten(
     assert all(not jmq_session.consumers for jmq_session in jmq._connection.sessions.values())
     peer.acknowledge(*messages[-10:])
     peer.acknowledge(messages[-11], expect=Status.NOT_FOUND)
-    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(sessions[1])}, expect=Status.OK)
+    peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(sessions[1])}, expect=Status.OK)
     peer.acknowledge(messages[-1], expect=Status.NOT_FOUND)
 
 
-def test_a_late_acknowledgement_costs_the_same_with_many_sessions(peer: Peer) -> None:
+def test_late_acknowledgement_costs_same_with_many_sessions(peer: Peer) -> None:
     elapsed: list[float] = []
     for _ in range(2):
         session = peer.create_session()
@@ -317,7 +321,7 @@ def test_a_late_acknowledgement_costs_the_same_with_many_sessions(peer: Peer) ->
         peer.close_consumer(number)
         late_blocks = encode_blocks([(number, bytes(32))] * 3000)
         with processor_time(elapsed):
-            peer.ask(H.ACKNOWLEDGE, {}, late_blocks, expect=Status.OK)
+            peer.request(H.ACKNOWLEDGE, {}, late_blocks, expect=Status.OK)
         for _ in range(2000):
             peer.create_session()
     assert elapsed[1] < 4 * elapsed[0] + 0.02

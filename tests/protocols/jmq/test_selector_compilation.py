@@ -20,7 +20,7 @@ _NUMBERS = count()
 
 
 def long_selector() -> str:
-    """One that has not been compiled yet."""
+    """Return a long selector that has not been compiled yet."""
     return f"colour = 'red' OR colour = '{next(_NUMBERS)}{'x' * 1100}'"
 
 
@@ -35,7 +35,7 @@ class RecordedJob:
 
 
 class RecordedThread:
-    """A thread that works when it is told to."""
+    """A thread whose jobs are run by `finish`."""
 
     def __init__(self) -> None:
         self.jobs: list[RecordedJob] = []
@@ -45,7 +45,7 @@ class RecordedThread:
         return self.jobs[-1]
 
     def finish(self) -> None:
-        """Do what is to be done, unless it was cancelled."""
+        """Run all jobs that are not cancelled."""
         jobs, self.jobs = self.jobs, []
         for job in jobs:
             if not job.cancelled:
@@ -72,12 +72,12 @@ def request(peer: Peer, kind: int, **properties: object) -> bytes:
     return peer.encode_request(kind, {**peer.destination_properties("q"), **properties})[1]
 
 
-def test_a_short_selector_is_compiled_at_once(harness: ThreadHarness) -> None:
+def test_short_selector_is_compiled_at_once(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.send("q", "a", properties={"colour": "red"})
     assert (
         status(
-            peer.ask(
+            peer.request(
                 H.BROWSE, {**peer.destination_properties("q"), "JMQSelector": "colour = 'red'"}
             )
         )
@@ -86,7 +86,7 @@ def test_a_short_selector_is_compiled_at_once(harness: ThreadHarness) -> None:
     assert not harness.thread.jobs
 
 
-def test_short_ones_are_compiled_elsewhere_when_the_time_of_scans_is_over(
+def test_short_selector_is_compiled_in_thread_after_scan_deadline(
     harness: ThreadHarness,
 ) -> None:
     peer = harness.connect()
@@ -101,7 +101,7 @@ def test_short_ones_are_compiled_elsewhere_when_the_time_of_scans_is_over(
 
 
 @pytest.mark.parametrize("kind", [H.BROWSE, H.VERIFY_DESTINATION])
-def test_packets_behind_a_long_selector_wait_for_it(harness: ThreadHarness, kind: int) -> None:
+def test_packets_behind_long_selector_wait_for_it(harness: ThreadHarness, kind: int) -> None:
     peer = harness.connect()
     peer.create("q")
     data = request(peer, kind, JMQSelector=long_selector())
@@ -112,12 +112,12 @@ def test_packets_behind_a_long_selector_wait_for_it(harness: ThreadHarness, kind
     assert peer.receive() == []
     harness.finish()
     assert not peer.transport.paused
-    answers = peer.receive()
-    assert [packet.type for packet in answers] == [kind + 1, *[H.CREATE_DESTINATION_REPLY] * 2]
-    assert {status(packet) for packet in answers} == {200}
+    replies = peer.receive()
+    assert [packet.type for packet in replies] == [kind + 1, *[H.CREATE_DESTINATION_REPLY] * 2]
+    assert {status(packet) for packet in replies} == {200}
 
 
-def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) -> None:
+def test_consumer_with_long_selector_receives_matching_messages(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.send("q", "r", properties={"colour": "red"})
     peer.send("q", "b", properties={"colour": "blue"})
@@ -126,17 +126,17 @@ def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) 
     peer.send_bytes(request(peer, H.ADD_CONSUMER, JMQSessionID=session, JMQSelector=selector))
     assert peer.receive() == []
     harness.finish()
-    answer, *messages = peer.receive()
-    assert (answer.type, status(answer)) == (H.ADD_CONSUMER_REPLY, 200)
+    reply, *messages = peer.receive()
+    assert (reply.type, status(reply)) == (H.ADD_CONSUMER_REPLY, 200)
     assert [message.body for message in messages] == [b"r"]
     # it is known now
-    peer.ask(
+    peer.request(
         H.BROWSE, {**peer.destination_properties("q"), "JMQSelector": selector}, expect=Status.OK
     )
     assert not harness.thread.jobs
 
 
-def test_a_mistake_is_answered_in_its_place(harness: ThreadHarness) -> None:
+def test_error_of_long_selector_is_answered_in_order(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
     invalid_request = request(peer, H.BROWSE, JMQSelector=long_selector() + " AND")
@@ -146,15 +146,15 @@ def test_a_mistake_is_answered_in_its_place(harness: ThreadHarness) -> None:
 
 
 @pytest.mark.parametrize("selector", ["a = '" + "x" * 8187 + "'", "(" * 60_000])
-def test_a_selector_that_is_too_long_is_refused_at_once(
+def test_selector_that_is_too_long_is_refused_at_once(
     harness: ThreadHarness, selector: str
 ) -> None:
     peer = harness.connect()
     peer.create("q")
     for kind in (H.BROWSE, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, {**peer.destination_properties("q"), "JMQSelector": selector})
-        assert status(answer) == Status.BAD_REQUEST
-        assert "at most 8192 are allowed" in str(answer.properties["JMQReason"])
+        reply = peer.request(kind, {**peer.destination_properties("q"), "JMQSelector": selector})
+        assert status(reply) == Status.BAD_REQUEST
+        assert "at most 8192 are allowed" in str(reply.properties["JMQReason"])
     properties = {
         **peer.destination_properties("q"),
         "JMQSessionID": peer.create_session(),
@@ -169,12 +169,12 @@ def test_too_many_nodes_are_refused(harness: ThreadHarness) -> None:
     peer.create("q")
     peer.send_bytes(request(peer, H.BROWSE, JMQSelector=" OR ".join(["n = 1"] * 171)))
     harness.finish()
-    [answer] = peer.receive()
-    assert status(answer) == Status.BAD_REQUEST
-    assert "at most 512 are allowed" in str(answer.properties["JMQReason"])
+    [reply] = peer.receive()
+    assert status(reply) == Status.BAD_REQUEST
+    assert "at most 512 are allowed" in str(reply.properties["JMQReason"])
 
 
-def test_the_end_of_input_does_not_drop_what_waits(harness: ThreadHarness) -> None:
+def test_end_of_input_does_not_drop_pending_packets(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
     peer.send_bytes(
@@ -188,7 +188,7 @@ def test_the_end_of_input_does_not_drop_what_waits(harness: ThreadHarness) -> No
     assert not peer.transport.open
 
 
-def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> None:
+def test_closing_connection_cancels_its_compilation(harness: ThreadHarness) -> None:
     peer = harness.connect()
     peer.create("q")
     peer.send_bytes(
@@ -208,7 +208,7 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
     assert peer.session._compilation is None
 
 
-def test_rights_are_asked_for_again_when_the_selector_is_there(harness: ThreadHarness) -> None:
+def test_permissions_are_checked_again_after_compilation(harness: ThreadHarness) -> None:
     harness.broker.destinations.queue("q")
     peer = harness.connect(access=RecordedAccess("q: browse"))
     peer.send_bytes(request(peer, H.BROWSE, JMQSelector=long_selector()))

@@ -29,30 +29,31 @@ H = PacketType
 
 
 @pytest.mark.parametrize(
-    ("asked", "spoken"), [(100, 100), (200, 200), (410, 410), (500, 500), (501, 500), (9999, 500)]
+    ("requested", "negotiated"),
+    [(100, 100), (200, 200), (410, 410), (500, 500), (501, 500), (9999, 500)],
 )
-def test_every_level_from_100_on_is_answered(asked: int, spoken: int) -> None:
+def test_every_level_from_100_on_is_answered(requested: int, negotiated: int) -> None:
     peer = Harness().connect_without_hello()
-    answer = peer.hello(JMQProtocolLevel=asked)
-    assert status(answer) == Status.OK
-    assert answer.properties["JMQProtocolLevel"] == spoken
+    reply = peer.hello(JMQProtocolLevel=requested)
+    assert status(reply) == Status.OK
+    assert reply.properties["JMQProtocolLevel"] == negotiated
     [request] = peer.challenge
-    assert request.consumer_id == answer.consumer_id  # the request that waits for HELLO gets it
+    assert request.consumer_id == reply.consumer_id  # the request that waits for HELLO gets it
     assert request.properties["JMQAuthType"] == "basic"
     assert request.properties["JMQChallenge"] is True
 
 
 @pytest.mark.parametrize("level", [99, 0, -1, "500", True])
-def test_an_invalid_protocol_level_ends_the_connection(level: object) -> None:
+def test_invalid_protocol_level_ends_connection(level: object) -> None:
     peer = Harness().connect_without_hello()
-    answer = peer.hello(JMQProtocolLevel=level)
-    assert status(answer) == Status.BAD_VERSION
-    assert answer.properties["JMQProtocolLevel"] == 100
+    reply = peer.hello(JMQProtocolLevel=level)
+    assert status(reply) == Status.BAD_VERSION
+    assert reply.properties["JMQProtocolLevel"] == 100
     assert peer.challenge == []
     assert not peer.transport.open
 
 
-def test_the_hello_reply_describes_the_broker() -> None:
+def test_hello_reply_describes_broker() -> None:
     harness = Harness()
     options = SessionOptions(
         broker_list="mq://here:7676/", max_packet_size=70_000, service="ssljms"
@@ -68,20 +69,20 @@ def test_the_hello_reply_describes_the_broker() -> None:
     assert properties["JMQConnectionID"] != second.properties["JMQConnectionID"]
 
 
-def test_hello_with_a_cluster_id_is_refused() -> None:
+def test_hello_with_cluster_id_is_refused() -> None:
     peer = Harness().connect_without_hello()
-    answer = peer.hello(JMQClusterID="x")
-    assert status(answer) == Status.BAD_REQUEST
-    assert answer.properties["JMQReason"] == "this broker is not in a cluster"
+    reply = peer.hello(JMQClusterID="x")
+    assert status(reply) == Status.BAD_REQUEST
+    assert reply.properties["JMQReason"] == "this broker is not in a cluster"
     assert not peer.transport.open
 
 
 def test_hello_reply_names_no_cluster() -> None:
-    answer = Harness().connect_without_hello().hello()
-    assert not {"JMQClusterID", "JMQStoreSession", "JMQStoreOwner"} & set(answer.properties)
+    reply = Harness().connect_without_hello().hello()
+    assert not {"JMQClusterID", "JMQStoreSession", "JMQStoreOwner"} & set(reply.properties)
 
 
-def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
+def test_unknown_store_name_is_accepted() -> None:
     peer = Harness().connect_without_hello()
     assert status(peer.hello(JMQStoreSession=Long(5))) == Status.NOT_FOUND
     assert len(peer.challenge) == 1
@@ -90,7 +91,7 @@ def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
     )
 
 
-def test_hello_is_sent_once() -> None:
+def test_second_hello_is_refused() -> None:
     peer = Harness().connect()
     assert peer.request_status(H.HELLO, {"JMQProtocolLevel": 500}) == Status.ERROR
     assert peer.transport.open
@@ -99,7 +100,7 @@ def test_hello_is_sent_once() -> None:
 # --- before the login ----------------------------------------------------------------------------
 
 
-def test_nothing_works_before_the_login() -> None:
+def test_requests_before_login_are_refused() -> None:
     peer = Harness().connect_without_hello()
     for kind in (H.CREATE_SESSION, H.ADD_PRODUCER, H.BROWSE, H.COMMIT_TRANSACTION, 99):
         assert peer.request_status(kind) == Status.ERROR
@@ -114,7 +115,7 @@ def test_nothing_works_before_the_login() -> None:
     assert peer.request_status(H.CREATE_SESSION) == Status.OK
 
 
-def test_goodbye_before_the_login() -> None:
+def test_goodbye_before_login_is_answered() -> None:
     peer = Harness().connect_without_hello()
     peer.send_packet(H.GOODBYE)
     assert not peer.transport.open
@@ -123,14 +124,14 @@ def test_goodbye_before_the_login() -> None:
 # --- logins --------------------------------------------------------------------------------------
 
 
-class Users(Access):
-    """Admits anna/secret, at once or later."""
+class PasswordAccess(Access):
+    """Access that admits anna with the password secret, at once or in `complete_login`."""
 
     def __init__(self, later: bool = False) -> None:
         super().__init__()
         self.guest = None
         self.later = later
-        self.asked: list[Credentials] = []
+        self.attempts: list[Credentials] = []
         self.waiting: list[tuple[Credentials, LoginCallback]] = []
         self.error: AccessError = AuthenticationFailed("wrong")
         self.cancelled = 0
@@ -139,29 +140,29 @@ class Users(Access):
         self.cancelled += 1
 
     def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
-        self.asked.append(credentials)
+        self.attempts.append(credentials)
         if self.later:
             self.waiting.append((credentials, admitted))
         else:
-            admitted(self.verdict(credentials))
+            admitted(self.check(credentials))
 
-    def verdict(self, credentials: Credentials) -> Identity | AccessError:
+    def check(self, credentials: Credentials) -> Identity | AccessError:
         if (credentials.user, credentials.password) == ("anna", "secret") or credentials.digest:
             return EVERYBODY
         return self.error
 
-    def answer(self) -> None:
+    def complete_login(self) -> None:
         credentials, callback = self.waiting.pop(0)
-        callback(self.verdict(credentials))
+        callback(self.check(credentials))
 
 
-def test_a_wrong_password_is_413_and_the_end() -> None:
-    harness = Harness(access=Users())
+def test_wrong_password_is_413_and_closes_connection() -> None:
+    harness = Harness(access=PasswordAccess())
     peer = harness.connect_without_hello()
     peer.hello()
-    answer = peer.ask(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
-    assert status(answer) == Status.INVALID_LOGIN
-    assert answer.properties["JMQReason"] == "wrong"
+    reply = peer.request(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
+    assert status(reply) == Status.INVALID_LOGIN
+    assert reply.properties["JMQReason"] == "wrong"
     peer.send_bytes(encode_packet(H.CREATE_SESSION, A, 5))
     assert peer.receive() == []
     assert peer.transport.open
@@ -169,8 +170,8 @@ def test_a_wrong_password_is_413_and_the_end() -> None:
     assert not peer.transport.open
 
 
-def test_logins_may_be_spelled_as_the_protocol_page_does() -> None:
-    users = Users()
+def test_logins_may_be_spelled_as_protocol_page_does() -> None:
+    users = PasswordAccess()
     harness = Harness(access=users)
     peer = harness.connect_without_hello()
     peer.hello()
@@ -182,7 +183,7 @@ def test_logins_may_be_spelled_as_the_protocol_page_does() -> None:
     assert peer.challenge[0].properties["JMQAuthType"] == "digest"
     digest = {"JMQAuthType": "jmqdigest"}
     assert peer.request_status(H.AUTHENTICATE, digest, string("anna") + string("5e")) == Status.OK
-    assert users.asked[-1].digest == "5e"
+    assert users.attempts[-1].digest == "5e"
     peer = harness.connect_without_hello(SessionOptions(authentication="digest"))
     peer.hello()
     assert (
@@ -198,20 +199,18 @@ def test_logins_may_be_spelled_as_the_protocol_page_does() -> None:
         (LoginBusy(), Status.UNAVAILABLE),
     ],
 )
-def test_login_that_is_not_looked_at_says_when_to_try_again(
-    error: AccessError, expected: Status
-) -> None:
-    users = Users()
+def test_unchecked_login_reports_when_to_retry(error: AccessError, expected: Status) -> None:
+    users = PasswordAccess()
     users.error = error
     peer = Harness(access=users).connect_without_hello()
     peer.hello()
-    answer = peer.ask(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
-    assert status(answer) == expected
-    assert answer.properties["JMQReason"] == str(error)
+    reply = peer.request(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
+    assert status(reply) == expected
+    assert reply.properties["JMQReason"] == str(error)
 
 
 def test_closed_connection_withdraws_its_login() -> None:
-    users = Users(later=True)
+    users = PasswordAccess(later=True)
     peer = Harness(access=users).connect_without_hello()
     peer.hello()
     peer.send_packet(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret"))
@@ -236,17 +235,17 @@ def test_closed_connection_withdraws_its_login() -> None:
     ],
 )
 def test_malformed_logins_get_status_413(body: bytes) -> None:
-    users = Users()
+    users = PasswordAccess()
     peer = Harness(access=users).connect_without_hello()
     peer.hello()
     assert (
         peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.INVALID_LOGIN
     )
-    assert users.asked == []
+    assert users.attempts == []
 
 
-def test_the_other_way_of_logging_in_is_413() -> None:
-    peer = Harness(access=Users()).connect_without_hello()
+def test_login_with_another_authentication_type_is_413() -> None:
+    peer = Harness(access=PasswordAccess()).connect_without_hello()
     peer.hello()
     body = login("anna", "secret")
     assert (
@@ -254,17 +253,17 @@ def test_the_other_way_of_logging_in_is_413() -> None:
     )
 
 
-def test_passwords_may_be_broken_into_lines() -> None:
-    users = Users()
+def test_base64_passwords_may_contain_line_breaks() -> None:
+    users = PasswordAccess()
     peer = Harness(access=users).connect_without_hello()
     peer.hello()
     body = string("anna") + string("c2Vj\r\ncmV0\r\n")
     assert peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.OK
-    assert users.asked == [Credentials("anna", "secret")]
+    assert users.attempts == [Credentials("anna", "secret")]
 
 
-def test_digest() -> None:
-    users = Users()
+def test_digest_login() -> None:
+    users = PasswordAccess()
     harness = Harness(access=users)
     options = SessionOptions(authentication="digest")
     nonces = set()
@@ -277,21 +276,21 @@ def test_digest() -> None:
         answer_digest = md5(nonce.encode()).hexdigest()
         body = string("anna") + string(answer_digest)
         assert peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.OK
-        assert users.asked[-1] == Credentials("anna", digest=answer_digest, nonce=nonce)
+        assert users.attempts[-1] == Credentials("anna", digest=answer_digest, nonce=nonce)
         nonces.add(nonce)
     assert len(nonces) == 2
     assert "" not in nonces
 
 
-def test_without_users_everything_is_a_login() -> None:
+def test_without_users_any_login_succeeds() -> None:
     peer = Harness().connect_without_hello(SessionOptions())
     peer.hello()
     assert peer.request_status(H.AUTHENTICATE, {"JMQAuthType": "digest"}, b"\xff") == Status.OK
     assert peer.request_status(H.CREATE_SESSION) == Status.OK
 
 
-def test_packets_behind_a_login_wait_for_its_outcome() -> None:
-    users = Users(later=True)
+def test_packets_behind_login_wait_for_its_outcome() -> None:
+    users = PasswordAccess(later=True)
     harness = Harness(access=users)
     peer = harness.connect_without_hello()
     peer.hello()
@@ -304,28 +303,28 @@ def test_packets_behind_a_login_wait_for_its_outcome() -> None:
     peer.send_bytes(late_request[1])
     assert peer.receive() == []
     assert peer.transport.paused
-    users.answer()
+    users.complete_login()
     harness.run_event_loop()
-    answers = peer.receive()
-    assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late_request[0]]
-    assert [status(p) for p in answers] == [200, 200, 200]
+    replies = peer.receive()
+    assert [p.consumer_id for p in replies] == [requests[0][0], requests[1][0], late_request[0]]
+    assert [status(p) for p in replies] == [200, 200, 200]
     assert not peer.transport.paused
 
 
-def test_an_outcome_comes_too_late() -> None:
-    users = Users(later=True)
+def test_login_result_after_close_is_ignored() -> None:
+    users = PasswordAccess(later=True)
     harness = Harness(access=users)
     peer = harness.connect_without_hello()
     peer.hello()
     peer.send_bytes(peer.encode_request(H.AUTHENTICATE, {}, login("anna", "secret"))[1])
     peer.drop()
-    users.answer()
+    users.complete_login()
 
 
 # --- reconnecting --------------------------------------------------------------------------------
 
 
-def test_who_comes_back_ends_the_connection_that_lingers() -> None:
+def test_reconnecting_closes_previous_connection() -> None:
     harness = Harness()
     old = harness.connect(JMQReconnectable=True, client_id="me")
     session = old.create_session()
@@ -340,18 +339,18 @@ def test_who_comes_back_ends_the_connection_that_lingers() -> None:
     harness.run_event_loop(100)
     [redelivered] = new.delivered()
     assert redelivered.sysid == unacked.sysid
-    new.ask(H.STOP, expect=Status.OK)
+    new.request(H.STOP, expect=Status.OK)
     new.send_packet(H.START)
     new.send("q", "y")
     assert new.texts() == ["y"]
 
 
-def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
+def test_reconnected_client_may_send_stop_at_once() -> None:
     harness = Harness()
     peer = harness.connect(JMQConnectionID=Long(5))
     peer.consume("q", peer.create_session())
     peer.send("q", "x")
-    peer.ask(H.STOP, expect=Status.OK)
+    peer.request(H.STOP, expect=Status.OK)
     harness.run_event_loop(1000)
     assert peer.delivered() == []
     peer.send_packet(H.START)
@@ -359,14 +358,14 @@ def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
 
 
 def reconnect(harness: Harness, number: int) -> Peer:
-    """A client that has lost the connection of this number, and has not said START again."""
+    """Return a client that replaces the connection with that number and has not sent START."""
     peer = harness.connect_without_hello()
     peer.hello(JMQConnectionID=Long(number), JMQReconnectable=True)
-    peer.ask(H.AUTHENTICATE, {}, login("anna", "secret"), expect=Status.OK)
+    peer.request(H.AUTHENTICATE, {}, login("anna", "secret"), expect=Status.OK)
     return peer
 
 
-def test_a_client_that_has_reconnected_consumes_from_its_temporary_queue_again() -> None:
+def test_reconnected_client_consumes_from_its_temporary_queue_again() -> None:
     """The Java client does not create it again, and does not reconnect without its consumer."""
     harness = Harness()
     name = "temporary_destination://queue/127.0.0.1/1234/1"
@@ -385,22 +384,22 @@ def test_a_client_that_has_reconnected_consumes_from_its_temporary_queue_again()
     assert harness.find(name) is None
 
 
-def test_a_client_does_not_create_a_temporary_queue_by_consuming_from_it() -> None:
+def test_consuming_does_not_create_temporary_queue() -> None:
     harness = Harness()
     peer = harness.connect()
     reconnected = reconnect(harness, 5)
     other = harness.connect()
     properties = peer.destination_properties("temporary_destination://queue/x/1/1", temporary=True)
     session = Long(peer.create_session())
-    peer.ask(H.ADD_CONSUMER, {**properties, "JMQSessionID": session}, expect=Status.NOT_FOUND)
+    peer.request(H.ADD_CONSUMER, {**properties, "JMQSessionID": session}, expect=Status.NOT_FOUND)
     assert other.create("temporary_destination://queue/x/1/1", temporary=True) == Status.OK
     session = Long(reconnected.create_session())
-    reconnected.ask(
+    reconnected.request(
         H.ADD_CONSUMER, {**properties, "JMQSessionID": session}, expect=Status.NOT_ALLOWED
     )
 
 
-def test_others_are_not_ended() -> None:
+def test_reconnecting_does_not_close_connections_of_others() -> None:
     harness = Harness()
     first = harness.connect(JMQReconnectable=False)
     anna = Access(Identity("anna", superuser=True))
@@ -414,36 +413,36 @@ def test_others_are_not_ended() -> None:
 # --- packets -------------------------------------------------------------------------------------
 
 
-def test_an_unknown_packet_type_gets_status_501_if_a_reply_is_requested() -> None:
+def test_unknown_packet_type_gets_status_501_if_reply_is_requested() -> None:
     peer = Harness().connect()
     for kind in (7, 30, 74, 82, 1000, -1, 0x7FFE):
         number, data = peer.encode_request(kind)
         peer.send_bytes(data)
-        [answer] = peer.receive()
-        assert (answer.type, answer.consumer_id) == (kind + 1, number)
-        assert status(answer) == Status.NOT_IMPLEMENTED
+        [reply] = peer.receive()
+        assert (reply.type, reply.consumer_id) == (kind + 1, number)
+        assert status(reply) == Status.NOT_IMPLEMENTED
         peer.send_bytes(encode_packet(kind))
         assert peer.receive() == []
     assert peer.transport.open
 
 
-def test_packets_without_a_reply_are_not_answered() -> None:
+def test_packets_without_reply_are_not_answered() -> None:
     peer = Harness().connect()
     for kind in (H.START, H.REDELIVER, H.RESUME_FLOW, H.FLOW_PAUSED, H.PING_REPLY, 0x7FFF):
         peer.send_bytes(encode_packet(kind, A, 1, body=b"xyz"))
     assert peer.receive() == []
 
 
-def test_a_malformed_packet_ends_the_connection_after_earlier_packets() -> None:
+def test_malformed_packet_ends_connection_after_earlier_packets() -> None:
     peer = Harness().connect()
     number, data = peer.encode_request(H.PING)
     peer.send_bytes(data + b"GET / HTTP/1.1\r\n\r\n" + data)
-    [answer] = peer.receive()
-    assert answer.consumer_id == number
+    [reply] = peer.receive()
+    assert reply.consumer_id == number
     assert not peer.transport.open
 
 
-def test_a_packet_that_is_too_large_is_423() -> None:
+def test_packet_above_size_limit_is_423() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(max_packet_size=10_000))
     peer.send("q", "x" * 20_000, expect=Status.ENTITY_TOO_LARGE)
@@ -451,24 +450,24 @@ def test_a_packet_that_is_too_large_is_423() -> None:
     assert peer.receive() == []
     _, data = peer.encode_request(H.CREATE_SESSION, body=bytes(20_000))
     peer.send_bytes(data)
-    [answer] = peer.receive()
-    assert (answer.type, status(answer)) == (H.CREATE_SESSION_REPLY, Status.ENTITY_TOO_LARGE)
+    [reply] = peer.receive()
+    assert (reply.type, status(reply)) == (H.CREATE_SESSION_REPLY, Status.ENTITY_TOO_LARGE)
     peer.send("q", "x" * 9_000)
     assert [len(body) for body in harness.bodies("q")] == [9_000]
 
 
-def test_strangers_are_given_little_memory() -> None:
+def test_packets_before_login_have_small_size_limit() -> None:
     peer = Harness().connect_without_hello()
     number, data = peer.encode_request(H.HELLO, {"JMQProtocolLevel": 500}, bytes(70_000))
     peer.send_bytes(data)
-    [answer] = peer.receive()
-    assert (answer.consumer_id, status(answer)) == (number, Status.ENTITY_TOO_LARGE)
+    [reply] = peer.receive()
+    assert (reply.consumer_id, status(reply)) == (number, Status.ENTITY_TOO_LARGE)
     peer.hello()
-    peer.ask(H.AUTHENTICATE, {}, login("a", "b"), expect=Status.OK)
+    peer.request(H.AUTHENTICATE, {}, login("a", "b"), expect=Status.OK)
     peer.send("q", "x" * 70_000)
 
 
-def test_a_connection_has_only_so_much_of_everything() -> None:
+def test_resources_of_connection_are_limited() -> None:
     peer = Harness().connect(SessionOptions(max_per_connection=2))
     for kind, properties, expected in (
         (H.CREATE_SESSION, {}, Status.NOT_ALLOWED),
@@ -479,21 +478,21 @@ def test_a_connection_has_only_so_much_of_everything() -> None:
         assert [peer.request_status(kind, properties) for _ in range(3)] == [200, 200, expected]
 
 
-def test_a_broken_property_block_is_400() -> None:
+def test_malformed_property_block_is_400() -> None:
     peer = Harness().connect()
     packet = encode_packet(H.CREATE_SESSION, A, 77, {"JMQAckMode": 1})
     peer.send_bytes(packet.replace(b"\0\x0aJMQAckMode\0\x04", b"\0\x0aJMQAckMode\0\x44"))
-    [answer] = peer.receive()
-    assert (answer.consumer_id, status(answer)) == (77, Status.BAD_REQUEST)
+    [reply] = peer.receive()
+    assert (reply.consumer_id, status(reply)) == (77, Status.BAD_REQUEST)
     assert peer.transport.open
 
 
 def test_generate_uid() -> None:
     peer = Harness().connect()
-    answer = peer.ask(H.GENERATE_UID, expect=Status.OK)
-    assert answer.properties["JMQQuantity"] == 1
-    response = peer.ask(H.GENERATE_UID, {"JMQQuantity": 100}, expect=Status.OK)
-    ids = [response.body[position : position + 8] for position in range(0, 800, 8)] + [answer.body]
+    reply = peer.request(H.GENERATE_UID, expect=Status.OK)
+    assert reply.properties["JMQQuantity"] == 1
+    response = peer.request(H.GENERATE_UID, {"JMQQuantity": 100}, expect=Status.OK)
+    ids = [response.body[position : position + 8] for position in range(0, 800, 8)] + [reply.body]
     assert len(set(ids)) == 101
     assert all(int.from_bytes(identifier, "big", signed=True) > 0 for identifier in ids)
     for quantity in (0, -1, 10_001):
@@ -502,33 +501,33 @@ def test_generate_uid() -> None:
 
 def test_get_license_and_info() -> None:
     peer = Harness().connect(SessionOptions(broker_list="mq://here:7676/"))
-    peer.ask(H.GET_LICENSE, expect=Status.OK)
-    answer = peer.ask(H.INFO_REQUEST, {"JMQRequestType": 1}, expect=Status.OK)
-    assert answer.type == H.INFO
-    assert answer.properties["JMQBrokerList"] == "mq://here:7676/"
-    info = loads_map(answer.body)
+    peer.request(H.GET_LICENSE, expect=Status.OK)
+    reply = peer.request(H.INFO_REQUEST, {"JMQRequestType": 1}, expect=Status.OK)
+    assert reply.type == H.INFO
+    assert reply.properties["JMQBrokerList"] == "mq://here:7676/"
+    info = loads_map(reply.body)
     assert info["State"] == 1
     assert info["brokerURL"] == "mq://here:7676/"
-    cluster = loads_map(peer.ask(H.INFO_REQUEST, {"JMQRequestType": 2}, expect=Status.OK).body)
+    cluster = loads_map(peer.request(H.INFO_REQUEST, {"JMQRequestType": 2}, expect=Status.OK).body)
     assert cluster[str(cluster["BrokerIDs"])] == info
     assert peer.request_status(H.INFO_REQUEST, {"JMQRequestType": 3}) == Status.NOT_IMPLEMENTED
     assert peer.request_status(H.INFO_REQUEST, {"JMQRequestType": 4}) == Status.BAD_REQUEST
     assert peer.request_status(H.INFO_REQUEST) == Status.BAD_REQUEST
 
 
-def test_an_info_request_has_the_number_of_the_protocol_page_too() -> None:
+def test_info_request_is_accepted_with_both_packet_numbers() -> None:
     peer = Harness().connect()
-    answer = peer.ask(78, {"JMQRequestType": 1}, expect=Status.OK)
-    assert answer.properties["JMQRequestType"] == 1
-    expected = peer.ask(H.INFO_REQUEST, {"JMQRequestType": 1}).body
-    assert (answer.type, answer.body) == (79, expected)
+    reply = peer.request(78, {"JMQRequestType": 1}, expect=Status.OK)
+    assert reply.properties["JMQRequestType"] == 1
+    expected = peer.request(H.INFO_REQUEST, {"JMQRequestType": 1}).body
+    assert (reply.type, reply.body) == (79, expected)
     assert peer.request_status(78, {"JMQTransactionID": Long(5)}) == Status.NOT_FOUND
 
 
 # --- ping ----------------------------------------------------------------------------------------
 
 
-def test_an_idle_client_is_pinged_and_given_up() -> None:
+def test_idle_client_is_pinged_and_then_disconnected() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(ping_interval=10.0))
     harness.run_event_loop(10_000)  # it has been heard of in these
@@ -541,7 +540,7 @@ def test_an_idle_client_is_pinged_and_given_up() -> None:
     assert not peer.transport.open
 
 
-def test_any_packet_proves_that_a_client_is_alive() -> None:
+def test_any_packet_proves_that_client_is_alive() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(ping_interval=10.0))
     for _ in range(4):
@@ -555,7 +554,7 @@ def test_any_packet_proves_that_a_client_is_alive() -> None:
     assert not peer.transport.open
 
 
-def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
+def test_old_clients_are_pinged_without_requesting_reply() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(ping_interval=10.0), JMQProtocolLevel=360)
     harness.run_event_loop(10_000)
@@ -567,7 +566,7 @@ def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
     assert peer.transport.open  # they never answer, so their silence means nothing
 
 
-def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
+def test_old_client_that_does_not_log_in_is_disconnected() -> None:
     harness = Harness()
     peer = harness.connect_without_hello(SessionOptions(authentication="basic", ping_interval=10.0))
     peer.hello(JMQProtocolLevel=360)
@@ -576,13 +575,13 @@ def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
     assert not peer.transport.open
 
 
-def test_a_ping_without_the_a_bit_is_not_answered() -> None:
+def test_ping_without_bit_is_not_answered() -> None:
     peer = Harness().connect()
     assert peer.send_packet(H.PING) == []
     assert peer.request_status(H.PING) == Status.OK
 
 
-# --- the end -------------------------------------------------------------------------------------
+# --- closing -------------------------------------------------------------------------------------
 
 
 def test_goodbye_is_answered_when_everything_is_released() -> None:
@@ -590,33 +589,33 @@ def test_goodbye_is_answered_when_everything_is_released() -> None:
     peer = harness.connect(client_id="me")
     peer.consume("q", peer.create_session())
     other = harness.connect()
-    peer.ask(H.GOODBYE, {"JMQBlock": True}, expect=Status.OK)
+    peer.request(H.GOODBYE, {"JMQBlock": True}, expect=Status.OK)
     assert not peer.transport.open
     assert harness.queue("q").consumers == 0
     assert other.request_status(H.SET_CLIENTID, {"JMQClientID": "me"}) == Status.OK
     assert len(harness.coordinator.connections) == 1
 
 
-def test_goodbye_without_a_wish_for_an_answer() -> None:
+def test_goodbye_without_reply_requested() -> None:
     peer = Harness().connect()
     peer.send_packet(H.GOODBYE)
     assert peer.receive() == []
     assert not peer.transport.open
 
 
-def test_requests_before_the_end_of_input_are_answered() -> None:
+def test_requests_before_end_of_input_are_answered() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
     peer.session.end_of_input()
     assert peer.transport.open  # it is not on disk
     harness.run_event_loop()
-    [answer] = peer.receive()
-    assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.OK)
+    [reply] = peer.receive()
+    assert (reply.type, status(reply)) == (H.SEND_REPLY, Status.OK)
     assert not peer.transport.open
 
 
-def test_the_broker_says_goodbye() -> None:
+def test_broker_sends_goodbye_on_shutdown() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.session.disconnect("the broker stops", stopping=True)
@@ -631,7 +630,7 @@ def test_the_broker_says_goodbye() -> None:
     assert not stranger.transport.open
 
 
-def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
+def test_disconnected_client_gets_reason_and_may_reconnect() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
     peer.consume("q", peer.create_session())
@@ -653,7 +652,7 @@ def test_a_disconnected_client_gets_the_reason_and_may_reconnect() -> None:
     assert not stranger.transport.open
 
 
-def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
+def test_lost_connection_releases_its_resources() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
     session = peer.create_session()
@@ -671,13 +670,13 @@ def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
     assert harness.coordinator.connections == {}
 
 
-def test_the_broker_does_not_read_from_a_client_that_does_not_read() -> None:
+def test_broker_does_not_read_from_client_that_does_not_read() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.stop_reading()
-    ask = encode_packet(H.GENERATE_UID, A, 1, {"JMQQuantity": 10_000})
+    request = encode_packet(H.GENERATE_UID, A, 1, {"JMQQuantity": 10_000})
     for _ in range(20):
-        peer.session.receive(ask)
+        peer.session.receive(request)
     assert peer.transport.paused
     peer.read_again()
     assert not peer.transport.paused
@@ -686,7 +685,7 @@ def test_the_broker_does_not_read_from_a_client_that_does_not_read() -> None:
 # --- memory of unfinished input ------------------------------------------------------------------
 
 
-def test_little_is_kept_before_the_login() -> None:
+def test_input_buffered_before_login_is_limited() -> None:
     peer = Harness().connect_without_hello(SessionOptions(login_bytes=4096, authentication="basic"))
     peer.hello()
     assert peer.session.login is Login.DUE
@@ -702,7 +701,7 @@ def test_little_is_kept_before_the_login() -> None:
     peer.send("q", "x" * 10_000)
 
 
-def test_a_user_with_too_many_connections_may_not_log_in() -> None:
+def test_login_beyond_connection_limit_is_refused() -> None:
     peer = Harness().connect_without_hello()
     peer.hello()
     peer.transport.user_limit_reached = True
@@ -711,8 +710,8 @@ def test_a_user_with_too_many_connections_may_not_log_in() -> None:
     assert not peer.transport.open
 
 
-def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:
-    access = Users(later=True)
+def test_pending_packets_behind_login_count_as_buffered() -> None:
+    access = PasswordAccess(later=True)
     peer = Harness().connect_without_hello(access=access)
     peer.hello()
     peer.send_bytes(
@@ -725,10 +724,10 @@ def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:
     assert peer.session.buffered == 0
 
 
-# --- requests that take long ---------------------------------------------------------------------
+# --- long requests -------------------------------------------------------------------------------
 
 
-def test_long_requests_leave_time_for_other_clients() -> None:
+def test_long_requests_do_not_delay_other_clients() -> None:
     harness = Harness()
     peer = harness.connect()
     session = peer.create_session()
@@ -748,7 +747,7 @@ def test_long_requests_leave_time_for_other_clients() -> None:
     assert numbers == [number for number, _ in requests]
 
 
-def test_long_requests_wait_while_the_client_does_not_read() -> None:
+def test_long_requests_wait_while_client_does_not_read() -> None:
     harness = Harness()
     peer = harness.connect()
     harness.scan_time.limit = 1
@@ -763,7 +762,7 @@ def test_long_requests_wait_while_the_client_does_not_read() -> None:
     assert len(peer.receive()) == 3 - answer_count
 
 
-def test_a_deleted_dead_message_queue_is_created_for_the_next_client() -> None:
+def test_deleted_dead_message_queue_is_created_for_next_client() -> None:
     harness = Harness()
     harness.connect()
     harness.broker.remove(harness.queue("mq.sys.dmq"))

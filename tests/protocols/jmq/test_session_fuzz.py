@@ -1,5 +1,5 @@
-"""Sessions against a model of sent, unacked and acknowledged messages, and against peers that
-send anything."""
+"""Sessions compared with a model of sent, unacked and acknowledged messages, and sessions that
+receive arbitrary input."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Model(RuleBasedStateMachine):
     def connect(self) -> Client:
         return Client(self.harness.connect(SessionOptions(prefetch=PREFETCH), JMQSize=FLOW))
 
-    # --- what comes --------------------------------------------------------------------------
+    # --- deliveries --------------------------------------------------------------------------
 
     def collect(self) -> None:
         """Check what has been delivered, on all connections."""
@@ -124,7 +124,7 @@ class Model(RuleBasedStateMachine):
         self.check_order()
 
     def check_order(self) -> None:
-        """Nothing that waits has been passed over: it could have been delivered before."""
+        """Check that no ready message was skipped that could have been delivered before."""
         fresh = [m.place for m in self.newly_delivered if m.number in self.previously_ready]
         remaining = [m.place for m in self.ready_messages()]
         if fresh and remaining:
@@ -140,7 +140,7 @@ class Model(RuleBasedStateMachine):
         return [self.ready[number] for number in numbers]
 
     def add_ready(self, message: Message) -> None:
-        """It has come into the queue."""
+        """Add a message to the end of the queue."""
         self.places += 1
         message.place = self.places
         self.ready[message.number] = message
@@ -257,10 +257,10 @@ class Model(RuleBasedStateMachine):
         client.peer.close_consumer(reader.number, packet)
         self.collect()
 
-    # --- acknowledging -----------------------------------------------------------------------
+    # --- acknowledgements --------------------------------------------------------------------
 
     def choose(self, client: Client, places: list[int]) -> list[tuple[Reader, Message]]:
-        """The first so many of each consumer, as applications acknowledge."""
+        """Return the first messages of each consumer, as applications acknowledge them."""
         selected = []
         for reader in client.readers + client.closed:
             for message in reader.unacked[: places[0] % 3]:
@@ -306,8 +306,8 @@ class Model(RuleBasedStateMachine):
         client.sent, client.acked = [], []
         self.begin()
         kind = H.COMMIT_TRANSACTION if commit else H.ROLLBACK_TRANSACTION
-        answer = client.peer.ask(kind, {"JMQTransactionID": Long(client.transaction)})
-        assert status(answer) == Status.OK
+        reply = client.peer.request(kind, {"JMQTransactionID": Long(client.transaction)})
+        assert status(reply) == Status.OK
         client.transaction = client.peer.begin(client.session)
         self.collect()
 
@@ -345,7 +345,7 @@ class Model(RuleBasedStateMachine):
         )
         self.collect()
 
-    # --- the end -----------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     @rule(index=peers, how=st.sampled_from(["reset", "eof", "garbage", "goodbye", "session"]))
     def reconnect(self, index: int, how: str) -> None:
@@ -358,7 +358,7 @@ class Model(RuleBasedStateMachine):
         session = client.peer.session
         if how == "session":
             properties = {"JMQSessionID": Long(client.session)}
-            client.peer.ask(H.DESTROY_SESSION, properties, expect=Status.OK)
+            client.peer.request(H.DESTROY_SESSION, properties, expect=Status.OK)
         elif how == "eof":
             session.end_of_input()
         elif how == "garbage":
@@ -403,7 +403,7 @@ TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 
 
-# --- anything ------------------------------------------------------------------------------------
+# --- arbitrary input -------------------------------------------------------------------------
 
 words = st.sampled_from(
     [
@@ -462,7 +462,7 @@ KNOWN = 6
 def test_a_client_that_says_anything(
     script: list[tuple[int, dict[str, object], bytes, int, int]],
 ) -> None:
-    """It is answered, and other clients are not affected."""
+    """Every request is answered, and other clients are not affected."""
     harness = Harness()
     other = harness.connect()
     reader = other.consume("safe", other.create_session())

@@ -1,8 +1,8 @@
 """Every status of every reply that the protocol specification has.
 
-TABLE is the specification's, and what Open MQ's programs send beside it; each status is either
-provoked by a scenario (scenarios.py) or stands in IMPOSSIBLE, with the reason why one broker never
-answers it. None is impossible here that one Open MQ broker sends, except for 409 to
+TABLE lists the statuses of the specification and those that Open MQ sends in addition. Each one is
+either provoked by a scenario (scenarios.py) or listed in IMPOSSIBLE, with the reason why a single
+broker never sends it. None is impossible here that one Open MQ broker sends, except for 409 to
 START_TRANSACTION.
 """
 
@@ -72,20 +72,20 @@ for _reply in NOT_LOGGED_IN:
 
 @pytest.mark.parametrize("case", sorted(SCENARIOS), ids=lambda case: f"{case[0].name}-{case[1]}")
 def test_status(case: tuple[PacketType, int]) -> None:
-    answer = SCENARIOS[case]()
-    assert (answer.type, status(answer)) == case
+    reply = SCENARIOS[case]()
+    assert (reply.type, status(reply)) == case
     if case[1] >= 400:
-        assert answer.properties["JMQReason"]
+        assert reply.properties["JMQReason"]
 
 
-def test_no_status_is_left_out() -> None:
+def test_every_status_has_scenario_or_reason() -> None:
     pairs = {(kind, status) for kind, statuses in TABLE.items() for status in statuses}
     assert set(SCENARIOS) | set(IMPOSSIBLE) == pairs
     assert not set(SCENARIOS) & set(IMPOSSIBLE)
 
 
-def test_nothing_is_refused_without_a_status() -> None:
-    """Whatever is asked with no properties, no body, or only nonsense is answered."""
+def test_every_invalid_request_is_answered_with_status() -> None:
+    """Requests without properties, without body or with invalid content are answered."""
     harness = Harness()
     harness.broker.destinations.declare(Address(Kind.QUEUE, "q"))
     for kind in range(10, 80):
@@ -98,7 +98,7 @@ def test_nothing_is_refused_without_a_status() -> None:
                 peer.send_bytes(data)
                 if kind == H.PING_REPLY:
                     continue
-                [answer] = [p for p in peer.receive() if p.consumer_id == number]
-                assert isinstance(status(answer), int)
+                [reply] = [p for p in peer.receive() if p.consumer_id == number]
+                assert isinstance(status(reply), int)
                 assert peer.transport.open
                 peer.drop()

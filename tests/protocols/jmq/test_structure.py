@@ -1,4 +1,4 @@
-"""A session of the broker side can be read in a few files that do not import each other in turn."""
+"""The modules of a broker session are few, and do not import each other in cycles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_no_import_cycle() -> None:
     assert order.index("wire") < order.index("connection") < order.index("session")
 
 
-def test_a_session_takes_at_most_fourteen_files() -> None:
+def test_session_imports_at_most_fourteen_modules() -> None:
     modules = {"session"}
     while (
         added := {name for file in modules for name in imported(PACKAGE / f"{file}.py")} - modules

@@ -1,4 +1,4 @@
-"""Topics: subscriptions of one consumer, durable and shared ones, wildcards, no-local."""
+"""Topics: non-durable, durable, shared and wildcard subscriptions, and no-local."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def publish(peer: Peer, topic: str, *texts: str, **options: Any) -> None:
     peer.send(topic, *texts, topic=True, **options)
 
 
-# --- alone ---------------------------------------------------------------------------------------
+# --- non-durable ---------------------------------------------------------------------------------
 
 
-def test_every_subscriber_gets_every_message(harness: Harness) -> None:
+def test_every_subscriber_receives_every_message(harness: Harness) -> None:
     peers = [harness.connect() for _ in range(3)]
     for peer in peers:
         subscribe(peer, "t")
@@ -54,7 +54,7 @@ def test_every_subscriber_gets_every_message(harness: Harness) -> None:
     assert [peer.texts() for peer in peers] == [["a", "b"]] * 3
 
 
-def test_a_subscription_ends_with_its_consumer(harness: Harness) -> None:
+def test_subscription_ends_with_its_consumer(harness: Harness) -> None:
     peer = harness.connect()
     consumer = subscribe(peer, "t")
     publish(peer, "t", "a")
@@ -68,7 +68,7 @@ def test_a_subscription_ends_with_its_consumer(harness: Harness) -> None:
     assert harness.topic("t").subscriptions == {}
 
 
-def test_a_topic_that_is_removed_and_comes_back(harness: Harness) -> None:
+def test_consumer_continues_on_recreated_topic(harness: Harness) -> None:
     peer = harness.connect()
     subscribe(peer, "t")
     harness.broker.remove(harness.topic("t"), force=True)
@@ -76,7 +76,7 @@ def test_a_topic_that_is_removed_and_comes_back(harness: Harness) -> None:
     assert peer.texts() == ["a"]
 
 
-def test_a_subscription_that_is_removed_on_purpose_stays_away(harness: Harness) -> None:
+def test_removed_subscription_is_not_recreated(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     subscribe(peer, "t", JMQDurableName="d")
     [subscription] = harness.topic("t").subscriptions.values()
@@ -86,7 +86,7 @@ def test_a_subscription_that_is_removed_on_purpose_stays_away(harness: Harness) 
     assert harness.topic("t").subscriptions == {}
 
 
-def test_no_local_is_of_this_connection(harness: Harness) -> None:
+def test_no_local_applies_to_connection(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     subscribe(peer, "t", JMQNoLocal=True)
     publish(peer, "t", "mine")
@@ -96,11 +96,11 @@ def test_no_local_is_of_this_connection(harness: Harness) -> None:
     assert peer.request_status(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
-def test_no_local_of_connections_that_share_a_client_id(harness: Harness) -> None:
+def test_no_local_of_connections_that_share_client_id(harness: Harness) -> None:
     peers = [harness.connect() for _ in range(3)]
     for peer in peers:
         properties = {"JMQClientID": "us", "JMQShare": True}
-        peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
+        peer.request(H.SET_CLIENTID, properties, expect=Status.OK)
     subscribe(peers[0], "t", JMQNoLocal=True)
     subscribe(peers[1], "t", JMQDurableName="d", JMQNoLocal=True)
     publish(peers[2], "t", "a")
@@ -108,7 +108,7 @@ def test_no_local_of_connections_that_share_a_client_id(harness: Harness) -> Non
     assert peers[1].texts() == []  # the same client
 
 
-def test_no_local_of_a_durable_subscription_is_of_this_client_id(harness: Harness) -> None:
+def test_no_local_of_durable_subscription_applies_to_client_id(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "t", JMQDurableName="d", JMQNoLocal=True)
     publish(peer, "t", "mine")
@@ -121,7 +121,7 @@ def test_no_local_of_a_durable_subscription_is_of_this_client_id(harness: Harnes
     assert reconnected.texts() == ["theirs"]
 
 
-def test_selectors(harness: Harness) -> None:
+def test_subscription_applies_its_selector(harness: Harness) -> None:
     peer = harness.connect()
     subscribe(peer, "t", JMQSelector="n > 1")
     publish(peer, "t", "a", properties={"n": 1})
@@ -141,7 +141,7 @@ def test_selectors(harness: Harness) -> None:
 # --- durable -------------------------------------------------------------------------------------
 
 
-def test_a_durable_subscription_waits_for_its_consumer(harness: Harness) -> None:
+def test_durable_subscription_keeps_messages_without_consumer(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "t", JMQDurableName="d")
     publish(peer, "t", "a")
@@ -156,7 +156,7 @@ def test_a_durable_subscription_waits_for_its_consumer(harness: Harness) -> None
     assert reconnected.texts() == ["b", "c"]
 
 
-def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
+def test_durable_subscription_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
     peer.session.receive(peer.encode_request(H.ADD_CONSUMER, properties)[1])
@@ -172,7 +172,7 @@ def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
     assert number
 
 
-def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
+def test_nothing_is_delivered_before_subscription_is_confirmed(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     properties = {**peer.destination_properties("t", True), "JMQDurableName": "d", "JMQSize": 10}
     peer.session.receive(peer.encode_request(H.ADD_CONSUMER, properties)[1])
@@ -184,7 +184,7 @@ def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
     assert kinds == [H.STOP_REPLY, H.ADD_CONSUMER_REPLY, 1]
 
 
-def test_only_one_consumer_at_a_time(harness: Harness) -> None:
+def test_durable_subscription_has_one_consumer_at_time(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     subscribe(peer, "t", JMQDurableName="d")
     assert add_consumer(peer, "t", JMQDurableName="d") == Status.CONFLICT
@@ -195,7 +195,7 @@ def test_only_one_consumer_at_a_time(harness: Harness) -> None:
     subscribe(peer, "t", JMQDurableName="e")
 
 
-def test_other_terms_make_another_subscription(harness: Harness) -> None:
+def test_changed_options_replace_subscription(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     for topic, terms in (
         ("t", {}),
@@ -212,7 +212,7 @@ def test_other_terms_make_another_subscription(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("topic", ["full", "full.*", "x.full.*"])
-def test_a_refused_subscription_replaces_none(harness: Harness, topic: str) -> None:
+def test_refused_subscription_replaces_none(harness: Harness, topic: str) -> None:
     """`x.full.*` matches a topic that accepts the subscription before one that does not."""
     name = topic.replace(".*", ".b")
     peer = harness.connect(client_id="me")
@@ -232,7 +232,7 @@ def test_a_refused_subscription_replaces_none(harness: Harness, topic: str) -> N
     assert "durable:me/d" not in str(names)
 
 
-def test_a_wildcard_that_matched_nothing_is_replaced(harness: Harness) -> None:
+def test_wildcard_that_matched_nothing_is_replaced(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     peer.close_consumer(subscribe(peer, "a.*", JMQDurableName="d"))
     subscribe(peer, "t", JMQDurableName="d")
@@ -240,7 +240,7 @@ def test_a_wildcard_that_matched_nothing_is_replaced(harness: Harness) -> None:
     assert harness.topic("a.x").subscriptions == {}
 
 
-def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
+def test_durable_subscription_requires_client_id_and_permanent_topic(harness: Harness) -> None:
     peer = harness.connect()
     assert add_consumer(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
     client = harness.connect(client_id="me")
@@ -251,7 +251,7 @@ def test_requirements_of_a_durable_subscription(harness: Harness) -> None:
     assert client.request_status(H.ADD_CONSUMER, properties) == Status.ERROR
 
 
-def test_unsubscribing(harness: Harness) -> None:
+def test_unsubscribe_removes_durable_subscription(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     consumer = subscribe(peer, "t", JMQDurableName="d")
@@ -269,7 +269,7 @@ def test_unsubscribing(harness: Harness) -> None:
     assert without_client_id.request_status(H.DELETE_CONSUMER, properties) == Status.OK
 
 
-def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness) -> None:
+def test_unsubscribe_with_unacked_message(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "t", JMQDurableName="d")
     publish(peer, "t", "a")
@@ -281,23 +281,23 @@ def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness)
 
 def close_and_unsubscribe(peer: Peer, consumer: int, name: str, expect: int) -> Packet:
     properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": name}
-    return peer.ask(H.DELETE_CONSUMER, properties, expect=expect)
+    return peer.request(H.DELETE_CONSUMER, properties, expect=expect)
 
 
 @pytest.mark.parametrize("topic", ["t", "t.*"])
-def test_closing_a_consumer_and_unsubscribing_at_once(harness: Harness, topic: str) -> None:
+def test_delete_consumer_may_close_and_unsubscribe(harness: Harness, topic: str) -> None:
     peer = harness.connect(client_id="me")
     peer.create("t.a", topic=True)
     consumer = subscribe(peer, topic, JMQDurableName="d")
-    answer = close_and_unsubscribe(peer, consumer, "d", Status.OK)
-    assert answer.properties["JMQConsumerID"] == consumer
+    reply = close_and_unsubscribe(peer, consumer, "d", Status.OK)
+    assert reply.properties["JMQConsumerID"] == consumer
     assert not harness.broker.durable_subscriptions
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
     properties = {"JMQConsumerID": Long(consumer)}
     assert peer.request_status(H.DELETE_CONSUMER, properties) == Status.NOT_FOUND
 
 
-def test_closing_and_unsubscribing_happen_both_or_not_at_all(harness: Harness) -> None:
+def test_close_and_unsubscribe_is_atomic(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
     other = subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
@@ -310,18 +310,18 @@ def test_closing_and_unsubscribing_happen_both_or_not_at_all(harness: Harness) -
     assert not harness.broker.durable_subscriptions
 
 
-def test_it_is_answered_when_the_removal_is_on_disk(harness: Harness) -> None:
+def test_unsubscribe_is_answered_when_removal_is_on_disk(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "t", JMQDurableName="d")
     properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": "d"}
     peer.session.receive(peer.encode_request(H.DELETE_CONSUMER, properties)[1])
     assert peer.receive() == []
     harness.run_event_loop()
-    [answer] = peer.receive()
-    assert status(answer) == Status.OK
+    [reply] = peer.receive()
+    assert status(reply) == Status.OK
 
 
-def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None:
+def test_durable_subscriptions_survive_restart(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect(client_id="me/too")
     subscribe(peer, "t", JMQDurableName="d 1", JMQSelector="n = 1", JMQNoLocal=True)
@@ -340,7 +340,7 @@ def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None
     assert sorted(reconnected.texts()) == ["x", "y"]
 
 
-def test_a_durable_wildcard_that_nothing_matches_survives_a_restart(tmp_path: Path) -> None:
+def test_durable_wildcard_without_topics_survives_restart(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect(client_id="me")
     subscribe(peer, "w.>", JMQDurableName="w", JMQSelector="n = 1")
@@ -358,7 +358,7 @@ def test_a_durable_wildcard_that_nothing_matches_survives_a_restart(tmp_path: Pa
     assert not harness.broker.durable_subscriptions
 
 
-def test_a_durable_wildcard_without_the_topic_of_wildcards_is_completed(tmp_path: Path) -> None:
+def test_durable_wildcard_without_topic_of_wildcards_is_completed(tmp_path: Path) -> None:
     """Migrations, and versions before that topic, have only the subscriptions of topics."""
     harness = DiskHarness(tmp_path)
     topic = harness.broker.destinations.topic("w.a")
@@ -371,7 +371,7 @@ def test_a_durable_wildcard_without_the_topic_of_wildcards_is_completed(tmp_path
     assert peer.texts() == ["x"]
 
 
-def test_the_selectors_of_durable_wildcards_are_limited_for_each_topic_only() -> None:
+def test_selectors_of_durable_wildcards_are_limited_for_each_topic_only() -> None:
     harness = Harness(EngineSettings(max_destination_selector_nodes=10))
     peer = harness.connect(client_id="me")
     for number in range(10):
@@ -383,7 +383,7 @@ def test_the_selectors_of_durable_wildcards_are_limited_for_each_topic_only() ->
     assert add_consumer(peer, "a.x", JMQSelector="n > 3") == Status.RESOURCE_FULL
 
 
-def test_no_protocol_publishes_to_the_topic_of_wildcards(tmp_path: Path) -> None:
+def test_no_protocol_publishes_to_topic_of_wildcards(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     subscribe(harness.connect(client_id="me"), "a.*", JMQDurableName="d")
     for _ in range(2):
@@ -394,7 +394,7 @@ def test_no_protocol_publishes_to_the_topic_of_wildcards(tmp_path: Path) -> None
         harness = harness.restart()
 
 
-def test_no_wildcard_matches_the_topic_of_wildcards(harness: Harness) -> None:
+def test_no_wildcard_matches_topic_of_wildcards(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     subscribe(peer, "mq.>", JMQDurableName="d")
     kept = harness.topic("mq.sys.wildcards")
@@ -407,11 +407,11 @@ def test_no_wildcard_matches_the_topic_of_wildcards(harness: Harness) -> None:
 # --- shared --------------------------------------------------------------------------------------
 
 
-def test_a_durable_subscription_may_be_shared(harness: Harness) -> None:
+def test_durable_subscription_may_be_shared(harness: Harness) -> None:
     peers = [harness.connect(), harness.connect()]
     for peer in peers:
         properties = {"JMQClientID": "us", "JMQShare": True}
-        peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
+        peer.request(H.SET_CLIENTID, properties, expect=Status.OK)
         subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
     assert add_consumer(peers[0], "t", JMQDurableName="d") == Status.CONFLICT
     publish(harness.connect(), "t", *"abcd")
@@ -420,11 +420,11 @@ def test_a_durable_subscription_may_be_shared(harness: Harness) -> None:
     assert all(texts)
 
 
-def test_consumers_of_one_client_id_may_share(harness: Harness) -> None:
+def test_consumers_of_one_client_id_may_share_subscription(harness: Harness) -> None:
     peers = [harness.connect() for _ in range(3)]
     for peer in peers:
         properties = {"JMQClientID": "us", "JMQShare": True}
-        peer.ask(H.SET_CLIENTID, properties, expect=Status.OK)
+        peer.request(H.SET_CLIENTID, properties, expect=Status.OK)
     subscribe(peers[0], "t", JMQShare=True)
     subscribe(peers[1], "t", JMQShare=True)
     subscribe(peers[2], "t", JMQShare=True, JMQSelector="a IS NULL")
@@ -457,7 +457,7 @@ def test_shared_consumers_of_jms_2(harness: Harness, client_id: str) -> None:
     assert harness.topic("t").subscriptions == {}
 
 
-def test_a_shared_subscription_has_one_topic(harness: Harness) -> None:
+def test_shared_subscription_has_one_topic(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
     consumers = [subscribe(peer, "t", **share) for _ in range(2)]
@@ -487,18 +487,18 @@ def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
 
 
-def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
+def test_shared_subscription_has_small_prefetch(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(shared_prefetch=2))
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s", "JMQSize": 100}
     properties = {**peer.destination_properties("t", True), **share}
-    answer = peer.ask(H.ADD_CONSUMER, properties, expect=Status.OK)
-    assert answer.properties["JMQSize"] == 2
+    reply = peer.request(H.ADD_CONSUMER, properties, expect=Status.OK)
+    assert reply.properties["JMQSize"] == 2
 
 
 # --- wildcards -----------------------------------------------------------------------------------
 
 
-def test_a_wildcard_is_of_topics_that_are_there_and_that_come(harness: Harness) -> None:
+def test_wildcard_subscription_covers_present_and_future_topics(harness: Harness) -> None:
     harness.broker.destinations.topic("a.x")
     harness.broker.destinations.topic("b.x")
     peer = harness.connect()
@@ -519,7 +519,7 @@ def test_a_wildcard_is_of_topics_that_are_there_and_that_come(harness: Harness) 
     assert all(not t.subscriptions for t in harness.broker.destinations.values())
 
 
-def test_the_flow_of_a_wildcard_is_one(harness: Harness) -> None:
+def test_wildcard_subscription_has_one_prefetch_limit(harness: Harness) -> None:
     peer = harness.connect()
     consumer = subscribe(peer, ">", size=2)
     sender = harness.connect()
@@ -530,7 +530,7 @@ def test_the_flow_of_a_wildcard_is_one(harness: Harness) -> None:
     assert peer.texts() == ["c"]
 
 
-def test_a_wildcard_of_several_consumers(harness: Harness) -> None:
+def test_wildcard_subscription_with_several_consumers(harness: Harness) -> None:
     peers = [harness.connect(), harness.connect()]
     for peer in peers:
         subscribe(peer, "a.**", JMQJMSShare=True, JMQSharedSubscriptionName="s")
@@ -538,7 +538,7 @@ def test_a_wildcard_of_several_consumers(harness: Harness) -> None:
     assert sorted(peers[0].texts() + peers[1].texts()) == ["w", "x", "y", "z"]
 
 
-def test_a_durable_wildcard(harness: Harness) -> None:
+def test_durable_wildcard(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "a.*", JMQDurableName="d")
     publish(peer, "a.x", "1")
@@ -554,7 +554,7 @@ def test_a_durable_wildcard(harness: Harness) -> None:
     assert all(not t.subscriptions for t in harness.broker.destinations.values())
 
 
-def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
+def test_durable_wildcard_subscription_before_any_topic_matches(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "a.*", JMQDurableName="d")
     peer.close_consumer(consumer)
@@ -565,7 +565,7 @@ def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
     assert peer.request_status(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
 
 
-def test_a_durable_wildcard_that_nothing_matches_is_in_use(harness: Harness) -> None:
+def test_durable_wildcard_without_topics_is_reported_as_in_use(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     consumer = subscribe(peer, "a.*", JMQDurableName="d")
     for topic in ("a.*", "b.*", "t"):
@@ -598,16 +598,18 @@ def test_wildcards_do_not_match_temporary_and_reserved_topics(harness: Harness) 
 def test_wildcards_are_marked(harness: Harness) -> None:
     peer = harness.connect()
     for kind in (H.CREATE_DESTINATION, H.VERIFY_DESTINATION):
-        answer = peer.ask(kind, peer.destination_properties("a.*", True), expect=Status.OK)
-        assert answer.flags & W
-        assert not peer.ask(H.CREATE_DESTINATION, peer.destination_properties("a", True)).flags & W
+        reply = peer.request(kind, peer.destination_properties("a.*", True), expect=Status.OK)
+        assert reply.flags & W
+        assert (
+            not peer.request(H.CREATE_DESTINATION, peer.destination_properties("a", True)).flags & W
+        )
     assert harness.broker.destinations.find(Address(Kind.TOPIC, "a.*")) is None
 
 
-# --- who may -------------------------------------------------------------------------------------
+# --- permissions ---------------------------------------------------------------------------------
 
 
-def test_permissions(harness: Harness) -> None:
+def test_subscribing_requires_consume_permission(harness: Harness) -> None:
     access = RecordedAccess("a.*: consume")
     peer = harness.connect(access=access, client_id="me")
     subscribe(peer, "a.b")
@@ -620,7 +622,7 @@ def test_permissions(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(("right", "pattern"), [("a.*", "a.>"), ("*.*", "*.>")])
-def test_a_wildcard_matches_only_what_its_permission_covers(
+def test_wildcard_matches_only_what_its_permission_covers(
     harness: Harness, right: str, pattern: str
 ) -> None:
     owner = harness.connect()
@@ -635,7 +637,7 @@ def test_a_wildcard_matches_only_what_its_permission_covers(
     assert peer.texts() == ["2", "3"]
 
 
-def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
+def test_temporary_destinations_belong_to_their_connection(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     for topic in (False, True):
         name = f"temporary_destination://{'topic' if topic else 'queue'}/x/1/1"
@@ -658,27 +660,27 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
     assert other.create(name, topic) == Status.NOT_FOUND
 
 
-def test_who_may_not_destroy_a_queue_does_not_learn_whether_it_exists(harness: Harness) -> None:
+def test_destroy_without_permission_does_not_reveal_existence(harness: Harness) -> None:
     owner = harness.connect()
     owner.send("there", "x")
     owner.create("private", temporary=True)
     peer = harness.connect(access=RecordedAccess("mine: delete"))
     for name in ("there", "private", "missing"):
-        answer = peer.ask(H.DESTROY_DESTINATION, peer.destination_properties(name))
-        assert status(answer) == Status.FORBIDDEN
-        assert answer.properties["JMQReason"] == f"anna may not delete '{name}'"
+        reply = peer.request(H.DESTROY_DESTINATION, peer.destination_properties(name))
+        assert status(reply) == Status.FORBIDDEN
+        assert reply.properties["JMQReason"] == f"anna may not delete '{name}'"
     properties = peer.destination_properties("mine")
     assert peer.request_status(H.DESTROY_DESTINATION, properties) == Status.NOT_FOUND
 
 
-def test_destinations_that_may_not_be_created() -> None:
+def test_destination_that_cannot_be_created_is_refused() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False, auto_create_topics=False))
     peer = harness.connect()
     assert peer.create("q") == Status.FORBIDDEN
     assert add_consumer(peer, "t") == Status.NOT_FOUND
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"))
-    assert status(answer) == Status.NOT_FOUND
-    assert answer.properties["JMQCanCreate"] is False
+    reply = peer.request(H.VERIFY_DESTINATION, peer.destination_properties("q"))
+    assert status(reply) == Status.NOT_FOUND
+    assert reply.properties["JMQCanCreate"] is False
     assert peer.create("mq.sys.dmq") == Status.OK
     assert peer.create("mq.anything") == Status.OK  # as far as it goes
     assert (
@@ -691,7 +693,7 @@ def test_destinations_that_may_not_be_created() -> None:
     assert add_consumer(peer, "mq.other") == Status.ERROR
 
 
-def test_a_limit_on_consumers(harness: Harness) -> None:
+def test_max_consumers_refuses_further_consumers(harness: Harness) -> None:
     harness.broker.destinations.declare(
         Address(Kind.TOPIC, "t"), DestinationSettings(max_subscriptions=1)
     )
@@ -701,7 +703,7 @@ def test_a_limit_on_consumers(harness: Harness) -> None:
     assert len(harness.topic("t").subscriptions) == 1
 
 
-def test_a_request_without_a_wish_for_an_answer(harness: Harness) -> None:
+def test_requests_without_reply_requested_are_executed(harness: Harness) -> None:
     peer = harness.connect()
     peer.send_packet(H.CREATE_DESTINATION, peer.destination_properties("a.*", True))
     peer.send_packet(H.VERIFY_DESTINATION, peer.destination_properties("a.*", True))
@@ -715,11 +717,11 @@ def test_a_request_without_a_wish_for_an_answer(harness: Harness) -> None:
 
 
 def create(peer: Peer, bits: int, name: str = "q") -> Packet:
-    return peer.ask(H.CREATE_DESTINATION, {"JMQDestination": name, "JMQDestType": bits})
+    return peer.request(H.CREATE_DESTINATION, {"JMQDestination": name, "JMQDestType": bits})
 
 
 @pytest.mark.parametrize("name", ["q", "temporary_destination://queue/1"])
-def test_a_single_receiver_queue_has_one_consumer(harness: Harness, name: str) -> None:
+def test_single_receiver_queue_has_one_consumer(harness: Harness, name: str) -> None:
     peer = harness.connect()
     bits = 0x101 if name == "q" else 0x111
     assert create(peer, bits, name).properties["JMQDestType"] == bits
@@ -729,7 +731,7 @@ def test_a_single_receiver_queue_has_one_consumer(harness: Harness, name: str) -
     peer.consume(name, peer.create_session())  # as soon as the answer is there
 
 
-def test_a_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
+def test_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
     peer = harness.connect()
     create(peer, 0x401)
     first, second = (peer.consume("q", peer.create_session()) for _ in range(2))
@@ -739,7 +741,7 @@ def test_a_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
     assert {message.consumer_id for message in peer.delivered()} == {second}
 
 
-def test_a_round_robin_queue_serves_all_whatever_the_default_is() -> None:
+def test_round_robin_queue_serves_all_whatever_default_is() -> None:
     defaults = DestinationSettings(max_consumers=1)
     peer = Harness(EngineSettings(default_destination=defaults)).connect()
     create(peer, 0x201)
@@ -748,17 +750,17 @@ def test_a_round_robin_queue_serves_all_whatever_the_default_is() -> None:
     assert {message.consumer_id for message in peer.delivered()} == consumers
 
 
-def test_a_queue_that_exists_keeps_its_flavour(harness: Harness) -> None:
+def test_queue_that_exists_keeps_its_flavour(harness: Harness) -> None:
     peer = harness.connect()
     create(peer, 0x101)
     assert create(peer, 0x401).properties["JMQDestType"] == 0x101
     assert create(peer, 0x001).properties["JMQDestType"] == 0x101
-    answer = peer.ask(H.VERIFY_DESTINATION, peer.destination_properties("q"))
-    assert answer.properties["JMQDestType"] == 0x121
+    reply = peer.request(H.VERIFY_DESTINATION, peer.destination_properties("q"))
+    assert reply.properties["JMQDestType"] == 0x121
     assert harness.queue("q").settings.max_consumers == 1
 
 
-def test_a_flavour_survives_a_restart(tmp_path: Path) -> None:
+def test_flavour_survives_restart(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect()
     create(peer, 0x101)
@@ -766,7 +768,7 @@ def test_a_flavour_survives_a_restart(tmp_path: Path) -> None:
     assert harness.restart().queue("q").settings.max_consumers == 1
 
 
-def test_flavours_that_make_no_sense(harness: Harness) -> None:
+def test_contradictory_queue_flavours_are_refused(harness: Harness) -> None:
     peer = harness.connect()
     assert status(create(peer, 0x301)) == Status.BAD_REQUEST
     assert harness.find("q") is None

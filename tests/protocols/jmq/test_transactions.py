@@ -38,7 +38,7 @@ def id_property(transaction: int) -> dict[str, object]:
 # --- commit --------------------------------------------------------------------------------------
 
 
-def test_sent_messages_are_ready_after_the_commit(harness: Harness, peer: Peer) -> None:
+def test_sent_messages_are_ready_after_commit(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", "b", transaction_id=transaction)
     peer.send("t", "c", topic=True, transaction_id=transaction)
@@ -47,7 +47,7 @@ def test_sent_messages_are_ready_after_the_commit(harness: Harness, peer: Peer) 
     assert harness.bodies("q") == [b"a", b"b"]
 
 
-def test_the_transaction_is_no_part_of_the_message(harness: Harness, peer: Peer) -> None:
+def test_transaction_id_is_not_stored_with_message(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
     peer.commit(transaction)
@@ -56,7 +56,7 @@ def test_the_transaction_is_no_part_of_the_message(harness: Harness, peer: Peer)
     assert message.variable.transaction_id == 0
 
 
-def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: Peer) -> None:
+def test_consumed_messages_are_removed_after_commit(harness: Harness, peer: Peer) -> None:
     session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
@@ -67,30 +67,32 @@ def test_consumed_messages_are_removed_after_the_commit(harness: Harness, peer: 
     assert harness.queue("q").unacked == harness.queue("q").waiting == 0
 
 
-def test_a_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
+def test_commit_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
     peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1])
     assert peer.receive() == []
     harness.run_event_loop()
-    [answer] = peer.receive()
-    assert status(answer) == Status.OK
-    assert answer.properties["JMQTransactionID"] == transaction
+    [reply] = peer.receive()
+    assert status(reply) == Status.OK
+    assert reply.properties["JMQTransactionID"] == transaction
 
 
-def test_the_next_one_can_be_had_at_once(harness: Harness, peer: Peer) -> None:
+def test_next_transaction_can_be_started_by_commit(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     properties = {**id_property(transaction), "JMQStartNextTransaction": True}
-    answer = peer.ask(H.COMMIT_TRANSACTION, properties, expect=Status.OK)
-    following = answer.properties["JMQNextTransactionID"]
+    reply = peer.request(H.COMMIT_TRANSACTION, properties, expect=Status.OK)
+    following = reply.properties["JMQNextTransactionID"]
     assert isinstance(following, int)
     peer.send("q", "a", transaction_id=following)
     peer.commit(following)
     assert harness.bodies("q") == [b"a"]
 
 
-def test_a_commit_that_cannot_be(harness: Harness, peer: Peer) -> None:
-    """Its destination has gone and may not come back: nothing happens, the client may go back."""
+def test_commit_to_removed_destination_fails_and_can_be_rolled_back(
+    harness: Harness, peer: Peer
+) -> None:
+    """The destination cannot be created again, so the commit has no effect."""
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
     peer.send("r", "b", transaction_id=transaction)
@@ -98,11 +100,11 @@ def test_a_commit_that_cannot_be(harness: Harness, peer: Peer) -> None:
     harness.broker.core.settings = EngineSettings(auto_create_queues=False)
     peer.commit(transaction, expect=Status.NOT_FOUND)
     assert harness.bodies("r") == []
-    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
+    peer.request(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert harness.bodies("r") == []
 
 
-def test_limits_hold_in_transactions(harness: Harness, peer: Peer) -> None:
+def test_limits_apply_in_transactions(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "a")
     transaction = peer.begin()
@@ -111,7 +113,7 @@ def test_limits_hold_in_transactions(harness: Harness, peer: Peer) -> None:
     assert harness.bodies("q") == [b"a"]
 
 
-def test_a_wildcard_in_a_transaction(harness: Harness, peer: Peer) -> None:
+def test_wildcard_message_in_transaction(harness: Harness, peer: Peer) -> None:
     harness.broker.destinations.topic("a.b")
     harness.broker.destinations.topic("a.c")
     session = peer.create_session()
@@ -127,8 +129,8 @@ def test_a_wildcard_in_a_transaction(harness: Harness, peer: Peer) -> None:
 # --- rollback ------------------------------------------------------------------------------------
 
 
-def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> None:
-    """STOP, REDELIVER, START, ROLLBACK without a wish for an answer, START_TRANSACTION."""
+def test_rollback_of_java_client(harness: Harness, peer: Peer) -> None:
+    """Send STOP, REDELIVER, START, ROLLBACK without a reply, and START_TRANSACTION."""
     session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=4)
     transaction = peer.begin(session)
@@ -138,7 +140,7 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
     for message in messages[:2]:
         peer.acknowledge(message, transaction=transaction)
     properties = {"JMQSessionID": Long(session)}
-    peer.ask(H.STOP, properties, expect=Status.OK)
+    peer.request(H.STOP, properties, expect=Status.OK)
     peer.redeliver(*messages[2:], attempted=False)
     peer.redeliver(*messages[:2], attempted=True, transaction=transaction)
     peer.send_packet(H.START, properties)
@@ -157,9 +159,7 @@ def test_a_rollback_as_the_java_client_does_it(harness: Harness, peer: Peer) -> 
     assert harness.bodies("q") == []
 
 
-def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
-    harness: Harness, peer: Peer
-) -> None:
+def test_transaction_of_redeliver_may_be_in_header_alone(harness: Harness, peer: Peer) -> None:
     session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
@@ -172,7 +172,7 @@ def test_the_transaction_of_redeliver_may_be_in_the_header_alone(
     assert redelivered.variable.delivery_count == 2
 
 
-def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
+def test_rolled_back_delivery_is_not_reserved_for_its_consumer(
     harness: Harness, peer: Peer
 ) -> None:
     session = peer.create_session(AckMode.NONE)
@@ -182,13 +182,13 @@ def test_a_rolled_back_delivery_is_not_reserved_for_its_consumer(
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     other = harness.connect()
     other.consume("q", other.create_session())
-    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
+    peer.request(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     [message] = other.delivered()
     assert message.flags & R
     assert message.variable.delivery_count == 2
 
 
-def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Peer) -> None:
+def test_rollback_redelivers_if_requested(harness: Harness, peer: Peer) -> None:
     session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=2)
     transaction = peer.begin(session)
@@ -198,7 +198,7 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
     other.consume("q", other.create_session())
     assert other.texts() == ["c"]
     properties = {**id_property(transaction), "JMQRedeliver": True}
-    peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
+    peer.request(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     assert other.texts() == []
     peer.resume(consumer, 2)
     messages = peer.delivered()
@@ -211,13 +211,13 @@ def test_the_broker_redelivers_by_itself_if_asked_to(harness: Harness, peer: Pee
         "JMQRedeliver": True,
         "JMQSetRedelivered": False,
     }
-    peer.ask(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
+    peer.request(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     peer.resume(consumer, 2)
     assert [m.variable.delivery_count for m in peer.delivered()] == [2, 2]
 
 
-def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer) -> None:
-    """ROLLBACK, DELETE_CONSUMER, DESTROY_SESSION."""
+def test_session_that_is_closed_in_transaction(harness: Harness, peer: Peer) -> None:
+    """Send ROLLBACK, DELETE_CONSUMER and DESTROY_SESSION."""
     session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session, size=3)
     transaction = peer.begin(session)
@@ -228,27 +228,27 @@ def test_a_session_that_is_closed_in_a_transaction(harness: Harness, peer: Peer)
         H.ROLLBACK_TRANSACTION, {**id_property(transaction), "JMQUpdateConsumed": True}
     )
     peer.close_consumer(consumer, messages[1])
-    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
     other.consume("q", other.create_session())
     assert [m.variable.delivery_count for m in other.delivered()] == [2, 2, 1]
 
 
-def test_a_transaction_ends_with_its_session(harness: Harness, peer: Peer) -> None:
+def test_transaction_ends_with_its_session(harness: Harness, peer: Peer) -> None:
     session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction, other = peer.begin(session), peer.begin()
     peer.send("q", "a")
     peer.acknowledge(*peer.delivered(), transaction=transaction)
-    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     assert harness.queue("q").unacked == 0
     assert harness.queue("q").waiting == 1
     peer.commit(transaction, expect=Status.NOT_FOUND)
     peer.commit(other)
 
 
-def test_a_transaction_ends_with_its_connection(harness: Harness, peer: Peer) -> None:
+def test_transaction_ends_with_its_connection(harness: Harness, peer: Peer) -> None:
     session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
@@ -265,7 +265,7 @@ def test_a_transaction_ends_with_its_connection(harness: Harness, peer: Peer) ->
     assert [m.variable.delivery_count for m in redelivered] == [2, 2, 2]
 
 
-def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: Peer) -> None:
+def test_consumer_that_was_closed_in_transaction(harness: Harness, peer: Peer) -> None:
     session = peer.create_session(AckMode.NONE)
     consumer = peer.consume("q", session)
     transaction = peer.begin(session)
@@ -275,7 +275,7 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
     peer.close_consumer(consumer, second)
     peer.acknowledge(second, transaction=transaction)
     peer.redeliver(first, second, attempted=True, transaction=transaction)
-    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
+    peer.request(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert harness.queue("q").unacked == 0
     other = harness.connect()
     other.consume("q", other.create_session())
@@ -284,10 +284,10 @@ def test_a_consumer_that_was_closed_in_the_transaction(harness: Harness, peer: P
     assert all(m.flags & R for m in redelivered)
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
-def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer: Peer) -> None:
+def test_foreign_and_unknown_transactions_are_404(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     other.consume("q", other.create_session())
     other_transaction = other.begin()
@@ -300,8 +300,8 @@ def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer:
         peer.send("q", "x", transaction_id=number, expect=Status.GONE)
         body = blocks(message)
         header = encode_header(transaction_id=number)
-        answer = peer.ask(H.ACKNOWLEDGE, None, body, header=header)
-        assert status(answer) == Status.GONE
+        reply = peer.request(H.ACKNOWLEDGE, None, body, header=header)
+        assert status(reply) == Status.GONE
         peer.redeliver(message, attempted=True, transaction=number)
         peer.commit(number, expect=Status.NOT_FOUND)
         assert peer.request_status(H.ROLLBACK_TRANSACTION, id_property(number)) == Status.NOT_FOUND
@@ -311,7 +311,7 @@ def test_transactions_of_others_and_unknown_transactions(harness: Harness, peer:
     assert harness.bodies("q") == []
 
 
-def test_what_has_ended(harness: Harness, peer: Peer) -> None:
+def test_ended_transaction_is_unknown(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.commit(transaction)
     peer.send("q", "x", transaction_id=transaction, expect=Status.GONE)
@@ -320,7 +320,7 @@ def test_what_has_ended(harness: Harness, peer: Peer) -> None:
     assert harness.find("q") is None or harness.bodies("q") == []
 
 
-def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
+def test_local_transaction_is_not_prepared(peer: Peer) -> None:
     transaction = peer.begin()
     assert (
         peer.request_status(H.PREPARE_TRANSACTION, id_property(transaction))
@@ -334,7 +334,7 @@ def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "answer"),
+    ("options", "expected"),
     [
         ({"JMQAutoRollback": 1}, Status.OK),
         ({"JMQAutoRollback": 2}, Status.OK),
@@ -345,11 +345,11 @@ def test_a_local_transaction_is_not_prepared(peer: Peer) -> None:
         ({"JMQXAFlags": 0}, Status.BAD_REQUEST),
     ],
 )
-def test_wishes_for_a_transaction(peer: Peer, wish: dict[str, object], answer: Status) -> None:
-    assert peer.request_status(H.START_TRANSACTION, wish) == answer
+def test_transaction_options(peer: Peer, options: dict[str, object], expected: Status) -> None:
+    assert peer.request_status(H.START_TRANSACTION, options) == expected
 
 
-def test_was_it_part_of_the_transaction(peer: Peer) -> None:
+def test_acknowledgement_is_validated_against_transaction(peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a", "b")
@@ -361,14 +361,14 @@ def test_was_it_part_of_the_transaction(peer: Peer) -> None:
     peer.acknowledge(first, expect=Status.BAD_REQUEST, **validate)
 
 
-def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) -> None:
+def test_forged_acknowledgements_in_transaction(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a")
     [message] = peer.delivered()
     body = message.consumer_id.to_bytes(8, "big") + encode_sysid(9, 9)
     header = encode_header(transaction_id=transaction)
-    assert status(peer.ask(H.ACKNOWLEDGE, None, body, header=header)) == Status.OK
+    assert status(peer.request(H.ACKNOWLEDGE, None, body, header=header)) == Status.OK
     peer.acknowledge(message, transaction=transaction)
     peer.acknowledge(message, transaction=transaction)
     peer.commit(transaction)
@@ -376,7 +376,7 @@ def test_forged_acknowledgements_in_a_transaction(harness: Harness, peer: Peer) 
     assert harness.bodies("q") == []
 
 
-def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
+def test_revoked_messages_are_not_acked_in_transaction(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     transaction = peer.begin()
     peer.send("q", "a", "b")
@@ -390,7 +390,7 @@ def test_what_was_taken_away_meanwhile(harness: Harness, peer: Peer) -> None:
 # --- timeout -------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
+def test_transaction_is_rolled_back_after_its_timeout(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
     peer.consume("q", peer.create_session())
     transaction = peer.begin()
@@ -409,12 +409,12 @@ def test_a_transaction_that_takes_too_long(harness: Harness) -> None:
     assert harness.bodies("out") == []
 
 
-def test_a_transaction_that_ends_in_time(harness: Harness) -> None:
+def test_transaction_that_ends_in_time(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
     for kind in (H.COMMIT_TRANSACTION, H.ROLLBACK_TRANSACTION):
         transaction = peer.begin()
         peer.send("q", "a", transaction_id=transaction)
-        peer.ask(kind, id_property(transaction), expect=Status.OK)
+        peer.request(kind, id_property(transaction), expect=Status.OK)
     transaction = peer.begin()
     harness.run_event_loop(5000)
     assert harness.bodies("q") == [b"a"]
@@ -441,14 +441,14 @@ def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
     for _ in range(5):
         peer = harness.connect(options)
         for _ in range(10):
-            peer.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
+            peer.request(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
         peer.drop()
     assert branches() - before < 30
     harness.run_event_loop(options.detached_timeout)
     assert not harness.broker.transactions.open
 
 
-def test_only_so_many_endings_are_remembered(harness: Harness) -> None:
+def test_number_of_remembered_outcomes_is_limited(harness: Harness) -> None:
     peer = harness.connect()
     for _ in range(50):
         requests = b""
@@ -456,16 +456,16 @@ def test_only_so_many_endings_are_remembered(harness: Harness) -> None:
             requests += peer.encode_request(H.START_TRANSACTION)[1]
         peer.send_bytes(requests)
         commits = b""
-        for answer in peer.receive():
-            number = answer.properties["JMQTransactionID"]
+        for reply in peer.receive():
+            number = reply.properties["JMQTransactionID"]
             assert isinstance(number, int)
             commits += peer.encode_request(H.COMMIT_TRANSACTION, id_property(number))[1]
         peer.send_bytes(commits)
-        assert all(status(answer) == Status.OK for answer in peer.receive())
+        assert all(status(reply) == Status.OK for reply in peer.receive())
     assert len(harness.coordinator.branches._ended) == 4096
 
 
-def test_messages_to_a_temporary_queue_that_has_gone(harness: Harness, peer: Peer) -> None:
+def test_commit_drops_messages_to_deleted_temporary_queue(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     name = "temporary_destination://queue/x/1/1"
     other.create(name, temporary=True)
@@ -478,32 +478,32 @@ def test_messages_to_a_temporary_queue_that_has_gone(harness: Harness, peer: Pee
     assert harness.broker.destinations.find(Address(Kind.QUEUE, name)) is None
 
 
-def test_a_message_that_is_not_persistent(harness: Harness, peer: Peer) -> None:
+def test_non_persistent_message_in_transaction(harness: Harness, peer: Peer) -> None:
     transaction = peer.begin()
     peer.send_bytes(peer.message("q", b"a", flags=0, transaction_id=transaction))
     peer.send_bytes(peer.message("q", b"b", flags=P | A, transaction_id=transaction, consumer_id=4))
-    [answer] = peer.receive()
-    assert answer.consumer_id == 4
+    [reply] = peer.receive()
+    assert reply.consumer_id == 4
     peer.commit(transaction)
     assert harness.bodies("q") == [b"a", b"b"]
 
 
-# --- without its session -------------------------------------------------------------------------
+# --- without a session ---------------------------------------------------------------------------
 
 
 def abandon_transaction(peer: Peer, **properties: object) -> int:
-    """A local transaction with a message, whose session has ended, and then its connection."""
+    """Begin a local transaction with a message, and end its session and connection."""
     session = peer.create_session(AckMode.NONE)
-    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionID": Long(session), **properties})
-    transaction = answer.properties["JMQTransactionID"]
+    reply = peer.request(H.START_TRANSACTION, {"JMQSessionID": Long(session), **properties})
+    transaction = reply.properties["JMQTransactionID"]
     assert isinstance(transaction, int)
     peer.send("q", "a", transaction_id=transaction)
-    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
     peer.drop()
     return transaction
 
 
-def test_a_local_transaction_survives_if_it_is_sessionless(harness: Harness, peer: Peer) -> None:
+def test_local_transaction_survives_if_it_is_sessionless(harness: Harness, peer: Peer) -> None:
     transaction = abandon_transaction(peer, JMQSessionLess=True)
     other = harness.connect()
     other.send("q", "b", transaction_id=transaction)
@@ -512,7 +512,7 @@ def test_a_local_transaction_survives_if_it_is_sessionless(harness: Harness, pee
 
 
 @pytest.mark.parametrize("wish", [{}, {"JMQSessionLess": False}], ids=["absent", "false"])
-def test_a_local_transaction_ends_with_its_session(
+def test_local_transaction_ends_with_its_session(
     harness: Harness, peer: Peer, wish: dict[str, object]
 ) -> None:
     transaction = abandon_transaction(peer, **wish)
@@ -522,7 +522,7 @@ def test_a_local_transaction_ends_with_its_session(
     other.commit(transaction, expect=Status.NOT_FOUND)
 
 
-def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness) -> None:
+def test_local_transaction_without_connection_ends_in_time(harness: Harness) -> None:
     options = SessionOptions(authentication="basic", detached_timeout=10_000)
     abandon_transaction(harness.connect(options), JMQSessionLess=True)
     harness.run_event_loop(9_999)
@@ -531,14 +531,14 @@ def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness)
     assert not harness.broker.transactions.open
 
 
-def test_a_local_transaction_belongs_to_its_connection(harness: Harness, peer: Peer) -> None:
-    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
-    transaction = answer.properties["JMQTransactionID"]
+def test_local_transaction_belongs_to_its_connection(harness: Harness, peer: Peer) -> None:
+    reply = peer.request(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
+    transaction = reply.properties["JMQTransactionID"]
     assert isinstance(transaction, int)
     harness.connect().send("q", "b", transaction_id=transaction, expect=Status.GONE)
 
 
-# --- failed ones ---------------------------------------------------------------------------------
+# --- failed transactions -------------------------------------------------------------------------
 
 
 def limit_transaction_size(harness: Harness) -> None:
@@ -546,47 +546,45 @@ def limit_transaction_size(harness: Harness) -> None:
     harness.broker.core.settings = EngineSettings(max_transaction_bytes=4000)
 
 
-def test_a_message_refused_without_an_answer_fails_its_transaction(
-    harness: Harness, peer: Peer
-) -> None:
+def test_message_refused_without_answer_fails_its_transaction(harness: Harness, peer: Peer) -> None:
     limit_transaction_size(harness)
     transaction = peer.begin()
     peer.send("q", "a", transaction_id=transaction)
     assert peer.send_packet(1, **unconfirmed_message(peer, "b" * 4000, transaction)) == []
     peer.send("q", "c", transaction_id=transaction, expect=Status.PRECONDITION_FAILED)
-    answer = peer.ask(
+    reply = peer.request(
         H.COMMIT_TRANSACTION,
         {**id_property(transaction), "JMQStartNextTransaction": True},
     )
-    assert status(answer) == Status.PRECONDITION_FAILED
-    assert "max_transaction_bytes" in str(answer.properties["JMQReason"])
+    assert status(reply) == Status.PRECONDITION_FAILED
+    assert "max_transaction_bytes" in str(reply.properties["JMQReason"])
     assert harness.bodies("q") == []
-    peer.ask(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
+    peer.request(H.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     assert not harness.broker.transactions.open
 
 
 def unconfirmed_message(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str, Any]:
-    """A message that is not persistent, and wants no answer, for `Peer.send_packet`."""
+    """Return a non-persistent message that requests no reply, for `Peer.send_packet`."""
     header = encode_header(name, destination_class=QUEUE_CLASS, transaction_id=transaction)
     return {"body": body.encode(), "flags": Q, "header": header}
 
 
 @pytest.mark.parametrize("name", ["mq.sys.dmq", "not allowed"])
-def test_so_does_one_that_may_not_be_sent(harness: Harness, name: str) -> None:
+def test_message_without_permission_fails_its_transaction(harness: Harness, name: str) -> None:
     peer = harness.connect(access=RecordedAccess("q: produce"))
     transaction = peer.begin()
     peer.send_packet(1, **unconfirmed_message(peer, "a", transaction, name))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
-def test_so_does_one_that_is_too_large_to_be_read(harness: Harness) -> None:
+def test_oversized_packet_fails_its_transaction(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", max_packet_size=1000))
     transaction = peer.begin()
     peer.send_packet(1, **unconfirmed_message(peer, "a" * 2000, transaction))
     peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
 
 
-def test_a_refused_message_with_an_answer_leaves_the_transaction_usable(
+def test_refused_message_with_answer_leaves_transaction_usable(
     harness: Harness, peer: Peer
 ) -> None:
     limit_transaction_size(harness)
@@ -598,7 +596,7 @@ def test_a_refused_message_with_an_answer_leaves_the_transaction_usable(
 
 
 @pytest.mark.parametrize("reply_requested", [False, True], ids=["no answer", "answer"])
-def test_an_acknowledgement_refused_without_an_answer_fails_its_transaction(
+def test_acknowledgement_refused_without_answer_fails_its_transaction(
     harness: Harness, peer: Peer, reply_requested: bool
 ) -> None:
     transaction = peer.begin()
@@ -612,9 +610,7 @@ def test_an_acknowledgement_refused_without_an_answer_fails_its_transaction(
 
 
 @pytest.mark.parametrize("body", [b"x", b""], ids=["refused", "empty"])
-def test_sends_of_others_do_not_fail_a_transaction(
-    harness: Harness, peer: Peer, body: bytes
-) -> None:
+def test_sends_of_others_do_not_fail_transaction(harness: Harness, peer: Peer, body: bytes) -> None:
     transaction = peer.begin()
     other = harness.connect()
     other.send_packet(H.ACKNOWLEDGE, {}, body, 0, encode_header(transaction_id=transaction))
@@ -622,10 +618,10 @@ def test_sends_of_others_do_not_fail_a_transaction(
     peer.commit(transaction)
 
 
-# --- large ones ----------------------------------------------------------------------------------
+# --- large transactions --------------------------------------------------------------------------
 
 
-def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
+def test_send_above_limit_is_refused_and_rest_can_be_committed(
     harness: Harness, peer: Peer
 ) -> None:
     harness.broker.core.settings = EngineSettings(max_transaction_bytes=4000)
@@ -636,11 +632,11 @@ def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
     assert harness.bodies("q") == [b"a" * 1000, b"b" * 1000]
     other = peer.begin()
     peer.send("q", "c" * 4000, transaction_id=other, expect=Status.RESOURCE_FULL)
-    peer.ask(H.ROLLBACK_TRANSACTION, id_property(other), expect=Status.OK)
+    peer.request(H.ROLLBACK_TRANSACTION, id_property(other), expect=Status.OK)
 
 
 def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
-    """Send a COMMIT that takes several event loop iterations; its transaction."""
+    """Send a COMMIT that takes several event loop iterations, and return its transaction."""
     commits = harness.broker.transactions
     commits.slice_deliveries = commits.part_deliveries = 1
     transaction = peer.begin()
@@ -653,22 +649,22 @@ def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
 
 def test_large_commit_is_answered_when_all_of_it_is_applied(harness: Harness, peer: Peer) -> None:
     transaction = begin_large_commit(harness, peer, JMQStartNextTransaction=True)
-    answers = peer.receive()
-    while not answers:
+    replies = peer.receive()
+    while not replies:
         assert harness.broker.transactions.open
         harness.run_event_loop()
-        answers = peer.receive()
+        replies = peer.receive()
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
-    [answer] = answers
-    assert status(answer) == Status.OK
-    assert answer.properties["JMQTransactionID"] == transaction
-    following = answer.properties["JMQNextTransactionID"]
+    [reply] = replies
+    assert status(reply) == Status.OK
+    assert reply.properties["JMQTransactionID"] == transaction
+    following = reply.properties["JMQNextTransactionID"]
     assert isinstance(following, int)
     peer.commit(following)
 
 
 @pytest.mark.parametrize("flushes", [0, 1, 8])
-def test_large_commit_goes_on_when_its_connection_has_gone(
+def test_large_commit_continues_after_its_connection_closes(
     harness: Harness, peer: Peer, flushes: int
 ) -> None:
     begin_large_commit(harness, peer)
@@ -681,16 +677,16 @@ def test_large_commit_goes_on_when_its_connection_has_gone(
     assert not harness.broker.transactions.open
 
 
-def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, peer: Peer) -> None:
+def test_requests_about_transaction_that_is_being_committed(harness: Harness, peer: Peer) -> None:
     transaction = begin_large_commit(harness, peer)
     harness.broker.flush()
     rollback = peer.encode_request(H.ROLLBACK_TRANSACTION, id_property(transaction))[1]
     commit_request = peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1]
     peer.session.receive(rollback)
     peer.session.receive(commit_request)
-    answers: list[int] = []
+    replies: list[int] = []
     for _ in range(30):
         harness.run_event_loop()
-        answers += [status(answer) for answer in peer.receive()]
-    assert sorted(answers) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
+        replies += [status(reply) for reply in peer.receive()]
+    assert sorted(replies) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]

@@ -43,7 +43,7 @@ def fixed_header(
     block: int = 0,
     magic: int = packets.MAGIC,
 ) -> bytes:
-    """A fixed header that may lie."""
+    """Encode a fixed header, whose fields may be inconsistent."""
     return (
         pack(">IhhI", magic, version, kind, size & 0xFFFF_FFFF)
         + bytes(40)
@@ -61,10 +61,10 @@ def decode_one(data: bytes, limits: Limits | None = None) -> Packet:
     return packet
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- decoding ------------------------------------------------------------------------------------
 
 
-def test_a_packet_is_taken_apart() -> None:
+def test_decodes_packet() -> None:
     packet = decode_one(MESSAGE)
     assert packet.type == PacketType.TEXT_MESSAGE
     assert packet.is_message
@@ -86,7 +86,7 @@ def test_a_packet_is_taken_apart() -> None:
     assert packet.head == MESSAGE[:FIXED_SIZE] + packet.header + packet.block
 
 
-def test_the_first_packet_of_the_c_client() -> None:
+def test_decodes_first_packet_of_c_client() -> None:
     # cut down to one property; C clients number their requests from the other end
     hello = (
         bytes.fromhex("1bffe3c2 012d 000a 00000068")
@@ -104,7 +104,7 @@ def test_the_first_packet_of_the_c_client() -> None:
     assert packet.properties == {"JMQProtocolLevel": 500}
 
 
-def test_packets_however_they_are_cut() -> None:
+def test_decodes_packets_in_any_fragmentation() -> None:
     stream = MESSAGE + encode_reply(9, 5, Status.OK) + MESSAGE
     for step in (1, 3, 71, 72, 73, 100, len(MESSAGE), len(stream)):
         decoder = Decoder()
@@ -119,7 +119,7 @@ def test_packets_however_they_are_cut() -> None:
     assert decoder.incomplete
 
 
-def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
+def test_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
     looks = 0
 
     class Counting(Decoder):
@@ -172,7 +172,7 @@ def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
         fixed_header(size=0x7FFF_FFFF, offset=71),
     ],
 )
-def test_a_malformed_packet_ends_decoding(data: bytes) -> None:
+def test_malformed_packet_ends_decoding(data: bytes) -> None:
     for step in (len(data), 1):
         decoder = Decoder()
         received = decoder.feed(MESSAGE)
@@ -183,13 +183,13 @@ def test_a_malformed_packet_ends_decoding(data: bytes) -> None:
         assert decoder.feed(MESSAGE) == []
 
 
-def test_packets_before_the_fault_are_returned() -> None:
+def test_packets_before_fault_are_returned() -> None:
     decoder = Decoder()
     assert len(decoder.feed(MESSAGE + MESSAGE + b"garbage")) == 2
     assert decoder.error is not None
 
 
-def test_every_boundary_of_the_sizes() -> None:
+def test_every_boundary_of_sizes() -> None:
     body = bytes(28)
     for size, offset, block in (
         (72, 72, 0),
@@ -204,7 +204,7 @@ def test_every_boundary_of_the_sizes() -> None:
         assert len(packet.body) == size - offset - block
 
 
-def test_a_fault_in_a_header_or_block_is_raised_where_it_is_asked_for() -> None:
+def test_malformed_header_or_block_raises_on_access() -> None:
     packet = decode_one(encode_head(1, 0, 0, b"\0\1\0\7", b"\0\0\0\7", 4) + b"body")
     assert packet.body == b"body"
     for attribute in ("properties", "variable", "transaction_id"):
@@ -212,7 +212,7 @@ def test_a_fault_in_a_header_or_block_is_raised_where_it_is_asked_for() -> None:
             getattr(packet, attribute)
 
 
-def test_an_unknown_type_is_no_fault() -> None:
+def test_unknown_packet_type_is_decoded() -> None:
     for kind in (0, 7, 80, 32_767, -1):
         packet = decode_one(encode_packet(kind))
         assert packet.type == kind
@@ -222,7 +222,7 @@ def test_an_unknown_type_is_no_fault() -> None:
 # --- old versions --------------------------------------------------------------------------------
 
 
-def test_version_200_has_a_serialized_hashtable() -> None:
+def test_version_200_properties_are_serialized_hashtable() -> None:
     table = java.dumps_map({"JMQStatus": 200, "id": Long(5), "b": True}, hashtable=True)
     head = bytearray(encode_head(15, packets.A, 6, encode_header("q"), table, 4))
     head[4:6] = pack(">h", 200)
@@ -237,14 +237,14 @@ def test_version_200_has_a_serialized_hashtable() -> None:
 
 
 @pytest.mark.parametrize("block", [b"x", java.dumps("text"), encode_properties({"a": 1})])
-def test_a_block_of_version_200_that_is_no_hashtable(block: bytes) -> None:
+def test_version_200_block_that_is_not_hashtable_is_refused(block: bytes) -> None:
     head = bytearray(encode_head(15, 0, 0, b"", block, 0))
     head[4:6] = pack(">h", 200)
     with pytest.raises(ProtocolError):
         _ = decode_one(bytes(head)).properties
 
 
-def test_version_103_has_everything_four_bytes_later() -> None:
+def test_version_103_fields_are_shifted_by_four_bytes() -> None:
     table = java.dumps_map({"JMQStatus": 200}, hashtable=True)
     header = encode_header("q")
     sysid = encode_sysid(3, ADDRESS, 4, 5)
@@ -276,7 +276,7 @@ def test_version_103_has_everything_four_bytes_later() -> None:
 # --- limits --------------------------------------------------------------------------------------
 
 
-def test_a_packet_above_the_limit_is_skipped_and_reported() -> None:
+def test_packet_above_limit_is_skipped_and_reported() -> None:
     small = encode_packet(1, body=b"x" * 28)
     oversized_packet = encode_packet(
         1, packets.A | packets.C, 6, header=encode_header("q", producer_id=8), body=b"y" * 200
@@ -320,7 +320,7 @@ def test_skipped_data_is_not_buffered() -> None:
     assert not decoder.incomplete
 
 
-def test_headers_and_blocks_have_limits_too() -> None:
+def test_headers_and_blocks_have_size_limits() -> None:
     limits = Limits(packet=10_000, header=100, properties=50)
     largest = encode_head(1, 0, 0, bytes(100), bytes(50), 5) + b"abcde"
     assert decode_one(largest, limits).body == b"abcde"
@@ -339,10 +339,10 @@ def test_headers_and_blocks_have_limits_too() -> None:
         assert type(packet) is Packet
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- encoding ------------------------------------------------------------------------------------
 
 
-def test_a_plain_reply() -> None:
+def test_encodes_reply() -> None:
     for consumer_id in (1, -(2**63) + 1, 2**63 - 1):
         reply = encode_reply(PacketType.SEND_REPLY, consumer_id, Status.NOT_FOUND)
         packet = decode_one(reply)
@@ -354,7 +354,7 @@ def test_a_plain_reply() -> None:
         assert reply == encode_packet(9, 0, consumer_id, {"JMQStatus": 404})
 
 
-def test_a_reply_with_more() -> None:
+def test_encodes_reply_with_properties() -> None:
     packet = decode_one(encode_reply(15, 3, 200, {"JMQConsumerID": Long(4)}, b"body"))
     assert packet.properties == {"JMQStatus": 200, "JMQConsumerID": 4}
     assert packet.block == encode_properties({"JMQStatus": 200, "JMQConsumerID": Long(4)})
@@ -362,7 +362,7 @@ def test_a_reply_with_more() -> None:
     assert decode_one(encode_reply(27, 3, 200, body=b"ids")).body == b"ids"
 
 
-def test_an_empty_packet_has_neither_header_nor_block() -> None:
+def test_empty_packet_has_neither_header_nor_block() -> None:
     start = encode_packet(PacketType.START)
     assert len(start) == FIXED_SIZE
     assert start[28:44] == bytes(10) + b"\xff\xff" + bytes(4)

@@ -40,8 +40,8 @@ written = st.builds(
 cuts = st.lists(st.integers(1, 90), min_size=1, max_size=5)
 
 
-def feed_pieces(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packet]:
-    """Feed in pieces whose lengths are `cuts`, over and over."""
+def feed_fragments(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packet]:
+    """Feed data in fragments, whose lengths repeat `cuts`."""
     packets: list[Packet] = []
     position = index = 0
     while position < len(data):
@@ -55,7 +55,7 @@ def feed_pieces(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packet]:
 @given(st.lists(written, max_size=6), cuts)
 def test_what_is_written_is_read_however_it_is_cut(sent: list[bytes], cuts: list[int]) -> None:
     decoder = Decoder()
-    received = feed_pieces(decoder, b"".join(sent), cuts)
+    received = feed_fragments(decoder, b"".join(sent), cuts)
     assert decoder.error is None
     assert not decoder.incomplete
     decoded = []
@@ -97,7 +97,7 @@ chunks = st.one_of(
 
 @st.composite
 def damaged_packets(draw: st.DrawFn) -> bytes:
-    """A packet in which something lies: most often one of the lengths."""
+    """Draw a damaged packet, most often with a wrong length."""
     packet = bytearray(draw(written))
     for _ in range(draw(st.integers(1, 3))):
         if not packet:
@@ -121,7 +121,7 @@ def test_any_bytes_are_packets_or_an_error(sent: list[bytes], cuts: list[int]) -
     data = b"".join(sent)
     for limits in (Limits(), Limits(packet=150, header=40, properties=40)):
         decoder = Decoder(limits)
-        items = feed_pieces(decoder, data, cuts)
+        items = feed_fragments(decoder, data, cuts)
         reference = Decoder(limits)
         at_once = reference.feed(data)
         assert [item.type for item in at_once] == [item.type for item in items]

@@ -51,7 +51,7 @@ def step(
     peer: Peer, kind: PacketType, name: str = "x", flags: int = 0, bits: int = 0, **more: object
 ) -> Packet:
     properties = {"JMQXAFlags": flags, **more}
-    return peer.ask(kind, properties, xid(name), flags=bits)
+    return peer.request(kind, properties, xid(name), flags=bits)
 
 
 def number_of(answer: Packet) -> int:
@@ -62,7 +62,7 @@ def number_of(answer: Packet) -> int:
 
 
 def start_in_state(peer: Peer, state: ReportedTransactionState, name: str = "x") -> int:
-    """A transaction that has got there; its number."""
+    """Start a transaction and bring it into a state; return its number."""
     number = number_of(step(peer, START, name))
     steps = {
         S.STARTED: [],
@@ -78,8 +78,8 @@ def start_in_state(peer: Peer, state: ReportedTransactionState, name: str = "x")
     return number
 
 
-# The table again, as the specification has it: from which states a step is legal. (It is written
-# down here a second time so that a slip of the pen in one is found by the other.)
+# States from which each step is legal, according to the specification. The table repeats that of
+# the implementation, so that an error in one of them is detected.
 LEGAL: dict[tuple[PacketType, int], str] = {
     (START, XaFlag.NOFLAGS): "STARTED COMPLETE COMMITTED ROLLEDBACK",  # the last two: a new one
     (START, XaFlag.JOIN): "STARTED COMPLETE",
@@ -103,27 +103,27 @@ def test_every_step_from_every_state(
 ) -> None:
     kind, flags = request_
     number = start_in_state(peer, state)
-    answer = step(peer, kind, flags=flags)
+    reply = step(peer, kind, flags=flags)
     if state.name in LEGAL[request_].split():
         new = kind is START and state in (S.COMMITTED, S.ROLLEDBACK)
-        assert (number_of(answer) == number) != new
+        assert (number_of(reply) == number) != new
     elif kind is START:
         expected = Status.ERROR
         if state in (S.COMMITTED, S.ROLLEDBACK):
             expected = Status.NOT_FOUND  # there is nothing to join
-        assert status(answer) == expected
+        assert status(reply) == expected
     elif kind is END and state is S.FAILED:
-        assert status(answer) == Status.NOT_MODIFIED
+        assert status(reply) == Status.NOT_MODIFIED
     else:
-        assert status(answer) == Status.PRECONDITION_FAILED
+        assert status(reply) == Status.PRECONDITION_FAILED
 
 
-def test_the_table_has_no_other_steps() -> None:
+def test_table_has_no_other_steps() -> None:
     assert {key for key in STEPS if key[1] != LOCAL} == set(LEGAL)
 
 
 @pytest.mark.parametrize("kind", [START, END, PREPARE, COMMIT, ROLLBACK])
-def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
+def test_branch_is_rolled_back_after_its_timeout(kind: PacketType) -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
     number = number_of(step(peer, START))
@@ -135,7 +135,7 @@ def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
     peer.send("q", "a", transaction_id=number, expect=Status.TIMEOUT)
 
 
-def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
+def test_prepared_branch_does_not_time_out() -> None:
     harness = Harness()
     peer = harness.connect(SessionOptions(transaction_timeout=1000))
     peer.send("q", "a", transaction_id=start_in_state(peer, S.STARTED))
@@ -150,7 +150,7 @@ def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
     ("state", "kind", "flags"),
     [(S.STARTED, START, 0), (S.COMPLETE, END, XaFlag.SUCCESS), (S.PREPARED, PREPARE, 0)],
 )
-def test_what_has_been_done_before_the_connection_was_lost(
+def test_outcome_before_connection_was_lost_is_reported(
     peer: Peer, state: ReportedTransactionState, kind: PacketType, flags: int
 ) -> None:
     start_in_state(peer, state)
@@ -159,15 +159,15 @@ def test_what_has_been_done_before_the_connection_was_lost(
 
 
 @pytest.mark.parametrize("kind", [START, END, PREPARE, COMMIT, ROLLBACK])
-def test_flags_that_mean_nothing(peer: Peer, kind: PacketType) -> None:
+def test_invalid_flags_are_refused(peer: Peer, kind: PacketType) -> None:
     start_in_state(peer, S.STARTED)
-    answer = step(peer, kind, flags=XaFlag.ENDRSCAN)
+    reply = step(peer, kind, flags=XaFlag.ENDRSCAN)
     expected = Status.PRECONDITION_FAILED if kind is PREPARE else Status.BAD_REQUEST
-    assert status(answer) == expected  # PREPARE has no flags: given ones are ignored
+    assert status(reply) == expected  # PREPARE has no flags: given ones are ignored
 
 
 @pytest.mark.parametrize("kind", [END, PREPARE, COMMIT, ROLLBACK])
-def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
+def test_unknown_xid_is_404(peer: Peer, kind: PacketType) -> None:
     assert status(step(peer, kind, "unknown")) == Status.NOT_FOUND
     for flags in (XaFlag.JOIN, XaFlag.RESUME):
         assert status(step(peer, START, "unknown", flags)) == Status.NOT_FOUND
@@ -181,23 +181,23 @@ def test_malformed_xids_are_refused(peer: Peer) -> None:
     assert peer.request_status(START, {"JMQXAFlags": 0}, bytes(invalid_xid)) == Status.BAD_REQUEST
 
 
-def test_the_padding_of_a_xid_is_ignored(peer: Peer) -> None:
+def test_padding_of_xid_is_ignored(peer: Peer) -> None:
     number = number_of(step(peer, START))
     padded_xid = xid("x")[:-1] + b"!"
-    answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded_xid)
-    assert number_of(answer) == number
+    reply = peer.request(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded_xid)
+    assert number_of(reply) == number
 
 
-def test_the_number_and_the_xid_must_agree(peer: Peer) -> None:
+def test_number_and_xid_must_agree(peer: Peer) -> None:
     first, second = number_of(step(peer, START, "1")), number_of(step(peer, START, "2"))
-    answer = step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(second))
-    assert status(answer) == Status.BAD_REQUEST
+    reply = step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(second))
+    assert status(reply) == Status.BAD_REQUEST
     number_of(step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(first)))
     # a number from before a restart is no fault
     number_of(step(peer, PREPARE, "1", JMQTransactionID=Long(5)))
 
 
-def test_no_operation(peer: Peer) -> None:
+def test_noop_flag_changes_nothing(peer: Peer) -> None:
     number = number_of(step(peer, START))
     assert number_of(step(peer, END, flags=XaFlag.SUCCESS, JMQNoOp=True)) == number
     peer.send("q", "a", transaction_id=number)  # it goes on
@@ -207,7 +207,7 @@ def test_no_operation(peer: Peer) -> None:
 
 
 def use_transaction(peer: Peer, number: int) -> Packet:
-    """Consume one message of `in`, and send one to `out`."""
+    """Consume a message of `in`, and send one to `out`, in the transaction."""
     peer.consume("in", peer.create_session())
     peer.send("in", "a")
     [message] = peer.delivered()
@@ -217,7 +217,7 @@ def use_transaction(peer: Peer, number: int) -> Packet:
 
 
 @pytest.mark.parametrize("phases", [1, 2])
-def test_commit(harness: Harness, peer: Peer, phases: int) -> None:
+def test_commit_applies_sends_and_acks(harness: Harness, peer: Peer, phases: int) -> None:
     use_transaction(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.SUCCESS)
     if phases == 1:
@@ -232,7 +232,7 @@ def test_commit(harness: Harness, peer: Peer, phases: int) -> None:
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_rollback(harness: Harness, peer: Peer, prepared: bool) -> None:
+def test_rollback_discards_sends_and_acks(harness: Harness, peer: Peer, prepared: bool) -> None:
     message = use_transaction(peer, number_of(step(peer, START)))
     step(peer, END, flags=XaFlag.SUCCESS)
     if prepared:
@@ -252,7 +252,7 @@ def test_rollback_with_redelivery(harness: Harness, peer: Peer) -> None:
     assert (redelivered.sysid, redelivered.consumer_id) == (message.sysid, message.consumer_id)
 
 
-def test_nothing_is_done_in_a_transaction_that_is_not_started(peer: Peer) -> None:
+def test_messages_and_acks_require_started_branch(peer: Peer) -> None:
     peer.consume("in", peer.create_session())
     peer.send("in", "a")
     [message] = peer.delivered()
@@ -260,8 +260,8 @@ def test_nothing_is_done_in_a_transaction_that_is_not_started(peer: Peer) -> Non
         number = start_in_state(peer, state, state.name)
         peer.send("q", "a", transaction_id=number, expect=Status.PRECONDITION_FAILED)
         header = encode_header(transaction_id=number)
-        answer = peer.ask(H.ACKNOWLEDGE, None, blocks(message), header=header)
-        assert status(answer) == Status.PRECONDITION_FAILED
+        reply = peer.request(H.ACKNOWLEDGE, None, blocks(message), header=header)
+        assert status(reply) == Status.PRECONDITION_FAILED
     peer.acknowledge(message)
 
 
@@ -289,7 +289,7 @@ def test_several_transactions_on_one_connection(harness: Harness, peer: Peer) ->
     assert harness.bodies("q") == [b"3", b"1"]
 
 
-def test_a_xid_can_be_used_again(harness: Harness, peer: Peer) -> None:
+def test_xid_can_be_used_again(harness: Harness, peer: Peer) -> None:
     for _ in range(3):
         number = number_of(step(peer, START))
         peer.send("q", "a", transaction_id=number)
@@ -303,7 +303,7 @@ def test_a_xid_can_be_used_again(harness: Harness, peer: Peer) -> None:
 
 
 def drop_connection(peer: Peer, state: ReportedTransactionState, **more: object) -> int:
-    """Lose the connection of a branch in that state, in which something has been done."""
+    """Close the connection of a branch with messages in a state."""
     number = number_of(step(peer, START, **more))
     use_transaction(peer, number)
     flags = {S.INCOMPLETE: XaFlag.SUSPEND, S.FAILED: XaFlag.FAIL, S.COMPLETE: XaFlag.SUCCESS}
@@ -317,7 +317,7 @@ UNPREPARED = pytest.mark.parametrize("state", [S.STARTED, S.INCOMPLETE, S.FAILED
 
 
 @UNPREPARED
-def test_a_branch_of_its_session_is_lost_with_its_connection(
+def test_session_bound_branch_ends_with_its_connection(
     harness: Harness, peer: Peer, state: ReportedTransactionState
 ) -> None:
     drop_connection(peer, state, JMQSessionLess=False)
@@ -328,7 +328,7 @@ def test_a_branch_of_its_session_is_lost_with_its_connection(
     assert status(step(other, ROLLBACK)) == Status.OK  # as it wishes
 
 
-def test_a_branch_of_its_session_stays_with_the_connection_that_has_joined(
+def test_branch_of_its_session_stays_with_connection_that_has_joined(
     harness: Harness, peer: Peer
 ) -> None:
     first = harness.connect()
@@ -344,7 +344,7 @@ def test_a_branch_of_its_session_stays_with_the_connection_that_has_joined(
 
 @UNPREPARED
 @pytest.mark.parametrize("wish", [{}, {"JMQSessionLess": True}], ids=["absent", "true"])
-def test_a_branch_survives_its_connection(
+def test_branch_survives_its_connection(
     harness: Harness, peer: Peer, state: ReportedTransactionState, wish: dict[str, object]
 ) -> None:
     number = drop_connection(peer, state, **wish)
@@ -367,8 +367,8 @@ def test_a_branch_survives_its_connection(
     assert harness.queue("in").unacked == 0
 
 
-def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> None:
-    """The oldest of the owner goes when one more loses its connection."""
+def test_number_of_branches_without_connection_is_limited(harness: Harness) -> None:
+    """The oldest branch of the owner is rolled back when another loses its connection."""
     options = SessionOptions(authentication="basic", max_per_connection=2)
     for name in ("x", "y", "z"):
         peer = harness.connect(options)
@@ -399,14 +399,14 @@ def test_prepared_branches_survive_their_connection(harness: Harness, peer: Peer
 
 def recover_xids(peer: Peer) -> list[bytes]:
     flags = {"JMQXAFlags": XaFlag.STARTRSCAN}
-    answer = peer.ask(H.RECOVER_TRANSACTION, flags, expect=Status.OK)
-    body = answer.body
-    assert answer.properties["JMQQuantity"] == len(body) // 136
+    reply = peer.request(H.RECOVER_TRANSACTION, flags, expect=Status.OK)
+    body = reply.body
+    assert reply.properties["JMQQuantity"] == len(body) // 136
     return [body[position : position + 136] for position in range(0, len(body), 136)]
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
-def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType) -> None:
+def test_prepared_branches_survive_restart(tmp_path: Path, outcome: PacketType) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect()
     use_transaction(peer, number_of(step(peer, START)))
@@ -428,28 +428,28 @@ def test_prepared_branches_survive_a_restart(tmp_path: Path, outcome: PacketType
     assert other.texts() == (["b"] if outcome is COMMIT else ["a"])
 
 
-def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
+def test_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
     for kind in (PREPARE, COMMIT):
         peer.session.receive(peer.encode_request(kind, {"JMQXAFlags": 0}, xid("x"))[1])
         assert peer.receive() == []
         harness.run_event_loop()
-        [answer] = peer.receive()
-        number_of(answer)
+        [reply] = peer.receive()
+        number_of(reply)
 
 
-def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) -> None:
+def test_repeated_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
     requests = [peer.encode_request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
     peer.session.receive(b"".join(requests))
     assert peer.receive() == []
     harness.run_event_loop()
-    assert [status(answer) for answer in peer.receive()] == [Status.OK, Status.OK]
+    assert [status(reply) for reply in peer.receive()] == [Status.OK, Status.OK]
 
 
-def test_only_so_many_xids_are_remembered(
+def test_number_of_remembered_xids_is_limited(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "MAX_ENDED", 3)
@@ -463,51 +463,53 @@ def test_only_so_many_xids_are_remembered(
 # --- RECOVER and VERIFY --------------------------------------------------------------------------
 
 
-def test_recover(harness: Harness, peer: Peer) -> None:
+def test_recover_lists_prepared_branches(harness: Harness, peer: Peer) -> None:
     for name in "abc":
         start_in_state(peer, S.PREPARED, name)
     start_in_state(peer, S.COMPLETE, "d")
     assert recover_xids(peer) == [xid("a"), xid("b"), xid("c")]
     for flags in (0, XaFlag.ENDRSCAN):
-        answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQXAFlags": flags}, expect=Status.OK)
-        assert (answer.properties["JMQQuantity"], answer.body) == (0, b"")
+        reply = peer.request(H.RECOVER_TRANSACTION, {"JMQXAFlags": flags}, expect=Status.OK)
+        assert (reply.properties["JMQQuantity"], reply.body) == (0, b"")
 
 
-def test_recover_of_one(harness: Harness, peer: Peer) -> None:
+def test_recover_of_one_branch(harness: Harness, peer: Peer) -> None:
     number = start_in_state(peer, S.PREPARED)
-    answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(number)}, expect=Status.OK)
-    assert answer.properties["JMQTransactionID"] == number
+    reply = peer.request(
+        H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(number)}, expect=Status.OK
+    )
+    assert reply.properties["JMQTransactionID"] == number
     for other in (start_in_state(peer, S.COMPLETE, "y"), 5):
-        answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(other)})
-        assert status(answer) == Status.NOT_FOUND
-        assert answer.properties["JMQQuantity"] == 0
+        reply = peer.request(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(other)})
+        assert status(reply) == Status.NOT_FOUND
+        assert reply.properties["JMQQuantity"] == 0
 
 
-def test_verify(harness: Harness, peer: Peer) -> None:
+def test_verify_describes_branch(harness: Harness, peer: Peer) -> None:
     wall = harness.clock.wall
     number = start_in_state(peer, S.PREPARED)
     for properties, body in (
         ({"JMQTransactionID": Long(number)}, b""),
         ({"JMQTransactionID": Long(0)}, xid("x")),
     ):
-        answer = peer.ask(H.VERIFY_TRANSACTION, properties, body, expect=Status.OK)
-        facts = loads_map(answer.body)
+        reply = peer.request(H.VERIFY_TRANSACTION, properties, body, expect=Status.OK)
+        facts = loads_map(reply.body)
         assert facts["State"] == 6
         assert facts["JMQXid"] == "78"
         assert facts["JMQCreateTime"] == wall
         assert facts["JMQAutoRollback"] == 2
         assert facts["JMQLifetime"] == 0
-        assert answer.properties["JMQTransactionID"] == number
+        assert reply.properties["JMQTransactionID"] == number
         # the protocol page has another number
-        page = peer.ask(80, properties, body, expect=Status.OK)
-        assert (page.type, page.body) == (81, answer.body)
+        page = peer.request(80, properties, body, expect=Status.OK)
+        assert (page.type, page.body) == (81, reply.body)
     assert peer.request_status(80, {"JMQTransactionID": 5}) == Status.NOT_FOUND
     complete = start_in_state(peer, S.COMPLETE, "y")
     for properties in ({"JMQTransactionID": Long(complete)}, {"JMQTransactionID": Long(5)}, {}):
         assert peer.request_status(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
 
 
-def test_a_user_has_a_limited_number_of_prepared_branches(harness: Harness) -> None:
+def test_user_has_limited_number_of_prepared_branches(harness: Harness) -> None:
     options = SessionOptions(authentication="basic", max_per_connection=2)
     for name in "abc":
         peer = harness.connect(options)
@@ -529,11 +531,11 @@ def test_verify_says_whether_it_is_sessionless(peer: Peer, wish: bool) -> None:
     step(peer, START, JMQSessionLess=wish)
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
-    answer = peer.ask(H.VERIFY_TRANSACTION, {}, xid("x"), expect=Status.OK)
-    assert loads_map(answer.body)["JMQSessionLess"] is wish
+    reply = peer.request(H.VERIFY_TRANSACTION, {}, xid("x"), expect=Status.OK)
+    assert loads_map(reply.body)["JMQSessionLess"] is wish
 
 
-def test_a_branch_with_a_message_refused_without_an_answer_cannot_be_prepared(
+def test_branch_with_message_refused_without_answer_cannot_be_prepared(
     harness: Harness, peer: Peer
 ) -> None:
     number = number_of(step(peer, START))
@@ -542,31 +544,31 @@ def test_a_branch_with_a_message_refused_without_an_answer_cannot_be_prepared(
     peer.send_packet(H.TEXT_MESSAGE, body=b"x", flags=Q, header=header)
     assert status(step(peer, END, flags=XaFlag.SUCCESS)) == Status.NOT_MODIFIED
     for kind, flags in ((PREPARE, 0), (COMMIT, XaFlag.ONEPHASE)):
-        answer = step(peer, kind, flags=flags)
-        assert status(answer) == Status.PRECONDITION_FAILED
-        assert "mq.sys.dmq" in str(answer.properties["JMQReason"])
-        assert answer.properties.get("JMQPrepareStateFAILED") is (True if kind == PREPARE else None)
+        reply = step(peer, kind, flags=flags)
+        assert status(reply) == Status.PRECONDITION_FAILED
+        assert "mq.sys.dmq" in str(reply.properties["JMQReason"])
+        assert reply.properties.get("JMQPrepareStateFAILED") is (True if kind == PREPARE else None)
     number_of(step(peer, ROLLBACK))
     assert (harness.bodies("in"), harness.bodies("out")) == ([b"a"], [])
 
 
-def test_wishes_for_a_distributed_transaction(peer: Peer) -> None:
+def test_distributed_transaction_options(peer: Peer) -> None:
     assert status(step(peer, START, JMQAutoRollback=1)) == Status.NOT_IMPLEMENTED
     assert status(step(peer, START, JMQAutoRollback=2)) == Status.OK
 
 
-def test_a_local_step_has_no_flags() -> None:
+def test_local_step_has_no_flags() -> None:
     with pytest.raises(RejectedRequest):
         state_after(PREPARE, LOCAL, S.STARTED)
     assert state_after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
     assert state_after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
 
 
-# --- branches without a connection ----------------------------------------------------------------
+# --- branches without a connection ---------------------------------------------------------------
 
 
 def abandon_transaction(harness: Harness, peer: Peer, timeout: int) -> int:
-    """A branch that is not prepared, and that no connection uses any more."""
+    """Start a branch, and close its connection before it is prepared."""
     other = harness.connect(SessionOptions(authentication="basic", detached_timeout=timeout))
     number = number_of(step(other, START, JMQSessionLess=True))
     use_transaction(other, number)
@@ -575,7 +577,9 @@ def abandon_transaction(harness: Harness, peer: Peer, timeout: int) -> int:
     return number
 
 
-def test_branch_without_a_connection_is_rolled_back_in_time(harness: Harness, peer: Peer) -> None:
+def test_branch_without_connection_is_rolled_back_after_its_timeout(
+    harness: Harness, peer: Peer
+) -> None:
     abandon_transaction(harness, peer, 10_000)
     harness.run_event_loop(9_999)
     assert harness.broker.transactions.open
@@ -599,7 +603,7 @@ def test_branch_that_is_joined_or_prepared_in_time_stays(harness: Harness, peer:
     assert recover_xids(harness.connect()) == [xid("x")]
 
 
-def test_branch_stays_for_ever_without_a_timeout(harness: Harness, peer: Peer) -> None:
+def test_branch_without_timeout_is_kept(harness: Harness, peer: Peer) -> None:
     abandon_transaction(harness, peer, 0)
     harness.run_event_loop(86_400_000)
     assert harness.broker.transactions.open

@@ -37,20 +37,20 @@ class Harness(SessionHarness):
         )
         return Peer(self, transport, session)
 
-    def request(self, access: Access = OPEN) -> Peer:
-        """A connection to the gateway."""
+    def connect_gateway(self, access: Access = OPEN) -> Peer:
+        """Open a connection to the gateway."""
         transport = RecordedTransport(self)
         return Peer(
             self, transport, GatewaySession(transport, self.broker, self.replies, access=access)
         )
 
     def temporary(self) -> list[str]:
-        """Names of the reply addresses that exist."""
+        """Return the names of the existing reply addresses."""
         return [d.name for d in self.broker.destinations.values() if d.temporary]
 
 
 class Peer(SessionPeer):
-    """A client's end of a connection, byte by byte or frame by frame."""
+    """A client's end of a connection, which sends bytes and receives bytes or frames."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Peer(SessionPeer):
     def open(self) -> bool:
         return self.transport.open
 
-    def ask(self, data: bytes) -> bytes:
-        """Send, and return what comes back at once."""
+    def request(self, data: bytes) -> bytes:
+        """Send bytes, and return those received in the same iteration."""
         self.send_bytes(data)
-        return self.got()
+        return self.take_bytes()
 
-    def got(self) -> bytes:
+    def take_bytes(self) -> bytes:
         """Return the bytes written since the last call."""
         return self.transport.take_written()
 
@@ -80,12 +80,12 @@ class Peer(SessionPeer):
         self.harness.run_event_loop()
 
     def frames(self) -> list[wire.Frame]:
-        """Answers since the last call."""
-        frames = self.decoder.feed(self.got())
+        """Return the frames received since the last call."""
+        frames = self.decoder.feed(self.take_bytes())
         assert self.decoder.error is None
         assert not self.decoder.incomplete
         return frames
 
     def bodies(self) -> list[bytes | None]:
-        """The same as bodies; None for a time-out."""
+        """Return the bodies of the frames received; None for a timeout."""
         return [frame[3] if frame[0] == wire.MESSAGE else None for frame in self.frames()]

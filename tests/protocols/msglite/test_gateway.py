@@ -27,7 +27,7 @@ def harness() -> Harness:
 
 @pytest.fixture
 def client(harness: Harness) -> Peer:
-    return harness.request()
+    return harness.connect_gateway()
 
 
 class Worker:
@@ -37,8 +37,8 @@ class Worker:
         self.peer = harness.connect()
         self.reply = b""
 
-    def take(self) -> tuple[dict[str, Any], bytes]:
-        """The next request and its body."""
+    def next_request(self) -> tuple[dict[str, Any], bytes]:
+        """Return the next request and its body."""
         self.peer.send_bytes(b"< 0 %b\r\n" % ADDRESS.encode())
         [(_, timeout, (_, self.reply), announced, *_)] = self.peer.frames()
         assert timeout == TIMEOUT
@@ -48,7 +48,7 @@ class Worker:
         assert len(body[2]) == 1
         return request, body[3]
 
-    def answer(self, *bodies: bytes) -> None:
+    def reply_with(self, *bodies: bytes) -> None:
         for body in bodies:
             self.peer.send_bytes(wire.encode_message(60, self.reply, body))
 
@@ -58,12 +58,14 @@ def worker(harness: Harness) -> Worker:
     return Worker(harness)
 
 
-# --- the request -------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------
 
 
-def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Worker) -> None:
+def test_forwards_request_and_returns_its_response(
+    harness: Harness, client: Peer, worker: Worker
+) -> None:
     client.send_bytes(GET)
-    assert worker.take() == (
+    assert worker.next_request() == (
         {
             "method": "GET",
             "url": "/pizza?size=3",
@@ -72,34 +74,36 @@ def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Work
         },
         b"",
     )
-    worker.answer(b'["200", ["Content-Type", "text/plain", "Set-Cookie", "a", "Set-Cookie", "b"]]')
-    assert client.got() == (
+    worker.reply_with(
+        b'["200", ["Content-Type", "text/plain", "Set-Cookie", "a", "Set-Cookie", "b"]]'
+    )
+    assert client.take_bytes() == (
         b"HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\n"
         b"Set-Cookie: a\r\nSet-Cookie: b\r\n\r\n"
     )
-    worker.answer(b"piz", b"za")
-    assert client.got() == b"pizza"
+    worker.reply_with(b"piz", b"za")
+    assert client.take_bytes() == b"pizza"
     assert client.open
-    worker.answer(b"")
-    assert (client.got(), client.transport.close_reason) == (b"", "")
+    worker.reply_with(b"")
+    assert (client.take_bytes(), client.transport.close_reason) == (b"", "")
     client.drop()
     assert harness.temporary() == []
 
 
-def test_header_names_of_a_reply_are_canonical(client: Peer, worker: Worker) -> None:
+def test_header_names_of_reply_are_canonical(client: Peer, worker: Worker) -> None:
     client.send_bytes(GET)
-    worker.take()
-    worker.answer(
+    worker.next_request()
+    worker.reply_with(
         b'["200", ["content-type", "Text/Plain", "X-REQUEST-id", "Ab", "x_y-z", "1",'
         b' "set-cookie", "a", "Set-Cookie", "b", "CONNECTION", "keep-alive"]]'
     )
-    assert client.got() == (
+    assert client.take_bytes() == (
         b"HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: Text/Plain\r\n"
         b"X-Request-Id: Ab\r\nX_y-Z: 1\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n\r\n"
     )
 
 
-def test_a_worker_of_another_protocol_gets_json(harness: Harness, client: Peer) -> None:
+def test_worker_of_another_protocol_receives_json(harness: Harness, client: Peer) -> None:
     client.send_bytes(GET)
     [delivery] = harness.broker.destinations.queue(ADDRESS).queue.browse()
     assert delivery.message is not None
@@ -111,7 +115,7 @@ def test_headers_are_canonical_joined_and_unfolded(client: Peer, worker: Worker)
         b"GET / HTTP/1.0\nx-test-HEADER: 1\nFolded:  a\n\t b \n c\nX-Test-Header:2\n"
         b"Empty:\nLatin: caf\xe9\nUtf: caf\xc3\xa9\n\n"
     )
-    assert worker.take()[0]["headers"] == {
+    assert worker.next_request()[0]["headers"] == {
         "X-Test-Header": "1,2",
         "Folded": "a b c",
         "Empty": "",
@@ -121,11 +125,11 @@ def test_headers_are_canonical_joined_and_unfolded(client: Peer, worker: Worker)
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET", "POST", "PUT", "DELETE"])
-def test_a_body_of_the_announced_length(client: Peer, worker: Worker, method: str) -> None:
+def test_reads_body_of_announced_length(client: Peer, worker: Worker, method: str) -> None:
     client.send_bytes(f"{method} / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhel".encode())
     client.send_bytes(b"lo, and more")
     client.send_bytes(b"which is ignored")
-    assert worker.take() == (
+    assert worker.next_request() == (
         {
             "method": method,
             "url": "/",
@@ -136,13 +140,13 @@ def test_a_body_of_the_announced_length(client: Peer, worker: Worker, method: st
     )
 
 
-def test_a_body_without_length_goes_to_the_end_of_input(client: Peer, worker: Worker) -> None:
+def test_body_without_length_ends_with_input(client: Peer, worker: Worker) -> None:
     client.send_bytes(b"POST / HTTP/1.0\r\n\r\nhel")
     client.send_bytes(b"lo")
     client.end()
-    assert worker.take()[1] == b"hello"
-    worker.answer(OK, b"after the half-close", b"")
-    assert client.got().endswith(b"\r\n\r\nafter the half-close")
+    assert worker.next_request()[1] == b"hello"
+    worker.reply_with(OK, b"after the half-close", b"")
+    assert client.take_bytes().endswith(b"\r\n\r\nafter the half-close")
 
 
 BAD_REQUESTS = [
@@ -182,13 +186,13 @@ BAD_REQUESTS = [
 
 @pytest.mark.parametrize("data", BAD_REQUESTS)
 @pytest.mark.parametrize("step", [9999, 100, 1])
-def test_a_bad_request_is_answered_with_500(
+def test_bad_request_is_answered_with_500(
     harness: Harness, client: Peer, data: bytes, step: int
 ) -> None:
     for position in range(0, len(data), step):
         client.session.receive(data[position : position + step])
     harness.run_event_loop()
-    head, _, text = client.got().partition(b"\r\n\r\n")
+    head, _, text = client.take_bytes().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 500 Internal Server Error\r\n")
     assert b"Content-Type: text/plain" in head
     assert text.strip()
@@ -196,14 +200,14 @@ def test_a_bad_request_is_answered_with_500(
     assert harness.find(ADDRESS) is None
 
 
-def test_a_head_at_the_limits(client: Peer, worker: Worker) -> None:
+def test_head_at_limits_is_accepted(client: Peer, worker: Worker) -> None:
     client.send_bytes(
         b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 1022 + b"B: " + b"b" * 4092 + b"\r\n\r\n"
     )
-    assert worker.take()[0]["headers"] == {"A": ",".join("b" * 1022), "B": "b" * 4092}
+    assert worker.next_request()[0]["headers"] == {"A": ",".join("b" * 1022), "B": "b" * 4092}
 
 
-def test_the_limit_of_a_body_without_length() -> None:
+def test_limit_of_body_without_length() -> None:
     reader = RequestReader(3)
     reader.feed(b"POST / HTTP/1.1\r\n\r\n123")
     assert reader.error is None
@@ -212,40 +216,40 @@ def test_the_limit_of_a_body_without_length() -> None:
 
 
 @pytest.mark.parametrize("data", [b"GET / HT", GET[:-2], b"PUT / HTTP/1.0\nContent-Length: 2\n\n1"])
-def test_half_a_request_is_answered_with_500(client: Peer, data: bytes) -> None:
+def test_incomplete_request_is_answered_with_500(client: Peer, data: bytes) -> None:
     client.send_bytes(data)
     client.end()
-    assert client.got().startswith(b"HTTP/1.0 500 ")
+    assert client.take_bytes().startswith(b"HTTP/1.0 500 ")
     assert not client.open
 
 
-def test_a_connection_that_says_nothing_is_closed_without_a_word(client: Peer) -> None:
+def test_silent_connection_is_closed_without_response(client: Peer) -> None:
     client.end()
-    assert (client.got(), client.transport.close_reason) == (b"", "")
+    assert (client.take_bytes(), client.transport.close_reason) == (b"", "")
 
 
-def test_a_request_that_does_not_arrive_in_time(harness: Harness, client: Peer) -> None:
+def test_slow_request_is_answered_with_500(harness: Harness, client: Peer) -> None:
     client.send_bytes(GET[:5])
     harness.run_event_loop(TIMEOUT * 1000 - 1)
     assert client.open
     harness.run_event_loop(1)
-    assert client.got().startswith(b"HTTP/1.0 500 ")
+    assert client.take_bytes().startswith(b"HTTP/1.0 500 ")
 
 
-# --- the response ------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", REASONS)
-def test_every_status(client: Peer, worker: Worker, status: str) -> None:
+def test_maps_every_status(client: Peer, worker: Worker, status: str) -> None:
     client.send_bytes(GET)
-    worker.take()
-    worker.answer(b'["%b", ["connection", "keep-alive"]]' % status.encode())
-    line, *rest = client.got().split(b"\r\n")
+    worker.next_request()
+    worker.reply_with(b'["%b", ["connection", "keep-alive"]]' % status.encode())
+    line, *rest = client.take_bytes().split(b"\r\n")
     assert line == f"HTTP/1.0 {status} {REASONS[status]}".encode()
     assert rest == [b"Connection: close", b"", b""]
 
 
-def test_there_are_40_of_them() -> None:
+def test_there_are_40_statuses() -> None:
     assert len(REASONS) == 40
 
 
@@ -274,166 +278,166 @@ BAD_REPLIES = [
 
 
 @pytest.mark.parametrize("reply", BAD_REPLIES)
-def test_a_bad_reply_is_answered_with_500(
+def test_bad_reply_is_answered_with_500(
     harness: Harness, client: Peer, worker: Worker, reply: bytes
 ) -> None:
     client.send_bytes(GET)
-    worker.take()
-    worker.answer(reply)
-    answer = client.got()
-    assert answer.startswith(b"HTTP/1.0 500 ")
-    assert answer.count(b"HTTP/1.0") == 1
+    worker.next_request()
+    worker.reply_with(reply)
+    response = client.take_bytes()
+    assert response.startswith(b"HTTP/1.0 500 ")
+    assert response.count(b"HTTP/1.0") == 1
     assert not client.open
     client.drop()
-    worker.answer(OK)
+    worker.reply_with(OK)
     assert harness.temporary() == []
 
 
-def test_no_reply_in_time(harness: Harness, client: Peer) -> None:
+def test_missing_reply_is_answered_with_500(harness: Harness, client: Peer) -> None:
     client.send_bytes(GET)
     harness.run_event_loop(TIMEOUT * 1000 - 1)
     assert client.open
     harness.run_event_loop(1)
-    assert client.got().startswith(b"HTTP/1.0 500 ")
+    assert client.take_bytes().startswith(b"HTTP/1.0 500 ")
     command = b"< 0 %b\r\n" % ADDRESS.encode()
-    assert harness.connect().ask(command) == b"*\r\n", "the request outlived its client"
+    assert harness.connect().request(command) == b"*\r\n", "the request outlived its client"
 
 
-def test_silence_ends_a_response_and_each_piece_puts_it_off(
+def test_response_times_out_after_its_last_chunk(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.send_bytes(GET)
-    worker.take()
+    worker.next_request()
     for body in (OK, b"1", b"2"):
         harness.run_event_loop(TIMEOUT * 1000 - 1)
-        worker.answer(body)
-    assert client.got().endswith(b"\r\n\r\n12")
+        worker.reply_with(body)
+    assert client.take_bytes().endswith(b"\r\n\r\n12")
     harness.run_event_loop(TIMEOUT * 1000)
-    assert client.got() == b""
+    assert client.take_bytes() == b""
     assert not client.open
 
 
-def test_the_whole_response_at_once_and_nothing_after_its_end(client: Peer, worker: Worker) -> None:
+def test_complete_response_at_once_and_nothing_after_its_end(client: Peer, worker: Worker) -> None:
     client.send_bytes(GET)
-    worker.take()
+    worker.next_request()
     chunks = [b"%d," % number for number in range(100)]
     worker.peer.send_bytes(
         b"".join(wire.encode_message(60, worker.reply, b) for b in (OK, *chunks, b"", b"more", b""))
     )
-    assert client.got().endswith(b"\r\n\r\n" + b"".join(chunks))
+    assert client.take_bytes().endswith(b"\r\n\r\n" + b"".join(chunks))
     assert not client.open
 
 
-def test_chunks_for_a_client_that_does_not_read_stay_in_their_queue(
+def test_chunks_for_client_that_does_not_read_stay_in_their_queue(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.send_bytes(GET)
-    worker.take()
+    worker.next_request()
     client.transport.stalled = True
-    worker.answer(OK, *[b"x" * 1000] * 50, b"")
-    assert len(client.got()) < 20_000
+    worker.reply_with(OK, *[b"x" * 1000] * 50, b"")
+    assert len(client.take_bytes()) < 20_000
     client.transport.stalled = False
     harness.run_event_loop()
-    assert len(client.got()) > 30_000
+    assert len(client.take_bytes()) > 30_000
     assert not client.open
 
 
 def test_another_client_may_answer(harness: Harness, client: Peer, worker: Worker) -> None:
     client.send_bytes(GET)
-    worker.take()
-    worker.answer(OK)
+    worker.next_request()
+    worker.reply_with(OK)
     second = Worker(harness)
     second.reply = worker.reply
-    second.answer(b"by another", b"")
-    assert client.got().endswith(b"by another")
+    second.reply_with(b"by another", b"")
+    assert client.take_bytes().endswith(b"by another")
 
 
-def test_responses_to_a_disconnected_client_are_dropped(
+def test_responses_to_disconnected_client_are_dropped(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.send_bytes(GET)
-    worker.take()
+    worker.next_request()
     client.drop()
-    worker.answer(OK, b"body", b"")
+    worker.reply_with(OK, b"body", b"")
     assert harness.find(worker.reply.decode()) is None
 
 
-def test_a_blocked_request_is_withdrawn_with_its_client(
+def test_blocked_request_is_withdrawn_with_its_client(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     harness.limit(ADDRESS, DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client.send_bytes(GET)
     for _ in range(3):
-        requester = harness.request()
+        requester = harness.connect_gateway()
         requester.send_bytes(GET)
         requester.drop()
     destination = harness.find(ADDRESS)
     assert destination is not None
     assert not destination.parked
-    waiting = harness.request()
+    waiting = harness.connect_gateway()
     waiting.send_bytes(GET)
-    worker.take()
-    worker.answer(OK, b"first", b"")
-    worker.take()
-    worker.answer(OK, b"second", b"")
-    assert client.got().endswith(b"first")
-    assert waiting.got().endswith(b"second")
+    worker.next_request()
+    worker.reply_with(OK, b"first", b"")
+    worker.next_request()
+    worker.reply_with(OK, b"second", b"")
+    assert client.take_bytes().endswith(b"first")
+    assert waiting.take_bytes().endswith(b"second")
 
 
-def test_a_blocked_request_fails_if_its_queue_is_deleted() -> None:
+def test_blocked_request_fails_if_its_queue_is_deleted() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit(ADDRESS, DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    harness.request().send_bytes(GET)
-    blocked = harness.request()
+    harness.connect_gateway().send_bytes(GET)
+    blocked = harness.connect_gateway()
     blocked.send_bytes(GET)
     assert blocked.open
     destination = harness.find(ADDRESS)
     assert destination is not None
     harness.broker.remove(destination, force=True)
     harness.run_event_loop()
-    response = blocked.got()
+    response = blocked.take_bytes()
     assert response.startswith(b"HTTP/1.0 500 ")
     assert b"has been removed" in response
     assert not blocked.open
 
 
-def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker: Worker) -> None:
+def test_removed_reply_address_ends_request(harness: Harness, client: Peer, worker: Worker) -> None:
     client.send_bytes(GET)
-    worker.take()
+    worker.next_request()
     harness.broker.remove(harness.broker.destinations.queue(worker.reply.decode()), force=True)
     harness.run_event_loop()
-    assert client.got().startswith(b"HTTP/1.0 500 ")
+    assert client.take_bytes().startswith(b"HTTP/1.0 500 ")
     assert not client.open
 
 
-def test_shutdown_sends_an_error_unless_the_response_has_begun(
+def test_shutdown_sends_error_unless_response_has_begun(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.send_bytes(GET)
-    unfinished, idle = harness.request(), harness.request()
+    unfinished, idle = harness.connect_gateway(), harness.connect_gateway()
     unfinished.send_bytes(GET[:5])
-    worker.take()
-    worker.answer(OK)
-    client.got()
+    worker.next_request()
+    worker.reply_with(OK)
+    client.take_bytes()
     for peer in (client, unfinished, idle):
         peer.session.disconnect("the broker stops", stopping=True)
         peer.session.disconnect("the broker stops", stopping=True)
-    assert client.got() == b""
-    assert unfinished.got().startswith(b"HTTP/1.0 500 ")
-    assert idle.got() == b""
+    assert client.take_bytes() == b""
+    assert unfinished.take_bytes().startswith(b"HTTP/1.0 500 ")
+    assert idle.take_bytes() == b""
     assert (client.open, unfinished.open, idle.open) == (False, False, False)
 
 
-def test_refusals_of_the_broker_are_answered_with_500() -> None:
+def test_errors_of_broker_are_answered_with_500() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
-    client = harness.request()
+    client = harness.connect_gateway()
     client.send_bytes(GET)
-    assert b"does not exist" in client.got()
+    assert b"does not exist" in client.take_bytes()
     client.drop()
     assert not harness.broker.destinations
 
 
-# --- any input ---------------------------------------------------------------------------------
+# --- arbitrary input ---------------------------------------------------------------------------
 
 lines = st.one_of(
     st.binary(max_size=20),
@@ -487,11 +491,11 @@ def test_a_request_is_read_the_same_way_however_it_is_cut(data: bytes, cuts: lis
 @settings(deadline=None)
 def test_any_reply_makes_one_well_formed_head(reply: bytes) -> None:
     harness = Harness()
-    client, worker = harness.request(), Worker(harness)
+    client, worker = harness.connect_gateway(), Worker(harness)
     client.send_bytes(GET)
-    worker.take()
-    worker.answer(reply)
-    head, _, _ = client.got().partition(b"\r\n\r\n")
+    worker.next_request()
+    worker.reply_with(reply)
+    head, _, _ = client.take_bytes().partition(b"\r\n\r\n")
     status, *fields = head.split(b"\r\n")
     assert status.startswith(b"HTTP/1.0 ")
     assert b"\n" not in head.replace(b"\r\n", b"")

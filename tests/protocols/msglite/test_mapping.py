@@ -30,7 +30,7 @@ def test_the_senders_number_comes_out(timeout: int) -> None:
     assert wire_timeout(message) == timeout
 
 
-def test_a_limit_of_the_destination_shows() -> None:
+def test_message_ttl_of_destination_shortens_timeout() -> None:
     for timeout in (60, 2**63 - 1):
         message = made(timeout)
         message.expiration = NOW + 5000
@@ -43,7 +43,7 @@ def test_a_limit_of_the_destination_shows() -> None:
     ("expiration", "expected"),
     [(0, NO_EXPIRY), (NOW + 1, 1), (NOW + 1000, 1), (NOW + 1001, 2), (NOW, 0), (NOW - 5000, 0)],
 )
-def test_the_life_of_a_foreign_message_is_rounded_up(expiration: int, expected: int) -> None:
+def test_life_of_foreign_message_is_rounded_up(expiration: int, expected: int) -> None:
     message = Message(A, b"", origin=Origin.PHPMQ, timestamp=NOW, expiration=expiration)
     assert wire_timeout(message) == expected
 
@@ -62,7 +62,7 @@ def request_from(
 
 
 @pytest.mark.parametrize("address", [None, Address(Kind.QUEUE, "")])
-def test_without_a_reply_address_none_is_delivered(address: Address | None) -> None:
+def test_message_without_reply_address_has_none(address: Address | None) -> None:
     assert wire_reply(request_from(address, "c")) == b""
 
 
@@ -80,20 +80,20 @@ def test_without_a_reply_address_none_is_delivered(address: Address | None) -> N
         (Address(Kind.QUEUE, "\udcff"), "\ud800", b"reply:queue:%FF:%ED%A0%80"),
     ],
 )
-def test_a_reply_address_says_all_that_an_answer_needs(
+def test_reply_address_contains_destination_and_correlation_id(
     address: Address, correlation: str, expected: bytes
 ) -> None:
     assert wire_reply(request_from(address, correlation)) == expected
     assert read_address(expected) == (address, correlation)
 
 
-def test_a_reply_address_too_long_for_a_line_is_omitted() -> None:
+def test_reply_address_too_long_for_line_is_omitted() -> None:
     queue = Address(Kind.QUEUE, "q")
     assert len(wire_reply(request_from(queue, "ö" * 9_900))) == 6 * 9_900 + len("reply:queue:q:")
     assert wire_reply(request_from(queue, "ö" * 10_000)) == b""
 
 
-def test_an_answer_to_jms_is_correlated_by_the_message_id() -> None:
+def test_reply_to_jms_is_correlated_by_message_id() -> None:
     request = request_from(Address(Kind.QUEUE, "q"))
     request.message_id = "ID:1"
     assert wire_reply(request) == b"reply:queue:q:ID%3A1"
@@ -144,14 +144,14 @@ def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
         b"replies",
     ],
 )
-def test_what_is_not_written_exactly_so_is_a_name(name: bytes) -> None:
+def test_malformed_reply_addresses_are_queue_names(name: bytes) -> None:
     assert read_address(name) == (Address(Kind.QUEUE, name.decode()), "")
     assert wire_reply(made(1, name)) == name
 
 
 @pytest.mark.parametrize("kind", BodyKind)
 @pytest.mark.parametrize("origin", Origin)
-def test_bodies_that_are_what_they_are(kind: BodyKind, origin: Origin) -> None:
+def test_body_conversion(kind: BodyKind, origin: Origin) -> None:
     message = Message(A, b"\xff{}", kind, origin)
     only_for_java = origin is not Origin.MSGLITE and kind >= BodyKind.MAP
     assert wire_body(message) == (b"/3t9" if only_for_java else b"\xff{}")

@@ -38,159 +38,161 @@ def reply_address(request: bytes) -> bytes:
     return request.split(b"\r\n")[0].split(b" ")[4]
 
 
-# --- messages and ready commands -----------------------------------------------------------------
+# --- messages and ready commands ---------------------------------------------------------------
 
 
-def test_the_conversation_of_the_protocol_page(client: Peer) -> None:
-    assert client.ask(b"> 5 1 someAddress\r\nhello\r\n") == b""
-    assert client.ask(b"< 1 someAddress\r\n") == b"> 5 1 someAddress\r\nhello\r\n"
+def test_example_of_protocol_page(client: Peer) -> None:
+    assert client.request(b"> 5 1 someAddress\r\nhello\r\n") == b""
+    assert client.request(b"< 1 someAddress\r\n") == b"> 5 1 someAddress\r\nhello\r\n"
 
 
-def test_a_message_is_handed_to_who_waits_the_longest(harness: Harness, client: Peer) -> None:
+def test_message_goes_to_client_that_waits_longest(harness: Harness, client: Peer) -> None:
     waiting = [harness.connect() for _ in range(3)]
     for peer in waiting:
         peer.send_bytes(b"< 60 a\r\n")
     client.send_bytes(b"> 1 9 a\r\n1\r\n")
-    assert [peer.got() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"", b""]
+    assert [peer.take_bytes() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"", b""]
     waiting[0].send_bytes(b"< 60 a\r\n")
     client.send_bytes(b"> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n> 1 9 a\r\n4\r\n")
-    assert [peer.got()[-3:-2] for peer in waiting] == [b"4", b"2", b"3"]
+    assert [peer.take_bytes()[-3:-2] for peer in waiting] == [b"4", b"2", b"3"]
 
 
-def test_a_ready_gets_one_message_however_many_there_are(client: Peer) -> None:
+def test_ready_receives_one_message(client: Peer) -> None:
     client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
-    assert client.ask(b"< 9 a\r\n") == b"> 1 9 a\r\n1\r\n"
+    assert client.request(b"< 9 a\r\n") == b"> 1 9 a\r\n1\r\n"
     client.harness.run_event_loop(60_000)
-    assert client.got() == b""
+    assert client.take_bytes() == b""
 
 
-def test_addresses_are_tried_in_the_order_listed(client: Peer) -> None:
+def test_addresses_are_tried_in_order_listed(client: Peer) -> None:
     client.send_bytes(b"> 5 9 a\r\nolder\r\n> 5 9 b\r\nnewer\r\n")
-    assert client.ask(b"< 9 none b a\r\n") == b"> 5 9 b\r\nnewer\r\n"
-    assert client.ask(b"< 9 none b a\r\n") == b"> 5 9 a\r\nolder\r\n"
+    assert client.request(b"< 9 none b a\r\n") == b"> 5 9 b\r\nnewer\r\n"
+    assert client.request(b"< 9 none b a\r\n") == b"> 5 9 a\r\nolder\r\n"
 
 
-def test_the_first_message_takes_the_client_out_of_all_lines(
-    harness: Harness, client: Peer
-) -> None:
+def test_first_message_ends_wait_at_all_addresses(harness: Harness, client: Peer) -> None:
     reader, other = harness.connect(), harness.connect()
     reader.send_bytes(b"< 60 a b c d e f g h\r\n")
     other.send_bytes(b"< 60 h\r\n")
     client.send_bytes(b"> 0 9 c\r\n> 0 9 h\r\n")
-    assert (reader.got(), other.got()) == (b"> 0 9 c\r\n", b"> 0 9 h\r\n")
+    assert (reader.take_bytes(), other.take_bytes()) == (b"> 0 9 c\r\n", b"> 0 9 h\r\n")
     client.send_bytes(b"> 0 9 a\r\n")
-    assert reader.got() == b""
-    assert reader.ask(b"< 60 a b c d e f g h\r\n") == b"> 0 9 a\r\n"
+    assert reader.take_bytes() == b""
+    assert reader.request(b"< 60 a b c d e f g h\r\n") == b"> 0 9 a\r\n"
 
 
-def test_the_same_address_twice_is_harmless(client: Peer, worker: Peer) -> None:
+def test_repeated_address_in_ready_is_harmless(client: Peer, worker: Peer) -> None:
     worker.send_bytes(b"< 60 a a b a\r\n")
     client.send_bytes(b"> 0 9 a\r\n> 0 9 a\r\n")
-    assert worker.got() == b"> 0 9 a\r\n"
-    assert worker.ask(b"< 60 b a a\r\n") == b"> 0 9 a\r\n"
+    assert worker.take_bytes() == b"> 0 9 a\r\n"
+    assert worker.request(b"< 60 b a a\r\n") == b"> 0 9 a\r\n"
 
 
-def test_names_are_bytes_and_case_counts(client: Peer) -> None:
+def test_names_are_bytes_and_case_sensitive(client: Peer) -> None:
     client.send_bytes(b"> 0 9 \xff\0\xc2\xa0\r\n> 0 9 A\r\n")
-    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
-    assert client.ask(b"< 0 \xff\0\xc2\xa0\r\n") == b"> 0 9 \xff\0\xc2\xa0\r\n"
+    assert client.request(b"< 0 a\r\n") == b"*\r\n"
+    assert client.request(b"< 0 \xff\0\xc2\xa0\r\n") == b"> 0 9 \xff\0\xc2\xa0\r\n"
 
 
-def test_body_and_reply_address_come_out_as_they_went_in(client: Peer) -> None:
+def test_body_and_reply_address_are_delivered_unchanged(client: Peer) -> None:
     for size in (0, 1, 5000, 300_000):
         command = wire.encode_message(7, b"a", b"\r\n\0\xff" * (size // 4 + 1), b"back")
         client.send_bytes(command)
-        assert client.ask(b"< 0 a\r\n") == command
+        assert client.request(b"< 0 a\r\n") == command
 
 
-def test_the_perl_clients_trailing_blank_and_bare_line_feeds(client: Peer) -> None:
-    assert client.ask(b"> 5 1 addr \r\nhello\r\n\n\r\n<  1\taddr\n") == b"> 5 1 addr\r\nhello\r\n"
+def test_accepts_trailing_blank_and_bare_line_feeds_of_perl_client(client: Peer) -> None:
+    assert (
+        client.request(b"> 5 1 addr \r\nhello\r\n\n\r\n<  1\taddr\n") == b"> 5 1 addr\r\nhello\r\n"
+    )
 
 
 # --- time --------------------------------------------------------------------------------------
 
 
-def test_a_ready_times_out_exactly_and_is_no_longer_ready(harness: Harness, client: Peer) -> None:
+def test_ready_times_out_exactly(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"< 2 a b\r\n")
     harness.run_event_loop(1999)
-    assert client.got() == b""
+    assert client.take_bytes() == b""
     harness.run_event_loop(1)
-    assert client.got() == b"*\r\n"
+    assert client.take_bytes() == b"*\r\n"
     harness.connect().send_bytes(b"> 0 9 a\r\n> 0 9 b\r\n")
-    assert client.got() == b""
-    assert client.ask(b"< 9 b\r\n") == b"> 0 9 b\r\n"
+    assert client.take_bytes() == b""
+    assert client.request(b"< 9 b\r\n") == b"> 0 9 b\r\n"
 
 
-def test_each_ready_has_its_own_time(harness: Harness, client: Peer, worker: Peer) -> None:
+def test_each_ready_has_its_own_timeout(harness: Harness, client: Peer, worker: Peer) -> None:
     worker.send_bytes(b"< 10 a\r\n")
     harness.run_event_loop(9_000)
     client.send_bytes(b"> 0 9 a\r\n")
     worker.send_bytes(b"< 10 a\r\n")
-    assert worker.got() == b"> 0 9 a\r\n"
+    assert worker.take_bytes() == b"> 0 9 a\r\n"
     harness.run_event_loop(9_999)
-    assert worker.got() == b"", "timed out by the alarm of the ready before"
+    assert worker.take_bytes() == b"", "timed out by the alarm of the ready before"
     harness.run_event_loop(1)
-    assert worker.got() == b"*\r\n"
+    assert worker.take_bytes() == b"*\r\n"
     worker.send_bytes(b"< 100 a\r\n")
     client.send_bytes(b"> 0 9 a\r\n")
     worker.send_bytes(b"< 1 a\r\n")
-    worker.got()
+    worker.take_bytes()
     harness.run_event_loop(1000)
-    assert worker.got() == b"*\r\n", "the alarm of the ready before was too late for this one"
+    assert worker.take_bytes() == b"*\r\n", (
+        "the alarm of the ready before was too late for this one"
+    )
 
 
-def test_ready_0_takes_what_is_there_or_times_out_at_once(client: Peer) -> None:
-    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
-    assert client.ask(b"> 0 9 a\r\n< 0 a\r\n< -3 a\r\n") == b"> 0 9 a\r\n*\r\n"
+def test_ready_0_receives_message_or_times_out_at_once(client: Peer) -> None:
+    assert client.request(b"< 0 a\r\n") == b"*\r\n"
+    assert client.request(b"> 0 9 a\r\n< 0 a\r\n< -3 a\r\n") == b"> 0 9 a\r\n*\r\n"
 
 
-def test_message_0_is_for_who_waits_already(harness: Harness, client: Peer) -> None:
+def test_message_0_is_delivered_to_waiting_clients_only(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"> 0 0 a\r\n> 0 -1 a\r\n")
-    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
+    assert client.request(b"< 0 a\r\n") == b"*\r\n"
     waiting = [harness.connect() for _ in range(2)]
     for peer in waiting:
         peer.send_bytes(b"< 9 a\r\n")
     client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 0 a\r\n2\r\n> 1 0 a\r\n3\r\n")
-    assert [peer.got() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"> 1 0 a\r\n2\r\n"]
-    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
+    assert [peer.take_bytes() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"> 1 0 a\r\n2\r\n"]
+    assert client.request(b"< 0 a\r\n") == b"*\r\n"
 
 
-def test_a_message_lives_for_its_timeout_and_shows_it_unchanged(
+def test_message_expires_after_its_timeout_and_is_delivered_with_it(
     harness: Harness, client: Peer
 ) -> None:
     client.send_bytes(b"> 0 5 a\r\n> 0 9 a\r\n")
     harness.run_event_loop(4_999)
-    assert client.ask(b"< 0 a\r\n") == b"> 0 5 a\r\n"
+    assert client.request(b"< 0 a\r\n") == b"> 0 5 a\r\n"
     client.send_bytes(b"> 0 5 b\r\n> 0 9 b\r\n")
     harness.run_event_loop(5_000)
-    assert client.ask(b"< 0 b\r\n") == b"> 0 9 b\r\n"
+    assert client.request(b"< 0 b\r\n") == b"> 0 9 b\r\n"
 
 
 @pytest.mark.parametrize("seconds", [10**9, 7_400_000_000, 10**10, 2**53, 2**63 - 1])
 def test_large_timeouts_do_not_wrap(harness: Harness, client: Peer, seconds: int) -> None:
     client.send_bytes(b"> 0 %d a\r\n" % seconds)
     harness.run_event_loop(10**9)
-    assert client.ask(b"< 0 a\r\n") == b"> 0 %d a\r\n" % seconds
+    assert client.request(b"< 0 a\r\n") == b"> 0 %d a\r\n" % seconds
     client.send_bytes(b"< %d a\r\n" % seconds)
     for _ in range(40):
         harness.run_event_loop(86_400_000)
-    assert client.got() == b""
+    assert client.take_bytes() == b""
     harness.connect().send_bytes(b"> 0 1 a\r\n")
-    assert client.got() == b"> 0 1 a\r\n"
+    assert client.take_bytes() == b"> 0 1 a\r\n"
 
 
 # --- order -------------------------------------------------------------------------------------
 
 
-def test_a_waiting_ready_holds_up_all_behind_it(harness: Harness, client: Peer) -> None:
+def test_waiting_ready_blocks_later_commands(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"< 5 a\r\n> 1 9 b\r\nx\r\n< 5 c\r\n")
     client.send_bytes(b"< 0 d\r\n.\r\n> 0 9 b\r\n")
     assert harness.bodies("b") == []
     harness.run_event_loop(5000)
-    assert client.got() == b"*\r\n"
+    assert client.take_bytes() == b"*\r\n"
     assert harness.bodies("b") == [b"x"]
     harness.connect().send_bytes(b"> 0 9 c\r\n")
-    assert client.got() == b"> 0 9 c\r\n*\r\n"
+    assert client.take_bytes() == b"> 0 9 c\r\n*\r\n"
     assert not client.open
     assert harness.bodies("b") == [b"x"], "commands behind a quit were carried out"
 
@@ -199,20 +201,22 @@ def test_many_ready_commands_at_once_are_answered_in_order(client: Peer) -> None
     client.send_bytes(b"".join(b"> %d 9 a\r\n%d\r\n" % (len(b"%d" % n), n) for n in range(3000)))
     client.send_bytes(b"< 9 a\r\n" * 3000)
     decoder = wire.Decoder(kinds=wire.FROM_SERVER)
-    assert [frame[3] for frame in decoder.feed(client.got())] == [b"%d" % n for n in range(3000)]
+    assert [frame[3] for frame in decoder.feed(client.take_bytes())] == [
+        b"%d" % n for n in range(3000)
+    ]
 
 
-def test_a_chain_of_sessions_that_wake_each_other(harness: Harness) -> None:
+def test_sessions_that_trigger_each_other(harness: Harness) -> None:
     count = 300
     for n in range(count):
         harness.connect().send_bytes(b"< 99 c%d\r\n> 0 0 c%d\r\n" % (n, n + 1))
     end = harness.connect()
     end.send_bytes(b"< 99 c%d\r\n" % count)
     harness.connect().send_bytes(b"> 0 9 c0\r\n")
-    assert end.got() == b"> 0 0 c%d\r\n" % count
+    assert end.take_bytes() == b"> 0 0 c%d\r\n" % count
 
 
-def test_what_was_held_up_by_output_reaches_others_at_once(
+def test_commands_blocked_by_output_take_effect_at_once(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     harness.connect().send_bytes(wire.encode_message(9, b"a", bytes(300_000)))
@@ -221,10 +225,12 @@ def test_what_was_held_up_by_output_reaches_others_at_once(
     worker.send_bytes(b"< 60 b\r\n")
     client.transport.stalled = False
     harness.run_event_loop()
-    assert worker.got() == b"> 1 9 b\r\nx\r\n"
+    assert worker.take_bytes() == b"> 1 9 b\r\nx\r\n"
 
 
-def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, client: Peer) -> None:
+def test_reading_pauses_while_too_much_is_pending_behind_command(
+    harness: Harness, client: Peer
+) -> None:
     client.send_bytes(b"< 5 a\r\n" + b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
     assert not client.transport.paused
     for _ in range(300):
@@ -233,26 +239,26 @@ def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, clien
     harness.run_event_loop(5000)
     assert not client.transport.paused
     assert len(harness.bodies("b")) == 301
-    assert client.ask(b"< 0 b\r\n")[:12] == b"*\r\n> 1000 9 "
+    assert client.request(b"< 0 b\r\n")[:12] == b"*\r\n> 1000 9 "
 
 
-def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client: Peer) -> None:
+def test_client_that_does_not_read_receives_no_more(harness: Harness, client: Peer) -> None:
     for _ in range(20):
         harness.connect().send_bytes(wire.encode_message(9, b"a", bytes(100_000)))
     client.transport.stalled = True
     client.send_bytes(b"< 9 a\r\n" * 20)
     client.stop_reading()
-    assert len(client.got()) < 400_000
+    assert len(client.take_bytes()) < 400_000
     other = harness.connect()
-    assert other.ask(b"< 0 a\r\n")
+    assert other.request(b"< 0 a\r\n")
     client.transport.stalled = False
     client.read_again()
     harness.run_event_loop()
-    assert len(client.got()) > 1_000_000
+    assert len(client.take_bytes()) > 1_000_000
     assert harness.bodies("a") == []
 
 
-def test_a_message_that_the_client_reads_late_is_not_delivered_twice(
+def test_message_that_client_reads_late_is_not_delivered_twice(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     harness.limit("a", DestinationSettings(ack_timeout=1000))
@@ -261,34 +267,34 @@ def test_a_message_that_the_client_reads_late_is_not_delivered_twice(
     harness.connect().send_bytes(b"> 1 60 a\r\n1\r\n")
     worker.send_bytes(b"< 60 a\r\n")
     harness.run_event_loop(5000)
-    assert worker.got() == b""
+    assert worker.take_bytes() == b""
     client.transport.stalled = False
     harness.run_event_loop()
-    assert client.got() == b"> 1 60 a\r\n1\r\n"
+    assert client.take_bytes() == b"> 1 60 a\r\n1\r\n"
     assert harness.bodies("a") == []
 
 
-def test_long_reply_addresses_count_as_output_too(harness: Harness, client: Peer) -> None:
+def test_long_reply_addresses_count_as_output(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
     for _ in range(20):
         sender.send_bytes(wire.encode_message(9, b"a", b"", b"r" * 60_000))
     client.transport.stalled = True
     client.send_bytes(b"< 9 a\r\n" * 20)
-    assert len(client.got()) < 400_000
+    assert len(client.take_bytes()) < 400_000
 
 
 # --- queries -----------------------------------------------------------------------------------
 
 
-def test_a_query_and_its_reply(harness: Harness, client: Peer, worker: Peer) -> None:
+def test_query_receives_its_reply(harness: Harness, client: Peer, worker: Peer) -> None:
     worker.send_bytes(b"< 60 oven\r\n")
     client.send_bytes(b"? 4 7 oven\r\nhot?\r\n")
-    request = worker.got()
+    request = worker.take_bytes()
     address = reply_address(request)
     assert request == b"> 4 7 oven %b\r\nhot?\r\n" % address
     assert re.fullmatch(rb"%X\.1[0-9A-F]{24}" % 1_700_000_000, address)
     worker.send_bytes(b"> 3 5 %b\r\n220\r\n< 60 oven\r\n" % address)
-    assert client.got() == b"> 3 5 %b\r\n220\r\n" % address
+    assert client.take_bytes() == b"> 3 5 %b\r\n220\r\n" % address
     assert harness.find(address.decode()) is None
 
 
@@ -302,36 +308,36 @@ def test_reply_addresses_cannot_be_guessed_from_earlier_ones(harness: Harness) -
     assert not any(is_reply_address(name) for name in invalid_names)
 
 
-def test_a_query_without_body_needs_no_line_break_but_may_have_one(
+def test_query_without_body_needs_no_line_break_but_may_have_one(
     client: Peer, worker: Peer
 ) -> None:
     client.send_bytes(b"? 0 1 a\r\n\r\n")
-    assert worker.ask(b"< 0 a\r\n")[:8] == b"> 0 1 a "
+    assert worker.request(b"< 0 a\r\n")[:8] == b"> 0 1 a "
 
 
-def test_a_query_times_out_like_a_ready(harness: Harness, client: Peer) -> None:
+def test_query_times_out_like_ready(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"? 0 3 unanswered\r\n")
     harness.run_event_loop(2999)
-    assert client.got() == b""
+    assert client.take_bytes() == b""
     harness.run_event_loop(1)
-    assert client.got() == b"*\r\n"
-    assert client.ask(b"? 0 0 unanswered\r\n") == b"*\r\n"
+    assert client.take_bytes() == b"*\r\n"
+    assert client.request(b"? 0 0 unanswered\r\n") == b"*\r\n"
     assert len(harness.broker.destinations) == 1
 
 
 def test_surplus_and_late_replies_are_dropped(harness: Harness, client: Peer, worker: Peer) -> None:
     for seconds, replies in ((9, 2), (1, 0)):
         client.send_bytes(b"? 0 %d oven\r\n" % seconds)
-        address = reply_address(worker.ask(b"< 0 oven\r\n"))
+        address = reply_address(worker.request(b"< 0 oven\r\n"))
         worker.send_bytes(b"> 0 60 %b\r\n" % address * replies)
         harness.run_event_loop(1000)
-        client.got()
+        client.take_bytes()
         worker.send_bytes(b"> 0 60 %b\r\n" % address * 2)
         assert harness.find(address.decode()) is None
-        assert worker.ask(b"< 0 %b\r\n" % address) == b"*\r\n"
+        assert worker.request(b"< 0 %b\r\n" % address) == b"*\r\n"
 
 
-def test_a_ready_for_a_reply_address_whose_request_is_over_creates_no_queue(
+def test_ready_for_reply_address_whose_request_is_over_creates_no_queue(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     content = harness.replies.create(harness.broker, harness.replies, None)  # as the gateway does
@@ -340,49 +346,49 @@ def test_a_ready_for_a_reply_address_whose_request_is_over_creates_no_queue(
     harness.broker.remove(content, force=True)
     client.send_bytes(ready)
     harness.run_event_loop(9000)
-    assert client.got() == worker.got() == b"*\r\n"
+    assert client.take_bytes() == worker.take_bytes() == b"*\r\n"
     assert not harness.broker.destinations
     assert worker.open
 
 
-def test_an_address_that_looks_like_a_reply_but_was_never_given_is_an_ordinary_one(
+def test_unassigned_reply_address_is_ordinary_queue(
     client: Peer,
 ) -> None:
     prefix = b"%X." % 1_700_000_000
     for name in (prefix + b"FFFF", prefix + b"1f", prefix + b"01", prefix, b"0.1"):
         command = b"> 0 9 %b\r\n" % name
         client.send_bytes(command)
-        assert client.ask(b"< 0 %b\r\n" % name) == command
+        assert client.request(b"< 0 %b\r\n" % name) == command
 
 
 def test_pipelined_queries_are_answered_in_order(harness: Harness, client: Peer) -> None:
     worker = harness.connect()
     client.send_bytes(b"? 1 9 a\r\n1\r\n? 1 9 a\r\n2\r\n< 0 a\r\n")
     for number in (b"1", b"2"):
-        request = worker.ask(b"< 0 a\r\n")
+        request = worker.request(b"< 0 a\r\n")
         worker.send_bytes(b"> 1 9 %b\r\n%b\r\n" % (reply_address(request), request[-3:-2]))
         assert number in client.transport.written
-    assert [line[-1:] for line in client.got().split(b"\r\n")[1::2]] == [b"1", b"2", b""]
+    assert [line[-1:] for line in client.take_bytes().split(b"\r\n")[1::2]] == [b"1", b"2", b""]
 
 
-def test_only_the_requester_may_wait_on_a_reply_address(
+def test_only_requester_may_wait_on_reply_address(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     client.send_bytes(b"? 0 5 a\r\n")
-    address = reply_address(worker.ask(b"< 0 a\r\n"))
+    address = reply_address(worker.request(b"< 0 a\r\n"))
     thief = harness.connect()
-    assert thief.ask(b"< 9 %b\r\n" % address).startswith(b"- %b is temporary" % address)
+    assert thief.request(b"< 9 %b\r\n" % address).startswith(b"- %b is temporary" % address)
     assert not thief.open
     worker.send_bytes(b"> 1 5 %b\r\n1\r\n" % address)
-    assert client.got() == b"> 1 5 %b\r\n1\r\n" % address
+    assert client.take_bytes() == b"> 1 5 %b\r\n1\r\n" % address
 
 
-def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
+def test_query_of_disconnected_client_leaves_nothing_behind(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     client.send_bytes(b"? 0 60 a\r\n")
     client.drop()
-    address = reply_address(worker.ask(b"< 0 a\r\n"))
+    address = reply_address(worker.request(b"< 0 a\r\n"))
     worker.send_bytes(b"> 0 60 %b\r\n" % address)
     assert list(map(str, harness.broker.destinations)) == ["a"]
 
@@ -390,7 +396,7 @@ def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
 # --- at most once, and the end of connections --------------------------------------------------
 
 
-def test_a_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer) -> None:
+def test_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer) -> None:
     harness.connect().send_bytes(b"> 1 9 a\r\nx\r\n")
     client.transport.stalled = True
     client.send_bytes(b"< 0 a\r\n")
@@ -402,7 +408,7 @@ def test_a_message_is_acked_when_it_has_been_sent(harness: Harness, client: Peer
     assert harness.bodies("a") == [], "came back after it was sent"
 
 
-def test_unsent_messages_return_to_the_head_of_the_queue(harness: Harness, client: Peer) -> None:
+def test_unsent_messages_return_to_head_of_queue(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
     sender.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
     client.transport.stalled = True
@@ -410,20 +416,22 @@ def test_unsent_messages_return_to_the_head_of_the_queue(harness: Harness, clien
     assert harness.bodies("b") == [b"3"]
     client.drop()
     other = harness.connect()
-    assert other.ask(b"< 0 a\r\n< 0 a\r\n< 0 b\r\n") == (
+    assert other.request(b"< 0 a\r\n< 0 a\r\n< 0 b\r\n") == (
         b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n"
     )
 
 
-def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
+def test_changing_addresses_does_not_requeue_messages_being_sent(
     harness: Harness, client: Peer
 ) -> None:
     harness.connect().send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n")
-    assert client.ask(b"< 0 a\r\n< 0 b\r\n< 0 a b\r\n") == b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n*\r\n"
+    assert (
+        client.request(b"< 0 a\r\n< 0 b\r\n< 0 a b\r\n") == b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n*\r\n"
+    )
     assert harness.broker.destinations.queue("a").consumers == 1
 
 
-def test_a_disconnected_client_waits_at_no_queue(harness: Harness, client: Peer) -> None:
+def test_disconnected_client_is_no_consumer(harness: Harness, client: Peer) -> None:
     for leave in ("drop", "end"):
         consumer = harness.connect()
         consumer.send_bytes(b"< 60 a b\r\n")
@@ -433,51 +441,49 @@ def test_a_disconnected_client_waits_at_no_queue(harness: Harness, client: Peer)
             consumer.end()
         client.send_bytes(b"> 1 9 b\r\nx\r\n")
         assert harness.bodies("b") == [b"x"], leave
-        assert client.ask(b"< 0 b\r\n") == b"> 1 9 b\r\nx\r\n"
+        assert client.request(b"< 0 b\r\n") == b"> 1 9 b\r\nx\r\n"
 
 
-def test_half_close_answers_what_can_be_answered_at_once(harness: Harness, client: Peer) -> None:
+def test_half_close_answers_pending_commands(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"> 5 1 a\r\nhello\r\n< 1 a\r\n")
     client.end()
-    assert client.got() == b"> 5 1 a\r\nhello\r\n"
+    assert client.take_bytes() == b"> 5 1 a\r\nhello\r\n"
     assert client.transport.close_reason == ""
     other = harness.connect()
     other.send_bytes(b"< 9 a\r\n> 0 9 b\r\n? 0 9 b\r\n< 9 b\r\n")
     other.end()
-    assert other.got() == b"*\r\n*\r\n> 0 9 b\r\n"
+    assert other.take_bytes() == b"*\r\n*\r\n> 0 9 b\r\n"
     assert not other.open
 
 
-def test_end_of_input_within_a_command_is_an_error(client: Peer, worker: Peer) -> None:
+def test_end_of_input_within_command_is_error(client: Peer, worker: Peer) -> None:
     client.send_bytes(b"> 5 1 a\r\nhel")
     client.end()
-    assert client.got() == b"- the input ends within a command\r\n"
+    assert client.take_bytes() == b"- the input ends within a command\r\n"
     assert not client.open
     worker.send_bytes(b" \r")
     worker.end()
-    assert worker.got() == b""
+    assert worker.take_bytes() == b""
 
 
-def test_messages_received_from_a_client_that_broke_off_are_kept(
-    harness: Harness, client: Peer
-) -> None:
+def test_messages_received_before_disconnect_are_kept(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"< 60 a\r\n> 1 9 b\r\n1\r\n? 0 9 b\r\n> 1 9 b\r\n2\r\n.\r\n> 1 9 b\r\n3\r\n")
     client.drop()
     assert harness.bodies("b")[:2] == [b"1", b"2"]
 
 
-def test_quit_is_not_answered_and_nothing_behind_it_is_done(harness: Harness, client: Peer) -> None:
-    assert client.ask(b"< 0 a\r\n. bye\r\n> 1 9 a\r\nx\r\n") == b"*\r\n"
+def test_quit_is_not_answered_and_ends_processing(harness: Harness, client: Peer) -> None:
+    assert client.request(b"< 0 a\r\n. bye\r\n> 1 9 a\r\nx\r\n") == b"*\r\n"
     assert client.transport.close_reason == ""
     assert harness.find("a") is None or harness.bodies("a") == []
     client.drop()
 
 
-def test_shutdown_closes_without_a_word_and_loses_nothing(harness: Harness, client: Peer) -> None:
+def test_shutdown_closes_without_output_and_loses_nothing(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"< 60 a\r\n? 0 60 a\r\n")
     client.session.disconnect("the broker stops", stopping=True)
     client.session.disconnect("the broker stops", stopping=True)
-    assert (client.got(), client.open) == (b"", False)
+    assert (client.take_bytes(), client.open) == (b"", False)
     harness.connect().send_bytes(b"> 1 9 a\r\nx\r\n")
     client.drop()
     assert harness.bodies("a") == [b"x"]
@@ -490,7 +496,7 @@ def test_shutdown_closes_without_a_word_and_loses_nothing(harness: Harness, clie
         b"< 60 b\r\n> 1 9 a\r\n1\r\n.\r\n",
     ],
 )
-def test_shutdown_resets_a_connection_with_messages_that_wait(
+def test_shutdown_resets_connection_with_blocked_messages(
     harness: Harness, client: Peer, commands: bytes
 ) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
@@ -499,19 +505,19 @@ def test_shutdown_resets_a_connection_with_messages_that_wait(
     for _ in range(2):
         client.session.disconnect("the broker stops", stopping=True)
     assert client.transport.aborted  # the close after a quit means that the messages are accepted
-    assert client.got() == b""
+    assert client.take_bytes() == b""
 
 
-def test_an_administrator_refuses_a_message_that_waits(harness: Harness, client: Peer) -> None:
+def test_administrator_refuses_blocked_message(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
     client.session.disconnect("enough")
-    assert client.got() == b"- enough\r\n"
+    assert client.take_bytes() == b"- enough\r\n"
     client.drop()
-    assert harness.connect().ask(b"< 0 a\r\n< 0 a\r\n") == b"> 1 9 a\r\n1\r\n*\r\n"
+    assert harness.connect().request(b"< 0 a\r\n< 0 a\r\n") == b"> 1 9 a\r\n1\r\n*\r\n"
 
 
-# --- errors --------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -539,114 +545,114 @@ def test_an_administrator_refuses_a_message_that_waits(harness: Harness, client:
         b"< 1 " + b"a" * 66_000,
     ],
 )
-def test_bad_data_is_one_error_line_then_the_end(
+def test_malformed_input_gets_one_error_line_and_closes(
     harness: Harness, client: Peer, bad: bytes
 ) -> None:
-    answer = client.ask(b"> 1 9 kept\r\n1\r\n< 0 none\r\n" + bad + b"\r\n> 1 9 kept\r\n2\r\n")
-    assert answer.startswith(b"*\r\n- ")
-    assert answer.count(b"\n") == 2
-    assert answer.endswith(b"\r\n")
+    response = client.request(b"> 1 9 kept\r\n1\r\n< 0 none\r\n" + bad + b"\r\n> 1 9 kept\r\n2\r\n")
+    assert response.startswith(b"*\r\n- ")
+    assert response.count(b"\n") == 2
+    assert response.endswith(b"\r\n")
     assert not client.open
     assert harness.bodies("kept") == [b"1"]
 
 
-def test_an_error_waits_for_its_turn(harness: Harness, client: Peer) -> None:
+def test_errors_are_answered_in_order(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"< 3 a\r\nbad\r\n")
     assert client.open
     harness.run_event_loop(3000)
-    assert client.got().startswith(b"*\r\n- unknown command 'bad'")
+    assert client.take_bytes().startswith(b"*\r\n- unknown command 'bad'")
     other = harness.connect()
     other.send_bytes(b"< 3 a\r\nbad\r\n")
     harness.connect().send_bytes(b"> 0 9 a\r\n")
-    assert other.got().startswith(b"> 0 9 a\r\n- unknown")
+    assert other.take_bytes().startswith(b"> 0 9 a\r\n- unknown")
 
 
-def test_an_error_after_much_output_is_not_forgotten(harness: Harness, client: Peer) -> None:
+def test_error_after_much_output_is_sent(harness: Harness, client: Peer) -> None:
     harness.connect().send_bytes(wire.encode_message(9, b"a", bytes(300_000)))
     client.transport.stalled = True
     client.send_bytes(b"< 0 a\r\nbad\r\n")
     assert client.open
     client.transport.stalled = False
     harness.run_event_loop()
-    assert client.got().endswith(b"- unknown command 'bad'\r\n")
+    assert client.take_bytes().endswith(b"- unknown command 'bad'\r\n")
 
 
 def test_blank_lines_are_ignored(client: Peer) -> None:
-    assert client.ask(b"\r\n\n \t\r\n< 0 a\r\n") == b"*\r\n"
+    assert client.request(b"\r\n\n \t\r\n< 0 a\r\n") == b"*\r\n"
     assert client.open
 
 
-def test_limits_are_options(harness: Harness) -> None:
+def test_size_limits_are_options(harness: Harness) -> None:
     client = harness.connect(limits=wire.Limits(line=30, body=3))
-    assert client.ask(b"> 3 9 a\r\nabc\r\n< 0 a\r\n") == b"> 3 9 a\r\nabc\r\n"
-    assert b"limit is 3" in client.ask(b"> 4 9 a\r\n")
+    assert client.request(b"> 3 9 a\r\nabc\r\n< 0 a\r\n") == b"> 3 9 a\r\nabc\r\n"
+    assert b"limit is 3" in client.request(b"> 4 9 a\r\n")
 
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 0 9 a\r\n"])
-def test_refusals_of_the_broker_are_errors(command: bytes) -> None:
+def test_errors_of_broker_are_answered(command: bytes) -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     client = harness.connect()
-    answer = client.ask(command + b"< 0 b\r\n")
-    assert answer.startswith(b"- a does not exist")
-    assert answer.count(b"\n") == 1
+    response = client.request(command + b"< 0 b\r\n")
+    assert response.startswith(b"- a does not exist")
+    assert response.count(b"\n") == 1
     assert not client.open
     client.drop()
     assert not harness.broker.destinations
 
 
-def test_polling_an_unknown_address_creates_no_queue(harness: Harness, client: Peer) -> None:
-    assert client.ask(b"> 1 9 a\r\nx\r\n< 0 b a\r\n< 0 b a\r\n") == b"> 1 9 a\r\nx\r\n*\r\n"
+def test_polling_unknown_address_creates_no_queue(harness: Harness, client: Peer) -> None:
+    assert client.request(b"> 1 9 a\r\nx\r\n< 0 b a\r\n< 0 b a\r\n") == b"> 1 9 a\r\nx\r\n*\r\n"
     assert [address.name for address in harness.broker.destinations] == ["a"]
     other = harness.connect()
     other.send_bytes(b"> 1 9 b\r\ny\r\n")
-    assert client.ask(b"< 0 b a\r\n") == b"> 1 9 b\r\ny\r\n"
+    assert client.request(b"< 0 b a\r\n") == b"> 1 9 b\r\ny\r\n"
 
 
-def test_a_full_queue_is_an_error(harness: Harness, client: Peer) -> None:
+def test_full_queue_is_error(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1))
-    assert client.ask(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n").startswith(b"- a is full")
+    assert client.request(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n").startswith(b"- a is full")
     assert harness.broker.traffic_of("msglite").published == 1
     assert harness.bodies("a") == [b"1"]
 
 
-def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client: Peer) -> None:
+def test_blocking_queue_blocks_connection(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n< 0 none\r\n")
     assert harness.bodies("a") == [b"1"]
     assert client.session.buffered > 1
     other = harness.connect()
-    assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n1\r\n"
-    assert client.got() == b""
-    assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n2\r\n"
-    assert client.got() == b"*\r\n"
+    assert other.request(b"< 0 a\r\n") == b"> 1 9 a\r\n1\r\n"
+    assert client.take_bytes() == b""
+    assert other.request(b"< 0 a\r\n") == b"> 1 9 a\r\n2\r\n"
+    assert client.take_bytes() == b"*\r\n"
     client.send_bytes(b"> 1 9 a\r\n4\r\n> 1 9 a\r\n5\r\n")
     client.drop()
     for body in (b"3", b"4", b"5"):
-        assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n%b\r\n" % body
+        assert other.request(b"< 0 a\r\n") == b"> 1 9 a\r\n%b\r\n" % body
 
 
-def test_a_blocked_query_still_times_out(harness: Harness, client: Peer) -> None:
+def test_blocked_query_still_times_out(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client.send_bytes(b"> 1 9 a\r\n1\r\n")
     client.send_bytes(b"? 1000 2 a\r\n%b\r\n" % bytes(1000))
     assert client.session.buffered == 1000
     client.send_bytes(b"< 0 b\r\n")
     harness.run_event_loop(2000)
-    assert client.got() == b"*\r\n"
+    assert client.take_bytes() == b"*\r\n"
     harness.connect().send_bytes(b"< 0 a\r\n")
-    assert client.got() == b"*\r\n"
+    assert client.take_bytes() == b"*\r\n"
 
 
-def test_an_exclusive_queue_that_is_taken_is_an_error(harness: Harness, client: Peer) -> None:
+def test_exclusive_queue_that_is_taken_is_error(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_consumers=1))
     client.send_bytes(b"< 9 a\r\n")
     other = harness.connect()
-    assert other.ask(b"< 9 b a\r\n").startswith(b"- a: it has 1 consumers")
+    assert other.request(b"< 9 b a\r\n").startswith(b"- a: it has 1 consumers")
     other.drop()
     assert harness.broker.destinations.queue("b").consumers == 0
 
 
-def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: Peer) -> None:
+def test_waiting_client_continues_on_recreated_queue(harness: Harness, client: Peer) -> None:
     for address in ("a", "b"):
         client.send_bytes(b"< 60 a b\r\n")
         queue = harness.find(address)
@@ -654,56 +660,56 @@ def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: 
         harness.broker.remove(queue, force=True)
         sender = harness.connect()
         sender.send_bytes(b"> 0 9 %b\r\n" % address.encode())
-        assert client.got() == b"> 0 9 %b\r\n" % address.encode()
+        assert client.take_bytes() == b"> 0 9 %b\r\n" % address.encode()
         harness.broker.remove(harness.broker.destinations.queue(address), force=True)
-    assert client.ask(b"> 0 9 b\r\n< 0 a b\r\n") == b"> 0 9 b\r\n"
+    assert client.request(b"> 0 9 b\r\n< 0 a b\r\n") == b"> 0 9 b\r\n"
 
 
-def test_removing_a_queue_keeps_its_consumers_in_the_order_of_other_queues(
+def test_removing_queue_keeps_its_consumers_in_order_of_other_queues(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     worker.send_bytes(b"< 60 a b\r\n")
     harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
     client.send_bytes(b"> 1 9 b\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
-    assert worker.got() == b"> 1 9 b\r\n1\r\n"
+    assert worker.take_bytes() == b"> 1 9 b\r\n1\r\n"
     # and the order of the list holds again
-    assert worker.ask(b"< 60 a b\r\n") == b"> 1 9 a\r\n2\r\n"
+    assert worker.request(b"< 60 a b\r\n") == b"> 1 9 a\r\n2\r\n"
 
 
-def test_a_removed_queue_that_may_not_be_created_again_is_an_error() -> None:
+def test_removed_queue_that_may_not_be_created_again_is_error() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("a", DestinationSettings())
     client = harness.connect()
     client.send_bytes(b"< 60 a\r\n")
     harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
-    assert client.got().startswith(b"- a does not exist")
+    assert client.take_bytes().startswith(b"- a does not exist")
     assert not client.open
 
 
-def test_a_removed_queue_that_may_not_be_created_again_is_an_error_for_blocked_senders() -> None:
+def test_removed_queue_that_may_not_be_created_again_is_error_for_blocked_senders() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client = harness.connect()
     client.send_bytes(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n< 0 none\r\n")
     harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
-    assert client.got() == b"- a has been removed, and another may not be created\r\n"
+    assert client.take_bytes() == b"- a has been removed, and another may not be created\r\n"
     assert not client.open
 
 
-def test_a_query_whose_reply_address_is_removed_ends_in_time(
+def test_query_whose_reply_address_is_removed_times_out(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     client.send_bytes(b"? 0 9 a\r\n")
     harness.broker.remove(
-        harness.broker.destinations.queue(reply_address(worker.ask(b"< 0 a\r\n")).decode()),
+        harness.broker.destinations.queue(reply_address(worker.request(b"< 0 a\r\n")).decode()),
         force=True,
     )
-    assert client.got() == b""
+    assert client.take_bytes() == b""
     harness.run_event_loop(9000)
-    assert client.got() == b"*\r\n"
+    assert client.take_bytes() == b"*\r\n"
 
 
-def test_messages_of_a_broken_connection_that_wait_count_as_memory(harness: Harness) -> None:
+def test_blocked_messages_of_lost_connection_count_as_memory(harness: Harness) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     harness.limit("b", DestinationSettings(max_message_bytes=1))
     client, consumer = harness.connect(), harness.connect()
@@ -713,20 +719,20 @@ def test_messages_of_a_broken_connection_that_wait_count_as_memory(harness: Harn
     client.drop()
     assert harness.broker.memory > 100_000
     for body in bodies:
-        assert consumer.ask(b"< 0 a\r\n") == wire.encode_message(9, b"a", body)
+        assert consumer.request(b"< 0 a\r\n") == wire.encode_message(9, b"a", body)
     assert harness.bodies("c") == []
 
 
-# --- durability ----------------------------------------------------------------------------------
+# --- durability --------------------------------------------------------------------------------
 
 
-def test_sync_a_client_finds_what_it_has_just_sent(harness: Harness) -> None:
+def test_sync_message_is_ready_for_its_own_sender(harness: Harness) -> None:
     client = harness.connect(Durability.SYNC)
     client.send_bytes(b"> 1 9 a\r\nx\r\n< 0 a\r\n< 0 a\r\n")
-    assert client.got() == b"> 1 9 a\r\nx\r\n*\r\n"
+    assert client.take_bytes() == b"> 1 9 a\r\nx\r\n*\r\n"
 
 
-def test_sync_the_end_confirms_what_was_sent(harness: Harness) -> None:
+def test_sync_close_confirms_sent_messages(harness: Harness) -> None:
     for end in (b".\r\n", b""):
         client = harness.connect(Durability.SYNC)
         client.session.receive(b"> 1 9 a\r\nx\r\n" + end)
@@ -746,7 +752,7 @@ def test_sync_the_end_confirms_what_was_sent(harness: Harness) -> None:
         (b"< 60 b\r\n", False),
     ],
 )
-def test_sync_shutdown_resets_a_connection_that_may_have_sent_messages(
+def test_sync_shutdown_resets_connection_that_may_have_sent_messages(
     harness: Harness, commands: bytes, is_reset: bool
 ) -> None:
     """An orderly close would confirm messages that are not read, or not on disk."""
@@ -770,25 +776,23 @@ def test_sync_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harne
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-def test_messages_are_as_durable_as_the_listener_says(
-    harness: Harness, durability: Durability
-) -> None:
+def test_listener_sets_durability_of_messages(harness: Harness, durability: Durability) -> None:
     client = harness.connect(durability)
     client.send_bytes(b"> 1 9 a\r\nx\r\n? 0 9 a\r\n")
     assert harness.broker.journal.stats().live == (2 if durability else 0)
     other = harness.connect(durability)
-    other.ask(b"< 0 a\r\n")
-    address = reply_address(other.ask(b"< 0 a\r\n"))
+    other.request(b"< 0 a\r\n")
+    address = reply_address(other.request(b"< 0 a\r\n"))
     assert harness.broker.journal.stats().live == 0, "settled only with the next turn"
     other.send_bytes(b"> 1 9 %b\r\ny\r\n" % address)
-    assert client.got() == b"> 1 9 %b\r\ny\r\n" % address
+    assert client.take_bytes() == b"> 1 9 %b\r\ny\r\n" % address
     assert Address(Kind.QUEUE, address.decode()) not in harness.broker.journal.addresses.values()
 
 
-# --- messages of other protocols ------------------------------------------------------------------
+# --- messages of other protocols ---------------------------------------------------------------
 
 
-def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
+def test_delivers_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
     queue = harness.broker.destinations.queue("a")
     now = harness.clock.wall
 
@@ -804,7 +808,7 @@ def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
     publish(priority=1, reply_to=Address(Kind.QUEUE, "a b\r\n> 0 1 forged"))
     publish(priority=0, kind=BodyKind.OBJECT, body=b"\xac\xed")
     harness.run_event_loop()
-    assert client.ask(b"< 0 a\r\n" * 5).split(b"\r\n") == [
+    assert client.request(b"< 0 a\r\n" * 5).split(b"\r\n") == [
         b"> 1 2147483647 a",
         b"x",
         b"> 1 2 a back",
@@ -819,7 +823,7 @@ def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
     ]
 
 
-def test_what_comes_in_is_a_message_like_any_other(harness: Harness, client: Peer) -> None:
+def test_sent_message_has_standard_fields(harness: Harness, client: Peer) -> None:
     client.send_bytes(b"> 1 9 a back\r\nx\r\n")
     (delivery,) = harness.broker.destinations.queue("a").queue.browse()
     message = delivery.message
@@ -829,14 +833,16 @@ def test_what_comes_in_is_a_message_like_any_other(harness: Harness, client: Pee
     assert message.expiration == message.timestamp + 9000
 
 
-def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harness) -> None:
-    """Else a client with Nagle's algorithm on keeps its next command back for 40 ms; and where a
-    command waits or is answered, confirming by itself would only cost."""
+def test_segments_are_acked_at_once_unless_answered(harness: Harness) -> None:
+    """A client with Nagle's algorithm delays its next command for 40 ms without a TCP ack.
+
+    If the command is answered or blocked, an extra ack would be useless.
+    """
     worker, sender = harness.connect(), harness.connect()
     sender.send_bytes(b"> 1 60 a\r\nx\r\n")
     assert sender.transport.quick_acks == 1
     worker.send_bytes(b"< 60 a\r\n")
-    assert worker.got() == b"> 1 60 a\r\nx\r\n"
+    assert worker.take_bytes() == b"> 1 60 a\r\nx\r\n"
     worker.send_bytes(b"< 60 a\r\n")
     assert worker.transport.quick_acks == 0
     sender.send_bytes(b"> 5 60 b\r\n")  # the body comes in the next segment
@@ -844,13 +850,13 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
 
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])
-def test_user_at_the_quota_gets_an_error(command: bytes) -> None:
+def test_user_at_quota_gets_error(command: bytes) -> None:
     harness = Harness(EngineSettings(max_destinations_per_user=1))
     harness.broker.destinations.queue("first", "")
     client = harness.connect()
-    answer = client.ask(command)
-    assert answer.startswith(b"- ")
-    assert b"max_destinations_per_user" in answer
+    response = client.request(command)
+    assert response.startswith(b"- ")
+    assert b"max_destinations_per_user" in response
     assert not client.open
     client.drop()
     assert len(harness.broker.destinations) == 1

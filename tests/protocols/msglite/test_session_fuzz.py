@@ -17,7 +17,7 @@ peers = st.integers(0, PEERS - 1)
 
 
 class Client:
-    """The output expected of every connection, computed from the specification."""
+    """A connection of the model, and its expected output."""
 
     def __init__(self) -> None:
         self.commands: deque[tuple[str, int, tuple[bytes, ...], bytes]] = deque()
@@ -27,10 +27,10 @@ class Client:
 
 
 class Model(RuleBasedStateMachine):
-    """Three connections and three addresses against a broker written in the simplest way.
+    """Three connections and three addresses, compared with a naive model of the broker.
 
-    Every step is one command of one connection, one turn and a millisecond of its own, so that
-    the model need not know what comes first within a turn, and no two deadlines are the same.
+    Every step is a command of one connection in its own event loop iteration and millisecond. The
+    model therefore need not know the order within an iteration, and all deadlines differ.
     """
 
     @initialize()
@@ -92,7 +92,7 @@ class Model(RuleBasedStateMachine):
     def compare(self) -> None:
         self.execute_all()
         for peer, client in zip(self.peers, self.clients, strict=True):
-            assert peer.got() == client.expected
+            assert peer.take_bytes() == client.expected
             client.expected = b""
 
     # --- steps -------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Model(RuleBasedStateMachine):
         self.now += 1
         self.harness.clock.advance(1)
 
-    def held_up(self, peer: int) -> bool:
+    def is_blocked(self, peer: int) -> bool:
         return self.clients[peer].ready is not None
 
     @rule(peer=peers, name=addresses, timeout=st.integers(0, 5))
@@ -115,8 +115,8 @@ class Model(RuleBasedStateMachine):
 
     @rule(peer=peers, names=lists, timeout=st.integers(0, 5))
     def become_ready(self, peer: int, names: tuple[bytes, ...], timeout: int) -> None:
-        if self.held_up(peer) and self.clients[peer].commands:
-            return  # one command behind a waiting one keeps the order within a turn obvious
+        if self.is_blocked(peer) and self.clients[peer].commands:
+            return  # one command behind a waiting one keeps the order within an iteration obvious
         self.advance()
         self.clients[peer].commands.append(("ready", timeout, names, b""))
         self.peers[peer].send_bytes(wire.encode_ready(timeout, names))
@@ -135,7 +135,7 @@ class Model(RuleBasedStateMachine):
             self.compare()
 
     @rule(peer=peers)
-    def break_off(self, peer: int) -> None:
+    def disconnect(self, peer: int) -> None:
         client = self.clients[peer]
         if client in self.line:
             self.leave(client)
@@ -165,7 +165,7 @@ class Model(RuleBasedStateMachine):
         self.peers[peer] = self.harness.connect()
 
     @invariant()
-    def books_balance(self) -> None:
+    def queues_equal_model(self) -> None:
         if not hasattr(self, "harness"):
             return
         for name, queue in self.queues.items():
@@ -218,4 +218,4 @@ def test_any_input_raises_nothing_and_leaves_nothing_behind(
         assert not destination.temporary
         assert (destination.consumers, destination.unacked, destination.waiting) == (0, 0, 0)
     other = harness.connect()
-    assert other.ask(b"> 5 9 still\r\nalive\r\n< 0 still\r\n") == b"> 5 9 still\r\nalive\r\n"
+    assert other.request(b"> 5 9 still\r\nalive\r\n< 0 still\r\n") == b"> 5 9 still\r\nalive\r\n"

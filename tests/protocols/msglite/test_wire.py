@@ -86,7 +86,7 @@ REFUSED: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("data", "frames"), ACCEPTED)
-def test_accepted(data: bytes, frames: list[Frame]) -> None:
+def test_decodes_valid_commands(data: bytes, frames: list[Frame]) -> None:
     decoder = Decoder(SMALL)
     assert decoder.feed(data) == frames
     assert decoder.error is None
@@ -94,7 +94,7 @@ def test_accepted(data: bytes, frames: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize(("data", "frames"), ACCEPTED)
-def test_accepted_byte_by_byte(data: bytes, frames: list[Frame]) -> None:
+def test_decodes_valid_commands_byte_by_byte(data: bytes, frames: list[Frame]) -> None:
     decoder = Decoder(SMALL)
     assert [f for i in range(len(data)) for f in decoder.feed(data[i : i + 1])] == frames
     assert decoder.error is None
@@ -104,7 +104,7 @@ def test_accepted_byte_by_byte(data: bytes, frames: list[Frame]) -> None:
     "first", [b"hello world", b" GET / HTTP", b">5 1 a", b"AMQP\0\0\t\1", b"x\r"]
 )
 @pytest.mark.parametrize("step", [1, 100])
-def test_an_unknown_command_is_an_error_before_its_line_ends(first: bytes, step: int) -> None:
+def test_unknown_command_is_error_before_its_line_ends(first: bytes, step: int) -> None:
     decoder = Decoder(SMALL)
     for start in range(0, len(first), step):
         assert decoder.feed(first[start : start + step]) == []
@@ -113,7 +113,9 @@ def test_an_unknown_command_is_an_error_before_its_line_ends(first: bytes, step:
 
 @pytest.mark.parametrize(("data", "text"), REFUSED)
 @pytest.mark.parametrize("whole", [True, False])
-def test_refused_after_what_came_before(data: bytes, text: str, whole: bool) -> None:
+def test_invalid_commands_are_refused_after_earlier_frames(
+    data: bytes, text: str, whole: bool
+) -> None:
     decoder = Decoder(SMALL)
     stream = b"< 1 before\r\n" + data + b"\r\n< 1 behind\r\n"
     step = len(stream) if whole else 1
@@ -122,13 +124,13 @@ def test_refused_after_what_came_before(data: bytes, text: str, whole: bool) -> 
     assert text in str(decoder.error)
 
 
-def test_limits_are_a_frame_too_large_before_the_body_comes() -> None:
+def test_frame_above_limits_is_refused_before_its_body() -> None:
     decoder = Decoder(SMALL)
     assert decoder.feed(b"> 101 1 a\r\n") == []
     assert isinstance(decoder.error, FrameTooLarge)
 
 
-def test_frames_of_the_server() -> None:
+def test_decodes_frames_of_server() -> None:
     decoder = Decoder(SMALL, wire.FROM_SERVER)
     data = b"*\r\n> 1 7 a\r\nx\r\n- not  like this \r\n"
     assert decoder.feed(data) == [
@@ -140,7 +142,7 @@ def test_frames_of_the_server() -> None:
     assert "unknown command '<'" in str(decoder.error)
 
 
-def test_incomplete_is_half_a_command_and_not_blanks() -> None:
+def test_incomplete_is_true_within_command_only() -> None:
     decoder = Decoder()
     decoder.feed(b"  \r\n  ")
     assert not decoder.incomplete
@@ -148,14 +150,14 @@ def test_incomplete_is_half_a_command_and_not_blanks() -> None:
     assert decoder.incomplete
 
 
-def test_more_lines_than_are_remembered() -> None:
+def test_more_lines_than_cache_holds() -> None:
     decoder = Decoder()
     for number in range(1000):
         assert decoder.feed(b"> 1 %d a\r\nx\r\n" % number) == [(MESSAGE, number, (b"a",), b"x")]
     assert decoder.feed(b"> 1 0 a\r\ny\r\n") == [(MESSAGE, 0, (b"a",), b"y")]
 
 
-def test_written_with_single_blanks_and_crlf() -> None:
+def test_encodes_with_single_blanks_and_crlf() -> None:
     assert wire.encode_message(1, b"a", b"hello") == b"> 5 1 a\r\nhello\r\n"
     assert wire.encode_message(1, b"a", b"hello", b"r") == b"> 5 1 a r\r\nhello\r\n"
     assert wire.encode_message(1, b"a", b"") == b"> 0 1 a\r\n"
@@ -166,11 +168,11 @@ def test_written_with_single_blanks_and_crlf() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"a b", b"a\tb", b"a\r", b"\n"])
-def test_no_address(raw: bytes) -> None:
+def test_invalid_addresses(raw: bytes) -> None:
     assert not wire.is_address(raw)
 
 
-def test_an_error_quotes_nothing_that_could_break_its_line() -> None:
+def test_error_quotes_nothing_that_could_break_its_line() -> None:
     decoder = Decoder()
     decoder.feed(b"\x1b[2J\xff" + b"x" * 100 + b"\r\n")
     assert str(decoder.error).isprintable()

@@ -32,7 +32,7 @@ from_client = st.one_of(
 from_server = st.one_of(messages, st.just((wire.TIMEOUT, 0, (), b"")))
 
 
-def encoded(frame: Frame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     kind, timeout, names, body = frame
     if kind == wire.MESSAGE:
         return wire.encode_message(timeout, names[0], body, *names[1:])
@@ -43,8 +43,8 @@ def encoded(frame: Frame) -> bytes:
     return wire.QUIT_LINE if kind == wire.QUIT else wire.TIMEOUT_LINE
 
 
-def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Frame]:
-    """Feed in pieces whose lengths are `cuts`, over and over."""
+def feed_fragments(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Frame]:
+    """Feed data in fragments, whose lengths repeat `cuts`."""
     frames: list[Frame] = []
     position = index = 0
     while position < len(data):
@@ -63,8 +63,8 @@ def test_what_is_encoded_is_decoded_however_it_is_cut(
     commands: list[tuple[bytes, Frame]], cuts: list[int]
 ) -> None:
     decoder = Decoder()
-    data = b"".join(before + encoded(frame) for before, frame in commands)
-    assert fed(decoder, data, cuts) == [frame for _, frame in commands]
+    data = b"".join(before + encode_frame(frame) for before, frame in commands)
+    assert feed_fragments(decoder, data, cuts) == [frame for _, frame in commands]
     assert decoder.error is None
     assert not decoder.incomplete
 
@@ -72,14 +72,14 @@ def test_what_is_encoded_is_decoded_however_it_is_cut(
 @given(st.lists(from_server, max_size=12), st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_the_same_from_the_server(frames: list[Frame], cuts: list[int]) -> None:
     decoder = Decoder(kinds=wire.FROM_SERVER)
-    assert fed(decoder, b"".join(map(encoded, frames)), cuts) == frames
+    assert feed_fragments(decoder, b"".join(map(encode_frame, frames)), cuts) == frames
     assert decoder.error is None
 
 
 chunks = st.one_of(
     st.binary(max_size=20),
     st.sampled_from([b"> ", b"< ", b"? ", b".", b"\r\n", b"\n", b" ", b"5 ", b"-1", b"+", b"a "]),
-    from_client.map(encoded),
+    from_client.map(encode_frame),
 )
 
 
@@ -93,7 +93,7 @@ def test_garbage_is_refused_the_same_way_however_it_is_cut(data: bytes, cuts: li
     limits = Limits(line=100, body=30)
     reference, cut = Decoder(limits), Decoder(limits)
     frames = reference.feed(data)
-    assert fed(cut, data, cuts) == frames
+    assert feed_fragments(cut, data, cuts) == frames
     assert (reference.error is None) == (cut.error is None)
     if reference.error is not None:
         assert isinstance(reference.error, ProtocolError)

@@ -61,7 +61,7 @@ class Harness(SessionHarness):
 
 
 class Peer(SessionPeer):
-    """A client's end of a connection, frame by frame."""
+    """A client's end of a connection, which sends and receives frames."""
 
     def __init__(
         self, harness: Harness, transport: RecordedTransport, session: PhpmqSession
@@ -79,7 +79,7 @@ class Peer(SessionPeer):
         self.send_bytes(wire.encode_acknowledge(frame[1], frame[3]))
 
     def frames(self) -> list[wire.Frame]:
-        """Dispatches since the last call."""
+        """Return the dispatches received since the last call."""
         frames = self.decoder.feed(self.transport.take_written())
         assert self.decoder.error is None
         assert not self.decoder.incomplete

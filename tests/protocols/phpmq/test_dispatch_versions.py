@@ -32,7 +32,7 @@ def send(peer: Peer, body: bytes, dispatch_version: int, ttl: int = 0) -> None:
 
 
 def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
-    """Message header and body of each dispatch since the last call."""
+    """Return message header and body of each dispatch since the last call."""
     output = peer.transport.written
     received = []
     for frame in peer.frames():
@@ -47,7 +47,7 @@ def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
 
 
 def consume(harness: Harness, queue: bytes = b"q") -> list[tuple[bytes, bytes]]:
-    """Consume on a new connection; return the dispatches it gets."""
+    """Consume on a new connection, and return the dispatches received."""
     peer = harness.connect("auto")
     peer.consume(queue, 10)
     received = dispatched(peer)
@@ -55,7 +55,7 @@ def consume(harness: Harness, queue: bytes = b"q") -> list[tuple[bytes, bytes]]:
     return received
 
 
-def test_auto_dispatches_each_message_to_a_pure_consumer_as_it_was_sent(harness: Harness) -> None:
+def test_auto_dispatches_each_message_to_pure_consumer_as_it_was_sent(harness: Harness) -> None:
     first, second = harness.connect("auto"), harness.connect("auto")
     send(first, b"released", 1)
     send(second, b"no expiry", 2)
@@ -70,7 +70,7 @@ def test_auto_dispatches_each_message_to_a_pure_consumer_as_it_was_sent(harness:
 
 
 @pytest.mark.parametrize(("dispatch_version", "header"), [(1, THREE), (2, FOUR)])
-def test_auto_dispatches_to_a_connection_in_the_form_of_its_first_send(
+def test_auto_dispatches_to_connection_in_form_of_its_first_send(
     harness: Harness, dispatch_version: Literal[1, 2], header: bytes
 ) -> None:
     other = harness.connect("auto")
@@ -82,7 +82,7 @@ def test_auto_dispatches_to_a_connection_in_the_form_of_its_first_send(
     assert dispatched(peer) == [(header, b"1"), (header, b"2")]
 
 
-def test_a_send_decides_for_the_subscription_that_exists(harness: Harness) -> None:
+def test_send_sets_form_of_existing_subscription(harness: Harness) -> None:
     peer, other = harness.connect("auto"), harness.connect("auto")
     peer.consume(b"q", 10)
     send(other, b"before", 1)
@@ -107,7 +107,7 @@ def test_auto_dispatches_messages_of_other_protocols_with_three_packets(
 
 
 @pytest.mark.parametrize(("dispatch_version", "header"), [(1, THREE), (2, FOUR)])
-def test_a_number_forces_the_form(
+def test_configured_version_forces_form(
     harness: Harness, dispatch_version: Literal[1, 2], header: bytes
 ) -> None:
     peer = harness.connect(dispatch_version)
@@ -118,7 +118,7 @@ def test_a_number_forces_the_form(
 
 
 @pytest.mark.parametrize(("dispatch_version", "header"), [(1, THREE), (2, FOUR)])
-def test_a_requeue_keeps_the_form(
+def test_requeue_keeps_form(
     harness: Harness, dispatch_version: Literal[1, 2], header: bytes
 ) -> None:
     send(harness.connect("auto"), b"1", dispatch_version)
@@ -130,7 +130,7 @@ def test_a_requeue_keeps_the_form(
 
 
 class DiskHarness(Harness):
-    """A broker whose journal is in a directory, and can be opened again."""
+    """A broker whose journal is in a directory, so that it can be restarted."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -152,10 +152,10 @@ class DiskHarness(Harness):
 
 
 def _ignore(callback: Callable[[], None]) -> None:
-    """`sync` does what is to be done."""
+    """Ignore the notification; the harness calls `sync`."""
 
 
-def test_the_form_survives_restart_dead_lettering_and_redrive(tmp_path: Path) -> None:
+def test_form_survives_restart_dead_lettering_and_redrive(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     producer = harness.connect("auto")
     send(producer, b"1", 1)

@@ -1,4 +1,4 @@
-"""PHPMQ while the journal's disk is nearly full: sends wait, everything else goes on."""
+"""PHPMQ while the journal's disk is nearly full: sends wait, other commands continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def set_level(harness: Harness, level: SpaceLevel) -> None:
     harness.run_event_loop()
 
 
-def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness) -> None:
+def test_acknowledgements_behind_waiting_send_are_executed(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"jobs", b"one", b"two")
     peer.consume(b"jobs", 1)
@@ -45,7 +45,7 @@ def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness
     assert harness.bodies("done") == [b"first", b"second", b"third"]
 
 
-def test_probe_is_answered_only_when_the_sends_before_it_are_stored(harness: Harness) -> None:
+def test_probe_is_answered_only_when_sends_before_it_are_stored(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.send_bytes(
@@ -84,7 +84,7 @@ def test_sends_without_content_count_while_they_wait(harness: Harness) -> None:
     assert peer.transport.paused
 
 
-def test_reading_is_paused_when_too_much_waits(harness: Harness) -> None:
+def test_reading_pauses_while_too_much_is_waiting(harness: Harness) -> None:
     content = bytes(phpmq_session.MAX_WAITING * 3 // 4)
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
@@ -97,7 +97,7 @@ def test_reading_is_paused_when_too_much_waits(harness: Harness) -> None:
     assert len(harness.bodies("queue")) == 2
 
 
-def test_an_answer_is_sent_although_its_request_was_acknowledged_first(harness: Harness) -> None:
+def test_response_is_sent_although_its_request_was_acknowledged_first(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"jobs", b"one")
     peer.consume(b"jobs", 1)
@@ -110,7 +110,7 @@ def test_an_answer_is_sent_although_its_request_was_acknowledged_first(harness: 
     assert harness.bodies("answers") == [b"result"]
 
 
-def test_the_end_of_input_is_answered_only_when_the_sends_are_stored(harness: Harness) -> None:
+def test_end_of_input_is_answered_only_when_sends_are_stored(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")
@@ -125,7 +125,7 @@ def test_the_end_of_input_is_answered_only_when_the_sends_are_stored(harness: Ha
     assert not peer.transport.aborted
 
 
-def test_a_stop_resets_a_connection_with_waiting_sends(harness: Harness) -> None:
+def test_stop_resets_connection_with_waiting_sends(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")
@@ -136,7 +136,7 @@ def test_a_stop_resets_a_connection_with_waiting_sends(harness: Harness) -> None
     assert harness.bodies("queue") == []
 
 
-def test_waiting_sends_of_a_lost_connection_are_forgotten(harness: Harness) -> None:
+def test_waiting_sends_of_lost_connection_are_dropped(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")
@@ -146,7 +146,7 @@ def test_waiting_sends_of_a_lost_connection_are_forgotten(harness: Harness) -> N
     assert harness.bodies("queue") == []
 
 
-def test_sends_that_waited_for_space_may_have_to_wait_for_their_queue(harness: Harness) -> None:
+def test_sends_that_waited_for_disk_space_may_wait_for_their_queue(harness: Harness) -> None:
     harness.limit("queue", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
@@ -165,7 +165,7 @@ def test_sends_that_waited_for_space_may_have_to_wait_for_their_queue(harness: H
     assert peer.transport.open
 
 
-def test_messages_that_are_not_journaled_pass(harness: Harness) -> None:
+def test_messages_that_are_not_journaled_are_accepted(harness: Harness) -> None:
     peer = harness.connect(durability=Durability.NONE)
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")

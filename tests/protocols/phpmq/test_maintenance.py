@@ -30,7 +30,7 @@ class FixedProcess:
 
 
 class Terminal:
-    """A person at the maintenance port."""
+    """A client of the maintenance port."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -48,7 +48,7 @@ class Terminal:
         return self.transport.take_written().decode()
 
     def refresh(self) -> str:
-        """Half a second passes."""
+        """Wait for half a second, after which the page is refreshed."""
         assert self.refreshing
         self.harness.run_event_loop(499)
         assert not self.transport.written
@@ -74,7 +74,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
 
 
-def test_greeting(terminal: Terminal) -> None:
+def test_greets_with_title_and_prompt(terminal: Terminal) -> None:
     assert terminal.greeting.startswith("\x1b[2J\x1b[0;0H")
     assert terminal.greeting.endswith("\x1b[34mphpmq\x1b[39m > ")
     text = plain(terminal.greeting)
@@ -83,7 +83,7 @@ def test_greeting(terminal: Terminal) -> None:
     assert "Type help" in text
 
 
-def test_each_answer_ends_with_the_prompt(terminal: Terminal) -> None:
+def test_each_answer_ends_with_prompt(terminal: Terminal) -> None:
     for command in (b"help", b"clear", b"search x", b"flush x", b"flushall", b"what", b"q", b""):
         assert terminal.enter(command).endswith(screen.PROMPT)
 
@@ -101,14 +101,14 @@ def test_help_for_one_command(terminal: Terminal) -> None:
     assert "flushall" in output
 
 
-def test_clear_shows_the_title_bar_only(terminal: Terminal) -> None:
+def test_clear_shows_title_bar_only(terminal: Terminal) -> None:
     answer = terminal.enter(b"clear")
     assert answer.startswith("\x1b[2J\x1b[0;0H")
     assert "SluiceMQ 1.2.3" in answer
     assert "Type help" not in answer
 
 
-def test_search(harness: Harness, terminal: Terminal) -> None:
+def test_search_lists_matching_queues(harness: Harness, terminal: Terminal) -> None:
     peer = harness.connect()
     peer.send(b"Orders.eu", b"x" * 1000, b"x" * 1048)
     peer.send(b"orders.us", b"")
@@ -129,7 +129,7 @@ def test_search(harness: Harness, terminal: Terminal) -> None:
     assert "No queues" in terminal.enter(b"search invoices*s")
 
 
-def test_a_pattern_of_many_asterisks_takes_no_time(harness: Harness, terminal: Terminal) -> None:
+def test_search_time_is_bounded_with_many_asterisks(harness: Harness, terminal: Terminal) -> None:
     harness.connect().send(b"a" * 1000, b"")
     assert "No queues" in terminal.enter(b"search " + b"a*" * 900 + b"b")
 
@@ -150,7 +150,7 @@ def test_flush_deletes_dispatched_messages_too(harness: Harness, terminal: Termi
     assert harness.find("nowhere") is None
 
 
-def test_a_long_flush_is_answered_at_its_end_and_later_commands_wait(
+def test_long_flush_is_answered_at_its_end_and_later_commands_wait(
     harness: Harness, terminal: Terminal
 ) -> None:
     address = Address(Kind.QUEUE, "q")
@@ -171,14 +171,14 @@ def test_a_long_flush_is_answered_at_its_end_and_later_commands_wait(
     assert [harness.bodies("q"), terminal.transport.close_reason] == [[b"later"], ""]
 
 
-def test_flush_needs_a_name(harness: Harness, terminal: Terminal) -> None:
+def test_flush_needs_name(harness: Harness, terminal: Terminal) -> None:
     harness.connect().send(b"q", b"1")
     assert "incomplete command: flush" in terminal.enter(b"flush")
     assert "incomplete command: flush" in terminal.enter(b'flush ""')
     assert harness.bodies("q") == [b"1"]
 
 
-def test_flushall(harness: Harness, terminal: Terminal) -> None:
+def test_flushall_purges_all_queues(harness: Harness, terminal: Terminal) -> None:
     peer = harness.connect()
     peer.send(b"a", b"1")
     peer.send(b"b", b"2")
@@ -221,7 +221,7 @@ def test_monitor_has_13_rows_longest_first(harness: Harness, terminal: Terminal)
     assert "and 7 more queues" in terminal.refresh()
 
 
-def test_show(harness: Harness, terminal: Terminal) -> None:
+def test_show_lists_messages_of_queue(harness: Harness, terminal: Terminal) -> None:
     peer = harness.connect()
     peer.send(b"q", b"x" * 2048, b"2")
     peer.consume(b"q", 1)
@@ -246,7 +246,7 @@ def test_show_has_14_rows(harness: Harness, terminal: Terminal) -> None:
     assert "and 6 more messages" in text
 
 
-def test_show_of_an_unknown_queue_is_an_empty_list(harness: Harness, terminal: Terminal) -> None:
+def test_show_of_unknown_queue_is_empty_list(harness: Harness, terminal: Terminal) -> None:
     text = plain(terminal.enter(b"show nowhere"))
     assert " nowhere\n" in text
     assert "Messages: 0" in text
@@ -254,12 +254,12 @@ def test_show_of_an_unknown_queue_is_an_empty_list(harness: Harness, terminal: T
     assert harness.find("nowhere") is None
 
 
-def test_show_without_a_name_is_the_overview(terminal: Terminal) -> None:
+def test_show_without_name_is_overview(terminal: Terminal) -> None:
     assert "Uptime" in terminal.enter(b"show")
     assert "Uptime" in terminal.enter(b'show ""')
 
 
-def test_another_command_ends_a_refresh_too(harness: Harness, terminal: Terminal) -> None:
+def test_another_command_ends_refresh(harness: Harness, terminal: Terminal) -> None:
     terminal.enter(b"monitor")
     terminal.enter(b"show a")
     harness.run_event_loop()
@@ -268,7 +268,7 @@ def test_another_command_ends_a_refresh_too(harness: Harness, terminal: Terminal
     assert not terminal.refreshing
 
 
-def test_an_empty_line_does_not_disturb_a_refresh(terminal: Terminal) -> None:
+def test_empty_line_does_not_end_refresh(terminal: Terminal) -> None:
     terminal.enter(b"monitor")
     assert terminal.enter(b"") == ""
     assert terminal.refreshing
@@ -283,14 +283,16 @@ def test_quit_closes(terminal: Terminal, word: bytes) -> None:
     terminal.session.closed()
 
 
-def test_unknown_commands_and_wrong_case(terminal: Terminal) -> None:
+def test_unknown_commands_and_wrong_case_are_errors(terminal: Terminal) -> None:
     for command in (b"nonsense", b"HELP", b"Monitor x", b"say 'it'"):
         answer = terminal.enter(b" %b " % command)
         assert f'ERROR: Unknown command "{command.decode()}"\n' in plain(answer)
         assert "flushall" in answer
 
 
-def test_lines_in_any_segmentation_with_either_ending(harness: Harness, terminal: Terminal) -> None:
+def test_accepts_lines_in_any_fragmentation_with_either_ending(
+    harness: Harness, terminal: Terminal
+) -> None:
     harness.connect().send(b"q", b"1")
     for byte in b"flush q\r":
         terminal.session.receive(bytes((byte,)))
@@ -301,7 +303,7 @@ def test_lines_in_any_segmentation_with_either_ending(harness: Harness, terminal
 
 
 @pytest.mark.parametrize("tail", [b"", b"\n"])
-def test_a_line_without_end_closes(terminal: Terminal, tail: bytes) -> None:
+def test_line_without_end_closes(terminal: Terminal, tail: bytes) -> None:
     terminal.session.receive(b"x" * 4096)
     assert terminal.transport.open
     terminal.session.receive(b"x" + tail)
@@ -309,7 +311,7 @@ def test_a_line_without_end_closes(terminal: Terminal, tail: bytes) -> None:
     assert "at most 4096 bytes" in terminal.transport.take_written().decode()
 
 
-def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -> None:
+def test_control_characters_in_names_are_escaped(harness: Harness, terminal: Terminal) -> None:
     name = b"\x1b[2J\xff\n\\"
     harness.connect().send(name, b"1")
     escaped = "\\x1b[2J\\xff\\x0a\\\\"
@@ -322,9 +324,7 @@ def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -
     assert harness.bodies("\x1b[2J\udcff\n\\") == []
 
 
-def test_name_with_backslashes_is_read_as_the_pages_show_it(
-    harness: Harness, terminal: Terminal
-) -> None:
+def test_escaped_names_are_accepted_as_shown(harness: Harness, terminal: Terminal) -> None:
     harness.connect().send(b"a\\b", b"1")
     harness.connect().send(b"a\\\\b", b"2")
     assert r" * a\\b (" in terminal.enter(b"search a")
@@ -338,7 +338,7 @@ def test_name_with_backslashes_is_read_as_the_pages_show_it(
     assert harness.bodies(r"a\b") == []
 
 
-def test_a_slow_terminal_is_drawn_less_often(terminal: Terminal) -> None:
+def test_slow_terminal_is_refreshed_less_often(terminal: Terminal) -> None:
     terminal.enter(b"monitor")
     terminal.transport.stalled = True
     assert "Uptime" in terminal.refresh()
@@ -347,7 +347,7 @@ def test_a_slow_terminal_is_drawn_less_often(terminal: Terminal) -> None:
     assert "Uptime" in terminal.refresh()
 
 
-def test_a_command_waits_until_the_answer_before_has_been_sent(
+def test_command_waits_until_answer_before_has_been_sent(
     harness: Harness, terminal: Terminal
 ) -> None:
     terminal.transport.stalled = True
@@ -360,9 +360,7 @@ def test_a_command_waits_until_the_answer_before_has_been_sent(
     assert not terminal.transport.paused
 
 
-def test_commands_that_wait_are_carried_out_before_the_end(
-    harness: Harness, terminal: Terminal
-) -> None:
+def test_pending_commands_are_executed_before_close(harness: Harness, terminal: Terminal) -> None:
     terminal.session.receive(b"q\n" * 3 + b"help\n")
     terminal.session.end_of_input()
     harness.run_event_loop()
@@ -371,7 +369,7 @@ def test_commands_that_wait_are_carried_out_before_the_end(
 
 
 @pytest.mark.parametrize("line", [b"x" * 5000, b"x" * 5000 + b"\n"])
-def test_a_line_too_long_is_noticed_behind_commands_that_wait(
+def test_line_above_limit_is_detected_behind_pending_commands(
     harness: Harness, terminal: Terminal, line: bytes
 ) -> None:
     terminal.session.receive(b"q\nq\n" + line)
@@ -380,7 +378,7 @@ def test_a_line_too_long_is_noticed_behind_commands_that_wait(
     assert not terminal.transport.open
 
 
-def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:
+def test_close_ends_refresh(harness: Harness) -> None:
     for end in ("end_of_input", "disconnect", "closed"):
         terminal = Terminal(harness)
         terminal.enter(b"monitor")
@@ -392,9 +390,7 @@ def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:
         terminal.session.end_of_input()
 
 
-def test_show_lists_arrival_times_whatever_the_clients_say(
-    harness: Harness, terminal: Terminal
-) -> None:
+def test_show_lists_arrival_times_of_broker(harness: Harness, terminal: Terminal) -> None:
     destination = harness.broker.destinations.queue("q")
     for created in (-1, 1 << 62):
         harness.broker.publish(
@@ -413,7 +409,7 @@ def test_show_lists_arrival_times_whatever_the_clients_say(
     assert text.count(f"{arrival:%F %T}") == 2
 
 
-def test_a_body_that_is_not_in_memory_is_listed_without_reading_it() -> None:
+def test_body_that_is_not_in_memory_is_listed_without_reading_it() -> None:
     harness = Harness(EngineSettings(memory_budget=1))
     peer = harness.connect()
     peer.send(b"q", b"x" * 100)
@@ -438,11 +434,11 @@ def test_a_body_that_is_not_in_memory_is_listed_without_reading_it() -> None:
         (7 << 40, "7 TB"),
     ],
 )
-def test_sizes(size: int, text: str) -> None:
+def test_format_of_sizes(size: int, text: str) -> None:
     assert screen.size_text(size) == text
 
 
-def test_uptime_without_days() -> None:
+def test_format_of_uptime_below_day() -> None:
     assert screen.uptime_text(3661.5) == "01:01:01"
 
 

@@ -17,7 +17,7 @@ IDS = MessageIds(bytes.fromhex("d7e7f68761d34838"))
 NOW = 1_700_000_000_000
 
 
-def test_an_id_is_32_lower_case_hex_digits() -> None:
+def test_id_has_32_lower_case_hex_digits() -> None:
     assert IDS.encode(0xABC) == b"d7e7f68761d348380000000000000abc"
 
 
@@ -61,7 +61,7 @@ def test_time_to_live() -> None:
 @pytest.mark.parametrize(
     ("left", "expected"), [(3_300_000, 3300), (1001, 2), (1000, 1), (400, 1), (0, 1), (-5000, 1)]
 )
-def test_remaining_time_is_rounded_up_and_never_encoded_as_for_ever(
+def test_remaining_time_is_rounded_up_and_never_encoded_as_unlimited(
     left: int, expected: int
 ) -> None:
     assert seconds_left(NOW + left, NOW) == expected
@@ -71,7 +71,7 @@ def test_no_expiration_is_encoded_as_zero() -> None:
     assert seconds_left(0, NOW) == 0
 
 
-def test_a_send_becomes_a_message() -> None:
+def test_send_becomes_message() -> None:
     address = Address(Kind.QUEUE, "Foo")
     message = to_message(address, b"\xff", 10, Durability.LAZY, NOW)
     assert message.destination == address
@@ -85,7 +85,7 @@ def test_a_send_becomes_a_message() -> None:
 
 @pytest.mark.parametrize("kind", BodyKind)
 @pytest.mark.parametrize("origin", Origin)
-def test_bodies_go_out_as_they_are_except_what_only_java_reads(
+def test_bodies_are_delivered_unchanged_except_java_serializations(
     kind: BodyKind, origin: Origin
 ) -> None:
     message = Message(Address(Kind.QUEUE, "Foo"), b"\xff{}", kind, origin)

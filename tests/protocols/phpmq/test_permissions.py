@@ -52,7 +52,9 @@ def frame_for(operation: str, message_id: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("has", Operation)
-def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Operation) -> None:
+def test_commands_require_their_permissions(
+    harness: Harness, operation: str, needs: Operation, has: Operation
+) -> None:
     holder = harness.connect()
     holder.send(b"q", b"1")
     holder.consume(b"q", 1)
@@ -70,7 +72,7 @@ def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Ope
         assert not holder.bodies()
 
 
-def test_a_permitted_queue_comes_into_being_and_works(harness: Harness) -> None:
+def test_permitted_queue_is_created_by_use(harness: Harness) -> None:
     access = RecordedAccess("jobs.*: produce consume")
     peer = harness.connect(access=access)
     peer.consume(b"jobs.new", 1)
@@ -81,7 +83,7 @@ def test_a_permitted_queue_comes_into_being_and_works(harness: Harness) -> None:
     assert peer.transport.open
 
 
-def test_the_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
+def test_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("q: consume"))
     peer.consume(b"q", 1)
     peer.send(b"q", b"1")
@@ -89,7 +91,7 @@ def test_the_right_to_consume_does_not_permit_sending(harness: Harness) -> None:
     assert harness.bodies("q") == []
 
 
-def test_messages_sent_before_a_refused_send_are_kept(harness: Harness) -> None:
+def test_messages_sent_before_refused_send_are_kept(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: produce"))
     sends = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
     peer.send_bytes(b"".join(wire.encode_send(queue, body) for queue, body in sends))
@@ -98,7 +100,7 @@ def test_messages_sent_before_a_refused_send_are_kept(harness: Harness) -> None:
     assert harness.find("b") is None
 
 
-def test_permission_is_asked_once_for_many_sends(harness: Harness) -> None:
+def test_permission_is_checked_once_for_many_sends(harness: Harness) -> None:
     access = RecordedAccess("q: produce")
     identity = access.guest
     assert identity is not None
@@ -120,51 +122,51 @@ def terminal(harness: Harness, access: RecordedAccess) -> SessionPeer:
     return peer
 
 
-def ask(peer: SessionPeer, command: str) -> str:
+def run_command(peer: SessionPeer, command: str) -> str:
     peer.send_bytes(command.encode() + b"\n")
     return peer.transport.take_written().decode()
 
 
 @pytest.mark.parametrize("has", Operation)
-def test_the_matrix_of_the_maintenance_port(harness: Harness, has: Operation) -> None:
+def test_maintenance_commands_require_their_permissions(harness: Harness, has: Operation) -> None:
     harness.connect().send(b"mine", b"1")
     access = RecordedAccess(f"mine:{has}")
     peer = terminal(harness, access)
-    output = ask(peer, "show mine")
+    output = run_command(peer, "show mine")
     assert ("Not permitted: anna may not browse 'mine'" in output) is (has is not Operation.BROWSE)
-    answer = ask(peer, "flush mine")
+    answer = run_command(peer, "flush mine")
     assert ("Not permitted: anna may not manage 'mine'" in answer) is (has is not Operation.MANAGE)
     assert bool(harness.bodies("mine")) is (has is not Operation.MANAGE)
     assert peer.transport.open
     assert len(access.denials) == 2 - (has in (Operation.BROWSE, Operation.MANAGE))
 
 
-def test_lists_show_what_the_user_has_rights_at(harness: Harness) -> None:
+def test_lists_contain_permitted_queues_only(harness: Harness) -> None:
     sender = harness.connect()
     for queue in (b"mine", b"secret"):
         sender.send(queue, b"1")
     peer = terminal(harness, RecordedAccess("m*: produce"))
     for command in ("search *", "monitor"):
-        output = ask(peer, command)
+        output = run_command(peer, command)
         assert "mine" in output
         assert "secret" not in output
 
 
-def test_everything_is_emptied_or_nothing(harness: Harness) -> None:
+def test_flushall_requires_permissions_for_all_queues(harness: Harness) -> None:
     sender = harness.connect()
     for queue in (b"a", b"b"):
         sender.send(queue, b"1")
-    assert "Not permitted" in ask(
+    assert "Not permitted" in run_command(
         terminal(harness, RecordedAccess("*:browse", "a:manage")), "flushall"
     )
     assert harness.bodies("a") == harness.bodies("b") == [b"1"]
-    assert "OK" in ask(terminal(harness, RecordedAccess("*:manage")), "flushall")
+    assert "OK" in run_command(terminal(harness, RecordedAccess("*:manage")), "flushall")
     assert harness.bodies("a") == harness.bodies("b") == []
 
 
-def test_a_queue_spelled_as_on_the_pages_is_the_same_queue(harness: Harness) -> None:
+def test_escaped_name_refers_to_same_queue(harness: Harness) -> None:
     harness.connect().send(b"a\x01", b"1")
     peer = terminal(harness, RecordedAccess("a\\*: manage", "a\x01: browse"))
-    answer = ask(peer, "flush a\\x01")
+    answer = run_command(peer, "flush a\\x01")
     assert "Not permitted" in answer
     assert harness.bodies("a\x01") == [b"1"]

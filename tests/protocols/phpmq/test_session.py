@@ -29,7 +29,7 @@ def harness() -> Harness:
 # --- sending and receiving ---------------------------------------------------------------------
 
 
-def test_unacked_bodies_beyond_the_memory_budget_are_read_back() -> None:
+def test_unacked_bodies_beyond_memory_budget_are_read_back() -> None:
     harness = Harness(EngineSettings(memory_budget=0))
     consumer = harness.connect()
     consumer.consume(b"q", 1000)
@@ -43,7 +43,7 @@ def test_unacked_bodies_beyond_the_memory_budget_are_read_back() -> None:
     assert other.bodies() == bodies
 
 
-def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: Harness) -> None:
+def test_message_is_delivered_and_removed_after_its_acknowledgement(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"Foo", b"Hello World", ttl=3600)
     assert producer.transport.take_written() == b""
@@ -62,7 +62,7 @@ def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: H
     assert harness.bodies("Foo") == []
 
 
-def test_ids_are_32_lower_case_hex_digits_and_differ(harness: Harness) -> None:
+def test_ids_are_unique_32_digit_hex_numbers(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1", b"2")
     peer.consume(b"q", 2)
@@ -72,7 +72,7 @@ def test_ids_are_32_lower_case_hex_digits_and_differ(harness: Harness) -> None:
     assert first != second
 
 
-def test_strict_order_of_arrival(harness: Harness) -> None:
+def test_messages_are_dispatched_in_order_of_arrival(harness: Harness) -> None:
     first, second = harness.connect(), harness.connect()
     first.send(b"q", b"1", b"2")
     second.send(b"q", b"3")
@@ -81,7 +81,7 @@ def test_strict_order_of_arrival(harness: Harness) -> None:
     assert second.bodies() == [b"1", b"2", b"3", b"4"]
 
 
-def test_an_empty_body_and_a_name_that_is_no_text(harness: Harness) -> None:
+def test_accepts_empty_body_and_binary_name(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"\xff\x00\x1b", b"")
     peer.consume(b"\xff\x00\x1b", 1)
@@ -96,7 +96,7 @@ def test_names_are_case_sensitive(harness: Harness) -> None:
     assert peer.frames() == []
 
 
-def test_packets_in_any_order(harness: Harness) -> None:
+def test_accepts_packets_in_any_order(harness: Harness) -> None:
     peer = harness.connect()
     number = b"1".zfill(29)
     peer.send_bytes(b"H0100102P02" + b"4".zfill(29) + b"bodyP01" + number + b"q")
@@ -104,7 +104,7 @@ def test_packets_in_any_order(harness: Harness) -> None:
     assert peer.bodies() == [b"body"]
 
 
-def test_everything_pipelined_in_one_read(harness: Harness) -> None:
+def test_accepts_pipelined_commands(harness: Harness) -> None:
     peer = harness.connect()
     peer.send_bytes(
         wire.encode_send(b"q", b"1")
@@ -116,7 +116,7 @@ def test_everything_pipelined_in_one_read(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-def test_the_line_form_is_answered_in_the_line_form(harness: Harness, newline: bytes) -> None:
+def test_line_form_is_answered_in_line_form(harness: Harness, newline: bytes) -> None:
     peer = harness.connect()
     peer.send_bytes(in_line_form(wire.encode_send(b"q", b"body"), newline))
     peer.send_bytes(in_line_form(wire.encode_consume(b"q", 1), newline))
@@ -124,7 +124,7 @@ def test_the_line_form_is_answered_in_the_line_form(harness: Harness, newline: b
     assert peer.bodies() == [b"body"]
 
 
-def test_the_durability_of_a_listener_is_that_of_its_messages(harness: Harness) -> None:
+def test_listener_sets_durability_of_messages(harness: Harness) -> None:
     for durability in (Durability.NONE, Durability.LAZY, Durability.SYNC):
         harness.connect(durability=durability).send(b"q", b"")
     destination = harness.find("q")
@@ -132,7 +132,7 @@ def test_the_durability_of_a_listener_is_that_of_its_messages(harness: Harness) 
     assert [d.message.durability for d in destination.queue.browse() if d.message] == [0, 1, 2]
 
 
-def test_a_message_is_dispatched_only_once_it_is_durable(harness: Harness) -> None:
+def test_message_is_dispatched_only_once_it_is_durable(harness: Harness) -> None:
     peer = harness.connect()
     peer.consume(b"q", 1)
     peer.session.receive(wire.encode_send(b"q", b"body"))
@@ -154,7 +154,7 @@ def test_reading_pauses_while_too_many_bytes_are_not_durable(harness: Harness) -
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_reading_pauses_for_lazy_messages_while_the_journal_is_behind(
+def test_reading_pauses_for_lazy_messages_while_journal_is_behind(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, is_behind: bool
 ) -> None:
     monkeypatch.setattr(MemoryJournal, "is_behind", is_behind)
@@ -166,7 +166,7 @@ def test_reading_pauses_for_lazy_messages_while_the_journal_is_behind(
     assert not peer.transport.paused
 
 
-def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harness) -> None:
+def test_probe_is_answered_when_everything_before_it_is_durable(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(wire.encode_send(b"q", b"body"))
     peer.session.receive(wire.encode_consume(b"sluicemq.probe.1", 1))
@@ -180,7 +180,7 @@ def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harnes
     assert [address.name for address in harness.broker.destinations] == ["q"]
 
 
-def test_reading_pauses_while_the_client_does_not_read_the_answers_to_its_probes(
+def test_reading_pauses_while_client_does_not_read_answers_to_its_probes(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
@@ -193,7 +193,7 @@ def test_reading_pauses_while_the_client_does_not_read_the_answers_to_its_probes
     assert not peer.transport.paused
 
 
-def test_a_probe_after_a_refused_message_does_not_come_back(harness: Harness) -> None:
+def test_probe_after_refused_message_is_not_answered(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1))
     peer = harness.connect()
     peer.send(b"q", b"1", b"2")
@@ -206,7 +206,7 @@ def test_a_probe_after_a_refused_message_does_not_come_back(harness: Harness) ->
 # --- dispatch versions -------------------------------------------------------------------------
 
 
-def test_version_1_dispatches_three_packets_and_keeps_the_time_to_live(harness: Harness) -> None:
+def test_version_1_dispatches_three_packets_and_keeps_time_to_live(harness: Harness) -> None:
     peer = harness.connect(dispatch_version=1)
     peer.send(b"q", b"body", ttl=5)
     peer.consume(b"q", 1)
@@ -221,7 +221,7 @@ def test_version_1_dispatches_three_packets_and_keeps_the_time_to_live(harness: 
 # --- the window --------------------------------------------------------------------------------
 
 
-def test_the_window_is_topped_up_by_each_acknowledgement_for_ever(harness: Harness) -> None:
+def test_each_acknowledgement_refills_window(harness: Harness) -> None:
     consumer, producer = harness.connect(), harness.connect()
     consumer.consume(b"q", 2)
     producer.send(b"q", *(b"%d" % n for n in range(5)))
@@ -240,7 +240,7 @@ def test_the_window_is_topped_up_by_each_acknowledgement_for_ever(harness: Harne
     assert consumer.bodies() == [b"later"]
 
 
-def test_a_second_request_gives_back_what_is_unsettled_with_the_same_ids(harness: Harness) -> None:
+def test_second_request_requeues_unacked_messages_with_same_ids(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1", b"2", b"3")
     peer.consume(b"q", 2)
@@ -251,7 +251,7 @@ def test_a_second_request_gives_back_what_is_unsettled_with_the_same_ids(harness
     assert [frame[2] for frame in after] == [b"1", b"2", b"3"]
 
 
-def test_the_last_request_of_a_connection_wins(harness: Harness) -> None:
+def test_last_request_of_connection_applies(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.send(b"a", b"from a")
     peer.consume(b"a", 5)
@@ -264,7 +264,7 @@ def test_the_last_request_of_a_connection_wins(harness: Harness) -> None:
     assert other.bodies() == [b"from a", b"more"]
 
 
-def test_count_zero_stops_and_gives_back(harness: Harness) -> None:
+def test_count_0_ends_consuming_and_requeues(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.send(b"q", b"1")
     peer.consume(b"q", 5)
@@ -276,7 +276,7 @@ def test_count_zero_stops_and_gives_back(harness: Harness) -> None:
     assert other.bodies() == [b"1", b"2"]
 
 
-def test_a_request_for_a_queue_that_does_not_exist_yet(harness: Harness) -> None:
+def test_consume_creates_missing_queue(harness: Harness) -> None:
     peer = harness.connect()
     peer.consume(b"new", 1)
     assert peer.transport.open
@@ -284,7 +284,7 @@ def test_a_request_for_a_queue_that_does_not_exist_yet(harness: Harness) -> None
     assert peer.bodies() == [b"1"]
 
 
-def test_consumers_of_a_queue_take_turns(harness: Harness) -> None:
+def test_consumers_of_queue_are_served_round_robin(harness: Harness) -> None:
     consumers = [harness.connect() for _ in range(3)]
     for consumer in consumers:
         consumer.consume(b"q", 10)
@@ -294,17 +294,17 @@ def test_consumers_of_a_queue_take_turns(harness: Harness) -> None:
     assert sorted(body for bodies in received for body in bodies) == [b"%d" % n for n in range(9)]
 
 
-def test_the_largest_count_the_protocol_can_write(harness: Harness) -> None:
+def test_accepts_largest_count(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1")
     peer.consume(b"q", 10**20 - 1)
     assert peer.bodies() == [b"1"]
 
 
-# --- settling ----------------------------------------------------------------------------------
+# --- acknowledgements --------------------------------------------------------------------------
 
 
-def test_another_connection_may_acknowledge_and_frees_the_holders_window(harness: Harness) -> None:
+def test_acknowledgement_on_another_connection_refills_window(harness: Harness) -> None:
     holder, other = harness.connect(), harness.connect()
     other.send(b"q", b"1", b"2")
     holder.consume(b"q", 1)
@@ -318,7 +318,9 @@ def test_another_connection_may_acknowledge_and_frees_the_holders_window(harness
 @pytest.mark.parametrize(
     "settle", [wire.encode_acknowledge, wire.encode_dead_letter, wire.encode_requeue]
 )
-def test_unknown_ids_and_wrong_queues_are_ignored(harness: Harness, settle) -> None:
+def test_acknowledgements_of_unknown_ids_and_wrong_queues_are_ignored(
+    harness: Harness, settle
+) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1", b"2")
     peer.send(b"other", b"3")
@@ -340,7 +342,7 @@ def test_unknown_ids_and_wrong_queues_are_ignored(harness: Harness, settle) -> N
     assert harness.find("nowhere") is None
 
 
-def test_a_second_acknowledgement_frees_no_second_place(harness: Harness) -> None:
+def test_second_acknowledgement_does_not_refill_window(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1", b"2", b"3")
     peer.consume(b"q", 1)
@@ -349,7 +351,7 @@ def test_a_second_acknowledgement_frees_no_second_place(harness: Harness) -> Non
     assert peer.bodies() == [b"2"]
 
 
-def test_an_acknowledgement_that_crosses_a_new_request_still_deletes(harness: Harness) -> None:
+def test_acknowledgement_after_new_request_removes_message(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1")
     peer.consume(b"q", 1)
@@ -358,7 +360,7 @@ def test_an_acknowledgement_that_crosses_a_new_request_still_deletes(harness: Ha
     assert harness.bodies("q") == []
 
 
-def test_requeue_puts_at_the_tail_with_the_same_id_and_a_new_time_to_live(harness: Harness) -> None:
+def test_requeue_moves_to_end_with_same_id_and_new_ttl(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1", ttl=10)
     peer.send(b"q", b"2", b"3")
@@ -375,7 +377,7 @@ def test_requeue_puts_at_the_tail_with_the_same_id_and_a_new_time_to_live(harnes
     assert requeued[2:] == (b"1", first[3], 98)
 
 
-def test_requeue_by_another_connection_frees_the_holders_window(harness: Harness) -> None:
+def test_requeue_on_another_connection_refills_window(harness: Harness) -> None:
     holder, other = harness.connect(), harness.connect()
     other.send(b"q", b"1", b"2")
     holder.consume(b"q", 1)
@@ -384,7 +386,7 @@ def test_requeue_by_another_connection_frees_the_holders_window(harness: Harness
     assert holder.bodies() == [b"2"]
 
 
-def test_a_dead_letter_leaves_its_queue_and_can_be_found(harness: Harness) -> None:
+def test_dead_letter_command_moves_message_to_dlq(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1", b"2", ttl=3600)
     peer.consume(b"q", 1)
@@ -399,7 +401,7 @@ def test_a_dead_letter_leaves_its_queue_and_can_be_found(harness: Harness) -> No
 
 
 @pytest.mark.parametrize("how", ["reset", "eof", "protocol error", "shutdown"])
-def test_unsettled_messages_go_back_to_their_place_with_the_same_ids(
+def test_unacked_messages_return_to_their_position_with_same_ids(
     harness: Harness, how: str
 ) -> None:
     holder, next_one = harness.connect(), harness.connect()
@@ -420,7 +422,7 @@ def test_unsettled_messages_go_back_to_their_place_with_the_same_ids(
     assert after[2][2] == b"3"
 
 
-def test_input_after_a_close_is_ignored(harness: Harness) -> None:
+def test_input_after_close_is_ignored(harness: Harness) -> None:
     peer = harness.connect()
     peer.send_bytes(b"nonsense")
     peer.send_bytes(b"nonsense" + wire.encode_send(b"q", b"1"))
@@ -431,7 +433,7 @@ def test_input_after_a_close_is_ignored(harness: Harness) -> None:
     assert harness.find("q") is None
 
 
-def test_the_end_of_input_is_answered_when_everything_sent_is_on_disk(harness: Harness) -> None:
+def test_end_of_input_is_answered_when_all_messages_are_on_disk(harness: Harness) -> None:
     for durability in (Durability.NONE, Durability.LAZY, Durability.SYNC):
         peer = harness.connect(durability=durability)
         peer.session.receive(wire.encode_send(b"q", b"body"))
@@ -443,7 +445,7 @@ def test_the_end_of_input_is_answered_when_everything_sent_is_on_disk(harness: H
 
 
 @pytest.mark.parametrize("stopping", [False, True])
-def test_a_producer_that_has_not_ended_its_input_is_reset(harness: Harness, stopping: bool) -> None:
+def test_producer_that_has_not_ended_its_input_is_reset(harness: Harness, stopping: bool) -> None:
     """An orderly close would confirm sends that the broker has not read."""
     producer, consumer = harness.connect(), harness.connect()
     consumer.consume(b"other", 1)
@@ -460,7 +462,7 @@ def test_a_producer_that_has_not_ended_its_input_is_reset(harness: Harness, stop
     assert harness.bodies("q") == [b"1"]
 
 
-def test_a_disconnect_after_the_end_of_input_waits_for_the_disk(harness: Harness) -> None:
+def test_disconnect_after_end_of_input_waits_for_disk(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(wire.encode_send(b"q", b"body"))
     peer.session.end_of_input()
@@ -471,7 +473,7 @@ def test_a_disconnect_after_the_end_of_input_waits_for_the_disk(harness: Harness
     assert not peer.transport.aborted
 
 
-def test_a_connection_may_break_before_its_messages_are_on_disk(harness: Harness) -> None:
+def test_messages_of_lost_connection_become_durable(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(wire.encode_send(b"q", b"body"))
     peer.session.end_of_input()
@@ -480,7 +482,7 @@ def test_a_connection_may_break_before_its_messages_are_on_disk(harness: Harness
     assert harness.bodies("q") == [b"body"]
 
 
-def test_the_end_of_input_behind_a_blocked_send(harness: Harness) -> None:
+def test_end_of_input_behind_blocked_send_waits(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3")
@@ -492,7 +494,7 @@ def test_the_end_of_input_behind_a_blocked_send(harness: Harness) -> None:
     assert not producer.transport.open
 
 
-def test_an_incomplete_message_is_dropped_with_its_connection(harness: Harness) -> None:
+def test_incomplete_message_is_dropped_with_its_connection(harness: Harness) -> None:
     peer = harness.connect()
     peer.send_bytes(wire.encode_send(b"q", b"whole") + wire.encode_send(b"q", b"half")[:-3])
     peer.session.end_of_input()
@@ -500,7 +502,7 @@ def test_an_incomplete_message_is_dropped_with_its_connection(harness: Harness) 
     assert harness.bodies("q") == [b"whole"]
 
 
-def test_a_pause_inside_a_message_is_waited_out(harness: Harness) -> None:
+def test_message_may_arrive_in_fragments_with_pauses(harness: Harness) -> None:
     peer = harness.connect()
     message = wire.encode_send(b"q", b"body")
     for cut in (3, 20, 45, 80, 109):
@@ -518,7 +520,7 @@ def test_a_pause_inside_a_message_is_waited_out(harness: Harness) -> None:
 # --- time to live ------------------------------------------------------------------------------
 
 
-def test_an_expired_message_is_never_dispatched(harness: Harness) -> None:
+def test_expired_message_is_never_dispatched(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"short", ttl=1)
     peer.send(b"q", b"for ever", ttl=0)
@@ -527,7 +529,7 @@ def test_an_expired_message_is_never_dispatched(harness: Harness) -> None:
     assert peer.bodies() == [b"for ever"]
 
 
-def test_a_part_of_a_second_is_rounded_up_to_a_second(harness: Harness) -> None:
+def test_remaining_ttl_is_rounded_up_to_seconds(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"short", ttl=1)
     harness.run_event_loop(600)
@@ -535,7 +537,7 @@ def test_a_part_of_a_second_is_rounded_up_to_a_second(harness: Harness) -> None:
     assert peer.frames()[0][4] == 1
 
 
-def test_expiry_while_dispatched(harness: Harness) -> None:
+def test_unacked_message_expires_when_it_is_requeued(harness: Harness) -> None:
     holder, other = harness.connect(), harness.connect()
     holder.send(b"q", b"acked late", b"dropped", ttl=1)
     holder.consume(b"q", 2)
@@ -549,7 +551,7 @@ def test_expiry_while_dispatched(harness: Harness) -> None:
     assert harness.bodies("q") == []
 
 
-def test_a_time_to_live_beyond_all_clocks(harness: Harness) -> None:
+def test_accepts_largest_ttl(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(b"q", b"body", ttl=10**20 - 1)
     peer.consume(b"q", 1)
@@ -576,7 +578,7 @@ def test_malformed_input_closes_that_connection_only(harness: Harness, name: str
     assert other.bodies() == [b"after"]
 
 
-def test_limits_of_a_listener(harness: Harness) -> None:
+def test_listener_limits_close_connection(harness: Harness) -> None:
     peer = harness.connect(limits=wire.Limits(body=10))
     peer.send(b"q", b"x" * 10)
     assert peer.transport.open
@@ -584,7 +586,7 @@ def test_limits_of_a_listener(harness: Harness) -> None:
     assert not peer.transport.open
 
 
-def test_a_full_queue_that_rejects_closes_the_producers_connection(harness: Harness) -> None:
+def test_full_queue_that_rejects_closes_producers_connection(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1))
     producer, other = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3")
@@ -596,7 +598,7 @@ def test_a_full_queue_that_rejects_closes_the_producers_connection(harness: Harn
 
 
 @pytest.mark.parametrize("name", [b"full", None])
-def test_a_refusal_closes_when_the_sends_before_it_are_durable(
+def test_error_closes_when_sends_before_it_are_durable(
     harness: Harness, name: bytes | None
 ) -> None:
     """A client that ends its output takes the close for the confirmation."""
@@ -613,14 +615,14 @@ def test_a_refusal_closes_when_the_sends_before_it_are_durable(
     assert harness.bodies("q") == [b"1"]
 
 
-def test_a_body_over_the_queues_limit_closes(harness: Harness) -> None:
+def test_body_above_limit_of_queue_closes(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_message_bytes=3))
     peer = harness.connect()
     peer.send(b"q", b"1234")
     assert not peer.transport.open
 
 
-def test_a_consumer_too_many_closes(harness: Harness) -> None:
+def test_consumer_above_max_consumers_closes(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_consumers=1))
     first, second = harness.connect(), harness.connect()
     first.consume(b"q", 1)
@@ -629,7 +631,7 @@ def test_a_consumer_too_many_closes(harness: Harness) -> None:
     assert not second.transport.open
 
 
-def test_queues_that_may_not_be_created() -> None:
+def test_use_of_queue_that_cannot_be_created_closes() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
         peer = harness.connect()
@@ -640,7 +642,7 @@ def test_queues_that_may_not_be_created() -> None:
     assert polite.transport.open
 
 
-def test_a_broker_that_stops_takes_no_more(harness: Harness) -> None:
+def test_stopping_broker_refuses_messages(harness: Harness) -> None:
     peer = harness.connect()
     harness.broker.stop()
     peer.send(b"q", b"1")
@@ -650,7 +652,7 @@ def test_a_broker_that_stops_takes_no_more(harness: Harness) -> None:
 # --- back-pressure -----------------------------------------------------------------------------
 
 
-def test_a_queue_that_blocks_producers_pauses_reading_and_keeps_the_order(harness: Harness) -> None:
+def test_queue_that_blocks_producers_pauses_reading_and_keeps_order(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3", b"4")
@@ -666,7 +668,7 @@ def test_a_queue_that_blocks_producers_pauses_reading_and_keeps_the_order(harnes
     assert producer.transport.open
 
 
-def test_reading_stays_paused_while_a_send_waits_for_room(harness: Harness) -> None:
+def test_reading_stays_paused_while_send_is_blocked(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer = harness.connect()
     peer.send(b"q", b"1", b"2")
@@ -675,7 +677,7 @@ def test_reading_stays_paused_while_a_send_waits_for_room(harness: Harness) -> N
     assert peer.transport.paused
 
 
-def test_bytes_that_were_on_their_way_when_reading_was_paused(harness: Harness) -> None:
+def test_bytes_received_while_reading_is_paused_are_processed_later(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", bytes(1000))
@@ -687,7 +689,7 @@ def test_bytes_that_were_on_their_way_when_reading_was_paused(harness: Harness) 
     assert producer.session.buffered == 0
 
 
-def test_a_producer_that_leaves_while_it_waits_loses_nothing_it_had_sent(harness: Harness) -> None:
+def test_blocked_producer_that_disconnects_loses_nothing(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send_bytes(
@@ -703,7 +705,7 @@ def test_a_producer_that_leaves_while_it_waits_loses_nothing_it_had_sent(harness
     assert consumer.bodies() == [b"0", b"1", b"2", b"3"]
 
 
-def test_an_error_behind_a_blocked_send_closes_after_it(harness: Harness) -> None:
+def test_error_behind_blocked_send_closes_after_it(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send_bytes(wire.encode_send(b"q", b"1") + wire.encode_send(b"q", b"2") + b"nonsense!!")
@@ -714,7 +716,7 @@ def test_an_error_behind_a_blocked_send_closes_after_it(harness: Harness) -> Non
 
 
 @pytest.mark.parametrize("stopping", [False, True])
-def test_a_connection_with_a_blocked_send_is_reset(harness: Harness, stopping: bool) -> None:
+def test_connection_with_blocked_send_is_reset(harness: Harness, stopping: bool) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3")
@@ -726,7 +728,7 @@ def test_a_connection_with_a_blocked_send_is_reset(harness: Harness, stopping: b
     assert consumer.bodies() == [b"1"]
 
 
-def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) -> None:
+def test_nothing_is_dispatched_to_peer_that_does_not_read(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 2)
     slow.stop_reading()
@@ -741,7 +743,7 @@ def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) ->
     slow.session.flushed()
 
 
-def test_messages_that_a_slow_consumer_leaves_go_to_another(harness: Harness) -> None:
+def test_messages_not_taken_by_slow_consumer_go_to_another(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 5)
     slow.stop_reading()
@@ -750,7 +752,7 @@ def test_messages_that_a_slow_consumer_leaves_go_to_another(harness: Harness) ->
     assert other.bodies() == [b"1", b"2"]
 
 
-def test_sends_of_a_broken_connection_that_wait_count_as_memory(harness: Harness) -> None:
+def test_blocked_sends_of_lost_connection_count_as_memory(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", bytes(100_000), b"4")
@@ -760,7 +762,7 @@ def test_sends_of_a_broken_connection_that_wait_count_as_memory(harness: Harness
     assert consumer.bodies() == [b"1", b"2", bytes(100_000), b"4"]
 
 
-def test_compressed_messages_are_unpacked_a_few_at_a_time(harness: Harness) -> None:
+def test_compressed_messages_are_unpacked_few_at_time(harness: Harness) -> None:
     """The broker limits the bytes of a dispatch, which are compressed."""
     plain = bytes(3 << 20)
     properties = {"JMS_SUN_UNCOMPRESSED_SIZE": len(plain)}
@@ -782,7 +784,7 @@ def test_compressed_messages_are_unpacked_a_few_at_a_time(harness: Harness) -> N
     assert [delivery.attempts for delivery in holder.unacked.values()] == [1] * 5
 
 
-def test_an_acknowledgement_behind_a_blocked_send_of_a_broken_connection(
+def test_acknowledgement_behind_blocked_send_of_lost_connection_is_dropped(
     harness: Harness,
 ) -> None:
     """It would be executed before the send is accepted."""
@@ -800,10 +802,10 @@ def test_an_acknowledgement_behind_a_blocked_send_of_a_broken_connection(
     assert harness.bodies("jobs") == [b"job"]
 
 
-# --- other protocols, and the life of queues ---------------------------------------------------
+# --- other protocols, and removed queues -------------------------------------------------------
 
 
-def test_a_message_of_another_protocol(harness: Harness) -> None:
+def test_dispatches_message_of_another_protocol(harness: Harness) -> None:
     peer = harness.connect(dispatch_version=2)
     destination = harness.broker.destinations.queue("q")
     message = Message(
@@ -824,7 +826,7 @@ def test_a_message_of_another_protocol(harness: Harness) -> None:
     assert frame[4] == 2
 
 
-def test_a_queue_that_was_removed_is_created_again_by_the_next_send(harness: Harness) -> None:
+def test_queue_that_was_removed_is_created_again_by_next_send(harness: Harness) -> None:
     peer, consumer = harness.connect(), harness.connect()
     peer.send(b"q", b"1")
     destination = harness.find("q")
@@ -837,7 +839,7 @@ def test_a_queue_that_was_removed_is_created_again_by_the_next_send(harness: Har
     assert consumer.bodies() == [b"2"]
 
 
-def test_a_subscription_stands_when_its_queue_is_removed(harness: Harness) -> None:
+def test_consumer_continues_on_recreated_queue(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2")
     consumer.consume(b"q", 2)
@@ -853,7 +855,7 @@ def test_a_subscription_stands_when_its_queue_is_removed(harness: Harness) -> No
         assert consumer.bodies() == [b"5"]
 
 
-def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: Harness) -> None:
+def test_subscription_of_stalled_consumer_waits_on_new_queue(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     consumer.consume(b"q", 2)
     consumer.stop_reading()
@@ -867,7 +869,7 @@ def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: 
     assert consumer.bodies() == [b"1"]
 
 
-def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() -> None:
+def test_removed_queue_that_may_not_be_created_again_closes_its_consumers() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("q", DestinationSettings())
     consumer, former_consumer = harness.connect(), harness.connect()
@@ -881,7 +883,7 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() ->
     assert former_consumer.transport.open
 
 
-def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_producers() -> None:
+def test_removed_queue_that_may_not_be_created_again_closes_its_blocked_producers() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer = harness.connect()
@@ -902,7 +904,7 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_produc
     assert producer.transport.close_reason == "q has been removed, and another may not be created"
 
 
-def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> None:
+def test_number_of_queues_cached_by_connection_is_limited(harness: Harness) -> None:
     peer = harness.connect()
     for number in range(1500):
         peer.session.receive(wire.encode_send(b"q%d" % number, b"body"))
@@ -912,7 +914,7 @@ def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> 
     assert peer.bodies() == [b"body"]
 
 
-def test_many_requests_in_one_read_are_not_all_answered(harness: Harness) -> None:
+def test_repeated_requests_in_one_read_are_coalesced(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", *(b"%d" % number for number in range(10)))
     consumer.transport.stalled = True
@@ -926,7 +928,7 @@ def test_many_requests_in_one_read_are_not_all_answered(harness: Harness) -> Non
     assert consumer.bodies() == [b"4"]
 
 
-def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> None:
+def test_deferred_request_is_not_served_while_delivery_is_paused(harness: Harness) -> None:
     harness.connect().send(b"q", b"1", b"2")
     consumer = harness.connect()
     consumer.transport.stalled = True
@@ -940,7 +942,7 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
     assert consumer.bodies() == [b"1"]
 
 
-def test_user_at_the_quota_is_disconnected() -> None:
+def test_user_at_quota_is_disconnected() -> None:
     harness = Harness(EngineSettings(max_destinations_per_user=1))
     first = harness.connect()
     first.send_bytes(wire.encode_send(b"first", b""))

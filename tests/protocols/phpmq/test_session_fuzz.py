@@ -13,10 +13,10 @@ peers = st.integers(0, 2)
 
 
 class Model(RuleBasedStateMachine):
-    """Three connections and two queues against a model that knows only what was sent and settled.
+    """Three connections and two queues, with a model of sent and acknowledged messages.
 
-    What must hold whatever they do: a message is with at most one connection, no window is
-    exceeded, nothing that was settled comes back, and nothing that was not settled is lost.
+    Invariants: a message is with at most one connection, no window is exceeded, acknowledged
+    messages are not redelivered, and all others are kept.
     """
 
     @initialize()
@@ -89,7 +89,7 @@ class Model(RuleBasedStateMachine):
         self.collect()
 
     @rule(peer=peers)
-    def stall_and_go_on(self, peer: int) -> None:
+    def stall_and_resume(self, peer: int) -> None:
         self.peers[peer].stop_reading()
         self.harness.run_event_loop(1000)
         self.peers[peer].read_again()
@@ -104,7 +104,7 @@ class Model(RuleBasedStateMachine):
         self.collect()
 
     @invariant()
-    def books_balance(self) -> None:
+    def no_message_is_lost_or_duplicated(self) -> None:
         everywhere = [frame[1:3] for unacked in self.held for frame in unacked.values()]
         assert len(everywhere) == len(set(everywhere)), "with two connections at once"
         for unacked, (_, window) in zip(self.held, self.windows, strict=True):

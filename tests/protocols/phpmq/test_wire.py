@@ -67,7 +67,7 @@ def encode(frame: wire.Frame) -> bytes:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_without_their_typography(name: str) -> None:
+def test_decodes_examples_of_document(name: str) -> None:
     printed, frame = EXAMPLES[name]
     compact = printed.replace(b"\n", b"")
     decoder = decoder_for(frame)
@@ -80,7 +80,7 @@ def test_examples_without_their_typography(name: str) -> None:
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_in_the_line_form(name: str, newline: bytes) -> None:
+def test_decodes_examples_in_line_form(name: str, newline: bytes) -> None:
     printed, frame = EXAMPLES[name]
     lines = printed.replace(b"\n", newline)
     decoder = decoder_for(frame)
@@ -90,7 +90,7 @@ def test_examples_in_the_line_form(name: str, newline: bytes) -> None:
     assert in_line_form(encode(frame), newline) == lines
 
 
-def test_sends_of_both_dispatch_versions_on_one_connection() -> None:
+def test_decodes_sends_of_both_dispatch_versions() -> None:
     decoder = wire.Decoder()
     first = wire.encode_send(b"q", b"one", dispatch_version=1)
     second = wire.encode_send(b"q", b"two", dispatch_version=2)
@@ -105,7 +105,7 @@ def test_sends_of_both_dispatch_versions_on_one_connection() -> None:
         ]
 
 
-def test_dispatches_of_both_versions() -> None:
+def test_decodes_dispatches_of_both_versions() -> None:
     three = encode_dispatch(b"q", b"body", ID, 7, dispatch_version=1)
     four = encode_dispatch(b"q", b"body", ID, 7)
     for_ever = encode_dispatch(b"q", b"body", ID)
@@ -117,7 +117,7 @@ def test_dispatches_of_both_versions() -> None:
     assert frames == [(wire.DISPATCH, b"q", b"body", ID, ttl) for ttl in (0, 7, 0)] * 2
 
 
-def test_batch_encoder_writes_what_the_single_one_writes() -> None:
+def test_batch_encoder_equals_single_encoder() -> None:
     encoder = wire.DispatchEncoder(b"queue")
     chunks: list[bytes] = []
     bodies = [b"", b"a", b"b", b"x" * 1000]
@@ -129,7 +129,7 @@ def test_batch_encoder_writes_what_the_single_one_writes() -> None:
     )
 
 
-def test_batch_encoder_forgets_lengths_rather_than_grow() -> None:
+def test_batch_encoder_cache_is_bounded() -> None:
     encoder = wire.DispatchEncoder(b"q")
     for length in range(3000):
         chunks: list[bytes] = []
@@ -140,7 +140,7 @@ def test_batch_encoder_forgets_lengths_rather_than_grow() -> None:
     assert len(encoder._prefixes) <= 1024
 
 
-def test_ids_of_other_lengths_than_ours() -> None:
+def test_decodes_ids_of_other_lengths() -> None:
     for message_id in (b"", b"1", b"x" * 64):
         dispatch = encode_dispatch(b"q", b"b", message_id)
         assert wire.Decoder(kinds=wire.FROM_SERVER).feed(dispatch * 2)[1][3] == message_id
@@ -154,7 +154,7 @@ def test_names_and_bodies_are_bytes() -> None:
     assert wire.Decoder().feed(send) == [(wire.SEND, all_bytes, all_bytes * 4, b"", 0)]
 
 
-def test_leading_zeros_in_numbers() -> None:
+def test_accepts_leading_zeros_in_numbers() -> None:
     decoder = wire.Decoder()
     message = b"H0100202P01" + b"1".zfill(29) + b"qP04" + b"4".zfill(29) + b"0005"
     assert decoder.feed(message) == [(wire.CONSUME, b"q", b"", b"", 5)]
@@ -211,7 +211,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_input_is_an_error_after_the_frames_before_it(name: str) -> None:
+def test_malformed_input_is_error_after_frames_before_it(name: str) -> None:
     valid_frame = wire.encode_send(b"q", b"before")
     frame = (wire.SEND, b"q", b"before", b"", 0)
     lines = b"\n" in MALFORMED[name][8:9]
@@ -241,7 +241,7 @@ def test_malformed_input_is_an_error_after_the_frames_before_it(name: str) -> No
     ],
 )
 @pytest.mark.parametrize("step", [1, 4, 8])
-def test_malformed_first_bytes_are_an_error_at_once(first: bytes, step: int) -> None:
+def test_malformed_first_bytes_are_error_at_once(first: bytes, step: int) -> None:
     decoder = wire.Decoder()
     for start in range(0, len(first), step):
         assert decoder.feed(first[start : start + step]) == []
@@ -249,7 +249,7 @@ def test_malformed_first_bytes_are_an_error_at_once(first: bytes, step: int) -> 
 
 
 @pytest.mark.parametrize("newline", [b"", b"\n", b"\r\n"])
-def test_a_complete_header_waits_for_the_byte_that_decides_the_form(newline: bytes) -> None:
+def test_complete_header_waits_for_byte_that_decides_form(newline: bytes) -> None:
     decoder = wire.Decoder()
     message = in_line_form(wire.encode_send(b"q", b"body"), newline)
     assert decoder.feed(message[:8]) == []
@@ -258,13 +258,13 @@ def test_a_complete_header_waits_for_the_byte_that_decides_the_form(newline: byt
     assert decoder.newline == newline
 
 
-def test_a_client_takes_nothing_but_dispatches() -> None:
+def test_client_accepts_dispatches_only() -> None:
     decoder = wire.Decoder(kinds=wire.FROM_SERVER)
     assert decoder.feed(wire.encode_send(b"q", b"body")) == []
     assert isinstance(decoder.error, ProtocolError)
 
 
-def test_a_limit_is_applied_before_the_content_arrives() -> None:
+def test_limit_is_applied_before_content_arrives() -> None:
     decoder = wire.Decoder(wire.Limits(body=10))
     at_limit = wire.encode_send(b"q", b"x" * 10)
     assert len(decoder.feed(at_limit * 2)) == 2
@@ -276,7 +276,7 @@ def test_a_limit_is_applied_before_the_content_arrives() -> None:
     assert isinstance(huge.error, FrameTooLarge)
 
 
-def test_a_limit_holds_on_the_fast_path_whatever_other_connections_accept() -> None:
+def test_limit_applies_on_fast_path() -> None:
     message = wire.encode_send(b"q", b"x" * 11)
     assert len(wire.Decoder().feed(message * 2)) == 2
     decoder = wire.Decoder(wire.Limits(body=10))
@@ -284,7 +284,7 @@ def test_a_limit_holds_on_the_fast_path_whatever_other_connections_accept() -> N
     assert isinstance(decoder.error, FrameTooLarge)
 
 
-def test_a_large_body_in_small_chunks_is_not_copied_at_each() -> None:
+def test_large_body_in_small_chunks_is_not_copied_at_each() -> None:
     message = wire.encode_send(b"q", bytes(4 << 20))
     frames: list[wire.Frame] = []
     copied = 0
@@ -304,7 +304,7 @@ def test_a_large_body_in_small_chunks_is_not_copied_at_each() -> None:
     assert not decoder.incomplete
 
 
-def test_incomplete_is_true_only_inside_a_message() -> None:
+def test_incomplete_is_true_only_inside_message() -> None:
     decoder = wire.Decoder()
     message = wire.encode_send(b"q", b"body")
     assert not decoder.incomplete
@@ -314,7 +314,7 @@ def test_incomplete_is_true_only_inside_a_message() -> None:
     assert not decoder.incomplete
 
 
-def test_what_one_message_teaches_does_not_excuse_the_next() -> None:
+def test_fast_path_does_not_accept_malformed_messages() -> None:
     odd_send = b"H0100102" + packet(b"02", b"abc") + packet(b"01", b"def")
     odd_acknowledge = b"H0100402" + packet(b"03", ID) + packet(b"01", ID)
     line_send = in_line_form(wire.encode_send(b"Foo", b"body", dispatch_version=1), b"\n")
@@ -328,7 +328,7 @@ def test_what_one_message_teaches_does_not_excuse_the_next() -> None:
         assert decoder.error is not None
 
 
-def test_many_packet_headers_do_not_grow_the_cache() -> None:
+def test_many_packet_headers_do_not_grow_cache() -> None:
     decoder = wire.Decoder()
     for length in range(5000):
         decoder.feed(wire.encode_send(b"q" * (1 + length % 1000), bytes(length)))

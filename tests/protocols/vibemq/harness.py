@@ -80,8 +80,8 @@ class Harness(SessionHarness):
     def connect(self, options: SessionOptions | None = None, **headers: str) -> Peer:
         """Return a client that has sent Connect with these headers."""
         peer = self.open_connection(options)
-        [answer] = peer.send(Frame(wire.CONNECT, "hello", headers=headers))
-        assert answer.type == wire.CONNECT_ACK
+        [response] = peer.send(Frame(wire.CONNECT, "hello", headers=headers))
+        assert response.type == wire.CONNECT_ACK
         return peer
 
     def destination(self, name: str) -> Destination:
@@ -124,7 +124,7 @@ class Peer(SessionPeer):
     def ids(self) -> list[str]:
         return [frame.id for frame in self.deliveries()]
 
-    def ask(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> Frame:
+    def request(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> Frame:
         """Send a request and return its answer, which must be the first frame."""
         identity = self.next_id()
         body = b"" if payload is None else json.dumps(payload).encode()
@@ -136,15 +136,15 @@ class Peer(SessionPeer):
 
     def error(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> str:
         """Return the code of the Error that answers a request."""
-        answer = self.ask(kind, queue, payload, **headers)
-        assert answer.type == wire.ERROR
-        assert answer.error_message
-        return answer.error_code
+        response = self.request(kind, queue, payload, **headers)
+        assert response.type == wire.ERROR
+        assert response.error_message
+        return response.error_code
 
     def subscribe(self, queue: str) -> list[str]:
         """Subscribe; return the ids of the messages delivered at once."""
-        answer = self.ask(wire.SUBSCRIBE, queue)
-        assert answer.type == wire.SUBSCRIBE_ACK
+        response = self.request(wire.SUBSCRIBE, queue)
+        assert response.type == wire.SUBSCRIBE_ACK
         return [frame.id for frame in self.more]
 
     def publish(self, queue: str, *ids: str, **headers: str) -> None:
@@ -163,11 +163,11 @@ class Peer(SessionPeer):
         return self.send(*(Frame(wire.ACK, message_id) for message_id in ids))
 
     def create(self, queue: str, **options: Any) -> None:
-        answer = self.ask(wire.CREATE_QUEUE, queue, options)
-        assert answer == Frame(wire.CREATE_QUEUE, answer.id, queue)
+        response = self.request(wire.CREATE_QUEUE, queue, options)
+        assert response == Frame(wire.CREATE_QUEUE, response.id, queue)
 
     def info(self, queue: str) -> Any:
         """Return the information on a queue; None if it does not exist."""
-        answer = self.ask(wire.QUEUE_INFO, queue)
-        assert answer.type == wire.QUEUE_INFO
-        return json.loads(answer.payload) if answer.payload else None
+        response = self.request(wire.QUEUE_INFO, queue)
+        assert response.type == wire.QUEUE_INFO
+        return json.loads(response.payload) if response.payload else None

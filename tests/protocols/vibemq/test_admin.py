@@ -30,7 +30,7 @@ OPERATIONS = [
 
 
 class Directory:
-    """User directory in memory; answers wait while it is `slow`.
+    """A user directory in memory that delays its results while it is `slow`.
 
     refusal  error of the next changes, instead of the changes
     """
@@ -76,7 +76,7 @@ class Directory:
 
 
 class Authenticator:
-    """Access for whoever says a name."""
+    """Access for any user that gives a name."""
 
     def __init__(self, database: Directory) -> None:
         self.guest: Identity | None = None
@@ -115,12 +115,12 @@ def ann(harness: Harness) -> Peer:
 
 
 def done(peer: Peer, kind: int, payload: Any = None) -> Any:
-    answer = peer.ask(kind, payload=payload)
-    assert (answer.type, answer.error_code) == (kind, "")
-    return json.loads(answer.payload)
+    response = peer.request(kind, payload=payload)
+    assert (response.type, response.error_code) == (kind, "")
+    return json.loads(response.payload)
 
 
-def test_a_user_comes_and_goes(root: Peer, database: Directory) -> None:
+def test_creates_and_deletes_user(root: Peer, database: Directory) -> None:
     response = done(root, wire.CREATE_USER, {"username": "bob", "password": "b"})
     assert response == {"username": "bob"}
     assert database.passwords["bob"] == "b"
@@ -133,7 +133,7 @@ def test_a_user_comes_and_goes(root: Peer, database: Directory) -> None:
     assert "bob" not in database.passwords
 
 
-def test_permissions_come_and_go(root: Peer, database: Directory) -> None:
+def test_grants_and_revokes_permissions(root: Peer, database: Directory) -> None:
     for operations, expected, names in (
         (["subscribe", "Publish", "Fly", "Publish"], ["Subscribe", "Publish"], "Publish Subscribe"),
         (["LISTQUEUES", "PurgeQueue"], ["ListQueues", "PurgeQueue"], "PurgeQueue ListQueues"),
@@ -156,7 +156,7 @@ def test_permissions_come_and_go(root: Peer, database: Directory) -> None:
     assert done(root, wire.GET_USER_PERMISSIONS, {"username": "unknown"}) == []
 
 
-def test_operations_are_the_brokers(root: Peer, database: Directory) -> None:
+def test_maps_operations_to_those_of_broker(root: Peer, database: Directory) -> None:
     request = {"username": "ann", "queuePattern": "q", "operations": OPERATIONS}
     done(root, wire.GRANT_PERMISSION, request)
     assert database.granted["ann"]["q"] == Permission("q", frozenset(Operation), ignore_case=True)
@@ -202,19 +202,19 @@ def test_refused_requests(
     assert (database.passwords, database.granted) == before
 
 
-def test_the_last_superuser_stays(root: Peer, database: Directory) -> None:
+def test_last_superuser_cannot_be_deleted(root: Peer, database: Directory) -> None:
     database.refusal = AccessDenied("the last one")
     assert root.error(wire.DELETE_USER, payload={"username": "ann"}) == "FORBIDDEN"
 
 
 @pytest.mark.parametrize("spelling", ["0", "+0", " 0 ", "00", "publish", "PUBLISH", " Publish "])
-def test_an_operation_is_a_name_or_a_number(root: Peer, database: Directory, spelling: str) -> None:
+def test_operation_is_name_or_number(root: Peer, database: Directory, spelling: str) -> None:
     request = {"username": "ann", "queuePattern": "q", "operations": [spelling]}
     assert done(root, wire.GRANT_PERMISSION, request)["operations"] == ["Publish"]
     assert database.granted["ann"]["q"].operations == {Operation.PRODUCE}
 
 
-def test_numbers_are_in_the_order_of_the_original(root: Peer) -> None:
+def test_operation_numbers_are_those_of_original(root: Peer) -> None:
     request = {"username": "ann", "queuePattern": "q", "operations": list("0123456")}
     assert done(root, wire.GRANT_PERMISSION, request)["operations"] == OPERATIONS
 
@@ -242,7 +242,7 @@ def test_numbers_are_in_the_order_of_the_original(root: Peer) -> None:
         "Publish",
     ],
 )
-def test_a_grant_of_nothing_changes_nothing(
+def test_grant_without_operations_changes_nothing(
     root: Peer, database: Directory, operations: Any
 ) -> None:
     before = Permission("q", frozenset({Operation.BROWSE}))
@@ -253,24 +253,26 @@ def test_a_grant_of_nothing_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["a", "a_-.9", "Ärger", "a\u0663", "x" * 64])
-def test_names_of_users_that_the_original_takes(root: Peer, database: Directory, name: str) -> None:
+def test_user_names_valid_in_original_are_accepted(
+    root: Peer, database: Directory, name: str
+) -> None:
     done(root, wire.CREATE_USER, {"username": name, "password": "p"})
     assert database.passwords[name] == "p"
 
 
-def test_revoking_from_an_unknown_user_succeeds(root: Peer, database: Directory) -> None:
+def test_revoking_from_unknown_user_succeeds(root: Peer, database: Directory) -> None:
     request = {"username": "bob", "queuePattern": "*"}
     assert done(root, wire.REVOKE_PERMISSION, request) == request
 
 
-def test_a_payload_that_is_no_json(root: Peer) -> None:
+def test_invalid_json_payload_is_error(root: Peer) -> None:
     for payload in (b"{", b"\xff", b'{"\xff": 1}', b"[" * 100_000):
-        [answer] = root.send(Frame(wire.CREATE_USER, "c", payload=payload))
-        assert answer.error_code == "INVALID_PAYLOAD"
+        [response] = root.send(Frame(wire.CREATE_USER, "c", payload=payload))
+        assert response.error_code == "INVALID_PAYLOAD"
 
 
 @pytest.mark.parametrize("kind", range(50, 57))
-def test_only_superusers_may_touch_others(
+def test_only_superusers_may_manage_other_users(
     harness: Harness, ann: Peer, database: Directory, kind: int
 ) -> None:
     payload = {
@@ -287,7 +289,7 @@ def test_only_superusers_may_touch_others(
     assert harness.access.refused == [f"ann command {kind}"]
 
 
-def test_everybody_may_change_the_own_password_and_see_the_own_permissions(
+def test_users_may_change_their_own_password_and_list_their_permissions(
     ann: Peer, database: Directory
 ) -> None:
     done(ann, wire.CHANGE_PASSWORD, {"username": "ann", "newPassword": "new"})
@@ -296,7 +298,7 @@ def test_everybody_may_change_the_own_password_and_see_the_own_permissions(
     assert ann.error(wire.DELETE_USER, payload={"username": "ann"}) == "NOT_AUTHORIZED"
 
 
-def test_an_answer_may_come_later_or_never(
+def test_responses_may_be_delayed_or_dropped(
     harness: Harness, root: Peer, database: Directory
 ) -> None:
     database.slow = True
@@ -306,15 +308,15 @@ def test_an_answer_may_come_later_or_never(
     assert root.send(*requests, Frame(wire.PING, "p")) == [Frame(wire.PONG, "p")]
     done_later, error = database.waiting.pop()
     done_later(error)
-    [answer] = root.frames()
-    assert answer.id == "1"
+    [response] = root.frames()
+    assert response.id == "1"
     root.drop()
     done_later, error = database.waiting.pop()
     done_later(error)
     assert root.transport.written == b""
 
 
-def test_without_a_user_database_there_are_no_such_commands() -> None:
+def test_without_user_database_commands_are_unknown() -> None:
     peer = Harness().connect()
     for kind in range(50, 57):
         assert peer.error(kind, payload={"username": "x"}) == "UNKNOWN_COMMAND"

@@ -50,19 +50,19 @@ def decompress(data: bytes, flag: int, limit: int) -> bytes:
         ("brotli,gzip", [], Compression.NONE),
     ],
 )
-def test_the_clients_first_that_is_supported(
+def test_negotiates_first_supported_algorithm_of_client(
     offered: str, supported: list[Compression], chosen: Compression
 ) -> None:
     assert negotiate(offered, supported) is chosen
 
 
-def test_names() -> None:
+def test_names_of_algorithms() -> None:
     assert algorithm_names(SUPPORTED) == "brotli,gzip"
     assert algorithm_names([Compression.NONE]) == algorithm_names([]) == ""
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_the_first_level_if_the_body_may_stay_plain(how: Compression) -> None:
+def test_lowest_level_if_body_fits_uncompressed(how: Compression) -> None:
     data = compress(TEXT, how, len(TEXT))
     assert data is not None
     assert len(data) < len(TEXT) // 10
@@ -70,7 +70,7 @@ def test_the_first_level_if_the_body_may_stay_plain(how: Compression) -> None:
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_a_higher_level_only_to_fit(how: Compression) -> None:
+def test_higher_level_only_if_required_to_fit(how: Compression) -> None:
     text = b" ".join(b"%x" % (n * 2654435761 % 997) for n in range(60_000))
     first = compress(text, how, len(text))
     assert first is not None
@@ -87,7 +87,7 @@ def test_gzip_has_header_and_trailer() -> None:
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_none_if_nothing_is_gained(how: Compression) -> None:
+def test_no_compression_without_gain(how: Compression) -> None:
     assert compress(b"short", how, 1000) is None
     assert compress(b"", how, 1000) is None
 
@@ -102,7 +102,7 @@ def test_there_and_back(body: bytes, how: Compression) -> None:
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_a_bomb_is_stopped_at_the_limit(how: Compression) -> None:
+def test_bomb_is_stopped_at_limit(how: Compression) -> None:
     bomb = packed(bytes(64 << 20), how)
     tracemalloc.start()
     try:
@@ -116,7 +116,7 @@ def test_a_bomb_is_stopped_at_the_limit(how: Compression) -> None:
 
 @pytest.mark.parametrize("how", BOTH)
 @pytest.mark.parametrize("size", [0, 1, 1000, 65_536, 1 << 20])
-def test_the_limit_is_inclusive(how: Compression, size: int) -> None:
+def test_limit_is_inclusive(how: Compression, size: int) -> None:
     data = packed(bytes(size), how)
     assert decompress(data, how, size) == bytes(size)
     if size:
@@ -125,7 +125,7 @@ def test_the_limit_is_inclusive(how: Compression, size: int) -> None:
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_every_way_to_cut_it_short(how: Compression) -> None:
+def test_truncated_data_is_refused(how: Compression) -> None:
     data = packed(TEXT, how)
     for size in range(len(data)):
         with pytest.raises(ProtocolError):
@@ -133,13 +133,13 @@ def test_every_way_to_cut_it_short(how: Compression) -> None:
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_nothing_may_follow(how: Compression) -> None:
+def test_trailing_data_is_refused(how: Compression) -> None:
     for rest in (b"x", b"\0", b"\x1f\x8b"):
         with pytest.raises(ProtocolError):
             decompress(packed(TEXT, how) + rest, how, 10_000)
 
 
-def test_a_gzip_body_of_several_members() -> None:
+def test_gzip_body_of_several_members_is_accepted() -> None:
     members = packed(b"one ", Compression.GZIP) + packed(b"two", Compression.GZIP)
     assert decompress(members, Compression.GZIP, 7) == b"one two"
     with pytest.raises(FrameTooLarge):
@@ -148,7 +148,7 @@ def test_a_gzip_body_of_several_members() -> None:
         decompress(packed(b"", Compression.GZIP) * 40_000, Compression.GZIP, 10)
 
 
-def test_a_wrong_checksum() -> None:
+def test_wrong_checksum_is_refused() -> None:
     data = bytearray(packed(TEXT, Compression.GZIP))
     data[-5] ^= 1
     with pytest.raises(ProtocolError, match="gzip"):
@@ -161,7 +161,7 @@ def test_zlib_and_raw_deflate_are_not_gzip() -> None:
             decompress(zlib.compress(TEXT, 1, window), Compression.GZIP, 10_000)
 
 
-def test_plain_body() -> None:
+def test_uncompressed_body_is_returned_unchanged() -> None:
     assert decompress(b"as it is", 0, 8) == b"as it is"
     assert not Unpacker(b"as it is", 0, 8).unpack(7)
 

@@ -55,7 +55,7 @@ def changed(**values: Any) -> DestinationSettings:
     return DestinationSettings(**{**fields, **values})
 
 
-# --- whose defaults ------------------------------------------------------------------------------
+# --- defaults ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def changed(**values: Any) -> DestinationSettings:
         {"idle_timeout": 60_000},
     ],
 )
-def test_defaults_of_the_broker_replace_vibemq_defaults_field_by_field(
+def test_defaults_of_broker_replace_vibemq_defaults_field_by_field(
     given: dict[str, Any],
 ) -> None:
     assert settings_by_use(given) == changed(**given)
@@ -83,11 +83,11 @@ def test_defaults_of_the_broker_replace_vibemq_defaults_field_by_field(
     ("name", "value"),
     [("max_messages", 0), ("max_attempts", 0), ("priority_ordering", True), ("retry_delay", 0)],
 )
-def test_a_usual_value_counts_if_it_was_set_on_purpose(name: str, value: object) -> None:
+def test_explicit_default_value_of_broker_applies(name: str, value: object) -> None:
     assert settings_by_use({}, None, frozenset([name])) == changed(**{name: value})
 
 
-def test_the_listener_overrules_the_broker() -> None:
+def test_listener_defaults_override_broker() -> None:
     settings = {
         "max_messages": 9,
         "max_bytes": 100,
@@ -105,7 +105,7 @@ def test_the_listener_overrules_the_broker() -> None:
     assert settings_by_use(settings, explicit).overflow is Overflow.DROP_OLDEST
 
 
-def test_options_of_create_queue_overrule_both() -> None:
+def test_create_queue_options_override_all_defaults() -> None:
     defaults = DestinationSettings(max_messages=9, max_bytes=100, max_attempts=8, dead_letter=True)
     harness = Harness(EngineSettings(default_destination=defaults))
     peer = harness.connect(LISTENER)
@@ -121,7 +121,7 @@ def test_options_of_create_queue_overrule_both() -> None:
     assert (info["maxRetryAttempts"], info["enableDeadLetterQueue"]) == (5, False)
 
 
-def test_info_of_a_queue_by_use_shows_the_listeners_defaults() -> None:
+def test_info_of_queue_created_by_use_has_listener_defaults() -> None:
     harness = Harness()
     peer = harness.connect(LISTENER)
     peer.subscribe("q")
@@ -130,7 +130,7 @@ def test_info_of_a_queue_by_use_shows_the_listeners_defaults() -> None:
     assert info["maxRetryAttempts"] == 5
 
 
-def test_a_queue_by_use_may_be_fan_out() -> None:
+def test_queue_created_by_use_may_be_fan_out() -> None:
     harness = Harness()
     mode = Mode.FAN_OUT_WITH_ACK
     options = SessionOptions(defaults=WrittenOptions(mode, max_queue_size=NO_LIMIT))
@@ -143,10 +143,10 @@ def test_a_queue_by_use_may_be_fan_out() -> None:
     assert (peer.ids(), other.ids()) == (["1"], ["1"])
 
 
-def test_a_queue_by_use_does_not_vanish(harness: Harness) -> None:
+def test_queue_created_by_use_is_not_deleted_when_idle(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")
-    peer.ask(wire.UNSUBSCRIBE, "q")
+    peer.request(wire.UNSUBSCRIBE, "q")
     harness.clock.advance(10**9)
     harness.broker.delete_if_idle(harness.destination("q"))
     assert peer.info("q") is not None
@@ -156,14 +156,12 @@ def test_a_queue_by_use_does_not_vanish(harness: Harness) -> None:
 
 
 def listed(peer: Peer) -> list[str]:
-    names: list[str] = json.loads(peer.ask(wire.LIST_QUEUES).payload)
+    names: list[str] = json.loads(peer.request(wire.LIST_QUEUES).payload)
     return names
 
 
 @pytest.mark.parametrize("name", [None, "graves"])
-def test_a_dead_letter_queue_is_there_as_soon_as_a_queue_has_one(
-    harness: Harness, name: str | None
-) -> None:
+def test_dead_letter_queue_is_created_with_its_queue(harness: Harness, name: str | None) -> None:
     peer = harness.connect()
     dead_letter_queue = name or "q.dlq"
     assert peer.info(dead_letter_queue) is None
@@ -178,9 +176,7 @@ def test_a_dead_letter_queue_is_there_as_soon_as_a_queue_has_one(
 
 
 @pytest.mark.parametrize("command", ["info", "declare", "subscribe", "publish", "list"])
-def test_so_is_that_of_a_queue_that_the_configuration_declares(
-    harness: Harness, command: str
-) -> None:
+def test_dead_letter_queue_of_configured_queue_exists(harness: Harness, command: str) -> None:
     harness.limit("q", DestinationSettings(dead_letter=True, max_attempts=1))
     peer = harness.connect()
     if command == "info":
@@ -196,7 +192,7 @@ def test_so_is_that_of_a_queue_that_the_configuration_declares(
     assert harness.destination("q.dlq").settings == DestinationSettings()
 
 
-def test_who_used_it_before_does_not_matter(harness: Harness) -> None:
+def test_dead_letter_queue_settings_do_not_depend_on_its_first_user(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("q.dlq", "early")
     peer.create("q", enableDeadLetterQueue=True, maxRetryAttempts=1)
@@ -207,7 +203,7 @@ def test_who_used_it_before_does_not_matter(harness: Harness) -> None:
     assert peer.info("q.dlq")["messageCount"] == 2
 
 
-def test_dead_letters_are_not_dropped_for_the_options_of_an_application(harness: Harness) -> None:
+def test_application_options_do_not_drop_dead_letters(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q.dlq", maxQueueSize=1, maxRetryAttempts=3)
     options = {"maxQueueSize": 1, "overflowStrategy": 3}
@@ -218,7 +214,7 @@ def test_dead_letters_are_not_dropped_for_the_options_of_an_application(harness:
     assert harness.bodies("q.dlq") == [b'"2"']
 
 
-def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness: Harness) -> None:
+def test_limit_of_dlq_keeps_exhausted_messages_in_their_queue(harness: Harness) -> None:
     harness.limit("q.dlq", DestinationSettings(max_messages=1))
     peer = harness.connect()
     peer.create("q", enableDeadLetterQueue=True, maxRetryAttempts=1)
@@ -234,7 +230,7 @@ def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness
     assert harness.bodies("q.dlq") == [b'"1"', b'"2"']
 
 
-def test_both_queues_count_against_the_quota() -> None:
+def test_both_queues_count_against_quota() -> None:
     operations = frozenset(Operation)
     ann = Identity("ann", (Permission("*", operations),))
     harness = Harness(EngineSettings(max_destinations_per_user=3), Access(ann))
@@ -247,7 +243,7 @@ def test_both_queues_count_against_the_quota() -> None:
     assert peer.error(wire.CREATE_QUEUE, "c") == "SERVER_ERROR"
 
 
-def test_a_dead_letter_queue_is_hidden_without_a_permission() -> None:
+def test_dead_letter_queue_is_hidden_without_permission() -> None:
     ann = Identity("ann", (Permission("q", frozenset(Operation)),))
     harness = Harness(access=Access(ann))
     peer = harness.connect()
@@ -260,7 +256,7 @@ def test_a_dead_letter_queue_is_hidden_without_a_permission() -> None:
 # --- waiting for capacity ------------------------------------------------------------------------
 
 
-def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Harness) -> None:
+def test_block_timeout_limits_how_long_publish_waits_for_capacity(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(block_timeout=2_500))
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
@@ -268,12 +264,12 @@ def test_block_timeout_limits_how_long_a_publish_waits_for_capacity(harness: Har
     harness.run_event_loop(2_499)
     assert peer.frames() == []
     harness.run_event_loop(1)
-    [answer] = peer.frames()
-    assert (answer.id, answer.error_code) == ("2", "QUEUE_FULL")
-    assert "2.5 s" in answer.error_message
+    [response] = peer.frames()
+    assert (response.id, response.error_code) == ("2", "QUEUE_FULL")
+    assert "2.5 s" in response.error_message
 
 
-def test_or_that_it_does_not_wait(harness: Harness) -> None:
+def test_block_timeout_of_0_does_not_wait(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(block_timeout=0))
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")

@@ -1,4 +1,4 @@
-"""Subscriptions: who gets what, how much at a time, and what becomes of it."""
+"""Subscriptions: dispatch, windows, acknowledgements, timeouts and requeueing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def windowed(harness: Harness, window: int) -> Peer:
 # --- subscribing -----------------------------------------------------------------------------
 
 
-def test_the_answer_comes_before_the_backlog(harness: Harness) -> None:
+def test_subscribe_ack_precedes_backlog(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("q", "1", "2")
     first, *backlog = peer.send(Frame(wire.SUBSCRIBE, "s", "q"))
@@ -49,7 +49,7 @@ def test_the_answer_comes_before_the_backlog(harness: Harness) -> None:
     ]
 
 
-def test_a_second_subscription_to_a_queue_is_answered_and_changes_nothing(
+def test_second_subscription_to_queue_is_answered_and_changes_nothing(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
@@ -60,21 +60,21 @@ def test_a_second_subscription_to_a_queue_is_answered_and_changes_nothing(
     assert harness.destination("q").consumers == 1
 
 
-def test_unsubscribe_is_always_answered_and_gives_everything_back(harness: Harness) -> None:
+def test_unsubscribe_is_always_answered_and_requeues_unacked_messages(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
-    answer = peer.ask(wire.UNSUBSCRIBE, "q")
-    assert answer == Frame(wire.UNSUBSCRIBE_ACK, answer.id, "q", headers={"queueName": "q"})
+    response = peer.request(wire.UNSUBSCRIBE, "q")
+    assert response == Frame(wire.UNSUBSCRIBE_ACK, response.id, "q", headers={"queueName": "q"})
     peer.publish("q", "1", "2", "3")
     assert peer.subscribe("q") == ["1", "2", "3"]
     peer.acknowledge("2")
-    peer.ask(wire.UNSUBSCRIBE, "q")
+    peer.request(wire.UNSUBSCRIBE, "q")
     assert other.subscribe("q") == ["1", "3"]
     # acks of requeued messages are ignored
     peer.acknowledge("1", "3")
     assert len(harness.bodies("q")) == 2
 
 
-def test_headers_of_the_publisher_come_unchanged_with_the_attempt_added(
+def test_delivery_adds_attempt_to_headers_of_publisher(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
@@ -85,17 +85,17 @@ def test_headers_of_the_publisher_come_unchanged_with_the_attempt_added(
     assert list(frame.headers.items()) == [*sent.items(), ("deliveryAttempts", "1")]
 
 
-def test_no_payload_is_delivered_as_none(harness: Harness) -> None:
+def test_missing_payload_is_delivered_as_missing(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(Frame(wire.PUBLISH, "m", "q"))
     peer.subscribe("q")
     assert peer.more[0].payload == b""
 
 
-# --- acknowledging ---------------------------------------------------------------------------
+# --- acknowledgements ------------------------------------------------------------------------
 
 
-def test_by_the_header_of_the_protocol_page_or_by_the_id_of_the_net_client(
+def test_acks_by_header_or_by_frame_id(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
@@ -117,7 +117,7 @@ def test_acks_of_unknown_and_foreign_ids_are_ignored(harness: Harness) -> None:
     assert harness.bodies("q") == []
 
 
-def test_an_ack_of_a_repeated_id_acks_the_oldest_message(harness: Harness) -> None:
+def test_ack_of_repeated_id_acks_oldest_message(harness: Harness) -> None:
     peer = harness.connect()
     peer.send(*(Frame(wire.PUBLISH, "m", queue, b"%d" % n) for n, queue in enumerate("abab")))
     peer.subscribe("b")
@@ -127,7 +127,7 @@ def test_an_ack_of_a_repeated_id_acks_the_oldest_message(harness: Harness) -> No
         assert (len(harness.bodies("a")), len(harness.bodies("b"))) == counts
 
 
-def test_ack_of_a_repeated_id_belongs_to_the_message_that_has_ended(harness: Harness) -> None:
+def test_ack_of_repeated_id_belongs_to_message_that_has_ended(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("q", "m", "m", "n")
     peer.subscribe("q")
@@ -139,7 +139,7 @@ def test_ack_of_a_repeated_id_belongs_to_the_message_that_has_ended(harness: Har
     assert harness.bodies("q") == []
 
 
-def test_ended_message_that_the_client_has_passed_does_not_hide_the_next_of_its_id(
+def test_ended_message_does_not_hide_next_one_of_its_id(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
@@ -151,7 +151,7 @@ def test_ended_message_that_the_client_has_passed_does_not_hide_the_next_of_its_
     assert harness.bodies("q") == []
 
 
-def test_late_ack_counts_although_another_connection_holds_the_message(harness: Harness) -> None:
+def test_late_ack_counts_although_another_connection_holds_message(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.publish("q", "m")
     assert peer.subscribe("q") == ["m"]
@@ -167,7 +167,7 @@ def test_late_ack_counts_although_another_connection_holds_the_message(harness: 
     assert other.acknowledge("m") == []
 
 
-def test_ids_of_deliveries_that_ended_without_notice_are_forgotten_in_the_end(
+def test_ids_of_ended_deliveries_are_released(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
@@ -179,10 +179,10 @@ def test_ids_of_deliveries_that_ended_without_notice_are_forgotten_in_the_end(
     assert sum(isinstance(item, Delivery) for item in gc.get_objects()) < 1200
 
 
-# --- the window ------------------------------------------------------------------------------
+# --- windows ---------------------------------------------------------------------------------
 
 
-def test_no_more_than_the_window_is_unacknowledged(harness: Harness) -> None:
+def test_unacked_messages_do_not_exceed_window(harness: Harness) -> None:
     peer = windowed(harness, 2)
     peer.publish("q", "1", "2", "3", "4")
     assert peer.subscribe("q") == ["1", "2"]
@@ -199,7 +199,7 @@ def test_each_subscription_has_its_own_window(harness: Harness) -> None:
     assert peer.subscribe("b") == ["3"]
 
 
-def test_the_window_is_in_bytes_too(harness: Harness) -> None:
+def test_window_is_limited_in_bytes(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(window_bytes=2500))
     peer.subscribe("q")
     body = b'"%b"' % (b"x" * 998)
@@ -213,7 +213,7 @@ def test_the_window_is_in_bytes_too(harness: Harness) -> None:
     assert [frame.id for frame in peer.acknowledge("3")] == ["4"]
 
 
-def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> None:
+def test_message_removed_elsewhere_refills_window(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(window_bytes=1000))
     peer.subscribe("q")
     body = b'"%b"' % (b"x" * 998)
@@ -228,7 +228,7 @@ def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> N
     assert peer.ids() == ["1"]
 
 
-def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: Harness) -> None:
+def test_paused_connection_receives_nothing_and_others_are_served(harness: Harness) -> None:
     slow, quick = harness.connect(), harness.connect()
     slow.subscribe("q")
     slow.stop_reading()
@@ -245,7 +245,7 @@ def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: 
     assert slow.ids() == ["3"]
 
 
-def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
+def test_resuming_delivery_respects_byte_window(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(window_bytes=10))
     peer.publish("q", "0123456789", "1")
     assert peer.subscribe("q") == ["0123456789", "1"]
@@ -264,7 +264,7 @@ def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
 # --- time ------------------------------------------------------------------------------------
 
 
-def test_unacked_messages_are_redelivered_after_the_ack_timeout(harness: Harness) -> None:
+def test_unacked_messages_are_redelivered_after_ack_timeout(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", enableDeadLetterQueue=True)
     peer.subscribe("q")
@@ -284,7 +284,7 @@ def test_unacked_messages_are_redelivered_after_the_ack_timeout(harness: Harness
     assert headers["deliveryAttempts"] == "3"
 
 
-def test_without_a_dead_letter_queue_it_is_gone_after_its_attempts(harness: Harness) -> None:
+def test_message_without_dlq_is_dropped_after_max_attempts(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxRetryAttempts=1)
     peer.subscribe("q")
@@ -294,7 +294,7 @@ def test_without_a_dead_letter_queue_it_is_gone_after_its_attempts(harness: Harn
     assert harness.find("q.dlq") is None
 
 
-def test_a_queue_may_have_a_time_of_its_own_and_a_listener_none(harness: Harness) -> None:
+def test_ack_timeout_of_queue_and_of_listener(harness: Harness) -> None:
     harness.limit("own", DestinationSettings(ack_timeout=500))
     peer = harness.connect(SessionOptions(ack_timeout=0))
     peer.publish("own", "1")
@@ -307,7 +307,7 @@ def test_a_queue_may_have_a_time_of_its_own_and_a_listener_none(harness: Harness
     assert "2" not in [frame.id for frame in peer.frames()]
 
 
-def test_the_time_of_a_message_begins_when_those_before_it_are_done(harness: Harness) -> None:
+def test_ack_timeout_starts_when_earlier_messages_are_acked(harness: Harness) -> None:
     """A hundred messages are sent at once; each takes the client 20 s."""
     peer = harness.connect()
     peer.publish("q", *(str(n) for n in range(100)))
@@ -319,7 +319,7 @@ def test_the_time_of_a_message_begins_when_those_before_it_are_done(harness: Har
     assert harness.destination("q").statistics.redelivered == 0
 
 
-def test_the_time_of_a_message_does_not_begin_before_it_is_sent(harness: Harness) -> None:
+def test_ack_timeout_does_not_start_before_message_is_sent(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")
     peer.publish("q", "1")
@@ -334,7 +334,7 @@ def test_the_time_of_a_message_does_not_begin_before_it_is_sent(harness: Harness
     assert peer.ids() == ["2"]
 
 
-def test_only_the_message_that_is_being_handled_runs_out_of_time(harness: Harness) -> None:
+def test_only_oldest_unacked_message_times_out(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.publish("q", "1", "2", "3")
     peer.subscribe("q")
@@ -346,7 +346,7 @@ def test_only_the_message_that_is_being_handled_runs_out_of_time(harness: Harnes
     assert [frame.headers["deliveryAttempts"] for frame in other.more] == ["3", "2", "2"]
 
 
-def test_what_was_passed_over_runs_out_of_time_by_itself(harness: Harness) -> None:
+def test_message_passed_over_by_later_acks_times_out(harness: Harness) -> None:
     """The handler failed for 1 and 2, and succeeded with 3, which was sent later."""
     peer = harness.connect()
     peer.subscribe("q")
@@ -359,7 +359,7 @@ def test_what_was_passed_over_runs_out_of_time_by_itself(harness: Harness) -> No
     assert harness.destination("q").unacked == 3
 
 
-def test_a_handler_that_always_fails_gets_the_rest_as_time_passes(harness: Harness) -> None:
+def test_failing_handler_receives_later_messages_after_timeouts(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxRetryAttempts=2)
     peer.publish("q", "1", "2", "3")
@@ -372,10 +372,10 @@ def test_a_handler_that_always_fails_gets_the_rest_as_time_passes(harness: Harne
     assert harness.bodies("q") == []
 
 
-# --- the end of a connection -----------------------------------------------------------------
+# --- closed connections ----------------------------------------------------------------------
 
 
-def test_a_lost_connection_gives_back_in_order_to_the_head_at_once(harness: Harness) -> None:
+def test_lost_connection_requeues_in_order_at_head(harness: Harness) -> None:
     lost, peer = harness.connect(), harness.connect()
     lost.publish("q", "1", "2", "3")
     lost.subscribe("q")
@@ -386,7 +386,7 @@ def test_a_lost_connection_gives_back_in_order_to_the_head_at_once(harness: Harn
     assert [frame.headers["deliveryAttempts"] for frame in peer.more] == ["2", "2", "2", "2"]
 
 
-def test_a_client_that_dies_of_a_message_does_not_take_the_others_along(
+def test_message_that_crashes_clients_does_not_use_up_attempts_of_others(
     harness: Harness,
 ) -> None:
     harness.connect().publish("q", "poison", "2", "3")
@@ -401,7 +401,7 @@ def test_a_client_that_dies_of_a_message_does_not_take_the_others_along(
     assert harness.connect().subscribe("q") == ["3"]
 
 
-def test_what_was_begun_before_the_end_counts_as_tried(harness: Harness) -> None:
+def test_oldest_unacked_message_counts_as_attempted_after_disconnect(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxRetryAttempts=1)
     peer.subscribe("q")
@@ -421,7 +421,7 @@ def test_unsubscribing_counts_no_attempt_of_messages_that_the_client_has_not_beg
     peer.publish("q", "done", "begun", "queued")
     peer.subscribe("q")
     peer.acknowledge("done")
-    peer.ask(wire.UNSUBSCRIBE, "q")
+    peer.request(wire.UNSUBSCRIBE, "q")
     other = harness.connect()
     assert other.subscribe("q") == ["begun", "queued"]
     assert [frame.headers["deliveryAttempts"] for frame in other.more] == ["2", "1"]
@@ -445,7 +445,7 @@ def test_a_client_that_unsubscribes_with_its_last_acknowledgement_has_begun_noth
 # --- modes -----------------------------------------------------------------------------------
 
 
-def test_round_robin_is_cyclic_and_knows_no_priorities(harness: Harness) -> None:
+def test_round_robin_mode_ignores_priorities(harness: Harness) -> None:
     publisher, *peers = [harness.connect() for _ in range(4)]
     for peer in peers:
         peer.subscribe("q")
@@ -454,7 +454,7 @@ def test_round_robin_is_cyclic_and_knows_no_priorities(harness: Harness) -> None
     assert [peer.ids() for peer in peers] == [["0", "3"], ["1", "4"], ["2", "5"]]
 
 
-def test_arrival_is_the_only_order_but_in_mode_3(harness: Harness) -> None:
+def test_only_mode_3_orders_by_priority(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("p", mode=3)
     peer.create("q", mode=0)
@@ -465,7 +465,7 @@ def test_arrival_is_the_only_order_but_in_mode_3(harness: Harness) -> None:
     assert peer.subscribe("p") == ["1", "5", "4", "2", "3", "6", "0"]
 
 
-def test_fan_out_gives_each_a_copy_and_waits_for_each(harness: Harness) -> None:
+def test_fan_out_with_ack_delivers_and_awaits_copy_per_subscriber(harness: Harness) -> None:
     publisher, first, second = (harness.connect() for _ in range(3))
     publisher.create("f", mode="FanOutWithAck")
     first.subscribe("f")
@@ -482,9 +482,7 @@ def test_fan_out_gives_each_a_copy_and_waits_for_each(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("mode", [1, 2])
-def test_fan_out_keeps_untaken_messages_for_the_first_subscriber(
-    harness: Harness, mode: int
-) -> None:
+def test_fan_out_retains_messages_for_first_subscriber(harness: Harness, mode: int) -> None:
     publisher, first, second = (harness.connect() for _ in range(3))
     publisher.create("f", mode=mode, maxQueueSize=2)
     publisher.publish("f", "1", "2", "3")
@@ -499,7 +497,7 @@ def test_fan_out_keeps_untaken_messages_for_the_first_subscriber(
     assert harness.connect().subscribe("f") == (["4", "5"] if mode == 1 else ["5"])
 
 
-def test_fan_out_without_acknowledgement_ends_with_the_sending(harness: Harness) -> None:
+def test_fan_out_without_ack_acks_when_sent(harness: Harness) -> None:
     publisher, peer = harness.connect(), harness.connect()
     publisher.create("f", mode=2)
     peer.subscribe("f")
@@ -517,7 +515,7 @@ def test_fan_out_without_acknowledgement_ends_with_the_sending(harness: Harness)
     peer.acknowledge("1", "2")
 
 
-def test_without_acknowledgement_a_reader_that_stops_is_bounded(harness: Harness) -> None:
+def test_fan_out_without_ack_is_bounded_for_client_that_does_not_read(harness: Harness) -> None:
     publisher, peer = harness.connect(), harness.connect()
     publisher.create("f", mode=2)
     peer.subscribe("f")
@@ -530,7 +528,7 @@ def test_without_acknowledgement_a_reader_that_stops_is_bounded(harness: Harness
     assert len(peer.deliveries()) == 3000 - 1024
 
 
-# --- life of queues --------------------------------------------------------------------------
+# --- removed queues --------------------------------------------------------------------------
 
 
 def test_expired_messages_are_not_delivered(harness: Harness) -> None:
@@ -546,19 +544,19 @@ def test_expired_messages_are_not_delivered(harness: Harness) -> None:
     assert headers["originalQueue"] == "q"
 
 
-def test_a_subscription_survives_its_queue(harness: Harness) -> None:
+def test_subscription_continues_on_recreated_queue(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.subscribe("q")
     other.publish("q", "1")
-    other.ask(wire.DELETE_QUEUE, "q")
-    assert json.loads(other.ask(wire.LIST_QUEUES).payload) == []
+    other.request(wire.DELETE_QUEUE, "q")
+    assert json.loads(other.request(wire.LIST_QUEUES).payload) == []
     harness.run_event_loop(100 * SECONDS)  # messages that were unacked are forgotten
     assert peer.ids() == ["1"]
     assert peer.acknowledge("1") == []
     other.create("q", mode=1)
     other.publish("q", "2")
     assert peer.ids() == ["2"]
-    other.ask(wire.DELETE_QUEUE, "q")
+    other.request(wire.DELETE_QUEUE, "q")
     harness.broker.publish(
         harness.broker.destinations.queue("q"),
         Message(Address(Kind.QUEUE, "q"), b"3", BodyKind.JSON),
@@ -568,28 +566,28 @@ def test_a_subscription_survives_its_queue(harness: Harness) -> None:
     assert frame.payload == b"3"
 
 
-def test_a_subscription_without_a_queue_ends_like_any_other(harness: Harness) -> None:
+def test_subscription_without_queue_can_be_ended(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     for action in ("unsubscribe", "subscribe", "drop"):
         peer.subscribe("q")
-        peer.ask(wire.DELETE_QUEUE, "q")
+        peer.request(wire.DELETE_QUEUE, "q")
         if action == "unsubscribe":
-            peer.ask(wire.UNSUBSCRIBE, "q")
+            peer.request(wire.UNSUBSCRIBE, "q")
         elif action == "subscribe":
             peer.subscribe("q")
             peer.publish("q", "x")
             assert [frame.id for frame in peer.more] == ["x"]
-            peer.ask(wire.UNSUBSCRIBE, "q")
-            peer.ask(wire.DELETE_QUEUE, "q")
+            peer.request(wire.UNSUBSCRIBE, "q")
+            peer.request(wire.DELETE_QUEUE, "q")
         else:
             peer.drop()
         other.publish("q", "1")
         if action != "drop":
             assert peer.frames() == []
-        other.ask(wire.DELETE_QUEUE, "q")
+        other.request(wire.DELETE_QUEUE, "q")
 
 
-def test_a_queue_with_all_its_consumers_takes_no_subscription(harness: Harness) -> None:
+def test_subscription_above_max_consumers_is_refused(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_consumers=1))
     peer, other = harness.connect(), harness.connect()
     peer.subscribe("q")
@@ -608,7 +606,7 @@ def publish(harness: Harness, body: bytes, kind: BodyKind, origin: Origin) -> Me
     return message
 
 
-def test_a_message_of_another_protocol_is_named_by_its_number(harness: Harness) -> None:
+def test_message_of_another_protocol_has_its_sequence_number_as_id(harness: Harness) -> None:
     peer = harness.connect()
     message = publish(harness, b"text", BodyKind.TEXT, Origin.JMQ)
     [identity] = peer.subscribe("q")

@@ -1,4 +1,4 @@
-"""FanOutWithAck: what its last VibeMQ subscriber has not acknowledged stays with the queue."""
+"""FanOutWithAck: unacked messages of the last VibeMQ subscriber stay with the queue."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def harness() -> Harness:
 
 
 def fan_out(harness: Harness, **options: object) -> Peer:
-    """A publisher that has created the queue `f`."""
+    """Create the fan-out queue `f`, and return its publisher."""
     publisher = harness.connect()
     publisher.create("f", mode=1, **options)
     return publisher
 
 
 @pytest.mark.parametrize("how", ["drop", "unsubscribe", "disconnect"])
-def test_the_only_subscriber_restarts_with_twenty_in_hand(harness: Harness, how: str) -> None:
+def test_last_subscriber_reconnects_with_unacked_messages(harness: Harness, how: str) -> None:
     publisher = fan_out(harness)
     peer = harness.connect(SessionOptions(window=20))
     peer.subscribe("f")
@@ -34,7 +34,7 @@ def test_the_only_subscriber_restarts_with_twenty_in_hand(harness: Harness, how:
     if how == "drop":
         peer.drop()
     elif how == "unsubscribe":
-        peer.ask(wire.UNSUBSCRIBE, "f")
+        peer.request(wire.UNSUBSCRIBE, "f")
     else:
         peer.send(wire.Frame(wire.DISCONNECT, "bye"))
     publisher.publish("f", "new")
@@ -46,7 +46,7 @@ def test_the_only_subscriber_restarts_with_twenty_in_hand(harness: Harness, how:
     assert attempts == ["2"] * attempted + ["1"] * (35 - attempted)
 
 
-def test_a_thousand_messages_of_which_most_wait(harness: Harness) -> None:
+def test_last_subscriber_reconnects_with_long_backlog(harness: Harness) -> None:
     publisher = fan_out(harness)
     peer = harness.connect()
     peer.subscribe("f")
@@ -61,7 +61,7 @@ def test_a_thousand_messages_of_which_most_wait(harness: Harness) -> None:
     assert attempts == ["2"] * 256 + ["1"] * 744
 
 
-def test_returning_drops_nothing_although_the_queue_is_full(harness: Harness) -> None:
+def test_requeueing_to_full_queue_drops_nothing(harness: Harness) -> None:
     publisher = fan_out(harness, maxQueueSize=3)
     peer = harness.connect()
     peer.subscribe("f")
@@ -72,7 +72,7 @@ def test_returning_drops_nothing_although_the_queue_is_full(harness: Harness) ->
     assert harness.connect().subscribe("f") == list("abcdef")
 
 
-def test_the_second_last_subscriber_takes_its_copies_along(harness: Harness) -> None:
+def test_copies_of_other_subscribers_are_dropped_when_they_leave(harness: Harness) -> None:
     publisher = fan_out(harness, maxRetryAttempts=1, enableDeadLetterQueue=True)
     first, second = harness.connect(), harness.connect()
     first.subscribe("f")
@@ -87,7 +87,7 @@ def test_the_second_last_subscriber_takes_its_copies_along(harness: Harness) -> 
     assert len(harness.bodies("f.dlq")) == 1
 
 
-def test_without_acknowledgements_nothing_is_kept(harness: Harness) -> None:
+def test_fan_out_without_ack_retains_nothing(harness: Harness) -> None:
     publisher, peer = harness.connect(), harness.connect()
     publisher.create("f", mode=2)
     peer.subscribe("f")
@@ -98,7 +98,7 @@ def test_without_acknowledgements_nothing_is_kept(harness: Harness) -> None:
     assert harness.connect().subscribe("f") == []
 
 
-def test_a_subscription_of_another_protocol_does_not_count(harness: Harness) -> None:
+def test_subscription_of_another_protocol_does_not_count(harness: Harness) -> None:
     publisher = fan_out(harness)
     peer = harness.connect()
     peer.subscribe("f")
@@ -115,7 +115,7 @@ def test_a_subscription_of_another_protocol_does_not_count(harness: Harness) -> 
     assert other.waiting == 2
 
 
-def test_the_first_subscriber_gets_the_backlog_and_the_second_nothing(harness: Harness) -> None:
+def test_only_first_subscriber_receives_backlog(harness: Harness) -> None:
     publisher = fan_out(harness)
     publisher.publish("f", "1")
     first, second = harness.connect(), harness.connect()
@@ -125,8 +125,8 @@ def test_the_first_subscriber_gets_the_backlog_and_the_second_nothing(harness: H
     assert first.ids() == second.ids() == ["2"]
 
 
-def test_a_subscriber_of_a_plain_topic_takes_everything_along(harness: Harness) -> None:
-    """A topic of JMS holds nothing."""
+def test_plain_topic_retains_nothing(harness: Harness) -> None:
+    """A JMS topic does not retain messages."""
     topic = harness.broker.destinations.topic("t")
     peer, publisher = harness.connect(), harness.connect()
     peer.subscribe("t")

@@ -1,4 +1,4 @@
-"""Queues that others have created or set up, as VibeMQ clients see and treat them."""
+"""Queues created or configured by others, as VibeMQ clients see and change them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def harness() -> Harness:
 
 
 class ForeignConsumer:
-    """A sink that is no VibeMQ client's."""
+    """A consumer of another protocol."""
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         pass
@@ -55,7 +55,7 @@ class ForeignConsumer:
 
 def visible_options(peer: Peer, name: str = "q") -> WrittenOptions:
     """Return the options that QueueInfo shows, as a client reads them."""
-    info = commands.read_info(peer.ask(wire.QUEUE_INFO, name))
+    info = commands.read_info(peer.request(wire.QUEUE_INFO, name))
     assert info is not None
     return info.written
 
@@ -73,9 +73,7 @@ USERS: dict[str, Callable[[Broker], object]] = {
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_queue_that_others_use_is_as_a_declaration_with_defaults_wants_it(
-    harness: Harness, user: str
-) -> None:
+def test_queue_used_by_others_reports_default_options(harness: Harness, user: str) -> None:
     USERS[user](harness.broker)
     peer = harness.connect()
     options = visible_options(peer)
@@ -84,7 +82,7 @@ def test_a_queue_that_others_use_is_as_a_declaration_with_defaults_wants_it(
     assert peer.info("q")["createdBy"] == user
 
 
-def test_what_is_enforced_is_beside_it(harness: Harness) -> None:
+def test_queue_info_reports_effective_settings_too(harness: Harness) -> None:
     jmq.find_or_create(harness.broker, QUEUE, None)
     info = harness.connect().info("q")
     assert {key: info[key] for key in info if key.startswith("effective")} == {
@@ -131,7 +129,7 @@ def test_explicit_settings_are_reported_field_by_field(harness: Harness) -> None
         ({"idle_timeout": 9}, "", None),
     ],
 )
-def test_a_change_of_one_setting_shows_in_one_field(
+def test_changed_setting_is_reported_in_one_field(
     harness: Harness, changed: dict[str, Any], field: str, value: object
 ) -> None:
     harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
@@ -140,27 +138,27 @@ def test_a_change_of_one_setting_shows_in_one_field(
     assert visible_options(harness.connect()) == expected
 
 
-def test_a_topic_stays_a_conflict(harness: Harness) -> None:
+def test_topic_of_same_name_is_conflict(harness: Harness) -> None:
     harness.broker.destinations.topic("q", by=CreatedBy.JMQ)
     peer = harness.connect()
     assert visible_options(peer).mode == Mode.FAN_OUT_WITH_ACK
     assert commands.conflicts(DEFAULTS, visible_options(peer))
 
 
-def test_a_dead_letter_queue_is_as_a_declaration_with_defaults_wants_it(harness: Harness) -> None:
+def test_dead_letter_queue_reports_default_options(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=3, enableDeadLetterQueue=True)
     peer.publish("q", "1", "2")
     assert visible_options(peer, "q.dlq") == DEFAULTS
 
 
-def test_defaults_of_the_configuration_are_set_on_purpose() -> None:
+def test_defaults_of_configuration_are_explicit() -> None:
     harness = Harness(EngineSettings(default_destination=DestinationSettings(max_messages=7)))
     harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
     assert visible_options(harness.connect()) == DEFAULTS._replace(max_queue_size=7)
 
 
-def test_a_later_change_replaces_what_was_written(harness: Harness) -> None:
+def test_later_change_replaces_declared_options(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=0, messageTtl="00:00:00", maxRetryAttempts=-1)
     destination = harness.destination("q")
@@ -191,7 +189,7 @@ def declared(by: CreatedBy) -> Callable[[Broker], object]:
         (lambda broker: broker.destinations.topic("q", by=CreatedBy.JMQ), "JMS"),
     ],
 )
-def test_a_queue_of_others_is_not_deleted(
+def test_queue_of_others_is_not_deleted(
     harness: Harness, create: Callable[[Broker], object], owner: str
 ) -> None:
     create(harness.broker)
@@ -200,83 +198,81 @@ def test_a_queue_of_others_is_not_deleted(
     # use and declarations by VibeMQ clients do not change whose it is
     peer.subscribe("q")
     peer.create("q", maxQueueSize=5)
-    answer = peer.ask(wire.DELETE_QUEUE, "q")
-    assert (answer.type, answer.error_code) == (wire.ERROR, "FORBIDDEN")
-    assert "queue q" in answer.error_message
-    assert owner in answer.error_message
+    response = peer.request(wire.DELETE_QUEUE, "q")
+    assert (response.type, response.error_code) == (wire.ERROR, "FORBIDDEN")
+    assert "queue q" in response.error_message
+    assert owner in response.error_message
     assert harness.destination("q").consumers == 1
     allowing = harness.connect(SessionOptions(foreign_delete=True))
-    assert allowing.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    assert allowing.request(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
     assert allowing.info("q") is None
 
 
-def test_the_configuration_takes_over_what_it_declares(harness: Harness) -> None:
+def test_configuration_takes_over_declared_queues(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q")
     declared(CreatedBy.CONFIGURATION)(harness.broker)
     assert peer.error(wire.DELETE_QUEUE, "q") == "FORBIDDEN"
 
 
-def test_a_queue_with_consumers_of_others_is_not_deleted(harness: Harness) -> None:
+def test_queue_with_consumers_of_others_is_not_deleted(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q")
     consumer = harness.broker.attach(
         harness.destination("q").queue, ForeignConsumer(), Window(1, True)
     )
-    answer = peer.ask(wire.DELETE_QUEUE, "q")
-    assert answer.error_code == "FORBIDDEN"
-    assert "consumers of other protocols" in answer.error_message
+    response = peer.request(wire.DELETE_QUEUE, "q")
+    assert response.error_code == "FORBIDDEN"
+    assert "consumers of other protocols" in response.error_message
     harness.broker.detach(consumer)
     peer.subscribe("q")
-    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    assert peer.request(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
 
 
-def test_a_fan_out_queue_with_a_durable_subscription_is_not_deleted(harness: Harness) -> None:
+def test_fan_out_queue_with_durable_subscription_is_not_deleted(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", mode=1)
     peer.subscribe("q")
     subscription = harness.broker.subscribe(harness.destination("q"), "jms", durable=True)
     assert peer.error(wire.DELETE_QUEUE, "q") == "FORBIDDEN"
     harness.broker.unsubscribe(subscription)
-    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    assert peer.request(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
 
 
 @pytest.mark.parametrize("name", ["", "dead"])
-def test_the_dead_letter_queue_of_an_existing_queue_is_not_deleted(
-    harness: Harness, name: str
-) -> None:
+def test_dead_letter_queue_of_existing_queue_is_not_deleted(harness: Harness, name: str) -> None:
     peer = harness.connect()
     dead_letters = name or "q.dlq"
     peer.create("q", enableDeadLetterQueue=True, deadLetterQueueName=name or None)
     peer.create("other", enableDeadLetterQueue=False, deadLetterQueueName="free")
     peer.create("free")
     peer.subscribe(dead_letters)
-    answer = peer.ask(wire.DELETE_QUEUE, dead_letters)
-    assert answer.error_code == "FORBIDDEN"
-    assert "dead-letter queue of q" in answer.error_message
-    assert peer.ask(wire.DELETE_QUEUE, "free").type == wire.DELETE_QUEUE
-    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
-    assert peer.ask(wire.DELETE_QUEUE, dead_letters).type == wire.DELETE_QUEUE
+    response = peer.request(wire.DELETE_QUEUE, dead_letters)
+    assert response.error_code == "FORBIDDEN"
+    assert "dead-letter queue of q" in response.error_message
+    assert peer.request(wire.DELETE_QUEUE, "free").type == wire.DELETE_QUEUE
+    assert peer.request(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    assert peer.request(wire.DELETE_QUEUE, dead_letters).type == wire.DELETE_QUEUE
 
 
-def test_dead_letters_of_others_are_not_deleted_either(harness: Harness) -> None:
+def test_dead_letters_of_others_are_not_deleted(harness: Harness) -> None:
     settings = DestinationSettings(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
     harness.broker.destinations.declare(QUEUE, settings, provenance=Provenance(CreatedBy.PHPMQ))
     peer = harness.connect()
     peer.publish("q", "1", "2")
     harness.broker.remove(harness.destination("q"))
-    answer = peer.ask(wire.DELETE_QUEUE, "q.dlq")
-    assert "was created by PHPMQ" in answer.error_message
+    response = peer.request(wire.DELETE_QUEUE, "q.dlq")
+    assert "was created by PHPMQ" in response.error_message
     assert len(harness.bodies("q.dlq")) == 1
 
 
-def test_override_leaves_a_queue_of_others_as_it_is(harness: Harness) -> None:
+def test_override_does_not_change_queue_of_others(harness: Harness) -> None:
     """Recreate a queue like the .NET client: QueueInfo, DeleteQueue, CreateQueue."""
     harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
     peer = harness.connect()
     peer.publish("q", "1")
     declaration = Declaration("q", queues.QueueOptions(message_ttl=1000), Conflict.OVERRIDE)
-    info = commands.read_info(peer.ask(wire.QUEUE_INFO, "q"))
+    info = commands.read_info(peer.request(wire.QUEUE_INFO, "q"))
     assert info is not None
     assert commands.must_replace(declaration, info)
     assert peer.error(wire.DELETE_QUEUE, "q") == "FORBIDDEN"
@@ -287,7 +283,7 @@ def test_override_leaves_a_queue_of_others_as_it_is(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("from_snapshot", [False, True])
-def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) -> None:
+def test_restart_preserves_options_and_creators(tmp_path: Path, from_snapshot: bool) -> None:
     written_options = queues.read_written(
         b'{"mode":9,"maxQueueSize":-1,"messageTtl":"00:00:01.2345678",'
         b'"deadLetterQueueName":"a\\nb","overflowStrategy":7,"maxRetryAttempts":0}',
@@ -327,11 +323,11 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
     peer = harness.connect()
     assert peer.error(wire.DELETE_QUEUE, "php") == "FORBIDDEN"
     assert peer.error(wire.DELETE_QUEUE, "jms") == "FORBIDDEN"
-    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    assert peer.request(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
     journal.close()
 
 
-def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> None:
+def test_defaults_of_queue_created_by_use_follow_restarted_broker(tmp_path: Path) -> None:
     """Only the creator of a queue created by use is kept."""
     for limit, expected in ((5, 5), (6, 6)):
         journal = FileJournal.open(tmp_path)

@@ -30,9 +30,11 @@ def harness() -> Harness:
     return Harness()
 
 
-def packed(payload: bytes, identity: str = "m", how: Compression = Compression.BROTLI) -> bytes:
+def compressed_publish(
+    payload: bytes, identity: str = "m", algorithm: Compression = Compression.BROTLI
+) -> bytes:
     frame = Frame(wire.PUBLISH, identity, "q", payload)
-    return wire.compressed(wire.encode(frame, limit=wire.MAX_UNPACKED), how)
+    return wire.compressed(wire.encode(frame, limit=wire.MAX_UNPACKED), algorithm)
 
 
 def read(peer: Peer) -> list[Frame]:
@@ -58,37 +60,43 @@ def publish(harness: Harness, payload: bytes, queue: str = "q") -> Message:
 
 
 def publish_large(harness: Harness) -> None:
-    """Publish ORDERS as `m` and leave the jobs of the other threads to `run_until_idle`."""
+    """Publish ORDERS as `m`; `run_until_idle` runs the jobs of the other threads."""
     publisher = harness.connect()
-    publisher.session.receive(packed(ORDERS))
+    publisher.session.receive(compressed_publish(ORDERS))
     harness.run_event_loop()
     harness.background.run()
     harness.run_event_loop()
     assert [frame.id for frame in read(publisher)] == ["m"]
 
 
-# --- coming in -----------------------------------------------------------------------------------
+# --- receiving -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
-def test_large_list_is_published_compressed(harness: Harness, how: Compression) -> None:
+@pytest.mark.parametrize("algorithm", [Compression.GZIP, Compression.BROTLI])
+def test_large_list_is_published_compressed(harness: Harness, algorithm: Compression) -> None:
     assert len(ORDERS) > 1_400_000
     peer = compressing(harness)
-    peer.session.receive(packed(ORDERS, how=how))
+    peer.session.receive(compressed_publish(ORDERS, algorithm=algorithm))
     assert peer.transport.paused
     harness.run_until_idle()
-    [answer] = read(peer)
-    assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "m")
+    [response] = read(peer)
+    assert (response.type, response.id) == (wire.PUBLISH_ACK, "m")
     assert harness.bodies("q") == [ORDERS]
     assert not peer.transport.paused
     assert peer.session.buffered == 0
     assert harness.memory.reserved == 0
 
 
-def test_frames_around_a_large_one_keep_their_order(harness: Harness) -> None:
+def test_frames_around_large_one_keep_their_order(harness: Harness) -> None:
     peer = compressing(harness)
     small = [wire.encode(Frame(wire.PUBLISH, str(n), "q", b"%d" % n)) for n in range(4)]
-    peer.session.receive(small[0] + packed(ORDERS) + small[1] + packed(ORDERS, "m2") + small[2])
+    peer.session.receive(
+        small[0]
+        + compressed_publish(ORDERS)
+        + small[1]
+        + compressed_publish(ORDERS, "m2")
+        + small[2]
+    )
     harness.run_event_loop()
     assert harness.bodies("q") == [b"0"]
     assert peer.transport.paused
@@ -97,7 +105,7 @@ def test_frames_around_a_large_one_keep_their_order(harness: Harness) -> None:
     assert [frame.id for frame in read(peer)] == ["0", "m", "1", "m2", "2", "3"]
 
 
-def test_large_plain_payload_is_checked_off_the_event_loop(harness: Harness) -> None:
+def test_large_plain_payload_is_checked_off_event_loop(harness: Harness) -> None:
     peer = harness.connect()
     content = b'"%b"' % (b"x" * 300_000)
     for number, payload in enumerate((content, content[:-1])):
@@ -105,10 +113,10 @@ def test_large_plain_payload_is_checked_off_the_event_loop(harness: Harness) -> 
         harness.run_event_loop()
         assert harness.background.jobs
         harness.run_until_idle()
-    answer, error = read(peer)
-    assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "0")
+    response, error = read(peer)
+    assert (response.type, response.id) == (wire.PUBLISH_ACK, "0")
     assert (error.type, error.id, error.error_code) == (wire.ERROR, "1", "INVALID_MESSAGE")
-    assert peer.ask(wire.PING).type == wire.PONG
+    assert peer.request(wire.PING).type == wire.PONG
     assert harness.bodies("q") == [content]
 
 
@@ -123,7 +131,7 @@ def test_large_request_other_than_publish_is_refused(harness: Harness) -> None:
     assert peer.transport.open
 
 
-def test_plain_frame_above_the_limit_is_skipped(harness: Harness) -> None:
+def test_plain_frame_above_limit_is_skipped(harness: Harness) -> None:
     peer = harness.connect()
     data = wire.encode(Frame(wire.PUBLISH, "big", "q", ORDERS), limit=wire.MAX_UNPACKED)
     for position in range(0, len(data), 100_000):
@@ -136,16 +144,16 @@ def test_plain_frame_above_the_limit_is_skipped(harness: Harness) -> None:
     assert harness.bodies("q") == [b'"next"']
 
 
-def test_plain_frame_above_the_unpacked_limit_is_skipped(harness: Harness) -> None:
+def test_plain_frame_above_unpacked_limit_is_skipped(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(unpacked=1000))
     peer.send_bytes(wire.encode(Frame(wire.PUBLISH, "big", "q", b'"%b"' % (b"x" * 2000))))
     assert peer.frames()[0].id == "big"
     peer.publish("q", "next")
 
 
-def test_compressed_frame_above_the_unpacked_limit_ends_the_connection(harness: Harness) -> None:
+def test_compressed_frame_above_unpacked_limit_ends_connection(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(unpacked=1_000_000))
-    peer.session.receive(packed(ORDERS))
+    peer.session.receive(compressed_publish(ORDERS))
     harness.run_until_idle()
     [error] = read(peer)
     assert error.error_code == "INVALID_MESSAGE"
@@ -156,14 +164,14 @@ def test_compressed_frame_above_the_unpacked_limit_ends_the_connection(harness: 
     assert harness.memory.reserved == 0
 
 
-def test_compressed_frame_above_the_frame_limit_ends_the_connection(harness: Harness) -> None:
+def test_compressed_frame_above_frame_limit_ends_connection(harness: Harness) -> None:
     peer = harness.connect()
     peer.send_bytes((wire.MAX_BODY + 1).to_bytes(4, "big") + b"\2")
     assert peer.frames()[0].error_code == "INVALID_MESSAGE"
     assert not peer.transport.open
 
 
-def test_compressed_frame_before_the_login_is_refused(harness: Harness) -> None:
+def test_compressed_frame_before_login_is_refused(harness: Harness) -> None:
     peer = harness.open_connection()
     frame = Frame(wire.CONNECT, "hello", headers={"x": "y" * 4000})
     peer.send_bytes(wire.compressed(wire.encode(frame), Compression.BROTLI))
@@ -172,8 +180,8 @@ def test_compressed_frame_before_the_login_is_refused(harness: Harness) -> None:
     assert not peer.transport.open
 
 
-def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harness) -> None:
-    bomb = packed(b'"%b"' % bytes(40_000_000))
+def test_bombs_are_unpacked_few_at_time_and_only_with_memory(harness: Harness) -> None:
+    bomb = compressed_publish(b'"%b"' % bytes(40_000_000))
     assert len(bomb) < 10_000
     peers = [harness.connect() for _ in range(20)]
     full_size = 2 * wire.MAX_UNPACKED
@@ -195,7 +203,7 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
 
 def test_moderate_frame_reserves_little_memory(harness: Harness) -> None:
     peer = harness.connect()
-    peer.session.receive(packed(ORDERS))
+    peer.session.receive(compressed_publish(ORDERS))
     harness.run_event_loop()
     assert harness.memory.reserved == 2 * MAX_UNPACKED_BYTES
 
@@ -203,7 +211,7 @@ def test_moderate_frame_reserves_little_memory(harness: Harness) -> None:
 def test_connection_that_closes_meanwhile(harness: Harness) -> None:
     peers = [harness.connect() for _ in range(4)]
     for peer in peers:
-        peer.session.receive(packed(ORDERS))
+        peer.session.receive(compressed_publish(ORDERS))
     harness.run_event_loop()
     assert len(harness.background.jobs) == MAX_RUNNING_JOBS
     for peer in peers:
@@ -214,18 +222,20 @@ def test_connection_that_closes_meanwhile(harness: Harness) -> None:
     assert harness.memory.reserved == 0
 
 
-def test_end_of_input_waits_for_a_large_frame(harness: Harness) -> None:
+def test_end_of_input_waits_for_large_frame(harness: Harness) -> None:
     peer = harness.connect()
-    peer.session.receive(packed(ORDERS) + wire.encode(Frame(wire.PUBLISH, "last", "q", b"1")))
+    peer.session.receive(
+        compressed_publish(ORDERS) + wire.encode(Frame(wire.PUBLISH, "last", "q", b"1"))
+    )
     peer.session.end_of_input()
     harness.run_until_idle()
     assert [frame.id for frame in read(peer)] == ["m", "last"]
     assert peer.transport.close_reason == ""
 
 
-def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:
+def test_shutdown_does_not_wait_for_large_frame(harness: Harness) -> None:
     peer = harness.connect()
-    peer.session.receive(packed(ORDERS))
+    peer.session.receive(compressed_publish(ORDERS))
     harness.run_event_loop()
     peer.session.disconnect("the broker stops", stopping=True)
     harness.run_until_idle()
@@ -233,7 +243,7 @@ def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:
     assert harness.find("q") is None
 
 
-# --- going out -----------------------------------------------------------------------------------
+# --- sending -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", ["gzip", "brotli"])
@@ -251,11 +261,11 @@ def test_large_message_is_delivered_compressed(harness: Harness, names: str) -> 
     assert harness.bodies("q") == []
 
 
-def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
+def test_messages_after_large_message_wait_for_it(harness: Harness) -> None:
     peer = compressing(harness)
     peer.subscribe("q")
     publishing = harness.connect()
-    publishing.session.receive(packed(ORDERS))
+    publishing.session.receive(compressed_publish(ORDERS))
     harness.run_until_idle()
     read(publishing)
     publishing.publish("q", "small")
@@ -263,7 +273,7 @@ def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
     assert [frame.id for frame in read(peer)] == ["m", "small"]
 
 
-def test_message_with_large_headers_is_compressed_off_the_event_loop(harness: Harness) -> None:
+def test_message_with_large_headers_is_compressed_off_event_loop(harness: Harness) -> None:
     headers = {f"{number}-{'x' * 60_000}": "v" for number in range(50)}
     publisher = compressing(harness)
     frame = Frame(wire.PUBLISH, "m", "q", b"1", headers)
@@ -293,7 +303,7 @@ def test_message_is_compressed_once_for_all_subscribers(
     peers = [compressing(harness) for _ in range(5)]
     for peer in peers:
         peer.subscribe("q")
-    owner.session.receive(packed(ORDERS))
+    owner.session.receive(compressed_publish(ORDERS))
     harness.run_until_idle()
     for peer in peers:
         [frame] = read(peer)
@@ -301,7 +311,7 @@ def test_message_is_compressed_once_for_all_subscribers(
     assert len(sequences) == 1
 
 
-def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None:
+def test_message_waits_for_consumer_that_can_take_it(harness: Harness) -> None:
     uncompressed = harness.connect()
     uncompressed.subscribe("q")
     consumer = compressing(harness)
@@ -319,7 +329,7 @@ def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None
     assert read(uncompressed) == []
 
 
-def test_skipped_message_is_given_to_a_consumer_that_comes(harness: Harness) -> None:
+def test_skipped_message_is_given_to_consumer_that_comes(harness: Harness) -> None:
     uncompressed = harness.connect()
     uncompressed.subscribe("q")
     former = compressing(harness)
@@ -412,10 +422,10 @@ def test_consumer_that_leaves_gives_back_what_was_being_compressed(harness: Harn
     assert [frame.headers["deliveryAttempts"] for frame in received] == ["1", "1"]
 
 
-# --- acknowledgement timeouts ---------------------------------------------------------------------
+# --- acknowledgement timeouts --------------------------------------------------------------------
 
 
-def test_timeout_runs_from_the_sending_of_a_compressed_message(harness: Harness) -> None:
+def test_timeout_runs_from_sending_of_compressed_message(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(ack_timeout=1000), **{"supported-compression": "gzip"})
     peer.subscribe("q")
     publish_large(harness)
@@ -428,7 +438,7 @@ def test_timeout_runs_from_the_sending_of_a_compressed_message(harness: Harness)
     assert [frame.headers["deliveryAttempts"] for frame in read(peer)] == ["2"]
 
 
-def test_redelivery_waits_once_behind_a_message_that_is_being_compressed(harness: Harness) -> None:
+def test_redelivery_waits_once_behind_message_that_is_being_compressed(harness: Harness) -> None:
     options = SessionOptions(ack_timeout=1000, window_bytes=1 << 24)
     peer = harness.connect(options, **{"supported-compression": "gzip"})
     peer.subscribe("q")

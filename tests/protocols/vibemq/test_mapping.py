@@ -48,7 +48,7 @@ def headers_of(message: Message) -> dict[str, str]:
     return headers
 
 
-def test_headers_are_added_to_those_that_go_out_as_they_came() -> None:
+def test_delivery_keeps_headers_of_publisher() -> None:
     message = published(headers={"priority": "high", "colour": "red", "x": "1"})
     message.native = mapping.with_headers(message, {"colour": "blue", "added": "é"})
     assert headers_of(message) == {"priority": "high", "colour": "blue", "x": "1", "added": "é"}
@@ -93,7 +93,7 @@ def test_what_comes_by_vibemq_leaves_byte_for_byte(
         assert list(frame.headers)[:-1] == list(headers)
 
 
-def test_the_publishers_delivery_attempts_are_overwritten() -> None:
+def test_delivery_attempts_of_publisher_are_overwritten() -> None:
     message = published(headers={"a": "1", "deliveryAttempts": "99", "b": "2"})
     assert list(delivered(message, 2).headers.items()) == [
         ("a", "1"),
@@ -102,7 +102,7 @@ def test_the_publishers_delivery_attempts_are_overwritten() -> None:
     ]
 
 
-def test_fields_of_a_message() -> None:
+def test_headers_set_message_fields() -> None:
     message = published(
         b'{"a":1}',
         {"priority": "high", "x": "1", "correlationId": "c", "replyTo": "r", "timestamp": "now"},
@@ -118,14 +118,14 @@ def test_fields_of_a_message() -> None:
     assert (message.timestamp, message.durability) == (NOW, Durability.SYNC)
 
 
-def test_a_message_without_anything() -> None:
+def test_message_without_payload_and_headers() -> None:
     message = published(b"")
     assert (message.kind, message.body, message.properties) == (BodyKind.NONE, b"", None)
     assert message.native == b""
     assert delivered(message).payload == b""
 
 
-def test_null_is_a_payload() -> None:
+def test_null_is_payload() -> None:
     assert published(b"null").kind is BodyKind.JSON
     assert delivered(published(b"null")).payload == b"null"
 
@@ -138,17 +138,17 @@ def test_null_is_a_payload() -> None:
         *(("4", 4), ("-1", 4), ("urgent", 4), (" low ", 1), ("\u0660", 4)),
     ],
 )
-def test_priorities_coming_in(text: str, priority: int) -> None:
+def test_priority_header_sets_priority(text: str, priority: int) -> None:
     assert published(headers={"priority": text}).priority == priority
 
 
-def test_only_the_exact_header_is_the_priority() -> None:
+def test_only_exact_header_is_priority() -> None:
     message = published(headers={"Priority": "High"})
     assert message.priority == 4
     assert message.properties == {"Priority": "High"}
 
 
-def test_base64_is_bytes_to_others_if_it_comes_back_the_same() -> None:
+def test_base64_payload_is_decoded_if_it_round_trips() -> None:
     body = bytes(range(256))
     payload = json.dumps(b64encode(body).decode()).encode()
     message = published(payload, {"content-encoding": "base64", "a": "b"})
@@ -163,17 +163,17 @@ def test_base64_is_bytes_to_others_if_it_comes_back_the_same() -> None:
     assert published(payload).kind is BodyKind.JSON
 
 
-def test_a_client_cannot_make_its_message_a_dead_letter() -> None:
+def test_client_cannot_make_its_message_dead_letter() -> None:
     message = published(headers={"deadLetterReason": "MessageExpired", "originalQueue": "x"})
     assert not dead_letters.is_dead_letter(message)
     assert headers_of(message) == {"deadLetterReason": "MessageExpired", "originalQueue": "x"}
 
 
-def test_the_limit_is_kept_by_leaving_additions_out() -> None:
+def test_added_headers_are_omitted_above_frame_limit() -> None:
     message = published(b"1" * 100, {"a": "b"})
     size = wire.body_size(b"id", b"q", b"1" * 100, message.native)
     assert delivered(message, 1, size).headers == {"a": "b"}
-    dead_letter = buried(message)
+    dead_letter = dead_letter_of(message)
     assert delivered(dead_letter, 1, size).headers == {"a": "b"}
     assert "deadLetterReason" in delivered(dead_letter, 1, size + 200).headers
 
@@ -181,11 +181,11 @@ def test_the_limit_is_kept_by_leaving_additions_out() -> None:
 # --- dead letters ------------------------------------------------------------------------------
 
 
-def buried(message: Message, reason: str = "max-attempts") -> Message:
+def dead_letter_of(message: Message, reason: str = "max-attempts") -> Message:
     return dead_letters.dead_letter_of(message, "orders", reason, 3, NOW)
 
 
-def test_the_names_are_the_brokers() -> None:
+def test_dead_letter_headers_have_names_of_broker() -> None:
     assert mapping.DEAD_LETTER_HEADERS == (
         dead_letters.REASON,
         dead_letters.ORIGIN,
@@ -204,13 +204,13 @@ def test_the_names_are_the_brokers() -> None:
     ],
 )
 @pytest.mark.parametrize("by_vibemq", [True, False])
-def test_a_dead_letter_has_its_history(reason: str, expected: str, by_vibemq: bool) -> None:
+def test_dead_letter_has_its_history(reason: str, expected: str, by_vibemq: bool) -> None:
     message = (
         published(b"[1]", {"a": "b", "deliveryAttempts": "8", "failedAt": "never", "c": "d"})
         if by_vibemq
         else foreign(b"[1]", properties={"a": "b", "c": "d"})
     )
-    frame = delivered(buried(message, reason), attempts=1)
+    frame = delivered(dead_letter_of(message, reason), attempts=1)
     assert frame.payload == b"[1]"
     assert list(frame.headers.items()) == [
         ("a", "b"),
@@ -222,8 +222,8 @@ def test_a_dead_letter_has_its_history(reason: str, expected: str, by_vibemq: bo
     ]
 
 
-def test_a_dead_letter_of_a_message_without_headers() -> None:
-    assert set(delivered(buried(published())).headers) == set(mapping.DEAD_LETTER_HEADERS)
+def test_dead_letter_of_message_without_headers() -> None:
+    assert set(delivered(dead_letter_of(published())).headers) == set(mapping.DEAD_LETTER_HEADERS)
 
 
 # --- from other protocols ----------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_bodies_of_other_protocols(
 
 
 @pytest.mark.parametrize("origin", [Origin.PHPMQ, Origin.MSGLITE, Origin.JMQ])
-def test_a_listener_may_deliver_text_always_as_a_string(origin: Origin) -> None:
+def test_listener_may_deliver_all_text_as_strings(origin: Origin) -> None:
     kind = BodyKind.TEXT if origin is Origin.JMQ else BodyKind.BYTES
     message = foreign(b'{"a":1}', kind, origin)
     assert mapping.wire_payload(message, detect_json=False) == (b'"{\\"a\\":1}"', False)
@@ -320,7 +320,7 @@ def test_every_delivery_is_json(kind: BodyKind, origin: Origin, body: bytes) -> 
         assert value.encode() == body
 
 
-def test_properties_are_spelled_as_in_json() -> None:
+def test_properties_are_formatted_as_json() -> None:
     properties: dict[str, Property] = {
         "text": "x",
         "yes": True,
@@ -352,7 +352,7 @@ def test_properties_are_spelled_as_in_json() -> None:
     }
 
 
-def test_a_property_does_not_pass_for_a_field() -> None:
+def test_property_does_not_replace_message_field() -> None:
     properties: dict[str, Property] = {
         "priority": "High",
         "correlationId": "x",
@@ -379,7 +379,7 @@ def test_a_property_does_not_pass_for_a_field() -> None:
         (9, "Critical"),
     ],
 )
-def test_priorities_going_out(priority: int, expected: str | None) -> None:
+def test_priority_is_delivered_as_header(priority: int, expected: str | None) -> None:
     assert headers_of(foreign(priority=priority)).get("priority") == expected
 
 
@@ -393,7 +393,7 @@ def test_priorities_going_out(priority: int, expected: str | None) -> None:
         (Address(Kind.QUEUE, ""), None),
     ],
 )
-def test_a_reply_address_is_delivered_if_it_can_be_read_back(
+def test_reply_address_is_delivered_if_it_can_be_read_back(
     address: Address, expected: str | None
 ) -> None:
     message = foreign()
@@ -404,13 +404,13 @@ def test_a_reply_address_is_delivered_if_it_can_be_read_back(
         assert published(headers=headers).reply_to == address
 
 
-def test_a_correlation_id_is_delivered() -> None:
+def test_correlation_id_is_delivered() -> None:
     message = foreign()
     message.correlation_id = "c"
     assert headers_of(message) == {"correlationId": "c"}
 
 
-def test_a_type_survives_a_round_trip() -> None:
+def test_type_survives_round_trip() -> None:
     message = foreign()
     message.type = "order"
     assert headers_of(message) == {"JMSType": "order"}
@@ -418,14 +418,14 @@ def test_a_type_survives_a_round_trip() -> None:
     assert (returned.type, returned.properties) == ("order", None)
 
 
-def test_properties_of_jms_get_their_names_back() -> None:
+def test_jms_properties_keep_their_names() -> None:
     properties: dict[str, Property] = {"content_HYPHEN_type": "x", "a_b": 1}
     assert headers_of(foreign(properties=properties)) == {"content-type": "x", "a_b": "1"}
     message = foreign(properties=properties, origin=Origin.INTERNAL)
     assert headers_of(message) == {"content_HYPHEN_type": "x", "a_b": "1"}
 
 
-def test_ids() -> None:
+def test_ids_of_messages() -> None:
     message = foreign()
     assert mapping.wire_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
     for invalid_id in ("\udcff", "x" * 65_536):
@@ -435,11 +435,11 @@ def test_ids() -> None:
     assert mapping.wire_id(message, BROKER) == "ID:1-2-3"
 
 
-# --- there and back ----------------------------------------------------------------------------
+# --- round trips -------------------------------------------------------------------------------
 
 
 def republished(message: Message) -> Message:
-    """A consumer sends on what it got: payload and headers."""
+    """Publish payload and headers of a delivery again."""
     frame = delivered(message)
     return published(frame.payload, dict(frame.headers), frame.id)
 
@@ -501,7 +501,7 @@ def test_text_properties_and_fields_come_back(
     assert (returned.priority, returned.correlation_id) == (priority, correlation_id)
 
 
-# --- rules -------------------------------------------------------------------------------------
+# --- limits ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -514,11 +514,11 @@ def test_queue_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "a b", "a/b", "a\n", "ä\n", "topic:x", "x²", "äⅧ", "😀", "𝒜", "x" * 257, "ö" * 257]
 )
-def test_names_no_queue_has(name: str) -> None:
+def test_invalid_queue_names(name: str) -> None:
     assert not mapping.is_queue_name(name)
 
 
-def test_rules_for_headers() -> None:
+def test_limits_of_headers() -> None:
     mapping.check_headers({str(number): "1" for number in range(50)})
     mapping.check_headers({"a": "x" * 4096, "b": "😀" * 2048})
     for headers in (

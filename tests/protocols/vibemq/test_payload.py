@@ -113,18 +113,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("payload", ACCEPTED, ids=lambda payload: repr(payload[:30]))
-def test_accepted(payload: bytes) -> None:
+def test_valid_json_is_accepted(payload: bytes) -> None:
     check_payload(payload)
 
 
 @pytest.mark.parametrize("payload", REFUSED, ids=lambda payload: repr(payload[:30]))
-def test_refused(payload: bytes) -> None:
+def test_invalid_json_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         check_payload(payload)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_the_verdict_is_the_same_in_chunks(size: int) -> None:
+def test_validation_does_not_depend_on_fragmentation(size: int) -> None:
     for payload in ACCEPTED:
         check_payload_in_chunks(payload, size)
     for payload in REFUSED:
@@ -133,20 +133,20 @@ def test_the_verdict_is_the_same_in_chunks(size: int) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"[,1,2]", b"{,}", b'{"a":1,,"b":2}', b"[1}, 2]", b"[1,2},3]"])
-def test_chunks_of_invalid_json(payload: bytes) -> None:
+def test_invalid_json_is_refused_in_fragments(payload: bytes) -> None:
     for size in range(1, 8):
         with pytest.raises(ProtocolError):
             check_payload_in_chunks(payload, size)
 
 
-def test_an_error_names_the_reason() -> None:
+def test_error_names_reason() -> None:
     for payload, reason in ((b"[1,]", "not JSON"), (b'"\xff"', "not UTF-8"), (b"[" * 65, "deeper")):
         with pytest.raises(ProtocolError, match=reason):
             check_payload(payload)
 
 
 def acceptable(payload: bytes) -> bool:
-    """The same by Python's own reader, less what it lets pass and the standard does not."""
+    """Validate with Python's parser, and reject its extensions of the standard."""
 
     def refuse(word: str) -> None:
         raise ValueError(word)

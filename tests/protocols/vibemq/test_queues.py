@@ -38,7 +38,7 @@ def options(payload: Any = None, **headers: str) -> queues.QueueOptions:
     return queues.read_written(raw, headers).options()
 
 
-def test_options_of_the_net_client() -> None:
+def test_reads_options_of_net_client() -> None:
     assert options(EVERYTHING) == queues.QueueOptions(
         Mode.PRIORITY_BASED,
         77,
@@ -50,7 +50,7 @@ def test_options_of_the_net_client() -> None:
     )
 
 
-def test_options_of_the_protocol_page() -> None:
+def test_reads_options_of_protocol_page() -> None:
     assert options(
         None,
         deliveryMode="FanOutWithAck",
@@ -63,7 +63,7 @@ def test_options_of_the_protocol_page() -> None:
     )
 
 
-def test_nothing_means_the_defaults_of_the_original() -> None:
+def test_missing_options_have_defaults_of_original() -> None:
     defaults = queues.QueueOptions(
         Mode.ROUND_ROBIN, 10_000, 0, False, "", Strategy.DROP_OLDEST, max_retry_attempts=3
     )
@@ -72,7 +72,7 @@ def test_nothing_means_the_defaults_of_the_original() -> None:
     assert options({"messageTtl": None, "mode": None}) == defaults
 
 
-def test_the_payload_wins() -> None:
+def test_payload_options_override_headers() -> None:
     parsed = options({"mode": 3, "maxQueueSize": 5}, deliveryMode="FanOutWithAck", maxQueueSize="6")
     assert (parsed.mode, parsed.max_queue_size) == (Mode.PRIORITY_BASED, 5)
     assert options({"deliveryMode": "prioritybased"}, mode="1").mode is Mode.PRIORITY_BASED
@@ -89,7 +89,7 @@ def test_the_payload_wins() -> None:
         (" RoundRobin ", Mode.ROUND_ROBIN),
     ],
 )
-def test_modes_by_number_and_name(value: object, mode: Mode) -> None:
+def test_modes_are_read_by_number_and_name(value: object, mode: Mode) -> None:
     assert options({"mode": value}).mode is mode
 
 
@@ -107,13 +107,13 @@ def test_modes_by_number_and_name(value: object, mode: Mode) -> None:
         (0, 0),
     ],
 )
-def test_time_to_live(value: object, milliseconds: int) -> None:
+def test_time_to_live_is_read_as_time_span(value: object, milliseconds: int) -> None:
     assert options({"messageTtl": value}).message_ttl == milliseconds
     assert options(None, messageTtl=str(value)).message_ttl == milliseconds
 
 
 @pytest.mark.parametrize("milliseconds", [1, 999, 1000, 86_400_000, 93_784_500, 10**14])
-def test_a_time_span_reads_as_it_was_written(milliseconds: int) -> None:
+def test_time_span_round_trips(milliseconds: int) -> None:
     text = queues.format_span(milliseconds * queues.TICKS_PER_MS)
     assert options({"messageTtl": text}).message_ttl == milliseconds
     assert queues.format_span(93_784_500 * queues.TICKS_PER_MS) == "1.02:03:04.5000000"
@@ -156,22 +156,22 @@ def test_a_time_span_reads_as_it_was_written(milliseconds: int) -> None:
 )
 def test_unreadable_options_are_refused_by_name(harness: Harness, name: str, value: object) -> None:
     peer = harness.connect()
-    answer = peer.ask(wire.CREATE_QUEUE, "q", {name: value})
-    assert answer.error_code == "INVALID_MESSAGE"
-    assert name in answer.error_message
+    response = peer.request(wire.CREATE_QUEUE, "q", {name: value})
+    assert response.error_code == "INVALID_MESSAGE"
+    assert name in response.error_message
     assert not harness.broker.destinations
 
 
 @pytest.mark.parametrize(
     "payload", [b"[]", b"1", b'"x"', b"{", b"[" * 100_000, b"\xff", b'{"\xff": 1}']
 )
-def test_options_that_are_no_object(harness: Harness, payload: bytes) -> None:
+def test_options_that_are_not_object_are_refused(harness: Harness, payload: bytes) -> None:
     peer = harness.connect()
-    [answer] = peer.send(Frame(wire.CREATE_QUEUE, "c", "q", payload))
-    assert answer.error_code == "INVALID_MESSAGE"
+    [response] = peer.send(Frame(wire.CREATE_QUEUE, "c", "q", payload))
+    assert response.error_code == "INVALID_MESSAGE"
 
 
-def test_numbers_without_a_limit() -> None:
+def test_zero_means_unlimited() -> None:
     parsed = options({"maxQueueSize": NO_LIMIT, "maxRetryAttempts": NO_LIMIT})
     assert parsed.settings.max_messages == parsed.settings.max_attempts == 0
     assert options({"maxRetryAttempts": 0}).settings.max_attempts == 1
@@ -179,7 +179,7 @@ def test_numbers_without_a_limit() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("strategy", list(Strategy))
-def test_a_destination_says_what_it_was_created_with(
+def test_destination_records_its_declared_options(
     harness: Harness, mode: Mode, strategy: Strategy
 ) -> None:
     written_options = queues.QueueOptions(mode, 5, 1000, True, "dead", strategy, 2)
@@ -192,7 +192,7 @@ def test_a_destination_says_what_it_was_created_with(
 # --- CreateQueue -----------------------------------------------------------------------------
 
 
-def test_a_queue_is_created_as_its_mode_wants(harness: Harness) -> None:
+def test_mode_determines_kind_of_destination(harness: Harness) -> None:
     peer = harness.connect()
     for mode, kind in enumerate((Kind.QUEUE, Kind.TOPIC, Kind.TOPIC, Kind.QUEUE)):
         peer.create(f"q{mode}", mode=mode)
@@ -200,7 +200,7 @@ def test_a_queue_is_created_as_its_mode_wants(harness: Harness) -> None:
     assert len(harness.broker.destinations) == 4
 
 
-def test_create_of_an_existing_queue_succeeds_and_changes_nothing(harness: Harness) -> None:
+def test_create_of_existing_queue_succeeds_and_changes_nothing(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", **EVERYTHING)
     peer.publish("q", *map(str, range(3)))
@@ -225,7 +225,7 @@ def test_create_of_an_existing_queue_succeeds_and_changes_nothing(harness: Harne
     ]
 
 
-def test_or_fails_if_the_listener_is_strict(harness: Harness) -> None:
+def test_create_of_existing_queue_fails_if_listener_is_strict(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(strict_create=True))
     peer.create("q")
     assert peer.error(wire.CREATE_QUEUE, "q") == "QUEUE_EXISTS"
@@ -233,7 +233,7 @@ def test_or_fails_if_the_listener_is_strict(harness: Harness) -> None:
     assert peer.error(wire.CREATE_QUEUE, "auto") == "QUEUE_EXISTS"
 
 
-def test_a_queue_that_came_by_vibemq_use_takes_the_first_declaration(harness: Harness) -> None:
+def test_queue_created_by_use_takes_first_declaration(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("q", "1")
     assert harness.destination("q").automatic
@@ -247,7 +247,7 @@ def test_a_queue_that_came_by_vibemq_use_takes_the_first_declaration(harness: Ha
     assert len(harness.bodies("q")) == 1
 
 
-def test_but_not_if_that_would_drop_a_message(harness: Harness) -> None:
+def test_declaration_that_would_drop_message_is_ignored(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("q", "1", "2", "3")
     peer.create("q", maxQueueSize=2)
@@ -265,16 +265,18 @@ def test_but_not_if_that_would_drop_a_message(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("use", ["message", "unacknowledged", "consumer", "nothing"])
-def test_its_kind_changes_only_without_messages_and_consumers(harness: Harness, use: str) -> None:
+def test_kind_of_queue_changes_only_without_messages_and_consumers(
+    harness: Harness, use: str
+) -> None:
     peer, other = harness.connect(), harness.connect()
     other.subscribe("q")
     if use in ("message", "unacknowledged"):
         peer.publish("q", "1")
         other.frames()
     if use == "nothing":
-        other.ask(wire.UNSUBSCRIBE, "q")
+        other.request(wire.UNSUBSCRIBE, "q")
     elif use == "message":
-        other.ask(wire.UNSUBSCRIBE, "q")
+        other.request(wire.UNSUBSCRIBE, "q")
         assert harness.destination("q").waiting == 1
     created = peer.info("q")["createdAt"]
     harness.run_event_loop(5000)
@@ -285,8 +287,8 @@ def test_its_kind_changes_only_without_messages_and_consumers(harness: Harness, 
     assert len(harness.broker.destinations) == 1
 
 
-def test_a_dead_letter_queue_is_not_declared_anew(harness: Harness) -> None:
-    """Else its limits would depend on who touches it first, and it would drop dead letters."""
+def test_dead_letter_queue_ignores_declarations(harness: Harness) -> None:
+    """Otherwise its limits would depend on its first user, and it could drop dead letters."""
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=3, enableDeadLetterQueue=True)
     peer.publish("q", "1", "2")
@@ -296,7 +298,7 @@ def test_a_dead_letter_queue_is_not_declared_anew(harness: Harness) -> None:
     assert harness.destination("q.dlq").settings.max_messages == 0
 
 
-def test_ignored_options_are_reported_to_the_operator(harness: Harness) -> None:
+def test_ignored_options_are_reported_to_operator(harness: Harness) -> None:
     notices: list[str] = []
     peer = harness.connect(SessionOptions(notify=notices.append))
     peer.create("q", maxQueueSize=5)
@@ -310,7 +312,7 @@ def test_ignored_options_are_reported_to_the_operator(harness: Harness) -> None:
     assert len(line) < 500
 
 
-def test_configured_settings_of_the_broker_stay(harness: Harness) -> None:
+def test_declaration_does_not_change_configured_settings(harness: Harness) -> None:
     settings = DestinationSettings(
         max_messages=10_000,
         overflow=Overflow.DROP_OLDEST,
@@ -326,27 +328,27 @@ def test_configured_settings_of_the_broker_stay(harness: Harness) -> None:
     assert harness.destination("q").settings == settings
 
 
-def test_somebodys_temporary_queue_can_be_neither_created_nor_deleted(harness: Harness) -> None:
+def test_temporary_queue_of_others_can_be_neither_created_nor_deleted(harness: Harness) -> None:
     harness.broker.destinations.declare(Address(Kind.QUEUE, "mine"), owner=object())
     peer = harness.connect()
     assert peer.error(wire.CREATE_QUEUE, "mine") == "QUEUE_EXISTS"
-    assert peer.ask(wire.DELETE_QUEUE, "mine").type == wire.DELETE_QUEUE
+    assert peer.request(wire.DELETE_QUEUE, "mine").type == wire.DELETE_QUEUE
     assert harness.find("mine") is not None
-    assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == []
+    assert json.loads(peer.request(wire.LIST_QUEUES).payload) == []
     peer.publish("mine", "but one may answer to it")
 
 
 # --- DeleteQueue -----------------------------------------------------------------------------
 
 
-def test_delete(harness: Harness) -> None:
+def test_delete_queue_removes_queue(harness: Harness) -> None:
     peer = harness.connect()
-    response = peer.ask(wire.DELETE_QUEUE, "q")
+    response = peer.request(wire.DELETE_QUEUE, "q")
     assert response == Frame(wire.DELETE_QUEUE, response.id, "q")
     for mode in range(4):
         peer.create("q", mode=mode)
         peer.publish("q", "1")
-        answer = peer.ask(wire.DELETE_QUEUE, "q")
+        answer = peer.request(wire.DELETE_QUEUE, "q")
         assert answer == Frame(wire.DELETE_QUEUE, answer.id, "q")
         assert peer.info("q") is None
     assert peer.subscribe("q") == []
@@ -355,13 +357,13 @@ def test_delete(harness: Harness) -> None:
 # --- QueueInfo -------------------------------------------------------------------------------
 
 
-def test_info_has_the_types_that_the_net_client_reads(harness: Harness) -> None:
+def test_info_has_types_that_net_client_reads(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", **EVERYTHING)
     peer.publish("q", "1", "2")
     peer.subscribe("q")
     peer.publish("q", "3")
-    peer.ask(wire.UNSUBSCRIBE, "q")
+    peer.request(wire.UNSUBSCRIBE, "q")
     assert peer.info("q") == {
         "name": "q",
         "messageCount": 3,
@@ -402,15 +404,15 @@ def test_mode_by_name_for_clients_that_send_their_version(harness: Harness) -> N
         assert peer.info(f"q{mode}")["deliveryMode"] == name
 
 
-def test_a_missing_queue_is_no_error_to_the_net_client(harness: Harness) -> None:
-    answer = harness.connect().ask(wire.QUEUE_INFO, "q")
-    assert answer.type == wire.QUEUE_INFO
-    assert answer.payload == b""
-    assert answer.error_code == "QUEUE_NOT_FOUND"
-    assert answer.error_message
+def test_info_on_missing_queue_is_empty_for_net_client(harness: Harness) -> None:
+    response = harness.connect().request(wire.QUEUE_INFO, "q")
+    assert response.type == wire.QUEUE_INFO
+    assert response.payload == b""
+    assert response.error_code == "QUEUE_NOT_FOUND"
+    assert response.error_message
 
 
-def test_created_at_is_the_time_of_creation(harness: Harness) -> None:
+def test_created_at_is_time_of_creation(harness: Harness) -> None:
     peer = harness.connect()
     harness.run_event_loop(61_500)
     peer.create("q")
@@ -421,9 +423,9 @@ def test_created_at_is_the_time_of_creation(harness: Harness) -> None:
 # --- ListQueues ------------------------------------------------------------------------------
 
 
-def test_a_list_is_in_order_of_creation_and_of_what_can_be_named(harness: Harness) -> None:
+def test_list_is_in_creation_order_and_omits_names_that_are_invalid(harness: Harness) -> None:
     peer = harness.connect()
-    assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == []
+    assert json.loads(peer.request(wire.LIST_QUEUES).payload) == []
     peer.create("z")
     harness.run_event_loop(10)
     peer.create("a", mode=1)
@@ -432,10 +434,10 @@ def test_a_list_is_in_order_of_creation_and_of_what_can_be_named(harness: Harnes
     harness.broker.destinations.declare(Address(Kind.TOPIC, "z"))
     harness.run_event_loop(10)
     peer.publish("Über", "1")
-    assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == ["z", "a", "Über"]
+    assert json.loads(peer.request(wire.LIST_QUEUES).payload) == ["z", "a", "Über"]
 
 
-def test_a_list_that_is_too_long_for_a_frame_is_an_error(harness: Harness) -> None:
+def test_list_that_is_too_long_for_frame_is_error(harness: Harness) -> None:
     for n in range(4500):
         harness.limit(f"{n:0256}", DestinationSettings())
     assert harness.connect().error(wire.LIST_QUEUES) == "SERVER_ERROR"

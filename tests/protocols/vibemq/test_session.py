@@ -1,4 +1,4 @@
-"""Connecting, publishing, and what is said about mistakes. Deliveries are in test_deliveries."""
+"""Connecting, publishing and errors; test_deliveries.py tests deliveries."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from tests.protocols.vibemq.harness import Harness
 
 
 class Authenticator:
-    """Access whose answers the test gives, when it wants to."""
+    """Access whose login results the test supplies."""
 
     def __init__(self, guest: Identity | None = None) -> None:
         self.guest = guest
         self.users: UserDirectory | None = None
-        self.asked: list[tuple[Credentials, LoginCallback]] = []
+        self.attempts: list[tuple[Credentials, LoginCallback]] = []
         self.refused: list[str] = []
         self.cancelled = 0
 
     def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
-        self.asked.append((credentials, admitted))
+        self.attempts.append((credentials, admitted))
 
     def cancel_login(self) -> None:
         self.cancelled += 1
@@ -60,46 +60,46 @@ def harness() -> Harness:
     return Harness()
 
 
-def behind(access: Access) -> Harness:
+def harness_with_access(access: Access) -> Harness:
     return Harness(access=access)
 
 
-def limited(*permissions: tuple[str, Operation]) -> Harness:
-    """A broker whose guests may do no more than this."""
+def harness_with_permissions(*permissions: tuple[str, Operation]) -> Harness:
+    """Return a broker whose guests have these permissions only."""
     grants = [Permission(pattern, frozenset({operation})) for pattern, operation in permissions]
-    return behind(Authenticator(Identity("guest", grants)))
+    return harness_with_access(Authenticator(Identity("guest", grants)))
 
 
 # --- connecting ------------------------------------------------------------------------------
 
 
-def test_connect_is_answered_with_its_id_and_the_headers_of_the_protocol_page(
+def test_connect_is_answered_with_its_id_and_headers_of_protocol_page(
     harness: Harness,
 ) -> None:
     peer, other = harness.open_connection(), harness.open_connection()
-    [answer] = peer.send(Frame(wire.CONNECT, "c"))
-    assert answer.type == wire.CONNECT_ACK
-    assert answer.id == "c"
-    assert answer.headers.keys() == {"connectionId", "serverVersion"}
-    assert answer.headers["serverVersion"] == __version__
+    [response] = peer.send(Frame(wire.CONNECT, "c"))
+    assert response.type == wire.CONNECT_ACK
+    assert response.id == "c"
+    assert response.headers.keys() == {"connectionId", "serverVersion"}
+    assert response.headers["serverVersion"] == __version__
     [another] = other.send(Frame(wire.CONNECT, "c"))
-    assert another.headers["connectionId"] != answer.headers["connectionId"]
+    assert another.headers["connectionId"] != response.headers["connectionId"]
 
 
-def test_the_broker_sends_nothing_before_connect(harness: Harness) -> None:
+def test_broker_sends_nothing_before_connect(harness: Harness) -> None:
     peer = harness.open_connection()
     harness.run_event_loop(100_000)
     assert peer.frames() == []
 
 
 @pytest.mark.parametrize("kind", sorted((wire.FROM_CLIENT | {77}) - {wire.CONNECT, wire.PING}))
-def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
+def test_only_ping_is_accepted_before_connect(harness: Harness, kind: int) -> None:
     peer = harness.open_connection()
     assert peer.error(kind, "q") == "NOT_AUTHENTICATED"
-    assert peer.ask(wire.PING).type == wire.PONG
+    assert peer.request(wire.PING).type == wire.PONG
     assert harness.find("q") is None
     assert peer.transport.open
-    assert peer.ask(wire.CONNECT).type == wire.CONNECT_ACK
+    assert peer.request(wire.CONNECT).type == wire.CONNECT_ACK
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
         ("", (Compression.GZIP,), None),
     ],
 )
-def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
+def test_compression_is_negotiated_and_used_above_threshold(
     harness: Harness, offered: str, supported: tuple[Compression, ...], agreed: str | None
 ) -> None:
     peer = harness.open_connection(SessionOptions(compression=supported, threshold=600))
-    [answer] = peer.send(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
-    assert answer.headers.get("negotiated-compression") == agreed
+    [response] = peer.send(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
+    assert response.headers.get("negotiated-compression") == agreed
     flag = {None: 0, "gzip": 1, "brotli": 2}[agreed]
     peer.subscribe("q")
     for size, expected in ((100, 0), (1000, flag)):
@@ -132,17 +132,17 @@ def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
         assert [frame.payload for frame in peer.frames()] == [b"", payload]
 
 
-def test_a_second_connect_negotiates_anew_and_keeps_subscriptions(harness: Harness) -> None:
+def test_second_connect_renegotiates_and_keeps_subscriptions(harness: Harness) -> None:
     peer = harness.connect(**{"supported-compression": "gzip"})
     peer.subscribe("q")
-    [answer] = peer.send(Frame(wire.CONNECT, "again"))
-    assert answer.id == "again"
-    assert "negotiated-compression" not in answer.headers
+    [response] = peer.send(Frame(wire.CONNECT, "again"))
+    assert response.id == "again"
+    assert "negotiated-compression" not in response.headers
     harness.connect().publish("q", "m")
     assert peer.ids() == ["m"]
 
 
-def test_a_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
+def test_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
     peer = harness.open_connection()
     requests = [Frame(wire.CONNECT, str(n), headers={"authToken": "t"}) for n in range(2000)]
     responses = peer.send(*requests)
@@ -167,17 +167,17 @@ def test_a_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
         ),
     ],
 )
-def test_frames_after_connect_wait_for_the_login(
+def test_frames_after_connect_wait_for_login(
     headers: dict[str, str], credentials: Credentials
 ) -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection()
     frames = [Frame(wire.CONNECT, "c", headers=headers), Frame(wire.PUBLISH, "1", "q", b"1")]
     assert peer.send(*frames) == []
     assert peer.transport.paused
     assert peer.send(Frame(wire.PUBLISH, "2", "q", b"2")) == []
-    [(received, callback)] = authenticator.asked
+    [(received, callback)] = authenticator.attempts
     assert received == credentials
     callback(EVERYBODY)
     harness.run_event_loop()
@@ -198,25 +198,25 @@ def test_frames_after_connect_wait_for_the_login(
         (LoginBusy(), "RATE_LIMITED"),
     ],
 )
-def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code: str) -> None:
+def test_client_may_retry_after_failed_login(error: AccessError, code: str) -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection()
     login = {"authUsername": "u", "authPassword": "p"}
     frames = [Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q", b"1")]
     assert peer.send(*frames) == []
-    authenticator.asked[0][1](error)
+    authenticator.attempts[0][1](error)
     harness.run_event_loop(60_000)
-    answers = peer.frames()
-    assert [(answer.id, answer.error_code) for answer in answers] == [
+    responses = peer.frames()
+    assert [(response.id, response.error_code) for response in responses] == [
         ("c", code),
         ("1", "NOT_AUTHENTICATED"),
     ]
-    assert answers[0].error_message
+    assert responses[0].error_message
     assert peer.session.login is Login.DUE
     assert harness.find("q") is None
     assert peer.send(Frame(wire.CONNECT, "c2", headers=login), *frames[1:]) == []
-    authenticator.asked[1][1](EVERYBODY)
+    authenticator.attempts[1][1](EVERYBODY)
     harness.run_event_loop()
     assert [(frame.type, frame.id) for frame in peer.frames()] == [
         (wire.CONNECT_ACK, "c2"),
@@ -225,79 +225,79 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
 
 
 @pytest.mark.parametrize("allowed", [1, 2, 5])
-def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
+def test_too_many_failed_logins_close_connection(allowed: int) -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection(SessionOptions(login_failures=allowed))
     logins = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
     assert peer.send(*logins, Frame(wire.PUBLISH, "p", "q", b"1")) == []
     for n in range(allowed):
         assert peer.transport.open
-        authenticator.asked[n][1](AuthenticationFailed("wrong"))
+        authenticator.attempts[n][1](AuthenticationFailed("wrong"))
     harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(allowed)]
     assert peer.send(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
     harness.run_event_loop(1000)
     assert not peer.transport.open
-    assert len(authenticator.asked) == allowed
+    assert len(authenticator.attempts) == allowed
     assert harness.find("q") is None
 
 
-def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
-    """Else one who has an account could guess at others for ever on one connection."""
+def test_successful_login_does_not_reset_failure_count() -> None:
+    """Otherwise a user could guess passwords of others without limit on one connection."""
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection(SessionOptions(login_failures=2))
     for outcome in (AuthenticationFailed("wrong"), EVERYBODY, AuthenticationFailed("wrong")):
         peer.send(Frame(wire.CONNECT, "c"))
-        authenticator.asked[-1][1](outcome)
+        authenticator.attempts[-1][1](outcome)
     harness.run_event_loop(1000)
     assert not peer.transport.open
 
 
-def test_a_refused_second_login_keeps_the_first() -> None:
+def test_failed_second_login_keeps_first() -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection()
     peer.send(Frame(wire.CONNECT, "c"))
-    authenticator.asked[0][1](
+    authenticator.attempts[0][1](
         Identity("ann", [Permission("own.*", frozenset({Operation.PRODUCE}))])
     )
     peer.send(Frame(wire.CONNECT, "c2"))
-    authenticator.asked[1][1](AuthenticationFailed("wrong"))
+    authenticator.attempts[1][1](AuthenticationFailed("wrong"))
     peer.frames()
     assert peer.session.login is Login.DONE
     peer.publish("own.q", "1")
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
 
 
-def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -> None:
+def test_end_of_input_during_login_that_is_refused_ends_connection() -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection()
     peer.send(Frame(wire.CONNECT, "c"))
     peer.session.end_of_input()
-    authenticator.asked[0][1](AuthenticationFailed("wrong"))
+    authenticator.attempts[0][1](AuthenticationFailed("wrong"))
     harness.run_event_loop()
     assert [frame.error_code for frame in peer.frames()] == ["AUTH_REQUIRED"]
     assert not peer.transport.open
 
 
-def test_a_connection_beyond_the_limit_gets_an_error_at_connect() -> None:
+def test_connection_beyond_limit_gets_error_at_connect() -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection(SessionOptions(refused=True))
     login = {"authUsername": "u", "authPassword": "p"}
     [error] = peer.send(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
     assert (error.id, error.error_code) == ("c", "CONNECTION_LIMIT")
     harness.run_event_loop(1000)
     assert not peer.transport.open
-    assert authenticator.asked == []
+    assert authenticator.attempts == []
 
 
 def test_closed_connection_withdraws_its_login() -> None:
     authenticator = Authenticator()
-    peer = behind(authenticator).open_connection()
+    peer = harness_with_access(authenticator).open_connection()
     peer.send(Frame(wire.CONNECT, "c"))
     assert authenticator.cancelled == 0
     peer.session.end_of_input()
@@ -306,56 +306,56 @@ def test_closed_connection_withdraws_its_login() -> None:
     assert authenticator.cancelled == 2
 
 
-def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
+def test_login_result_after_close_is_ignored() -> None:
     for outcome in (EVERYBODY, AuthenticationFailed("wrong")):
         authenticator = Authenticator()
-        harness = behind(authenticator)
+        harness = harness_with_access(authenticator)
         peer = harness.open_connection()
         peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
         peer.drop()
-        authenticator.asked[0][1](outcome)
+        authenticator.attempts[0][1](outcome)
         harness.run_event_loop(1000)
         assert peer.transport.written == b""
         assert peer.transport.open
         assert harness.find("q") is None
 
 
-def test_a_refused_client_that_leaves_is_not_closed_again() -> None:
+def test_refused_client_that_disconnects_is_not_closed_again() -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection()
     peer.send(Frame(wire.CONNECT, "c"))
-    authenticator.asked[0][1](AuthenticationFailed("wrong"))
+    authenticator.attempts[0][1](AuthenticationFailed("wrong"))
     peer.drop()
     harness.run_event_loop(1000)
     assert peer.transport.open  # never closed by us
 
 
-def test_the_end_of_input_during_a_login_comes_after_it() -> None:
+def test_end_of_input_during_login_is_processed_after_it() -> None:
     authenticator = Authenticator()
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.open_connection()
     peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"), Frame(wire.PING, "p"))
     peer.session.end_of_input()
     assert peer.transport.open
-    authenticator.asked[0][1](EVERYBODY)
+    authenticator.attempts[0][1](EVERYBODY)
     harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == ["c", "p", "1"]
     assert not peer.transport.open
 
 
-def test_a_guest_may_log_in_and_has_the_permissions_of_that_user() -> None:
+def test_guest_may_log_in_and_has_permissions_of_that_user() -> None:
     authenticator = Authenticator(Identity("guest"))
-    harness = behind(authenticator)
+    harness = harness_with_access(authenticator)
     peer = harness.connect()
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
     assert peer.send(Frame(wire.CONNECT, "c", headers={"authToken": "t"})) == []
-    authenticator.asked[0][1](EVERYBODY)
+    authenticator.attempts[0][1](EVERYBODY)
     assert [frame.type for frame in peer.frames()] == [wire.CONNECT_ACK]
     peer.publish("q", "m")
     # and vice versa: permissions of one user are not kept for the next
     peer.send(Frame(wire.CONNECT, "c", headers={"authToken": "other"}))
-    authenticator.asked[1][1](Identity("unprivileged"))
+    authenticator.attempts[1][1](Identity("unprivileged"))
     peer.frames()
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
 
@@ -373,40 +373,42 @@ def test_a_guest_may_log_in_and_has_the_permissions_of_that_user() -> None:
         (wire.QUEUE_INFO, Operation.BROWSE),
     ],
 )
-def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> None:
-    restricted_harness = limited(*(("*", right) for right in Operation if right is not operation))
+def test_each_request_requires_its_permission(kind: int, operation: Operation) -> None:
+    restricted_harness = harness_with_permissions(
+        *(("*", right) for right in Operation if right is not operation)
+    )
     restricted_harness.limit("q", DestinationSettings())
     peer = restricted_harness.connect()
     assert peer.error(kind, "q") == "NOT_AUTHORIZED"
     assert isinstance(restricted_harness.access, Authenticator)
     assert restricted_harness.access.refused == [f"{operation.value} q"]
-    permitted_harness = limited(("q", operation))
+    permitted_harness = harness_with_permissions(("q", operation))
     address = Address(Kind.QUEUE, "q")
     permitted_harness.broker.destinations.declare(address, provenance=Provenance(CreatedBy.VIBEMQ))
-    assert permitted_harness.connect().ask(kind, "q").error_code == ""
+    assert permitted_harness.connect().request(kind, "q").error_code == ""
 
 
-def test_a_refused_delete_hides_names_that_the_user_may_not_see() -> None:
-    harness = limited(("dead", Operation.DELETE))
+def test_refused_delete_hides_names_that_user_may_not_see() -> None:
+    harness = harness_with_permissions(("dead", Operation.DELETE))
     settings = DestinationSettings(dead_letter=True, dead_letter_queue="dead")
     harness.limit("secret", settings)
     harness.broker.destinations.queue("dead", by=CreatedBy.VIBEMQ)
-    answer = harness.connect().ask(wire.DELETE_QUEUE, "dead")
-    assert answer.error_code == "FORBIDDEN"
-    assert "secret" not in answer.error_message
+    response = harness.connect().request(wire.DELETE_QUEUE, "dead")
+    assert response.error_code == "FORBIDDEN"
+    assert "secret" not in response.error_message
 
 
-def test_dead_letters_go_only_where_one_may_send() -> None:
-    harness = limited(("mine", Operation.CREATE), ("letters", Operation.PRODUCE))
+def test_dead_letter_queue_requires_produce_permission() -> None:
+    harness = harness_with_permissions(("mine", Operation.CREATE), ("letters", Operation.PRODUCE))
     peer = harness.connect()
     options = {"enableDeadLetterQueue": True, "deadLetterQueueName": "others"}
     assert peer.error(wire.CREATE_QUEUE, "mine", options) == "NOT_AUTHORIZED"
     assert not harness.broker.destinations
-    answer = peer.ask(wire.CREATE_QUEUE, "mine", options | {"deadLetterQueueName": "letters"})
-    assert answer.error_code == ""
+    response = peer.request(wire.CREATE_QUEUE, "mine", options | {"deadLetterQueueName": "letters"})
+    assert response.error_code == ""
 
 
-def test_dead_letters_need_a_permission_for_the_default_queue_of_another_user() -> None:
+def test_dead_letters_need_permission_for_default_queue_of_another_user() -> None:
     create = ("orders", Operation.CREATE)
     options = {"enableDeadLetterQueue": True}
     address = Address(Kind.QUEUE, "orders.dlq")
@@ -416,27 +418,27 @@ def test_dead_letters_need_a_permission_for_the_default_queue_of_another_user() 
         ([create], "guest", ""),
         ([create, ("*.dlq", Operation.PRODUCE)], "other", ""),
     ):
-        harness = limited(*permissions)
+        harness = harness_with_permissions(*permissions)
         harness.broker.destinations.declare(address, creator=creator, provenance=provenance)
         peer = harness.connect()
-        assert peer.ask(wire.CREATE_QUEUE, "orders", options).error_code == code
-    peer = limited(create).connect()
+        assert peer.request(wire.CREATE_QUEUE, "orders", options).error_code == code
+    peer = harness_with_permissions(create).connect()
     peer.create("orders", **options)
 
 
-def test_nothing_comes_into_being_for_who_may_not(harness: Harness) -> None:
-    limits = limited(("mine", Operation.BROWSE))
+def test_requests_without_permission_create_no_queue(harness: Harness) -> None:
+    limits = harness_with_permissions(("mine", Operation.BROWSE))
     peer = limits.connect()
     peer.error(wire.PUBLISH, "q")
     peer.error(wire.SUBSCRIBE, "q")
     assert not limits.broker.destinations
 
 
-def test_a_list_shows_what_one_has_any_right_to() -> None:
-    harness = limited(("a*", Operation.PRODUCE), ("b", Operation.DELETE))
+def test_list_contains_permitted_queues_only() -> None:
+    harness = harness_with_permissions(("a*", Operation.PRODUCE), ("b", Operation.DELETE))
     for name in ("a1", "b", "c", "a2"):
         harness.limit(name, DestinationSettings())
-    assert json.loads(harness.connect().ask(wire.LIST_QUEUES).payload) == ["a1", "b", "a2"]
+    assert json.loads(harness.connect().request(wire.LIST_QUEUES).payload) == ["a1", "b", "a2"]
 
 
 def test_list_above_one_mebibyte_needs_compression(harness: Harness) -> None:
@@ -444,7 +446,7 @@ def test_list_above_one_mebibyte_needs_compression(harness: Harness) -> None:
         harness.broker.destinations.queue(f"{number:0250}")
     assert harness.connect().error(wire.LIST_QUEUES) == "SERVER_ERROR"
     peer = harness.connect(**{"supported-compression": "brotli"})
-    assert len(json.loads(peer.ask(wire.LIST_QUEUES).payload)) == 5000
+    assert len(json.loads(peer.request(wire.LIST_QUEUES).payload)) == 5000
 
 
 def test_list_is_compressed_once_on_the_event_loop(
@@ -469,14 +471,14 @@ def test_list_is_compressed_once_on_the_event_loop(
 # --- publishing ------------------------------------------------------------------------------
 
 
-def test_a_publish_is_answered_with_id_queue_and_headers(harness: Harness) -> None:
-    answer = harness.connect().ask(wire.PUBLISH, "q", {"a": 1})
-    assert answer == Frame(
+def test_publish_is_answered_with_id_queue_and_headers(harness: Harness) -> None:
+    response = harness.connect().request(wire.PUBLISH, "q", {"a": 1})
+    assert response == Frame(
         wire.PUBLISH_ACK, "r1", "q", headers={"messageId": "r1", "queueName": "q"}
     )
 
 
-def test_it_is_answered_only_when_it_is_durable_and_in_order(harness: Harness) -> None:
+def test_publish_is_answered_in_order_when_durable(harness: Harness) -> None:
     peer = harness.connect()
     data = b"".join(wire.encode(Frame(wire.PUBLISH, str(n), f"q{n % 3}", b"0")) for n in range(9))
     peer.session.receive(data[:100])
@@ -487,7 +489,7 @@ def test_it_is_answered_only_when_it_is_durable_and_in_order(harness: Harness) -
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
-def test_a_listener_may_not_wait_for_the_disk(harness: Harness, durability: Durability) -> None:
+def test_listener_without_sync_answers_at_once(harness: Harness, durability: Durability) -> None:
     peer = harness.connect(SessionOptions(durability=durability))
     peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", b"0")))
     assert [frame.id for frame in peer.frames()] == ["m"]
@@ -507,12 +509,12 @@ def test_one_id_may_be_published_again_and_in_other_queues(harness: Harness) -> 
     "payload",
     [b"{", b"NaN", b"[1,]", b"\xff", b"\xef\xbb\xbf1", b"1 2", b"[" * 65 + b"]" * 65, b"01"],
 )
-def test_a_payload_that_is_no_json_is_refused_and_the_connection_lives(
+def test_invalid_json_is_refused_without_closing_connection(
     harness: Harness, payload: bytes
 ) -> None:
     peer = harness.connect()
-    [answer] = peer.send(Frame(wire.PUBLISH, "m", "q", payload))
-    assert (answer.type, answer.id, answer.error_code) == (wire.ERROR, "m", "INVALID_MESSAGE")
+    [response] = peer.send(Frame(wire.PUBLISH, "m", "q", payload))
+    assert (response.type, response.id, response.error_code) == (wire.ERROR, "m", "INVALID_MESSAGE")
     assert harness.find("q") is None
     peer.publish("q", "next")
 
@@ -534,7 +536,7 @@ def test_names_and_headers_have_limits(harness: Harness) -> None:
     peer.publish("q", "m", h="v" * 4096)
 
 
-def test_without_automatic_creation_a_queue_must_be_there() -> None:
+def test_publish_requires_existing_queue_without_automatic_creation() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     peer = harness.connect()
     assert peer.error(wire.PUBLISH, "q") == "QUEUE_NOT_FOUND"
@@ -544,14 +546,14 @@ def test_without_automatic_creation_a_queue_must_be_there() -> None:
     assert peer.subscribe("q") == ["m"]
 
 
-def test_a_queue_may_have_a_limit_of_its_own_for_messages(harness: Harness) -> None:
+def test_message_size_limit_of_queue(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_message_bytes=4))
     peer = harness.connect()
     assert peer.error(wire.PUBLISH, "q", "long") == "INVALID_MESSAGE"
     peer.publish("q", "ok")
 
 
-def test_too_many_destinations_are_the_servers_fault() -> None:
+def test_too_many_destinations_are_server_error() -> None:
     harness = Harness(EngineSettings(max_destinations=1))
     peer = harness.connect()
     peer.publish("q", "m")
@@ -562,25 +564,25 @@ def test_too_many_destinations_are_the_servers_fault() -> None:
 # --- full queues -----------------------------------------------------------------------------
 
 
-def test_the_oldest_goes_by_default(harness: Harness) -> None:
+def test_full_queue_drops_oldest_by_default(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=2)
     peer.publish("q", "1", "2", "3")
     assert peer.subscribe("q") == ["2", "3"]
 
 
-def test_drop_newest_is_an_error(harness: Harness) -> None:
+def test_drop_newest_is_error(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=1)
-    answers = peer.send(*(Frame(wire.PUBLISH, str(n), "q", b"0") for n in range(3)))
-    assert [(frame.id, frame.error_code) for frame in answers] == [
+    responses = peer.send(*(Frame(wire.PUBLISH, str(n), "q", b"0") for n in range(3)))
+    assert [(frame.id, frame.error_code) for frame in responses] == [
         ("1", "QUEUE_FULL"),
         ("2", "QUEUE_FULL"),
         ("0", ""),
     ]
 
 
-def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
+def test_redirect_to_dead_letter_queue(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=3, enableDeadLetterQueue=True)
     peer.create("off", maxQueueSize=1, overflowStrategy=3)
@@ -594,7 +596,7 @@ def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
     assert peer.error(wire.PUBLISH, "off", 2) == "QUEUE_FULL"
 
 
-def test_block_publisher_delays_the_ack_until_there_is_capacity(harness: Harness) -> None:
+def test_block_publisher_delays_ack_until_there_is_capacity(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(window=1))
     peer.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
     assert peer.subscribe("q") == []
@@ -606,16 +608,16 @@ def test_block_publisher_delays_the_ack_until_there_is_capacity(harness: Harness
     # other queues are not affected
     peer.publish("other", "x")
     # its own acknowledgement makes room
-    answers = [(frame.type, frame.id) for frame in peer.acknowledge("1")]
-    assert sorted(answers) == [(wire.PUBLISH_ACK, "3"), (wire.DELIVER, "2")]
-    answers = [(frame.type, frame.id) for frame in peer.acknowledge("2")]
-    assert sorted(answers) == [(wire.PUBLISH_ACK, "4"), (wire.DELIVER, "3")]
+    responses = [(frame.type, frame.id) for frame in peer.acknowledge("1")]
+    assert sorted(responses) == [(wire.PUBLISH_ACK, "3"), (wire.DELIVER, "2")]
+    responses = [(frame.type, frame.id) for frame in peer.acknowledge("2")]
+    assert sorted(responses) == [(wire.PUBLISH_ACK, "4"), (wire.DELIVER, "3")]
     # messages that have waited are counted, too
     traffic = harness.broker.traffic_of("vibemq")
     assert (traffic.published, traffic.delivered) == (5, 3)
 
 
-def test_block_publisher_gives_up_before_the_client_does(harness: Harness) -> None:
+def test_block_publisher_times_out_before_client(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
@@ -647,33 +649,33 @@ def test_publishes_waiting_for_capacity_are_limited(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
-    answers = peer.send(*(Frame(wire.PUBLISH, f"m{n}", "q", b"0") for n in range(1001)))
-    assert [(frame.id, frame.error_code) for frame in answers] == [("m1000", "QUEUE_FULL")]
+    responses = peer.send(*(Frame(wire.PUBLISH, f"m{n}", "q", b"0") for n in range(1001)))
+    assert [(frame.id, frame.error_code) for frame in responses] == [("m1000", "QUEUE_FULL")]
 
 
-def test_a_removed_queue_is_created_again_by_publishes_waiting_for_capacity(
+def test_removed_queue_is_created_again_by_publishes_waiting_for_capacity(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
     peer.send(Frame(wire.PUBLISH, "2", "q", b"0"))
-    answers = peer.send(Frame(wire.DELETE_QUEUE, "d", "q"))
-    assert [(frame.type, frame.id) for frame in answers] == [
+    responses = peer.send(Frame(wire.DELETE_QUEUE, "d", "q"))
+    assert [(frame.type, frame.id) for frame in responses] == [
         (wire.DELETE_QUEUE, "d"),
         (wire.PUBLISH_ACK, "2"),
     ]
     assert peer.subscribe("q") == ["2"]
 
 
-def test_publishes_waiting_for_capacity_of_a_removed_queue_are_refused() -> None:
+def test_publishes_waiting_for_capacity_of_removed_queue_are_refused() -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=2)
     peer.publish("q", "1")
     peer.send(Frame(wire.PUBLISH, "2", "q", b"0"))
-    answers = peer.send(Frame(wire.DELETE_QUEUE, "d", "q"))
-    assert [(frame.id, frame.error_code) for frame in answers] == [
+    responses = peer.send(Frame(wire.DELETE_QUEUE, "d", "q"))
+    assert [(frame.id, frame.error_code) for frame in responses] == [
         ("2", "QUEUE_NOT_FOUND"),
         ("d", ""),
     ]
@@ -683,10 +685,10 @@ def test_publishes_waiting_for_capacity_of_a_removed_queue_are_refused() -> None
 
 
 @pytest.mark.parametrize("kind", [1, 3, 11, 21, 23, 25, 26, 50, 56, 99, 255])
-def test_unknown_commands_are_answered_and_harmless(harness: Harness, kind: int) -> None:
+def test_unknown_commands_are_answered_with_error(harness: Harness, kind: int) -> None:
     peer = harness.connect()
     assert peer.error(kind, "q") == "UNKNOWN_COMMAND"
-    assert peer.ask(wire.PING).type == wire.PONG
+    assert peer.request(wire.PING).type == wire.PONG
 
 
 @pytest.mark.parametrize(
@@ -701,13 +703,13 @@ def test_unknown_commands_are_answered_and_harmless(harness: Harness, kind: int)
         (b"\0\0\0\x09\0" + b"\1\x14\0\3abc\0\x09", "abc"),
     ],
 )
-def test_a_malformed_frame_is_answered_and_ends_the_connection(
+def test_malformed_frame_is_answered_and_ends_connection(
     harness: Harness, bad: bytes, identity: str | None
 ) -> None:
     peer = harness.connect()
     peer.send_bytes(wire.encode(Frame(wire.PUBLISH, "m", "q", b"0")) + bad)
-    error, answer = peer.frames()
-    assert answer.id == "m"
+    error, response = peer.frames()
+    assert response.id == "m"
     assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
     assert error.error_message
     assert error.id == identity or (identity is None and error.id)
@@ -716,7 +718,7 @@ def test_a_malformed_frame_is_answered_and_ends_the_connection(
     assert len(harness.bodies("q")) == 1
 
 
-def test_frames_in_chunks(harness: Harness) -> None:
+def test_accepts_frames_in_fragments(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")
     data = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"x"', {"h": "v"}))
@@ -725,7 +727,7 @@ def test_frames_in_chunks(harness: Harness) -> None:
     assert [frame.type for frame in peer.frames()] == [wire.PUBLISH_ACK, wire.DELIVER]
 
 
-def test_disconnect_has_no_answer_but_those_before_it_have(harness: Harness) -> None:
+def test_disconnect_is_not_answered_but_earlier_requests_are(harness: Harness) -> None:
     peer = harness.connect()
     peer.send_bytes(
         b"".join(
@@ -744,7 +746,7 @@ def test_disconnect_has_no_answer_but_those_before_it_have(harness: Harness) -> 
     assert len(harness.bodies("q")) == 1
 
 
-def test_the_end_of_input_waits_for_the_answers(harness: Harness) -> None:
+def test_end_of_input_waits_for_pending_responses(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")
     peer.session.receive(wire.encode(Frame(wire.PUBLISH, "1", "q", b"0")))
@@ -757,7 +759,7 @@ def test_the_end_of_input_waits_for_the_answers(harness: Harness) -> None:
     assert harness.connect().subscribe("q") == ["1"]
 
 
-def test_shutdown_says_goodbye(harness: Harness) -> None:
+def test_shutdown_sends_disconnect(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.disconnect("the broker stops", stopping=True)
     [goodbye] = peer.frames()
@@ -766,14 +768,17 @@ def test_shutdown_says_goodbye(harness: Harness) -> None:
     assert not peer.transport.open
 
 
-def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> None:
+def test_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(rate_limit=3))
     peer.subscribe("q")
     peer.publish("q", "1")
-    answers = peer.send(
+    responses = peer.send(
         Frame(wire.PUBLISH, "2", "q", b"0"), Frame(wire.PING, "p"), Frame(wire.ACK, "1")
     )
-    assert [(frame.id, frame.error_code) for frame in answers] == [("2", "RATE_LIMITED"), ("p", "")]
+    assert [(frame.id, frame.error_code) for frame in responses] == [
+        ("2", "RATE_LIMITED"),
+        ("p", ""),
+    ]
     assert harness.bodies("q") == []
     harness.run_event_loop(1000)
     peer.publish("q", "3")
@@ -782,7 +787,7 @@ def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> Non
 # --- back-pressure ---------------------------------------------------------------------------
 
 
-def test_a_client_that_reads_no_answers_is_not_read_either(harness: Harness) -> None:
+def test_reading_pauses_while_client_does_not_read(harness: Harness) -> None:
     peer = harness.connect()
     peer.stop_reading()
     pings = wire.encode(Frame(wire.PING, "p" * 1000)) * 1000
@@ -795,7 +800,7 @@ def test_a_client_that_reads_no_answers_is_not_read_either(harness: Harness) -> 
     assert len(peer.frames()) == 2000
 
 
-def test_one_list_is_sent_in_an_iteration(harness: Harness) -> None:
+def test_one_list_is_sent_in_iteration(harness: Harness) -> None:
     peer = harness.connect()
     requests = [Frame(wire.LIST_QUEUES, "1"), Frame(wire.LIST_QUEUES, "2"), Frame(wire.PING, "3")]
     peer.session.receive(b"".join(map(wire.encode, requests)))
@@ -810,7 +815,7 @@ def test_one_list_is_sent_in_an_iteration(harness: Harness) -> None:
     assert not peer.transport.open
 
 
-def test_backlog_is_sent_once_in_an_iteration(harness: Harness) -> None:
+def test_backlog_is_sent_once_in_iteration(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("q", "m")
     requests = [Frame(wire.SUBSCRIBE, "s", "q"), Frame(wire.UNSUBSCRIBE, "u", "q")] * 2
@@ -822,7 +827,7 @@ def test_backlog_is_sent_once_in_an_iteration(harness: Harness) -> None:
     assert [frame.id for frame in peer.frames()] == ["s", "m"]
 
 
-def test_one_unsubscribe_is_processed_in_an_iteration(harness: Harness) -> None:
+def test_one_unsubscribe_is_processed_in_iteration(harness: Harness) -> None:
     peer = harness.connect()
     requests = [Frame(wire.UNSUBSCRIBE, "1", "a"), Frame(wire.UNSUBSCRIBE, "2", "b")]
     peer.session.receive(b"".join(map(wire.encode, requests)))
@@ -831,7 +836,7 @@ def test_one_unsubscribe_is_processed_in_an_iteration(harness: Harness) -> None:
     assert [frame.id for frame in peer.frames()] == ["2"]
 
 
-def test_no_list_is_sent_to_a_client_that_has_not_read_those_before(harness: Harness) -> None:
+def test_no_list_is_sent_to_client_that_has_not_read_those_before(harness: Harness) -> None:
     for number in range(3000):
         harness.broker.destinations.queue(f"{number:0250}")
     peer = harness.connect()
@@ -847,7 +852,7 @@ def test_no_list_is_sent_to_a_client_that_has_not_read_those_before(harness: Har
     assert not peer.transport.paused
 
 
-def test_a_client_that_is_faster_than_the_disk_is_not_read(harness: Harness) -> None:
+def test_reading_pauses_while_disk_is_slow(harness: Harness) -> None:
     peer = harness.connect()
     message = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"%b"' % (b"x" * 250_000)))
     for _ in range(68):
@@ -858,7 +863,7 @@ def test_a_client_that_is_faster_than_the_disk_is_not_read(harness: Harness) -> 
     assert len(peer.frames()) == 68
 
 
-def test_topics_and_queues_of_one_name(harness: Harness) -> None:
+def test_fan_out_and_queue_of_one_name(harness: Harness) -> None:
     harness.broker.destinations.declare(Address(Kind.TOPIC, "t"))
     subscriber, peer = harness.connect(), harness.connect()
     subscriber.subscribe("t")
@@ -871,10 +876,10 @@ def test_topics_and_queues_of_one_name(harness: Harness) -> None:
     assert len(harness.bodies("both")) == 1
 
 
-# --- memory of unfinished input ------------------------------------------------------------------
+# --- memory of unfinished input --------------------------------------------------------------
 
 
-def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
+def test_frame_above_limit_before_login_is_refused_by_its_header(
     harness: Harness,
 ) -> None:
     peer = harness.open_connection(SessionOptions(login_bytes=1000))
@@ -886,22 +891,22 @@ def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
     peer.publish("q", "x" * 2000)
 
 
-def test_the_state_of_the_login_is_known() -> None:
+def test_session_info_reports_login_state() -> None:
     authenticator = Authenticator()
-    peer = behind(authenticator).open_connection()
+    peer = harness_with_access(authenticator).open_connection()
     assert peer.session.login is Login.DUE
     peer.send(Frame(wire.PING, "p"))
     assert peer.session.login is Login.DUE
     peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b'"%b"' % bytes(500)))
     assert peer.session.login is Login.CHECKING
     assert peer.session.buffered >= 500
-    authenticator.asked[0][1](EVERYBODY)
+    authenticator.attempts[0][1](EVERYBODY)
     assert peer.session.login is Login.DONE
     assert peer.session.buffered == 0
     assert peer.transport.users == [""]
 
 
-def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> None:
+def test_login_beyond_connection_limit_is_refused(harness: Harness) -> None:
     peer = harness.open_connection()
     peer.transport.user_limit_reached = True
     [error] = peer.send(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
@@ -912,7 +917,7 @@ def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> No
     assert harness.find("q") is None
 
 
-def test_a_login_as_a_user_with_too_many_connections_leaves_the_client_logged_in(
+def test_login_as_user_with_too_many_connections_leaves_client_logged_in(
     harness: Harness,
 ) -> None:
     peer = harness.connect()
@@ -923,8 +928,8 @@ def test_a_login_as_a_user_with_too_many_connections_leaves_the_client_logged_in
     assert peer.subscribe("q") == []
 
 
-def packed(count: int) -> bytes:
-    """Frames of some bytes each that unpack to 250 kB each."""
+def compressed_frames(count: int) -> bytes:
+    """Return small compressed frames that unpack to 250 kB each."""
     payload = b'"%b"' % (b"x" * 250_000)
     return b"".join(
         wire.compressed(
@@ -936,7 +941,7 @@ def packed(count: int) -> bytes:
 
 def test_compressed_frames_are_unpacked_when_there_is_capacity(harness: Harness) -> None:
     peer = harness.connect()
-    data = packed(90)
+    data = compressed_frames(90)
     assert len(data) < 10_000
     peer.session.receive(data)
     assert len(harness.bodies("q")) <= MAX_UNPACKED_BYTES // 250_000 + 1
@@ -951,9 +956,9 @@ def test_compressed_frames_are_unpacked_when_there_is_capacity(harness: Harness)
     assert peer.session.buffered == 0
 
 
-def test_the_end_of_input_waits_for_what_is_still_packed(harness: Harness) -> None:
+def test_end_of_input_waits_for_compressed_frames(harness: Harness) -> None:
     peer = harness.connect()
-    peer.session.receive(packed(40))
+    peer.session.receive(compressed_frames(40))
     peer.session.end_of_input()
     for _ in range(12):
         harness.run_event_loop(1)
@@ -961,7 +966,7 @@ def test_the_end_of_input_waits_for_what_is_still_packed(harness: Harness) -> No
     assert peer.transport.close_reason == ""
 
 
-def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> None:
+def test_blocked_messages_count_as_buffered(harness: Harness) -> None:
     harness.limit("full", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     peer = harness.connect()
     peer.publish("full", "first")
@@ -972,7 +977,7 @@ def test_messages_that_wait_for_capacity_count_as_buffered(harness: Harness) -> 
     assert peer.frames()[0].error_code == "QUEUE_FULL"
 
 
-def test_user_at_the_quota_creates_no_queue() -> None:
+def test_user_at_quota_creates_no_queue() -> None:
     harness = Harness(EngineSettings(max_destinations_per_user=1))
     peer = harness.connect()
     peer.publish("q", "m")

@@ -1,5 +1,5 @@
-"""Sessions against a model that knows only what was published and acknowledged, and against peers
-that send anything."""
+"""Sessions compared with a model of published and acknowledged messages, and sessions that receive
+arbitrary input."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ peers = st.integers(0, 2)
 class Model(RuleBasedStateMachine):
     """Three connections, two queues, one fan-out queue.
 
-    What must hold whatever they do: a message of a queue is with at most one connection, no window
-    is exceeded, nothing that was acknowledged comes back, what was not is there in its order;
-    every publish is answered once and in order; each subscriber of the fan-out queue gets each of
-    its messages.
+    Invariants: a message of a queue is with at most one connection, no window is exceeded,
+    acknowledged messages are not redelivered, and all others are kept in order; every publish is
+    answered once and in order; each subscriber of the fan-out queue receives all its messages.
     """
 
     @initialize()
@@ -112,8 +111,8 @@ class Model(RuleBasedStateMachine):
     def unsubscribe(self, peer: int, queue: str) -> None:
         self.subscribed[peer].discard(queue)
         self.held[peer] = {i: q for i, q in self.held[peer].items() if q != queue}
-        [answer] = self.peers[peer].send(Frame(wire.UNSUBSCRIBE, "u", queue))
-        assert answer.type == wire.UNSUBSCRIBE_ACK
+        [response] = self.peers[peer].send(Frame(wire.UNSUBSCRIBE, "u", queue))
+        assert response.type == wire.UNSUBSCRIBE_ACK
         self.collect()
 
     @rule(peer=peers, which=st.lists(st.integers(0, 9), min_size=1, max_size=4))
@@ -130,7 +129,7 @@ class Model(RuleBasedStateMachine):
         self.collect()
 
     @rule(peer=peers, number=st.integers(0, 30))
-    def acknowledge_what_one_does_not_hold(self, peer: int, number: int) -> None:
+    def acknowledge_unacked_of_another(self, peer: int, number: int) -> None:
         identity = f"m{number}"
         if identity not in self.held[peer] and identity not in self.timed_out[peer]:
             self.peers[peer].send_bytes(wire.encode(Frame(wire.ACK, identity)))
@@ -156,7 +155,7 @@ class Model(RuleBasedStateMachine):
         self.collect()
 
     @rule(peer=peers)
-    def stall_and_go_on(self, peer: int) -> None:
+    def stall_and_resume(self, peer: int) -> None:
         self.peers[peer].stop_reading()
         self.harness.run_event_loop(1000)
         self.peers[peer].read_again()
@@ -196,7 +195,7 @@ class Model(RuleBasedStateMachine):
         return session._subscriptions._window_is_reduced  # type: ignore[attr-defined]
 
     @invariant()
-    def books_balance(self) -> None:
+    def no_message_is_lost_or_duplicated(self) -> None:
         everywhere = [identity for unacked in self.held for identity in unacked]
         assert len(everywhere) == len(set(everywhere)), "with two connections at once"
         for number, unacked in enumerate(self.held):

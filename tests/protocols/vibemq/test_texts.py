@@ -1,5 +1,7 @@
-"""Error codes and texts as the original server 1.8.0 sends them: .NET applications see nothing but
-the text, and compare it. Every row was provoked on the original."""
+"""Error codes and texts of the original server 1.8.0, which .NET applications compare.
+
+Every row was observed on the original.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +57,13 @@ def harness() -> Harness:
     return Harness(access=Access())
 
 
-def arrived(harness: Harness, user: str) -> Peer:
+def connect_as(harness: Harness, user: str) -> Peer:
     if not user:
         return harness.open_connection()
     return harness.connect(authUsername=user, authPassword=user)
 
 
-def refusal(answer: Frame) -> tuple[str, str]:
+def code_and_text(answer: Frame) -> tuple[str, str]:
     assert answer.type == wire.ERROR
     return answer.error_code, answer.error_message
 
@@ -80,10 +82,12 @@ def refusal(answer: Frame) -> tuple[str, str]:
         ({"authToken": "x"}, "AUTH_FAILED", "Invalid username or password."),
     ],
 )
-def test_refused_logins(harness: Harness, headers: dict[str, str], code: str, text: str) -> None:
+def test_texts_of_failed_logins(
+    harness: Harness, headers: dict[str, str], code: str, text: str
+) -> None:
     peer = harness.open_connection()
-    assert refusal(peer.ask(wire.CONNECT, **headers)) == (code, text)
-    assert refusal(peer.ask(wire.PUBLISH, "q", 1)) == (
+    assert code_and_text(peer.request(wire.CONNECT, **headers)) == (code, text)
+    assert code_and_text(peer.request(wire.PUBLISH, "q", 1)) == (
         "NOT_AUTHENTICATED",
         "Please send a Connect command first.",
     )
@@ -140,8 +144,10 @@ def test_refused_logins(harness: Harness, headers: dict[str, str], code: str, te
         ),
     ],
 )
-def test_commands(harness: Harness, kind: int, queue: str, code: str, text: str) -> None:
-    assert refusal(arrived(harness, "ann").ask(kind, queue)) == (code, text)
+def test_texts_of_command_errors(
+    harness: Harness, kind: int, queue: str, code: str, text: str
+) -> None:
+    assert code_and_text(connect_as(harness, "ann").request(kind, queue)) == (code, text)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +160,12 @@ def test_commands(harness: Harness, kind: int, queue: str, code: str, text: str)
         ),
     ],
 )
-def test_headers(harness: Harness, headers: dict[str, str], text: str) -> None:
-    peer = arrived(harness, "ann")
-    assert refusal(peer.ask(wire.PUBLISH, "own.q", 1, **headers)) == ("INVALID_MESSAGE", text)
+def test_texts_of_header_errors(harness: Harness, headers: dict[str, str], text: str) -> None:
+    peer = connect_as(harness, "ann")
+    assert code_and_text(peer.request(wire.PUBLISH, "own.q", 1, **headers)) == (
+        "INVALID_MESSAGE",
+        text,
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,8 +297,10 @@ def test_headers(harness: Harness, headers: dict[str, str], text: str) -> None:
         ),
     ],
 )
-def test_users(harness: Harness, user: str, kind: int, payload: Any, code: str, text: str) -> None:
-    assert refusal(arrived(harness, user).ask(kind, payload=payload)) == (code, text)
+def test_texts_of_user_errors(
+    harness: Harness, user: str, kind: int, payload: Any, code: str, text: str
+) -> None:
+    assert code_and_text(connect_as(harness, user).request(kind, payload=payload)) == (code, text)
 
 
 @pytest.mark.parametrize(
@@ -309,19 +320,19 @@ def test_users(harness: Harness, user: str, kind: int, payload: Any, code: str, 
         )
     ),
 )
-def test_commands_about_users_without_a_user_database(kind: int, name: str) -> None:
-    answer = Harness().connect().ask(kind, payload={"username": "u"})
-    assert refusal(answer) == ("UNKNOWN_COMMAND", f"Unknown command type: {name}")
+def test_texts_of_user_commands_without_user_database(kind: int, name: str) -> None:
+    response = Harness().connect().request(kind, payload={"username": "u"})
+    assert code_and_text(response) == ("UNKNOWN_COMMAND", f"Unknown command type: {name}")
 
 
-def test_too_many_requests(harness: Harness) -> None:
+def test_text_of_too_many_requests(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(rate_limit=1), authUsername="root", authPassword="root")
-    answers = [peer.ask(wire.QUEUE_INFO, "q") for _ in range(2)]
-    assert refusal(answers[1]) == ("RATE_LIMITED", "Message rate limit exceeded.")
+    responses = [peer.request(wire.QUEUE_INFO, "q") for _ in range(2)]
+    assert code_and_text(responses[1]) == ("RATE_LIMITED", "Message rate limit exceeded.")
 
 
-def test_too_many_connections(harness: Harness) -> None:
+def test_text_of_too_many_connections(harness: Harness) -> None:
     peer = harness.open_connection()
     peer.transport.user_limit_reached = True
-    answer = peer.ask(wire.CONNECT, authUsername="root", authPassword="root")
-    assert refusal(answer) == ("CONNECTION_LIMIT", "Maximum connections reached.")
+    response = peer.request(wire.CONNECT, authUsername="root", authPassword="root")
+    assert code_and_text(response) == ("CONNECTION_LIMIT", "Maximum connections reached.")

@@ -1,4 +1,4 @@
-"""Time-outs as a .NET client meets them, which handles one message at a time."""
+"""Ack timeouts of a .NET client, which handles one message at a time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def harness() -> Harness:
 
 
 class NetClient:
-    """Handles every frame that it was sent, in order, each for so many seconds, and acknowledges
-    it unless its handler fails."""
+    """A client that handles its frames in order, each for some seconds.
+
+    It acknowledges a message unless its handler fails.
+    """
 
     def __init__(self, peer: Peer, seconds: int, failing: frozenset[str] = frozenset()) -> None:
         self.peer = peer
@@ -45,7 +47,7 @@ class NetClient:
         self.take(self.peer.more)
 
     def pass_second(self) -> None:
-        """Once the clock has moved on by one."""
+        """Continue handling after the clock has advanced by a second."""
         self.take(self.peer.deliveries())
         if self.left:
             self.left -= 1
@@ -73,7 +75,7 @@ def attempts(frames: list[Frame]) -> dict[str, str]:
     return {frame.id: frame.headers["deliveryAttempts"] for frame in frames}
 
 
-def test_messages_of_a_silent_consumer_go_to_others_uncounted(harness: Harness) -> None:
+def test_messages_of_silent_consumer_are_requeued_uncounted(harness: Harness) -> None:
     silent, other = harness.connect(), harness.connect()
     ids = [str(n) for n in range(256)]
     silent.publish("q", *ids)
@@ -90,7 +92,7 @@ def test_messages_of_a_silent_consumer_go_to_others_uncounted(harness: Harness) 
     assert set(attempts_by_id.values()) == {"1"}
 
 
-def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harness) -> None:
+def test_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harness) -> None:
     silent, other = (
         harness.connect(),
         harness.connect(SessionOptions(window=1)),
@@ -107,7 +109,7 @@ def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harne
     assert {frame.id for frame in silent.acknowledge(kept_id)} == rest
 
 
-def test_new_subscription_of_a_silent_consumer_gets_one_message(harness: Harness) -> None:
+def test_new_subscription_of_silent_consumer_gets_one_message(harness: Harness) -> None:
     silent = harness.connect()
     silent.publish("q", "1")
     silent.subscribe("q")
@@ -118,8 +120,8 @@ def test_new_subscription_of_a_silent_consumer_gets_one_message(harness: Harness
     assert [frame.id for frame in silent.acknowledge("1")] == ["3", "4"]
 
 
-def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> None:
-    """It settles the message, whoever holds it by now, and ends the silence."""
+def test_late_acknowledgement_of_requeued_message_counts(harness: Harness) -> None:
+    """It acks the message, whichever consumer has it now, and ends the silence."""
     silent, other = (
         harness.connect(),
         harness.connect(SessionOptions(window=1)),
@@ -136,7 +138,7 @@ def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> N
     assert harness.destination("q").unacked == 3
 
 
-def test_acknowledgements_of_one_read_restore_the_window_once(
+def test_acknowledgements_of_one_read_restore_window_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent, other = harness.connect(), harness.connect(SessionOptions(window=1))
@@ -158,8 +160,8 @@ def test_acknowledgements_of_one_read_restore_the_window_once(
     assert requeued_counts == [11]
 
 
-def test_only_the_oldest_delivery_of_a_connection_counts(harness: Harness) -> None:
-    """It has three subscriptions, and each has a message that waits first."""
+def test_only_oldest_delivery_of_connection_times_out(harness: Harness) -> None:
+    """It has three subscriptions, each with an oldest unacked message."""
     peer = harness.connect()
     for queue in "abc":
         peer.publish(queue, f"{queue}1", f"{queue}2")
@@ -175,7 +177,7 @@ def test_only_the_oldest_delivery_of_a_connection_counts(harness: Harness) -> No
         assert attempts(other.more) == {f"{queue}1": expected, f"{queue}2": "2"}
 
 
-def test_the_time_of_one_subscription_begins_when_another_one_is_done(harness: Harness) -> None:
+def test_ack_timeout_of_subscription_starts_when_another_has_finished(harness: Harness) -> None:
     peer = harness.connect()
     peer.publish("a", "a1")
     peer.publish("b", "b1")
@@ -191,7 +193,7 @@ def test_the_time_of_one_subscription_begins_when_another_one_is_done(harness: H
 
 
 @pytest.mark.parametrize("consumers", [1, 2, 3])
-def test_a_slow_handler_exhausts_nothing_that_it_has_not_begun(
+def test_slow_handler_uses_up_no_attempts_of_later_messages(
     harness: Harness, consumers: int
 ) -> None:
     clients = [NetClient(harness.connect(), 45) for _ in range(consumers)]
@@ -212,7 +214,7 @@ def test_a_slow_handler_exhausts_nothing_that_it_has_not_begun(
     assert harness.bodies("q.dlq") == []
 
 
-def test_a_message_that_always_fails_is_a_dead_letter_after_three_time_outs(
+def test_message_that_always_fails_is_dead_lettered_after_three_timeouts(
     harness: Harness,
 ) -> None:
     client = NetClient(harness.connect(), 1, frozenset({"poison"}))
@@ -227,7 +229,7 @@ def test_a_message_that_always_fails_is_a_dead_letter_after_three_time_outs(
     assert client.begun == {"1": 1, "poison": 3, "2": 1, "3": 1}
 
 
-def test_a_message_that_hangs_every_consumer_is_a_dead_letter_after_three_time_outs(
+def test_message_that_blocks_every_consumer_is_dead_lettered_after_three_timeouts(
     harness: Harness,
 ) -> None:
     """And what waited behind it is handled: the consumers are started anew one by one."""
@@ -242,7 +244,7 @@ def test_a_message_that_hangs_every_consumer_is_a_dead_letter_after_three_time_o
     assert len(harness.bodies("q.dlq")) == 1
 
 
-def test_a_redelivery_is_not_hidden_by_the_full_window_of_the_only_consumer(
+def test_redelivery_is_not_hidden_by_full_window_of_only_consumer(
     harness: Harness,
 ) -> None:
     peer = harness.connect(SessionOptions(window=2))
@@ -253,7 +255,7 @@ def test_a_redelivery_is_not_hidden_by_the_full_window_of_the_only_consumer(
     assert harness.destination("q").unacked == 2
 
 
-def test_a_suspended_consumer_is_sent_nothing_again(harness: Harness) -> None:
+def test_suspended_consumer_is_sent_nothing_again(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")
     peer.publish("q", "1")
@@ -267,7 +269,7 @@ def test_a_suspended_consumer_is_sent_nothing_again(harness: Harness) -> None:
     assert frame.headers["deliveryAttempts"] == "2"
 
 
-def test_an_acknowledgement_of_a_second_copy_passes_nothing(harness: Harness) -> None:
+def test_acknowledgement_of_second_copy_passes_nothing(harness: Harness) -> None:
     """The client acknowledges the first copy of 1; 2 and 3 were sent before the second one."""
     peer = harness.connect()
     peer.create("q", maxRetryAttempts=2)
@@ -283,7 +285,7 @@ def test_an_acknowledgement_of_a_second_copy_passes_nothing(harness: Harness) ->
     assert peer.ids() == ["2"]
 
 
-def test_an_acknowledgement_of_what_was_taken_back_leaves_others_of_its_id(
+def test_acknowledgement_of_what_was_taken_back_leaves_others_of_its_id(
     harness: Harness,
 ) -> None:
     """The client handles the message of `a`, which another one has by now, before that of `b`."""

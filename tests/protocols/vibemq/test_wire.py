@@ -59,7 +59,7 @@ def body(
     )
 
 
-def test_the_dotnet_clients_connect() -> None:
+def test_dotnet_clients_connect() -> None:
     """The frame given for orientation in the notes on the .NET client: 85 bytes."""
     identity = b"0123456789abcdef0123456789abcdef"
     data = (
@@ -75,7 +75,7 @@ def test_the_dotnet_clients_connect() -> None:
     assert encode(frame, trailer=False) == data
 
 
-def test_bytes_of_a_publish() -> None:
+def test_bytes_of_publish() -> None:
     frame = HELLO._replace(headers={"priority": "high"})
     expected = (
         b"\x00\x00\x00\x45\x00"
@@ -101,13 +101,13 @@ def test_every_type_with_and_without_trailer(kind: int, trailer: bool) -> None:
     assert decoded_frame._replace(raw_headers=b"") == frame
 
 
-def test_only_a_publish_keeps_its_raw_headers() -> None:
+def test_only_publish_keeps_its_raw_headers() -> None:
     for kind in (wire.PUBLISH, wire.DELIVER, wire.CONNECT):
         (decoded_frame,) = decoded(encode(Frame(kind, "i", headers={"a": "b"})))
         assert decoded_frame.raw_headers == (b"\0\1\0\1a\0\1b" if kind == wire.PUBLISH else b"")
 
 
-def test_error_strings_of_a_frame_that_is_no_error() -> None:
+def test_error_strings_of_frame_that_is_no_error() -> None:
     frame = Frame(wire.QUEUE_INFO, "i", "q", error_code="QUEUE_NOT_FOUND")
     assert decoded(encode(frame)) == [frame]
     assert decoded(encode(frame, trailer=False)) == [Frame(wire.QUEUE_INFO, "i", "q")]
@@ -117,7 +117,7 @@ def test_error_strings_of_a_frame_that_is_no_error() -> None:
     "trailer", [b"", b"\0", b"\0\0\0", b"\0\0\0\0", b"\0\0\0\0more", b"\xff\xffx"]
 )
 @pytest.mark.parametrize("headers", [(), ((b"k", b"v"),)])
-def test_data_after_the_last_field_is_ignored(
+def test_data_after_last_field_is_ignored(
     trailer: bytes, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     (frame,) = decoded(framed(body(headers=headers, trailer=trailer)))
@@ -125,16 +125,16 @@ def test_data_after_the_last_field_is_ignored(
     assert (frame.error_code, frame.error_message) == ("", "")
 
 
-def test_an_error_without_its_strings_is_no_frame() -> None:
+def test_error_without_its_strings_is_no_frame() -> None:
     assert "error code" in str(refused(framed(body(wire.ERROR, trailer=b""))))
     assert "error message" in str(refused(framed(body(wire.ERROR, trailer=b"\0\1E"))))
 
 
-def test_the_version_is_not_looked_at() -> None:
+def test_version_is_not_looked_at() -> None:
     assert decoded(framed(body(version=7)))[0].id == "i"
 
 
-def test_a_header_without_key_or_value_is_dropped_and_does_not_come_back() -> None:
+def test_header_without_key_or_value_is_dropped_and_does_not_come_back() -> None:
     headers = ((b"", b"x"), (b"a", b"1"), (b"b", b""), (b"c", b"2"))
     (frame,) = decoded(framed(body(headers=headers)))
     assert frame.headers == {"a": "1", "c": "2"}
@@ -142,14 +142,14 @@ def test_a_header_without_key_or_value_is_dropped_and_does_not_come_back() -> No
     assert decoded(framed(body(headers=((b"", b"x"),)))) == [Frame(wire.PUBLISH, "i", "q", b"1")]
 
 
-def test_the_last_of_two_equal_keys_wins_in_the_place_of_the_first() -> None:
+def test_last_of_two_equal_keys_wins_in_place_of_first() -> None:
     (frame,) = decoded(framed(body(headers=((b"a", b"1"), (b"A", b"2"), (b"a", b"3")))))
     assert list(frame.headers.items()) == [("a", "3"), ("A", "2")]
     assert decode_headers(frame.raw_headers) == frame.headers
     assert frame.raw_headers[:2] == b"\0\2"
 
 
-def test_bytes_that_are_not_utf8_are_replaced_except_in_the_payload() -> None:
+def test_bytes_that_are_not_utf8_are_replaced_except_in_payload() -> None:
     raw = b"x\xff"
     (frame,) = decoded(framed(body(wire.PUBLISH, raw, raw, raw, ((raw, raw), (b"\xc3\xa4", b"1")))))
     assert frame[:4] == (wire.PUBLISH, "x\ufffd", "x\ufffd", raw)
@@ -165,7 +165,7 @@ def test_headers_beyond_ascii_are_forwarded_as_they_came() -> None:
     assert frame.raw_headers == block
 
 
-def test_a_string_that_grows_by_replacement_beyond_what_can_be_sent_is_refused() -> None:
+def test_string_that_grows_by_replacement_beyond_what_can_be_sent_is_refused() -> None:
     assert "too long" in str(refused(framed(body(identity=b"\xff" * 30_000))))
     assert decoded(framed(body(identity=b"\xff" * 20_000)))[0].id == "\ufffd" * 20_000
 
@@ -174,14 +174,14 @@ def test_a_string_that_grows_by_replacement_beyond_what_can_be_sent_is_refused()
 
 
 @pytest.mark.parametrize("length", [0, 1])
-def test_a_body_that_is_too_short_is_refused_by_its_length_alone(length: int) -> None:
+def test_body_that_is_too_short_is_refused_by_its_length_alone(length: int) -> None:
     error = refused(length.to_bytes(4, "big"))
     assert not isinstance(error, FrameTooLarge)
     assert str(error) == f"a frame announces a body of {length} bytes"
 
 
 @pytest.mark.parametrize("length", [wire.MAX_BODY + 1, 0x80000000, 0xFFFFFFFF])
-def test_a_body_that_is_too_long_is_refused_by_its_length_alone(length: int) -> None:
+def test_body_that_is_too_long_is_refused_by_its_length_alone(length: int) -> None:
     decoder = Decoder()
     assert decoder.feed(length.to_bytes(4, "big")[:3]) == []
     assert decoder.error is None
@@ -189,7 +189,7 @@ def test_a_body_that_is_too_long_is_refused_by_its_length_alone(length: int) -> 
     assert isinstance(decoder.error, FrameTooLarge)
 
 
-def test_the_limit_is_inclusive() -> None:
+def test_limit_is_inclusive() -> None:
     limits = Limits(frame=100)
     frame = Frame(wire.PUBLISH, "i", "q", b"1" * 86)
     data = encode(frame, limit=100)
@@ -201,7 +201,7 @@ def test_the_limit_is_inclusive() -> None:
     assert isinstance(refused(framed(b"1" * 101), limits), FrameTooLarge)
 
 
-def test_an_unknown_flag_is_refused_by_the_header() -> None:
+def test_unknown_flag_is_refused_by_header() -> None:
     assert str(refused(b"\0\0\0\x64\x03")) == "unknown compression 3"
 
 
@@ -222,7 +222,7 @@ def test_compressed_frames_between_plain_ones(how: Compression) -> None:
 
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
-def test_the_limit_holds_after_decompression(how: Compression) -> None:
+def test_limit_holds_after_decompression(how: Compression) -> None:
     data = encode(HELLO._replace(payload=b"1" * 2000))
     packed = wire.compressed(data, how)
     size = len(data) - wire.HEADER_SIZE
@@ -232,7 +232,7 @@ def test_the_limit_holds_after_decompression(how: Compression) -> None:
 
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
-def test_the_limit_of_a_frame_is_that_of_what_travels(how: Compression) -> None:
+def test_limit_of_frame_is_that_of_what_travels(how: Compression) -> None:
     data = encode(HELLO._replace(payload=b'"%b"' % (b"1" * 100_000)))
     packed = wire.compressed(data, how)
     size = len(packed) - wire.HEADER_SIZE
@@ -250,7 +250,7 @@ def long_frame(payload: int = 3000) -> bytes:
     return encode(Frame(wire.PUBLISH, "long", "q", b"1" * payload))
 
 
-def test_a_plain_frame_that_is_too_long_is_skipped_and_the_next_is_read() -> None:
+def test_plain_frame_that_is_too_long_is_skipped_and_next_is_read() -> None:
     decoder = Decoder(Limits(frame=1000, skip=True))
     last = encode(HELLO)
     refusal, hello = decoder.feed(long_frame() + last)
@@ -273,11 +273,11 @@ def test_skipped_data_is_not_buffered() -> None:
     assert decoder.error is None
 
 
-def test_the_longest_lengths_are_no_frames() -> None:
+def test_longest_lengths_are_no_frames() -> None:
     assert isinstance(refused(b"\x80\0\0\0", Limits(skip=True)), FrameTooLarge)
 
 
-def test_the_id_of_a_frame_that_is_too_long_is_waited_for() -> None:
+def test_id_of_frame_that_is_too_long_is_waited_for() -> None:
     decoder = Decoder(Limits(frame=1000, skip=True))
     data = long_frame()
     for position in range(12):
@@ -290,13 +290,13 @@ def test_the_id_of_a_frame_that_is_too_long_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("id_size", [0, 2000])
-def test_a_frame_that_is_too_long_and_has_no_id_is_an_error(id_size: int) -> None:
+def test_frame_that_is_too_long_and_has_no_id_is_error(id_size: int) -> None:
     data = (1500).to_bytes(4, "big") + b"\0\1\x14" + id_size.to_bytes(2, "big")
     assert str(refused(data, Limits(frame=1000, skip=True))) == "a frame has no id"
 
 
 @pytest.mark.parametrize("how", list(Compression))
-def test_a_large_frame_is_left_to_be_read(how: Compression) -> None:
+def test_large_frame_is_left_to_be_read(how: Compression) -> None:
     decoder = Decoder(Limits(inline=1000))
     large_frame = wire.compressed(long_frame(500_000), how)
     assert decoder.feed(encode(HELLO) + large_frame + encode(HELLO)) == [HELLO]
@@ -314,7 +314,7 @@ def test_a_large_frame_is_left_to_be_read(how: Compression) -> None:
     assert decoder.buffered == 0
 
 
-def test_a_large_frame_that_cannot_be_read_is_an_error() -> None:
+def test_large_frame_that_cannot_be_read_is_error() -> None:
     decoder = Decoder(Limits(inline=1000, unpacked=400_000))
     decoder.feed(wire.compressed(long_frame(500_000), Compression.GZIP) + encode(HELLO))
     assert decoder.large is not None
@@ -326,7 +326,7 @@ def test_a_large_frame_that_cannot_be_read_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
-def test_a_frame_is_fitted_by_a_higher_quality(how: Compression) -> None:
+def test_frame_is_fitted_by_higher_quality(how: Compression) -> None:
     words = [b"%x" % (n * 2654435761 % 997) for n in range(600_000)]
     data = encode(Frame(wire.DELIVER, "i", "q", b" ".join(words)), limit=wire.MAX_UNPACKED)
     frame = wire.compressed(data, how)
@@ -335,7 +335,7 @@ def test_a_frame_is_fitted_by_a_higher_quality(how: Compression) -> None:
 
 
 @pytest.mark.parametrize("how", list(Compression))
-def test_a_frame_that_cannot_be_made_to_fit(how: Compression) -> None:
+def test_frame_that_cannot_be_made_to_fit(how: Compression) -> None:
     noise = random.Random(1).randbytes(2 * wire.MAX_BODY)
     data = encode(Frame(wire.DELIVER, "i", "q", noise), limit=wire.MAX_UNPACKED)
     with pytest.raises(FrameTooLarge):
@@ -375,7 +375,7 @@ def test_every_truncated_body_is_refused() -> None:
         assert "ends within" in str(refused(framed(complete[:size])))
 
 
-def test_frames_before_the_fault_are_returned_and_none_after_it() -> None:
+def test_frames_before_fault_are_returned_and_none_after_it() -> None:
     decoder = Decoder()
     valid_frame = encode(HELLO)
     assert decoder.feed(valid_frame + framed(body(identity=b"")) + valid_frame) == [HELLO]
@@ -384,7 +384,7 @@ def test_frames_before_the_fault_are_returned_and_none_after_it() -> None:
     assert not decoder.incomplete
 
 
-def test_the_id_of_a_broken_frame_is_known_if_it_could_be_read() -> None:
+def test_id_of_broken_frame_is_known_if_it_could_be_read() -> None:
     decoder = Decoder()
     decoder.feed(encode(HELLO) + framed(body(identity=b"broken")[:-8]))
     assert decoder.error is not None
@@ -395,7 +395,7 @@ def test_the_id_of_a_broken_frame_is_known_if_it_could_be_read() -> None:
     assert decoder.error_id == ""
 
 
-def test_a_client_of_protocol_1_0_is_recognised_before_it_is_waited_for() -> None:
+def test_client_of_protocol_1_0_is_recognised_before_it_is_waited_for() -> None:
     old = (6).to_bytes(4, "big") + b"\x01\x00\x00\x01i\x00"
     for cut in range(1, len(old)):
         decoder = Decoder()
@@ -417,7 +417,7 @@ def test_incomplete() -> None:
     assert not decoder.incomplete
 
 
-def test_queue_names_are_forgotten_before_they_fill_the_memory() -> None:
+def test_queue_names_are_forgotten_before_they_fill_memory() -> None:
     decoder = Decoder()
     for number in range(2000):
         (frame,) = decoder.feed(encode(Frame(wire.PUBLISH, "i", f"queue{number}")))
@@ -445,7 +445,7 @@ def test_headers_too_long_for_their_length_fields_are_refused() -> None:
         wire.encode_headers({str(number): "1" for number in range(65_536)})
 
 
-def test_a_frame_without_id_is_refused() -> None:
+def test_frame_without_id_is_refused() -> None:
     with pytest.raises(ProtocolError, match="no id"):
         encode(Frame(wire.PING, ""))
 
@@ -456,12 +456,12 @@ def test_empty_headers_are_not_written() -> None:
     assert wire.encode_headers({}) == wire.encode_headers({"a": ""}) == b"\0\0"
 
 
-def test_half_a_surrogate_pair_becomes_what_the_reader_would_make_of_it() -> None:
+def test_half_surrogate_pair_becomes_what_reader_would_make_of_it() -> None:
     (frame,) = decoded(encode(Frame(wire.PUBLISH, "a\ud800b", "\udcff")))
     assert (frame.id, frame.queue) == ("a\ufffdb", "\ufffd")
 
 
-def test_a_frame_beyond_the_limit_is_refused_and_the_trailer_given_up_before() -> None:
+def test_frame_beyond_limit_is_refused_and_trailer_given_up_before() -> None:
     frame = Frame(wire.PUBLISH, "i", "q", b"1" * 86)
     assert encode(frame, limit=104)[-4:] == b"\0\0\0\0"
     for limit in (100, 103):
@@ -475,7 +475,7 @@ def test_a_frame_beyond_the_limit_is_refused_and_the_trailer_given_up_before() -
 
 @pytest.mark.parametrize("attempts", [0, 1, 63, 64, 1_000_000])
 @pytest.mark.parametrize("headers", [{}, {"priority": "high", "x": "ü"}])
-def test_a_delivery(attempts: int, headers: dict[str, str]) -> None:
+def test_delivery(attempts: int, headers: dict[str, str]) -> None:
     block = wire.encode_headers(headers) if headers else b""
     expected = headers | ({"deliveryAttempts": str(attempts)} if attempts else {})
     data = wire.encode_deliver(b"id", b"q", b"{}", block, attempts)
@@ -483,7 +483,7 @@ def test_a_delivery(attempts: int, headers: dict[str, str]) -> None:
     assert decoded(data) == [Frame(wire.DELIVER, "id", "q", b"{}", expected)]
 
 
-def test_a_delivery_leaves_its_additions_out_before_it_exceeds_the_limit() -> None:
+def test_delivery_leaves_its_additions_out_before_it_exceeds_limit() -> None:
     bare = wire.body_size(b"id", b"q", b"1" * 100, b"\0\1\0\1a\0\1b")
     added = 4 + len("deliveryAttempts") + 1
     for limit, attempts, trailer in (
@@ -508,7 +508,7 @@ def test_first_delivery_without_headers(identity: bytes, queue: bytes, payload: 
     assert wire.encode_deliver(identity, queue, payload, b"", 1) == expected
 
 
-def test_first_delivery_about_the_limit() -> None:
+def test_first_delivery_about_limit() -> None:
     for size in range(wire.MAX_BODY - 60, wire.MAX_BODY + 1):
         expected = wire.encode_deliver(b"i", b"q", b"1" * size, b"\0\0", 1)
         assert wire.encode_deliver(b"i", b"q", b"1" * size, b"", 1) == expected
@@ -531,7 +531,7 @@ def test_acknowledgements() -> None:
     assert frame.headers["messageId"] == longest.decode()
 
 
-# --- content of compressed frames -----------------------------------------------------------------
+# --- content of compressed frames --------------------------------------------------------------
 
 
 def bomb(count: int) -> bytes:
@@ -564,7 +564,7 @@ def test_compressed_frames_are_unpacked_piece_by_piece() -> None:
     assert decoder.buffered == 0
 
 
-def test_input_behind_a_backlog_is_kept_in_order() -> None:
+def test_input_behind_backlog_is_kept_in_order() -> None:
     decoder = Decoder(Limits(batch=1))
     frames = decoder.feed(bomb(3))
     frames += decoder.feed(wire.encode(Frame(wire.PUBLISH, "last", "q")))

@@ -104,7 +104,7 @@ VECTORS: list[tuple[dict[str, Any], dict[str, Any], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("options", "changed", "settings"), VECTORS)
-def test_reports_of_the_original(
+def test_reports_of_original(
     harness: Harness, options: Any, changed: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     """`changed` has the fields of the original server (1.8.0) that differ from ORIGINAL."""
@@ -130,7 +130,7 @@ def test_reports_of_the_original(
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\0", "temporary_destination://x", "x" * 1025, "ü" * 513])
-def test_dead_letters_need_a_name_that_a_queue_can_have(harness: Harness, name: str) -> None:
+def test_dead_letters_need_name_that_queue_can_have(harness: Harness, name: str) -> None:
     peer = harness.connect()
     options = {"deadLetterQueueName": name, "enableDeadLetterQueue": True}
     assert peer.error(wire.CREATE_QUEUE, "q", options) == "INVALID_MESSAGE"
@@ -146,7 +146,7 @@ def test_odd_values_are_enforced_as_something_that_can_be(harness: Harness) -> N
     assert peer.subscribe("q") == ["1"]
 
 
-def test_a_tick_is_a_millisecond(harness: Harness) -> None:
+def test_tick_is_millisecond(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", messageTtl="00:00:00.0000001")
     peer.publish("q", "1")
@@ -156,7 +156,7 @@ def test_a_tick_is_a_millisecond(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("message_ttl", [1, 1500, LONGEST_MS])
-def test_the_longest_life_does_not_end(harness: Harness, message_ttl: int) -> None:
+def test_longest_life_does_not_end(harness: Harness, message_ttl: int) -> None:
     harness.limit("q", DestinationSettings(message_ttl=message_ttl))
     peer = harness.connect()
     peer.publish("q", "1")

@@ -1,4 +1,4 @@
-"""Transactions that an administrator ends, and the replies to their clients afterwards."""
+"""Transactions ended by an administrator, and the replies that their clients receive afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def peer(harness: Harness) -> Peer:
 
 
 def prepare_transaction(peer: Peer, text: str) -> None:
-    """A prepared transaction `x` that sends `text` to `q`."""
+    """Prepare a transaction `x` that sends `text` to `q`."""
     transaction = step(peer, START).properties["JMQTransactionID"]
     assert isinstance(transaction, int)
     peer.send("q", text, transaction_id=transaction)
@@ -40,28 +40,32 @@ def prepare_transaction(peer: Peer, text: str) -> None:
     step(peer, PREPARE)
 
 
-def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
+def test_transaction_manager_finds_branch_committed_by_administrator(
+    harness: Harness, peer: Peer
+) -> None:
     prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.commit(transactions.prepared[xid("x")])
     harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
-    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
-    peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
+    peer.request(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+    peer.request(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
     assert harness.bodies("q") == [b"a"]
 
 
-def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
+def test_transaction_manager_finds_branch_rolled_back_by_administrator(
+    harness: Harness, peer: Peer
+) -> None:
     prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.rollback(transactions.prepared[xid("x")])
     harness.run_event_loop()
-    peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
-    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
+    peer.request(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+    peer.request(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
     assert harness.bodies("q") == []
 
 
-def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
+def test_xid_can_be_reused_after_administrative_end(harness: Harness, peer: Peer) -> None:
     prepare_transaction(peer, "a")
     transactions = harness.broker.transactions
     transactions.rollback(transactions.prepared[xid("x")])
@@ -69,8 +73,10 @@ def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
     assert list(transactions.prepared) == [xid("x")]
 
 
-def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
-    """Its client gets the same status as when the broker's transaction timeout has expired."""
+def test_open_transaction_ended_by_administrator_reports_timeout(
+    harness: Harness, peer: Peer
+) -> None:
+    """The client receives the same status as after the broker's transaction timeout."""
     session = peer.create_session(AckMode.NONE)
     peer.consume("q", session)
     transaction = peer.begin(session)
@@ -85,14 +91,14 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     peer.send("r", "c", transaction_id=transaction, expect=Status.TIMEOUT)
     peer.commit(transaction, expect=Status.TIMEOUT)
     assert harness.bodies("r") == []
-    # and goes on
+    # and continues
     following = peer.begin(session)
     peer.send("r", "d", transaction_id=following)
     peer.commit(following)
     assert harness.bodies("r") == [b"d"]
 
 
-def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> None:
+def test_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> None:
     prepare_transaction(peer, "a")
     peer.session.closed()
     transactions = harness.broker.transactions
@@ -100,11 +106,11 @@ def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> 
     harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
     other = harness.connect()
-    other.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+    other.request(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
+@pytest.mark.parametrize("recovered_before", [False, True])
+def test_administrative_end_is_known_after_restart(tmp_path: Path, recovered_before: bool) -> None:
     """With and without an earlier request of its transaction manager."""
     harness = DiskHarness(tmp_path)
     prepare_transaction(harness.connect(), "a")
@@ -114,16 +120,16 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
     transactions = harness.broker.transactions
     branch = transactions.prepared[xid("x")]
     assert branch.created == before.created
-    if asked:
-        recovered = peer.ask(
+    if recovered_before:
+        recovered = peer.request(
             PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": XaFlag.STARTRSCAN}, expect=Status.OK
         )
         assert recovered.body == xid("x")
     transactions.commit(branch)
     harness.run_event_loop()
     assert harness.bodies("q") == [b"a"]
-    expected = Status.OK if asked else Status.NOT_FOUND
-    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=expected)
+    expected = Status.OK if recovered_before else Status.NOT_FOUND
+    peer.request(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=expected)
     harness = harness.restart()
     assert not harness.broker.transactions.prepared
     reader = harness.connect()
@@ -131,8 +137,8 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
     assert reader.texts() == ["a"]
 
 
-def test_a_rollback_of_its_own_is_no_time_out(peer: Peer) -> None:
+def test_rollback_by_client_reports_no_timeout(peer: Peer) -> None:
     transaction = peer.begin()
-    peer.ask(PacketType.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
+    peer.request(PacketType.ROLLBACK_TRANSACTION, id_property(transaction), expect=Status.OK)
     properties = {"JMQTransactionID": Long(transaction)}
-    peer.ask(PacketType.COMMIT_TRANSACTION, properties, expect=Status.NOT_FOUND)
+    peer.request(PacketType.COMMIT_TRANSACTION, properties, expect=Status.NOT_FOUND)
