@@ -1,8 +1,8 @@
 """Endpoints that list the messages of a queue or topic subscription and show one message.
 
-A request selects a page by its offset or by the cursor of the previous page. The cursor is the
-position of that page's last message and survives concurrent changes.
-Skipped messages are not read (broker/pending/cursor.py).
+A request selects a page by its offset or by the cursor of the previous page. The cursor of ready
+messages is the position of that page's last message and survives concurrent changes; that of others
+is an offset. Skipped messages are not read (broker/pending/cursor.py).
 
 With a selector every message has to be examined. A request does so in time slices, within limits of
 time and of messages; then it returns the messages found so far, and a cursor to continue.
