@@ -137,16 +137,19 @@ def test_columns_may_be_named_as_those_of_the_source(spark: SparkSession) -> Non
         b'{"amount": "12.5"}',
         '{"customer": "\ufffd"}'.encode(),
         b'{"other": {"a": 1, "a": 2}}',
+        b'{"labels": {"a": {"b": "x"}, "b": null}}',
     ],
 )
 def test_json_that_is_accepted(spark: SparkSession, body: bytes) -> None:
-    assert reasons(spark, [body], table()) == [None]
+    columns = f"{ORDER}, labels MAP<STRING, MAP<STRING, STRING>>"
+    assert reasons(spark, [body], table(columns)) == [None]
 
 
 def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
     schema = (
         f"{ORDER}, ratio DOUBLE, at TIMESTAMP, flag BOOLEAN, lines ARRAY<STRUCT<n: BIGINT>>, "
-        "day DATE, days ARRAY<DATE>"
+        "day DATE, days ARRAY<DATE>, labels MAP<STRING, BIGINT>, "
+        "parts ARRAY<STRUCT<m: MAP<STRING, MAP<STRING, STRING>>>>"
     )
     expected = {
         b'{"id": "abc"}': "id: abc is not of type BIGINT",
@@ -169,6 +172,8 @@ def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
         b'{"id": 1}]} tail': "there is text after the JSON object",
         b'{"id": 1, "id": 2}': "a field occurs more than once",
         b'{"id": 1, "x": 1, "x": 2}': "a field occurs more than once",
+        b'{"labels": {"a": 1, "a": 1}}': "a field occurs more than once",
+        b'{"parts": [null, {"m": {"a": {"b": "x", "b": "y"}}}]}': "a field occurs more than once",
         b'[{"id": 1}]': "the body is JSON, but no object",
         b"null": "the body is JSON, but no object",
         b"5": "the body is JSON, but no object",

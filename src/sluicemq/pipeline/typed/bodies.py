@@ -211,7 +211,8 @@ def _parse_json(
     )
     valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
     misread = _misread_times(columns, lambda text, schema: f.from_json(text, schema, _TOKENS))
-    good = valid & ~f.col("_twice") & ~_infinite(columns) & _utf8(columns) & ~misread
+    twice = f.col("_twice") | _repeated_keys(columns)
+    good = valid & ~twice & ~_infinite(columns) & _utf8(columns) & ~misread
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
     reasons = [_type_error(field, f.col("_raw")[field.name]) for field in columns]
     for index, field in enumerate(columns):
@@ -226,7 +227,7 @@ def _parse_json(
             f.lit("the body is JSON, but no object"),
         )
         .when(f.col("_raw").isNull(), f.lit("the body is not JSON"))
-        .when(f.col("_twice"), f.lit("a field occurs more than once"))
+        .when(twice, f.lit("a field occurs more than once"))
         .when(f.col("_valid") & ~f.col("_ended"), f.lit("there is text after the JSON object"))
         .when(bounded.isNull(), f.lit(_HARMFUL_REASON))
         .when(misread, f.lit(_MISREAD_REASON))
@@ -433,13 +434,26 @@ def _infinite(fields: Iterable[t.StructField]) -> Column:
     return _any_value(values, columns, "double|float", lambda value: f.abs(value) >= infinity)
 
 
+def _repeated_keys(columns: t.StructType) -> Column:
+    """Return the condition that a map has a key twice, as Spark's parser leaves it: functions of
+    maps raise an error for it."""
+    values = f.struct(*map(quoted, columns.names))
+
+    def repeated(value: Column) -> Column:
+        keys = f.map_keys(value)
+        return f.size(keys) > f.size(f.array_distinct(keys))
+
+    return _any_value(values, columns, "map", repeated)
+
+
 def _any_value(
     value: Column, kind: t.DataType, types: str, condition: Callable[[Column], Column]
 ) -> Column:
     """Return the condition that a value, or any value within it, is of one of the types and fulfils
     a condition.
 
-    types      regular expression that matches the names of the types
+    types      regular expression that matches the names of the types; of those with parts, only of
+               maps
     condition  returns the condition for a value; null counts as false
     """
     if not re.search(types, kind.simpleString()):
@@ -450,7 +464,9 @@ def _any_value(
         ]
         return reduce(or_, parts)
     if isinstance(kind, t.MapType):
-        return _any_value(f.map_values(value), t.ArrayType(kind.valueType), types, condition)
+        values = _any_value(f.map_values(value), t.ArrayType(kind.valueType), types, condition)
+        is_meant = re.match(types, "map")
+        return values | f.coalesce(condition(value), f.lit(False)) if is_meant else values
     if isinstance(kind, t.ArrayType):
         element = kind.elementType
         value = f.exists(value, lambda item: _any_value(item, element, types, condition))
