@@ -148,7 +148,7 @@ def test_theme_follows_the_system_until_it_is_selected(
 ) -> None:
     browser_page = open_page(sample_console, color_scheme="light")
     page = browser_page.open()
-    background = "getComputedStyle(document.documentElement).backbackgroundColor"
+    background = "getComputedStyle(document.documentElement).backgroundColor"
     light = page.evaluate(background)
     page.emulate_media(color_scheme="dark")
     dark = page.evaluate(background)
