@@ -30,7 +30,7 @@ def test_writers_are_sorted_by_their_latest_batch(start: Start) -> None:
     assert older == {**common, "writer": "one", "batch": 4, "parts_open": 0, "rows": 3}
 
 
-def test_page_of_writers(start: Start) -> None:
+def test_writers_are_listed_in_pages(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for number in range(5):
             assert client.write([row("q", b"")], writer=f"w{number}").status == 200

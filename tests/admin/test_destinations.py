@@ -77,7 +77,7 @@ async def test_list_can_be_sorted_by_every_number(api_fixture: ApiFixture) -> No
 
 
 @in_event_loop
-async def test_fields_of_one_destination(api_fixture: ApiFixture) -> None:
+async def test_destination_has_every_field(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs", dead_letter=True, max_messages=9)
     send(jobs, "held", "waits", broker=broker)
@@ -123,7 +123,7 @@ async def test_oldest_message_is_of_any_priority(api_fixture: ApiFixture) -> Non
 
 
 @in_event_loop
-async def test_create_update_and_reset_to_defaults(api_fixture: ApiFixture) -> None:
+async def test_put_creates_updates_and_resets_settings(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/jobs"
     response = await http_client.request(
@@ -185,7 +185,7 @@ async def test_changed_setting_replaces_those_of_a_client(
 
 
 @in_event_loop
-async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
+async def test_put_fails_unless_expect_is_met(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/topic/news"
     response = await http_client.request("PUT", f"{path}?expect=existing", {})
@@ -221,7 +221,7 @@ async def test_invalid_settings_are_rejected(api_fixture: ApiFixture, body: Any)
 
 
 @in_event_loop
-async def test_name_that_is_too_long_or_empty(api_fixture: ApiFixture) -> None:
+async def test_too_long_or_empty_name_is_rejected(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     response = await http_client.request("PUT", f"/destinations/queue/{'x' * 1025}", {})
     assert (response.status, response.code) == (400, "bad-name")
@@ -331,7 +331,7 @@ async def test_temporary_destination_is_not_updated(api_fixture: ApiFixture) -> 
 
 
 @in_event_loop
-async def test_delete_unless_in_use(api_fixture: ApiFixture) -> None:
+async def test_destination_in_use_is_deleted_only_if_forced(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     send(jobs, *["x"] * 1000, broker=broker)
@@ -430,7 +430,7 @@ async def test_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixture)
 
 
 @in_event_loop
-async def test_pause_and_resume(api_fixture: ApiFixture) -> None:
+async def test_pause_stops_delivery_until_resume(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, "jobs")
     reader = read(broker, jobs)
@@ -484,7 +484,7 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
 
 
 @in_event_loop
-async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
+async def test_each_operation_requires_its_permission(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name in ("mine", "seen", "hidden"):
         send(queue(broker, name), "x", broker=broker)

@@ -68,7 +68,7 @@ def test_list_matches_the_segments_on_disk(start: Start) -> None:
         assert not description["segments"][-1]["sealed"]
 
 
-def test_ranges(start: Start) -> None:
+def test_byte_ranges_of_a_segment_are_returned(start: Start) -> None:
     broker = start(PHPMQ, HTTP)
     fill(broker, 20)
     with Client(broker.port("http")) as client:
@@ -100,7 +100,7 @@ def test_ranges(start: Start) -> None:
         assert head.headers["content-length"] == str(size - 8)
 
 
-def test_unknown_segments(start: Start) -> None:
+def test_unknown_segments_are_not_found(start: Start) -> None:
     broker = start(PHPMQ, HTTP)
     with Client(broker.port("http")) as client:
         first = client.journal()["segments"][-1]["first_sequence"]
@@ -180,7 +180,7 @@ def test_slow_readers_use_little_memory(start: Start) -> None:
                 reader.close()
 
 
-def test_removed_segment_is_gone(start: Start) -> None:
+def test_removed_segment_is_not_found(start: Start) -> None:
     broker = start(PHPMQ, HTTP, environment=SMALL)
     fill(broker, 300)
     with Client(broker.port("http")) as client:
@@ -199,7 +199,7 @@ def test_removed_segment_is_gone(start: Start) -> None:
         assert description["earliest_sequence"] == description["segments"][0]["first_sequence"]
 
 
-def test_destinations_by_number(start: Start) -> None:
+def test_destinations_are_found_by_number(start: Start) -> None:
     """The names equal those in the index of a segment, where a reader finds them otherwise."""
     broker = start(PHPMQ, HTTP)
     fill(broker, 1, queue="orders")

@@ -211,7 +211,7 @@ async def test_changed_password_ends_other_sessions(api_fixture: ApiFixture) -> 
 
 
 @in_event_loop
-async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -> None:
+async def test_clients_without_login_have_no_session_and_password(api_fixture: ApiFixture) -> None:
     for http_client, name in (
         (api_fixture.http_client(), ""),
         (api_fixture.http_client("unix", local=True), "(local)"),
@@ -254,7 +254,7 @@ async def test_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -> 
     assert (await anonymous.request("GET", "/audit")).status == 401
 
 
-def test_idle_and_absolute_timeouts() -> None:
+def test_sessions_end_after_idle_and_absolute_timeouts() -> None:
     clock = ManualClock()
     sessions = BrowserSessions(clock, HttpSettings(session_idle_timeout=60, session_lifetime=200))
     secret, session = sessions.begin("", lambda: EVERYBODY)

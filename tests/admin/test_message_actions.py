@@ -31,7 +31,7 @@ def ids(numbers: list[int]) -> list[str]:
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.SYNC, Durability.NONE])
 @in_event_loop
-async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> None:
+async def test_messages_are_moved_by_id(api_fixture: ApiFixture, durability: Durability) -> None:
     broker = api_fixture.broker
     numbers = send(queue(broker), "a", "b", "c", broker=broker, durability=durability)
     prefix = "" if durability else "m"
@@ -111,7 +111,7 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
 
 
 @in_event_loop
-async def test_zero_is_no_limit_of_time(api_fixture: ApiFixture) -> None:
+async def test_time_limit_of_zero_is_unlimited(api_fixture: ApiFixture) -> None:
     jobs = queue(api_fixture.broker)
     send(jobs, "a", "b", broker=api_fixture.broker)
     settings = HttpSettings(max_action_time=0.0, max_scan_time=0.0)
@@ -140,7 +140,7 @@ async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixtu
 
 
 @in_event_loop
-async def test_selector_with_a_limit(api_fixture: ApiFixture) -> None:
+async def test_limit_applies_to_selected_messages(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     for number in range(30):
@@ -323,7 +323,7 @@ async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
 
 
 @in_event_loop
-async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
+async def test_each_action_requires_its_permissions(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)
     [number] = send(jobs, "a", broker=broker)

@@ -299,7 +299,7 @@ def test_bodies_are_decoded_by_the_protocols_own_code() -> None:
         (b"", BodyKind.OBJECT, Origin.JMQ, "object", ""),
     ],
 )
-def test_bodies_of_other_kinds(
+def test_body_encoding_depends_on_kind_and_origin(
     body: bytes, kind: BodyKind, origin: Origin, encoding: str, value: str
 ) -> None:
     view = view_of_body(message(body, kind, origin), 100)

@@ -52,7 +52,7 @@ async def get_json(http_client: HttpClient, path: str) -> dict[str, Any]:
 
 
 @in_event_loop
-async def test_overview_adds_up(api_fixture: ApiFixture) -> None:
+async def test_overview_contains_totals(api_fixture: ApiFixture) -> None:
     connections: Any = set_connections(
         api_fixture, connection_with(1), connection_with(2, protocol="jmq")
     )
@@ -204,7 +204,7 @@ def alarm_fixture() -> AlarmFixture:
     return AlarmFixture()
 
 
-def test_no_alarms(alarm_fixture: AlarmFixture) -> None:
+def test_healthy_broker_has_no_alarms(alarm_fixture: AlarmFixture) -> None:
     for _ in range(100):
         alarm_fixture.lag.record(0.001)
         alarm_fixture.syncs.record(0.01)
@@ -216,7 +216,7 @@ def test_no_alarms(alarm_fixture: AlarmFixture) -> None:
     assert alarm_fixture.codes() == []
 
 
-def test_each_alarm(alarm_fixture: AlarmFixture) -> None:
+def test_each_condition_raises_its_alarm(alarm_fixture: AlarmFixture) -> None:
     alarm_fixture.broker.core.memory = 901
     assert alarm_fixture.codes() == ["memory"]
     alarm_fixture.broker.core.memory = 0

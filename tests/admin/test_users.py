@@ -236,7 +236,7 @@ async def test_health_needs_no_login(api_fixture: ApiFixture) -> None:
         assert (await http_client.request("GET", "/health/live")).json() == {"state": state}
 
 
-def test_effective_settings(tmp_path: Path) -> None:
+def test_effective_settings_name_their_source(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a hidden secret\n")
     config = Config(
         broker=BrokerSettings(data_dir=tmp_path),

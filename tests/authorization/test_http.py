@@ -673,7 +673,9 @@ def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpFixture]:
 
 
 @parametrize_cells(TABLE.rows)
-def test_operation(fixture: HttpFixture, row: Row[HttpCell], actor: Actor) -> None:
+def test_operation_is_permitted_to_its_actors(
+    fixture: HttpFixture, row: Row[HttpCell], actor: Actor
+) -> None:
     fixture.loop.run_until_complete(fixture.reset())
     fixture.users.select_permission(row.permission)
     cell = HttpCell(fixture, actor)

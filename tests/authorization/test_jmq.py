@@ -710,7 +710,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFixture]:
 
 
 @parametrize_cells(TABLE.rows)
-def test_packet(broker: BrokerFixture, row: Row[JmqCell], actor: Actor) -> None:
+def test_packet_is_permitted_to_its_actors(
+    broker: BrokerFixture, row: Row[JmqCell], actor: Actor
+) -> None:
     broker.reset(row.permission)
     cell = JmqCell(broker, actor)
     row.issue(cell)

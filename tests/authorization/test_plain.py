@@ -307,22 +307,30 @@ def _check(broker: BrokerFixture, protocol: str, row: Row[PlainCell], actor: Act
 
 
 @parametrize_cells(PHPMQ.rows)
-def test_phpmq(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+def test_phpmq_command_is_permitted_to_its_actors(
+    broker: BrokerFixture, row: Row[PlainCell], actor: Actor
+) -> None:
     _check(broker, "phpmq", row, actor)
 
 
 @parametrize_cells(MAINTENANCE.rows)
-def test_maintenance(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+def test_maintenance_command_is_permitted_to_its_actors(
+    broker: BrokerFixture, row: Row[PlainCell], actor: Actor
+) -> None:
     _check(broker, "phpmq-maintenance", row, actor)
 
 
 @parametrize_cells(MSGLITE.rows)
-def test_msglite(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+def test_msglite_command_is_permitted_to_its_actors(
+    broker: BrokerFixture, row: Row[PlainCell], actor: Actor
+) -> None:
     _check(broker, "msglite", row, actor)
 
 
 @parametrize_cells(GATEWAY.rows)
-def test_gateway(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+def test_gateway_request_is_permitted_to_its_actors(
+    broker: BrokerFixture, row: Row[PlainCell], actor: Actor
+) -> None:
     _check(broker, "msglite-http", row, actor)
 
 

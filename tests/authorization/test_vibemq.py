@@ -404,7 +404,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFixture]:
 
 
 @parametrize_cells(TABLE.rows)
-def test_command(broker: BrokerFixture, row: Row[VibemqCell], actor: Actor) -> None:
+def test_command_is_permitted_to_its_actors(
+    broker: BrokerFixture, row: Row[VibemqCell], actor: Actor
+) -> None:
     broker.reset(row.permission)
     cell = VibemqCell(broker, actor)
     row.issue(cell)

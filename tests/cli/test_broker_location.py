@@ -90,7 +90,7 @@ def test_url_names_a_socket() -> None:
         ),
     ],
 )
-def test_credentials_of_requests(
+def test_requests_have_the_configured_credentials(
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
     location: BrokerLocation,

@@ -140,7 +140,7 @@ def test_any_name_is_accepted_and_cannot_control_the_terminal(run_as_owner: Run,
     assert run_checked("queues", "delete", name, "--yes").code == 0
 
 
-def test_name_like_an_option(run: Run, broker: RunningBroker) -> None:
+def test_name_like_an_option_follows_two_dashes(run: Run, broker: RunningBroker) -> None:
     assert run("queues", "create", *broker.location, "--", "--yes").code == 0
     assert run("queues", "delete", *broker.location, "--yes", "--", "--yes").code == 0
 

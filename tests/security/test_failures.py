@@ -161,5 +161,5 @@ def test_counts_never_fall_below_the_model(seed: int) -> None:
         ("some:thing:5000", "some:thing"),
     ],
 )
-def test_address_of_a_client(peer: str, address: str) -> None:
+def test_address_omits_port_and_interface(peer: str, address: str) -> None:
     assert address_of(peer) == address

@@ -203,7 +203,7 @@ def test_jms_replies_to_http_gateway(clients: Clients) -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_bodies_from_jms(clients: Clients, compress: bool) -> None:
+def test_bodies_from_jms_are_transcoded(clients: Clients, compress: bool) -> None:
     session = clients.jms().session()
     queue = f"bodies.{compress}"
     producer = session.producer(queue)
@@ -247,7 +247,7 @@ def test_bodies_from_jms(clients: Clients, compress: bool) -> None:
             phpmq_client.close()
 
 
-def test_bodies_to_jms(clients: Clients) -> None:
+def test_bodies_to_jms_are_transcoded(clients: Clients) -> None:
     consumer = clients.jms().session().consumer("for.jms")
     vibemq_client, phpmq_client, msglite_client = (
         clients.vibemq(),
@@ -348,7 +348,7 @@ def test_expired_messages_are_not_delivered(clients: Clients) -> None:
     assert jms.consumer("expiring.too").receive(TIMEOUT_SECONDS).body == "unlimited"
 
 
-def test_selectors_on_headers_of_vibemq(clients: Clients) -> None:
+def test_selectors_match_headers_of_vibemq(clients: Clients) -> None:
     vibemq_client = clients.vibemq()
     for number, color in enumerate(("red", "blue", "red")):
         headers = {"color": color, "x-number": str(number), "priority": "high"}
