@@ -30,10 +30,10 @@ class AttachedConsumer(NamedTuple):
     consumer: Consumer
 
 
-class GivenConnection:
+class StubConnection:
     """A connection with the state of `view`."""
 
-    def __init__(self, registry: NoConnections, view: ConnectionItem) -> None:
+    def __init__(self, registry: StubConnectionRegistry, view: ConnectionItem) -> None:
         self._registry = registry
         self._view = view
         self.number = view.id
@@ -62,12 +62,12 @@ class GivenConnection:
 
 
 @dataclass
-class NoConnections:
-    """A registry of given connections.
+class StubConnectionRegistry:
+    """A connection registry of `views`.
 
     attached  consumers of connections, which may have no view
-    closed    numbers of the connections to close, with the reasons
-    counted   numbers of the connections whose consumers were read
+    closed    numbers and reasons of closed connections
+    counted   numbers of connections whose consumers were read
     """
 
     views: list[ConnectionItem] = field(default_factory=list)
@@ -78,11 +78,11 @@ class NoConnections:
     def __len__(self) -> int:
         return len(self.views)
 
-    def __iter__(self) -> Iterator[GivenConnection]:
+    def __iter__(self) -> Iterator[StubConnection]:
         known = {view.id for view in self.views}
         others = {entry.connection for entry in self.attached} - known
         for view in (*self.views, *map(connection_item, sorted(others))):
-            yield GivenConnection(self, view)
+            yield StubConnection(self, view)
 
     def listeners(self) -> list[ListenerItem]:
         return []
@@ -109,7 +109,7 @@ def connection_item(number: int) -> ConnectionItem:
     )
 
 
-class NoSettings:
+class StubConfiguration:
     directory = None
     users_file = Path("users.json")
     configuration = ""
@@ -124,8 +124,8 @@ class NoSettings:
         return {}
 
 
-class Process:
-    """A process without uptime and memory."""
+class StubProcess:
+    """A process whose uptime and memory are zero."""
 
     def __init__(self) -> None:
         self.lag = Histogram()
@@ -141,7 +141,7 @@ class Process:
         return self.now
 
 
-class Lines:
+class MemoryAuditLog:
     """An audit log in memory."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Lines:
         return self.lines[::-1]
 
 
-class NoUsers:
+class EmptyUserDirectory:
     """A user directory without users."""
 
     database = Database()
@@ -181,15 +181,15 @@ class NoUsers:
 
 def context(broker: Broker, **changes: Any) -> ApiContext:
     """Return the context of an application for that broker; `changes` are its fields."""
-    process = Process()
+    process = StubProcess()
     defaults: dict[str, Any] = {
         "broker": broker,
-        "connections": NoConnections(),
-        "configuration": NoSettings(),
+        "connections": StubConnectionRegistry(),
+        "configuration": StubConfiguration(),
         "process": process,
-        "users": UserService(NoUsers()),
+        "users": UserService(EmptyUserDirectory()),
         "sessions": BrowserSessions(broker.clock, HttpSettings()),
-        "audit": Lines(),
+        "audit": MemoryAuditLog(),
         "scrape_state": ScrapeState(broker),
         "history": History(broker, process.lag),
         "limits": ApiLimits(),

@@ -416,7 +416,7 @@ def test_invalid_bodies_are_rejected(start: Start) -> None:
 
 
 def test_stop_between_parts_is_reported(start: Start) -> None:
-    """Answered parts exist after the stop, and a repetition writes the others."""
+    """Confirmed parts exist after the stop, and a repetition writes the remaining parts."""
     broker = start(PHPMQ, HTTP)
     random = Random(1)
     parts_written = 0

@@ -1,4 +1,4 @@
-"""The HTTP API decodes what the client of the management API encodes."""
+"""The HTTP API decodes the requests that the client of the management API encodes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.transport import SessionInfo
-from tests.admin.context import NoConnections, connection_item
+from tests.admin.context import StubConnectionRegistry, connection_item
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, basic_auth
@@ -235,10 +235,10 @@ def connection_with(number: int, **changes: Any) -> ConnectionItem:
     return replace(connection_item(number), **{**defaults, **changes})
 
 
-def set_connections(api_fixture: ApiFixture, *views: ConnectionItem) -> NoConnections:
+def set_connections(api_fixture: ApiFixture, *views: ConnectionItem) -> StubConnectionRegistry:
     """Make `views` the connections of the broker."""
     connections: Any = api_fixture.context.connections
-    assert isinstance(connections, NoConnections)
+    assert isinstance(connections, StubConnectionRegistry)
     connections.views[:] = views
     return connections
 

@@ -392,7 +392,7 @@ async def test_request_does_not_time_out_while_the_broker_does_not_read() -> Non
 
 @in_event_loop
 async def test_end_of_input_completes_requests_and_closes() -> None:
-    """Complete requests are answered, and then the connection is closed."""
+    """Complete requests get a response before the connection is closed."""
     fixture = SessionFixture()
     complete_transport, incomplete_transport, idle_transport = (
         fixture.connect(),

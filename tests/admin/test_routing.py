@@ -1,4 +1,4 @@
-"""Paths and parameters, and the OpenAPI document of the same table."""
+"""Paths and parameters of a route table, and its OpenAPI document."""
 
 from __future__ import annotations
 

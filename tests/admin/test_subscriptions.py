@@ -149,7 +149,7 @@ def test_deleted_durable_subscription_of_a_java_client_stays_deleted(start: Star
 
 
 def kill_and_restart(broker: LocalBroker) -> None:
-    """Restart the broker after kill -9; answered requests have taken effect."""
+    """Kill the broker with SIGKILL and restart it; confirmed requests are durable."""
     broker.kill()
     broker.start()
 

@@ -262,8 +262,8 @@ def test_effective_settings_name_their_source(tmp_path: Path) -> None:
 
 
 def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
-    """Hashing takes 20 ms; the event loop continues meanwhile. Other processes may need the cores
-    just then, so it has a few attempts."""
+    """The event loop continues during the 20 ms of hashing. Several attempts are made because other
+    processes may use the cores."""
 
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)

@@ -25,7 +25,7 @@ from sluicemq.model.rows import encode
 from sluicemq.model.rows import row as rows_of
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from sluicemq.security import records
-from tests.admin.context import AttachedConsumer, NoConnections, connection_item, context
+from tests.admin.context import AttachedConsumer, StubConnectionRegistry, connection_item, context
 from tests.admin.destinations import read
 from tests.authorization.fixture import (
     QUEUE,
@@ -104,7 +104,7 @@ class HttpFixture:
         )
         self.journal.set_snapshot_source(lambda: snapshot(self.api_fixture.broker))
         connections: Any = self.api_fixture.context.connections
-        self.connections: NoConnections = connections
+        self.connections: StubConnectionRegistry = connections
         self.connections.views.append(
             replace(connection_item(1), peer=OWNERS_ADDRESS, user="owner")
         )

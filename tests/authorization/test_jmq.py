@@ -94,8 +94,8 @@ class JmqCell(Cell):
         options = SessionOptions(authentication="basic")
         session = JmqSession(transport, fixture.broker, fixture.coordinator, access, options)
         peer = Peer(fixture, transport, session)
-        answer = peer.hello(**properties)
-        self.numbers[peer] = int(str(answer.properties["JMQConnectionID"]))
+        reply = peer.hello(**properties)
+        self.numbers[peer] = int(str(reply.properties["JMQConnectionID"]))
         return peer
 
     def connect(self, actor: Actor) -> Peer:
@@ -152,22 +152,22 @@ class JmqCell(Cell):
         peer.send_bytes(data)
         self.received += peer.transport.written
         packets = peer.receive()
-        answers = [p for p in packets if p.consumer_id == peer.numbers and not p.is_message]
+        replies = [p for p in packets if p.consumer_id == peer.numbers and not p.is_message]
         self.after = self.fixture.snapshot()
-        answer = answers[0] if answers else None
-        self.outcome = self._outcome_of(answer)
-        return answer
+        reply = replies[0] if replies else None
+        self.outcome = self._outcome_of(reply)
+        return reply
 
-    def _outcome_of(self, answer: Packet | None) -> str:
-        if answer is None:
+    def _outcome_of(self, reply: Packet | None) -> str:
+        if reply is None:
             return DENIED if self.actor is Actor.REJECTED else "no response"
-        reply_status = status(answer)
+        reply_status = status(reply)
         if reply_status == Status.OK:
             return ALLOWED
         before_login = self.actor is Actor.ANONYMOUS and reply_status == Status.ERROR
         if reply_status in DENIALS or before_login or reply_status == Status.INVALID_LOGIN:
             return DENIED
-        return f"{reply_status!r}: {answer.properties.get('JMQReason')!r}"
+        return f"{reply_status!r}: {reply.properties.get('JMQReason')!r}"
 
     # --- resources of the owner ------------------------------------------------------------------
 
@@ -482,10 +482,10 @@ def _produce_temporary(cell: JmqCell) -> None:
 @row(PacketType.DELETE_PRODUCER, "of a connection", OWNER_ONLY)
 def _delete_producer(cell: JmqCell) -> None:
     cell.fixture.create_owned()
-    answer = cell.owner.request(
+    reply = cell.owner.request(
         PacketType.ADD_PRODUCER, cell.owner.destination_properties(QUEUE), expect=200
     )
-    number = Long(int(str(answer.properties["JMQProducerID"])))
+    number = Long(int(str(reply.properties["JMQProducerID"])))
     cell.use_owners_connection()
     cell.request(PacketType.DELETE_PRODUCER, {"JMQProducerID": number})
 
@@ -544,12 +544,12 @@ def _browse_temporary(cell: JmqCell) -> None:
 @row(PacketType.DELIVER, "of a browsed queue", OWNER_ONLY, reveals=OWNER_ONLY)
 def _deliver(cell: JmqCell) -> None:
     cell.fixture.create_owned()
-    answer = cell.owner.request(
+    reply = cell.owner.request(
         PacketType.BROWSE, cell.owner.destination_properties(QUEUE), expect=200
     )
-    number = Long(int(str(answer.properties["JMQConsumerID"])))
+    number = Long(int(str(reply.properties["JMQConsumerID"])))
     cell.use_owners_connection()
-    cell.request(PacketType.DELIVER, {"JMQConsumerID": number}, answer.body)
+    cell.request(PacketType.DELIVER, {"JMQConsumerID": number}, reply.body)
 
 
 @row(PacketType.CREATE_DESTINATION, "by name", PERMITTED, changes=True)
@@ -681,8 +681,8 @@ def _roll_back_early(cell: JmqCell) -> None:
 def _recover(cell: JmqCell) -> None:
     cell.branch("end", "prepare")
     flags = XaFlag.STARTRSCAN | XaFlag.ENDRSCAN
-    answer = cell.request(PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": flags})
-    body = b"" if answer is None else answer.body
+    reply = cell.request(PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": flags})
+    body = b"" if reply is None else reply.body
     assert not len(body) % XID_SIZE
     cell.received = body.hex().encode()
 
@@ -728,6 +728,6 @@ def test_packets_of_brokers_are_not_served(broker: BrokerFixture, kind: PacketTy
     broker.reset()
     cell = JmqCell(broker, Actor.ROOT)
     broker.create_owned()
-    answer = cell.request(kind)
-    assert answer is None or status(answer) == Status.NOT_IMPLEMENTED
+    reply = cell.request(kind)
+    assert reply is None or status(reply) == Status.NOT_IMPLEMENTED
     assert cell.before == cell.after

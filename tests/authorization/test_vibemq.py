@@ -72,8 +72,8 @@ class VibemqCell(Cell):
         """Connect as the actor."""
         peer = self.open_connection(options)
         if actor is not Actor.ANONYMOUS:
-            answer = peer.request(wire.CONNECT, **self.credentials(actor))
-            assert answer.type == (wire.CONNECT_ACK if actor in LOGGED_IN else wire.ERROR)
+            reply = peer.request(wire.CONNECT, **self.credentials(actor))
+            assert reply.type == (wire.CONNECT_ACK if actor in LOGGED_IN else wire.ERROR)
         return peer
 
     def use_owners_connection(self) -> None:
@@ -104,16 +104,16 @@ class VibemqCell(Cell):
         ):
             fixture.run_until(lambda: bool(peer.transport.written))
         self.received = peer.transport.written
-        answers = [answer for answer in peer.frames() if answer.id == frame.id]
+        replies = [reply for reply in peer.frames() if reply.id == frame.id]
         self.after = fixture.snapshot()
-        self.outcome = self._outcome_of(answers[0] if answers else None)
+        self.outcome = self._outcome_of(replies[0] if replies else None)
 
-    def _outcome_of(self, answer: Frame | None) -> str:
-        if answer is None:
+    def _outcome_of(self, reply: Frame | None) -> str:
+        if reply is None:
             return "no response"
-        if answer.type != wire.ERROR and not answer.error_code:
+        if reply.type != wire.ERROR and not reply.error_code:
             return ALLOWED
-        return DENIED if answer.error_code in DENIALS else answer.error_code
+        return DENIED if reply.error_code in DENIALS else reply.error_code
 
     def administer(self, kind: int, name: str, **fields: Any) -> None:
         """Issue a command about a user; VICTIM exists."""

@@ -1,4 +1,4 @@
-"""The load generators of `benchmarks/` receive what they send."""
+"""The load generators of `benchmarks/` receive all messages that they send."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A simulated file system of limited size, which replaces system calls of the journal.
 
-It contains one directory, and tracks how much each file has allocated: what a write or a
-reservation adds, and what truncation and removal free. A call that needs more than is available
+It contains one directory, and tracks the allocated bytes of each file, which writes and
+reservations increase and truncation and removal decrease. A call that needs more than is available
 fails with ENOSPC, and statvfs reports the rest, so filling the disk requires no privileges.
 """
 
@@ -24,7 +24,7 @@ def blocks(size: int) -> int:
 
 
 class SmallFilesystem:
-    """`sizes` returns the size of the file system in bytes, and how much of it others have used;
+    """`sizes` returns the size of the file system and the space used by other programs, in bytes;
     both may change at any time."""
 
     def __init__(self, directory: Path, sizes: Callable[[], tuple[int, int]]) -> None:

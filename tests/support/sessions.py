@@ -17,7 +17,7 @@ from tests.support.scan_time import ScanTime
 
 
 class RecordedTimer:
-    """A timer of the harness's clock."""
+    """A timer of the clock of the harness."""
 
     def __init__(self, when: float, callback: Callable[[], None]) -> None:
         self.when = when
@@ -189,17 +189,17 @@ class SessionPeer:
         self.harness.run_event_loop()
 
     def stop_reading(self) -> None:
-        """Read nothing of what the broker sends, so that its deliveries pause."""
+        """Stop reading, so that the session pauses deliveries."""
         self.transport.stalled = True
         self.session.pause_delivery()
 
     def read_again(self) -> None:
-        """Read all that the broker has sent."""
+        """Resume reading, and read all data that the broker has sent."""
         self.transport.stalled = self.transport.unsent = False
         self.session.flushed()
 
     def drop(self) -> None:
-        """Close the connection without a farewell of the protocol."""
+        """Close the connection without a protocol message."""
         self.harness.transports.remove(self.transport)
         self.session.closed()
         self.harness.run_event_loop()

@@ -225,7 +225,7 @@ def test_destination_deleted_during_a_scrape_is_counted_once(
 
 
 def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without scan time left, each destination is a slice of its own."""
+    """Without remaining scan time, each destination is a separate slice."""
     fixture = BrokerFixture()
     for number in range(50):
         fixture.broker.destinations.queue(f"q{number}")

@@ -1,4 +1,4 @@
-"""`GET /metrics` of an application, and of a whole broker."""
+"""`GET /metrics` of an application and of a broker process."""
 
 from __future__ import annotations
 
