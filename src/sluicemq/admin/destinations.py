@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -304,16 +303,11 @@ def oldest_age(broker: Broker, destination: Destination) -> int | None:
     """Return the age in ms of the oldest ready message. For a topic, only the first
     MAX_SUBSCRIPTIONS subscriptions are searched."""
     subscriptions = destination.all_subscriptions[:MAX_SUBSCRIPTIONS]
-    heads = list(
-        filter(
-            None,
-            (subscription.oldest_ready() for subscription in subscriptions if subscription.ready),
-        )
-    )
-    if not heads:
+    oldest = broker.operations.oldest_ready(subscriptions)
+    if oldest is None:
         return None
     try:
-        message = broker.read_head(min(heads, key=attrgetter("order")))
+        message = broker.read_head(oldest)
     except JournalError:
         return None
     return max(0, broker.clock.wall - message.arrival)

@@ -23,6 +23,8 @@ from typing import Final
 
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import requeue_at_tail
+from sluicemq.broker.pending.backlog import order_of
+from sluicemq.broker.pending.cursor import FIRST_BATCH
 from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNACKED, queue_order
 from sluicemq.broker.pending.queue import PRIORITIES
 from sluicemq.broker.publishing import Publisher
@@ -171,6 +173,17 @@ class Operations:
         unacked = (consumer.unacked.values() for consumer in subscription.all_consumers)
         deliveries = chain(chain.from_iterable(unacked), self.acked_in_transactions(subscription))
         return list(islice(deliveries, offset, offset + count))
+
+    def oldest_ready(self, subscriptions: Iterable[Subscription]) -> Delivery | None:
+        """Return the ready delivery with the lowest order in these subscriptions, or None."""
+        cursors = [
+            subscription.cursor(priority=priority)
+            for subscription in subscriptions
+            for priority in range(PRIORITIES)
+            if subscription.all_ready.mask >> priority & 1
+        ]
+        ready = chain.from_iterable(cursor.step(FIRST_BATCH) for cursor in cursors)
+        return min(ready, key=order_of, default=None)
 
     def delete(self, subscription: Subscription, deliveries: Iterable[Delivery]) -> int:
         """End deliveries of the subscription and return the sequence to wait for (0 = none).

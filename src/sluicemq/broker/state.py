@@ -13,8 +13,7 @@ from heapq import merge
 from itertools import chain, count
 from typing import Final, NamedTuple, Protocol
 
-from sluicemq.broker.pending.backlog import order_of
-from sluicemq.broker.pending.cursor import FIRST_BATCH, NO_END, Cursor
+from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.pending.entry import (
     ENDED,
     READY,
@@ -341,15 +340,6 @@ class Subscription:
         """Return the next delivery to dispatch to a consumer without a selector, or None."""
         return self.all_ready.head()
 
-    def oldest_ready(self) -> Delivery | None:
-        """Return the ready delivery with the lowest order, or None."""
-        mask = self.all_ready.mask
-        cursors = [
-            self.cursor(priority=priority) for priority in range(PRIORITIES) if mask >> priority & 1
-        ]
-        ready = chain.from_iterable(cursor.step(FIRST_BATCH) for cursor in cursors)
-        return min(ready, key=order_of, default=None)
-
     @property
     def ready(self) -> int:
         """Number of deliveries that wait and are not scheduled."""
@@ -537,9 +527,8 @@ class Destination:
         """
         if self.settings.overflow not in _DROPPING:
             return False
-        return (
-            not self.is_dead_letter_queue or self.address in self.core.dropping_dead_letter_queues
-        )
+        dropping_queues = self.core.dropping_dead_letter_queues
+        return not self.is_dead_letter_queue or self.address in dropping_queues
 
     def priority(self, priority: int) -> int:
         """Return the priority at which a message is queued."""
