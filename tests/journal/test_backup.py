@@ -474,6 +474,12 @@ def test_a_directory_without_read_permission_is_not_listed(
     assert [view.name for view in find_backups(tmp_path)] == [backup.name]
 
 
+def test_the_list_contains_directories_whose_names_are_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "\udcff" / "journal").mkdir(parents=True)
+    [view] = find_backups(tmp_path)
+    assert msgspec.json.decode(msgspec.json.encode(view))["name"] == "\\xff"
+
+
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc/passwd", "journal/../../elsewhere", ""])
 def test_a_manifest_cannot_name_files_elsewhere(backup: Path, path: str) -> None:
     manifest = read_manifest(backup)

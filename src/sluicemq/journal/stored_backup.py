@@ -228,6 +228,8 @@ def find_backups(directory: Path) -> list[BackupView]:
     for path in sorted(directory.iterdir()):
         if not path.is_dir():
             continue
+        # JSON cannot represent a name that is not UTF-8
+        name = os.fsencode(path.name).decode("utf-8", "backslashreplace")
         try:
             manifest = read_manifest(path)
         except PermissionError:
@@ -236,11 +238,11 @@ def find_backups(directory: Path) -> list[BackupView]:
             journal = path / JOURNAL_NAME
             # a directory that a broker has opened is a data directory, not a backup
             if journal.is_dir() and not (journal / LOCK_NAME).exists():
-                backups.append(BackupView(name=path.name, complete=False))
+                backups.append(BackupView(name=name, complete=False))
             continue
         backups.append(
             BackupView(
-                name=path.name,
+                name=name,
                 complete=True,
                 created=manifest.created,
                 version=manifest.release,
