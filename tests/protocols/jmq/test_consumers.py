@@ -489,19 +489,37 @@ def test_undeliverable_message_of_closed_consumer_goes_to_another(
     assert other.texts() == ["a"]
 
 
-def test_undeliverable_message_is_dead_lettered(harness: Harness, peer: Peer) -> None:
+def test_undeliverable_message_returns_to_its_only_consumer(harness: Harness, peer: Peer) -> None:
+    """A message-driven bean with SendUndeliverableMsgsToDMQ=false gets it again."""
     peer.consume("q", peer.create_session())
     peer.send("q", "a")
     [message] = peer.delivered()
     peer.acknowledge(message, JMQAckType=1)
-    assert peer.delivered() == []
-    assert harness.bodies("mq.sys.dmq") == [b"a"]
+    harness.run_event_loop()
+    [redelivered] = peer.delivered()
+    assert redelivered.sysid == message.sysid
+    assert redelivered.flags & R
+    peer.acknowledge(redelivered)
+    assert harness.queue("q").unacked == 0
+    assert harness.bodies("mq.sys.dmq") == []
 
 
-def test_undeliverable_message_is_dead_lettered_after_all_consumers(
+def test_undeliverable_message_of_closed_consumer_waits_for_next(
     harness: Harness, peer: Peer
 ) -> None:
-    readers = [peer, harness.connect()]
+    consumer = peer.consume("q", peer.create_session())
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    peer.close_consumer(consumer, message)
+    peer.acknowledge(message, JMQAckType=1)
+    assert harness.bodies("q") == [b"a"]
+
+
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_undeliverable_message_is_dead_lettered_after_20_deliveries(
+    harness: Harness, peer: Peer, consumers: int
+) -> None:
+    readers = [peer, *(harness.connect() for _ in range(consumers - 1))]
     for reader in readers:
         reader.consume("q", reader.create_session())
     peer.send("q", "a")

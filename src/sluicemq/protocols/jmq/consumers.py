@@ -502,7 +502,7 @@ class JmsConsumer:
         for delivery in deliveries:
             engine_consumer = delivery.consumer
             if too_large and engine_consumer is not None and self._is_unacked(delivery):
-                reroute(self._broker, engine_consumer, delivery, force=True)
+                reroute(self._broker, engine_consumer, delivery, too_large=True)
             elif not (too_large or delivery.ended):
                 self._broker.dead_letter(
                     delivery.subscription, delivery.sequence, NOT_FOR_JMQ, force=True
@@ -685,17 +685,18 @@ class JmsSession:
 
 
 def reroute(
-    broker: Broker, engine_consumer: Consumer, delivery: Delivery, *, force: bool = False
+    broker: Broker, engine_consumer: Consumer, delivery: Delivery, *, too_large: bool = False
 ) -> None:
-    """Requeue a message for another consumer of its subscription. Without one it becomes a dead
-    letter, with `force` even if its destination keeps none, because it would return at once."""
+    """Requeue a message that a client could not process, also for the same consumer; after
+    MAX_REROUTED deliveries it becomes a dead letter. One that is `too_large` for this client does
+    so without another consumer, even if its destination keeps none: it would return at once."""
     consumers = delivery.subscription.consumers
     # a closed consumer is not among them
     has_others = len(consumers) > (engine_consumer in consumers)
-    if has_others and delivery.attempts < MAX_REROUTED:
+    if (has_others or not too_large) and delivery.attempts < MAX_REROUTED:
         broker.release(engine_consumer, [delivery.sequence])
     else:
-        broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=force)
+        broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=too_large)
 
 
 def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) -> None:
