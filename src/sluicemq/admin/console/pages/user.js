@@ -1,6 +1,6 @@
 // One user: permissions, tokens and password.
 
-import { get, post, put as send, remove } from "../api.js";
+import { ApiError, get, post, put as send, remove } from "../api.js";
 import { quoted } from "../commands.js";
 import { openForm, showDialog } from "../dialogs.js";
 import { h, replaceContent } from "../dom.js";
@@ -215,6 +215,7 @@ async function grantPermission(name, path, refresh) {
     action: "Grant",
     submit({ pattern, ignore_case, ...checked }) {
       const operations = Object.keys(checked).filter((operation) => checked[operation]);
+      if (!operations.length) throw new ApiError(0, "no-operation", "Select at least one operation.");
       return send(`${path}/permissions`, { pattern, operations, ignore_case: Boolean(ignore_case) });
     },
   });
@@ -247,6 +248,7 @@ async function createToken(name, path, refresh) {
         label: "Expires after (days)",
         kind: "number",
         min: 1,
+        max: 36_500,
         value: 90,
         hint: "If empty, the token does not expire.",
       },
