@@ -128,6 +128,17 @@ def test_empty_pages_have_no_accessibility_violations(
         assert not violations(page), name
 
 
+def test_keys_of_settings_are_not_broken_into_lines(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    page = open_page(sample_console).open("queue/orders/settings", "Lifetime and delivery")
+    heights = page.locator(".field-check .field-key").evaluate_all(
+        "keys => keys.map((key) => key.offsetHeight / parseFloat(getComputedStyle(key).fontSize))"
+    )
+    assert heights
+    assert max(heights) < 2
+
+
 def test_menu_opens_on_narrow_screens(sample_console: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(sample_console, viewport=PHONE_VIEWPORT)
     page = browser_page.open("destinations", "bulk")

@@ -74,7 +74,7 @@ export function field(spec) {
     return h(
       "div",
       { class: "field field-check" },
-      h("div", { class: "pair" }, input, labels),
+      h("div", { class: "pair" }, input, h("span", null, label, " ", labels[1])),
       hintElement,
     );
   }
