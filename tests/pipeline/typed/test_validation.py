@@ -195,6 +195,21 @@ refresh = "incremental"
     assert expected in problem
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("sum(amount)", "the column sum(amount): the name 'sum(amount)' has a blank or one of"),
+        ("sum(amount) AS n, count(*) AS N", "two columns of the result are named N (case"),
+        ("max(_time) - min(_time) AS age", "the column age: tables have no type INTERVAL DAY"),
+        ("struct(count(*) AS n, max(id) AS N) AS s", "the column s: the field N is declared"),
+    ],
+)
+def test_result_that_no_table_can_have(spark: SparkSession, columns: str, expected: str) -> None:
+    sql = f"SELECT customer, {columns} FROM silver.orders GROUP BY customer"
+    (problem,) = problems(spark, f'{TABLE}[[gold]]\nname = "n"\nsql = "{sql}"\n')
+    assert problem.startswith(f"pipeline.toml:5: gold table 'n': {expected}")
+
+
 def test_names_and_texts_do_not_make_a_query_depend_on_the_time(spark: SparkSession) -> None:
     text = """
 [[table]]

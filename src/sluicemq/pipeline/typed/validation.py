@@ -5,6 +5,7 @@ All errors are reported at once, with the line of their table, expectation or qu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -173,6 +174,18 @@ def _condition_problems(
                 yield line, title, f"the condition is {kind_name}, not BOOLEAN"
 
 
+def _result_problems(columns: t.StructType) -> Iterator[str]:
+    """Yield the reasons why no table can have the result of a query."""
+    names: set[str] = set()
+    # values that are never NULL, such as counts, are no problem
+    text = columns.json().replace('"nullable":false', '"nullable":true')
+    for item in t.StructType.fromJson(json.loads(text)):
+        if item.name.lower() in names:
+            yield f"two columns of the result are named {item.name} (case does not matter)"
+        names.add(item.name.lower())
+        yield from (f"the column {item.name}: {problem}" for problem in column_problems(item))
+
+
 def _check_gold(
     spark: SparkSession, gold: GoldTable, tables: dict[str, DataFrame], problems: list[Problem]
 ) -> None:
@@ -189,6 +202,8 @@ def _check_gold(
         missing = [key for key in gold.keys if key not in result.columns]
         if missing:
             text = f"keys: {missing[0]!r} is not among the columns {', '.join(result.columns)}"
+        else:
+            text = next(_result_problems(result.schema), None)
     if text is None and gold.refresh is Refresh.INCREMENTAL:
         text = incremental_problem(gold, result)
     if text:
