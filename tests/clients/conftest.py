@@ -15,7 +15,7 @@ from tests.support.sessions import SessionHarness
 
 @pytest.fixture
 def port(harness: SessionHarness) -> Iterator[int]:
-    """The port of a broker in a thread of its own."""
+    """The port of a broker that runs in another thread."""
     loop = asyncio.new_event_loop()
     server, port = loop.run_until_complete(serve(harness))
     thread = threading.Thread(target=loop.run_forever)
@@ -30,6 +30,6 @@ def port(harness: SessionHarness) -> Iterator[int]:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A server that says only what the test makes it say."""
+    """A listening socket whose connections the test answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server

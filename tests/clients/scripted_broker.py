@@ -1,4 +1,4 @@
-"""Listener, connections and waiting of the brokers whose replies a test defines."""
+"""Base of brokers whose replies a test defines."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class ScriptedListener(ABC, Generic[Frame]):
                     self._received_more.notify_all()
         writer.close()
 
-    async def wait_until(self, enough: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the received frames holds."""
         async with self._received_more:
-            await self._received_more.wait_for(enough)
+            await self._received_more.wait_for(condition)
 
     @contextlib.asynccontextmanager
     async def listen(self) -> AsyncIterator[int]:

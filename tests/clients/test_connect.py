@@ -30,7 +30,7 @@ def harness() -> Harness:
     return Harness()
 
 
-def test_a_url_selects_the_client_and_its_options() -> None:
+def test_url_selects_client_and_its_options() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await connect(f"phpmq://127.0.0.1:{port}?timeout=3&dispatch-version=1")
         async with client:
@@ -58,13 +58,13 @@ def test_a_url_selects_the_client_and_its_options() -> None:
         ("msglite+unix://relative", "three slashes"),
     ],
 )
-def test_a_wrong_url_is_an_error(url: str, says: str) -> None:
+def test_invalid_url_is_error(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as error:
         asyncio.run(connect(url))
     assert "secret" not in str(error.value)
 
 
-def test_options_of_a_url() -> None:
+def test_url_options_are_parsed() -> None:
     fields = urls.parse_single("msglite://h:1?timeout=00:00:05", "msglite", {})
     assert fields == {"host": "h", "port": 1, "path": None, "timeout": 5.0}
     fields = urls.parse_single("msglite+tls://h?insecure=true", "msglite", {})
@@ -72,9 +72,7 @@ def test_options_of_a_url() -> None:
     assert fields == {"host": "h", "port": 9813, "path": None}
 
 
-def test_a_blocking_client_has_the_methods_and_results_of_its_client(
-    harness: Harness, port: int
-) -> None:
+def test_blocking_client_has_methods_and_results_of_its_client(harness: Harness, port: int) -> None:
     with blocking.connect(f"phpmq://127.0.0.1:{port}") as client:
         client.send("q", b"1")
         client.confirm()
@@ -95,13 +93,13 @@ def test_a_blocking_client_has_the_methods_and_results_of_its_client(
         message.ack()
 
 
-def test_a_failed_connection_leaves_no_thread() -> None:
+def test_failed_connection_leaves_no_thread() -> None:
     with pytest.raises(ConnectionLost):
         blocking.connect("phpmq+unix:///nowhere/socket")
     assert threads() == []
 
 
-def test_close_with_a_silent_broker_times_out_and_leaves_no_thread(
+def test_close_with_silent_broker_times_out_and_leaves_no_thread(
     listener: socket.socket,
 ) -> None:
     client = BlockingClient(PhpmqClient.connect, port=port_of(listener), timeout=0.2)
@@ -111,7 +109,7 @@ def test_close_with_a_silent_broker_times_out_and_leaves_no_thread(
     client.close()
 
 
-def test_an_error_in_a_block_is_raised_instead_of_one_from_closing() -> None:
+def test_error_in_block_is_raised_instead_of_one_from_closing() -> None:
     class Client:
         async def close(self) -> None:
             raise RequestTimeout("too late")
@@ -125,7 +123,7 @@ def test_an_error_in_a_block_is_raised_instead_of_one_from_closing() -> None:
         pass
 
 
-def test_close_ends_a_call_of_another_thread(harness: Harness, port: int) -> None:
+def test_close_ends_calls_of_other_threads(harness: Harness, port: int) -> None:
     client = blocking.connect(f"phpmq://127.0.0.1:{port}")
     client.subscribe("q")
     failures: list[Exception] = []
@@ -144,7 +142,7 @@ def test_close_ends_a_call_of_another_thread(harness: Harness, port: int) -> Non
     assert len(failures) == 1
 
 
-def test_a_client_that_is_garbage_in_its_own_thread_leaves_no_thread(port: int) -> None:
+def test_client_collected_in_its_own_thread_leaves_no_thread(port: int) -> None:
     """The garbage collector runs in the thread that allocates, also in that of the client."""
     client = BlockingClient(PhpmqClient.connect, port=port)
     client._loop.call(client._target._connection.abort)  # pytest reports sockets that stay open
@@ -158,9 +156,7 @@ def test_a_client_that_is_garbage_in_its_own_thread_leaves_no_thread(port: int) 
     assert not thread.is_alive()
 
 
-def test_an_unclosed_client_does_not_stop_the_end_of_its_process(
-    harness: Harness, port: int
-) -> None:
+def test_unclosed_client_does_not_block_process_exit(harness: Harness, port: int) -> None:
     connecting = f"client = connect('phpmq://127.0.0.1:{port}')"
     program = f"from sluicemq.clients.blocking import connect; {connecting}"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -14,9 +14,9 @@ from sluicemq.model.errors import AccessDenied, AuthenticationFailed, Connection
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """Server that sends prepared answers in order; `received_requests` has the requests.
+    """Server that sends predefined responses in order; `received_requests` has the requests.
 
-    An answer is a status and a body; None breaks the connection off instead.
+    A response is a status and a body; None closes the connection instead.
     """
 
     daemon_threads = True
@@ -72,7 +72,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
         thread.join()
 
 
-def test_requests_share_a_connection(scripted_server: ScriptedServer) -> None:
+def test_requests_share_connection(scripted_server: ScriptedServer) -> None:
     scripted_server.answers = [(200, b"1"), (200, b"")]
     with HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote:
         assert remote.request("POST", "/a?b=c", [b"12", b"", b"3"]).body == b"1"
@@ -84,7 +84,7 @@ def test_requests_share_a_connection(scripted_server: ScriptedServer) -> None:
     assert scripted_server.connections == 1
 
 
-def test_an_idle_connection_that_the_server_has_closed_is_replaced(
+def test_idle_connection_that_server_has_closed_is_replaced(
     scripted_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Handler, "timeout", 0.01)
@@ -97,8 +97,8 @@ def test_an_idle_connection_that_the_server_has_closed_is_replaced(
     assert scripted_server.connections == 2
 
 
-def test_what_passes_is_tried_again(scripted_server: ScriptedServer) -> None:
-    """With the whole body; answers are those of the last attempt."""
+def test_transient_errors_are_retried(scripted_server: ScriptedServer) -> None:
+    """The complete body is sent again; the response is that of the last attempt."""
     scripted_server.answers = [None, (503, b"{}"), (200, b"done")]
     with HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote:
         remote.send("POST", "/", [b"x", b"y"])
@@ -106,7 +106,7 @@ def test_what_passes_is_tried_again(scripted_server: ScriptedServer) -> None:
     assert [body for _, _, body, _ in scripted_server.received_requests] == [b"xy"] * 3
 
 
-def test_retries_end(scripted_server: ScriptedServer) -> None:
+def test_retries_are_limited(scripted_server: ScriptedServer) -> None:
     scripted_server.answers = [None]
     with (
         HttpClient(scripted_server.target, retry_timeout=0) as remote,
@@ -127,7 +127,7 @@ def test_retries_end(scripted_server: ScriptedServer) -> None:
 @pytest.mark.parametrize(
     ("status", "error"), [(401, AuthenticationFailed), (403, AccessDenied), (409, HttpRefusal)]
 )
-def test_refusals_are_not_tried_again(
+def test_permanent_errors_are_not_retried(
     scripted_server: ScriptedServer, status: int, error: type[Exception]
 ) -> None:
     scripted_server.answers = [(status, b'{"code": "c", "detail": "so it is", "more": 1}')]
@@ -141,8 +141,8 @@ def test_refusals_are_not_tried_again(
         assert (error_info.value.status, error_info.value.code) == (409, "c")
 
 
-def test_another_server(scripted_server: ScriptedServer) -> None:
-    """The error includes the beginning of an answer that is not a broker's."""
+def test_response_of_another_server_is_error(scripted_server: ScriptedServer) -> None:
+    """The error contains the beginning of the response of another server."""
     scripted_server.answers = [(404, b"<html>" + b"x" * 10_000)]
     with (
         HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote,
@@ -152,7 +152,7 @@ def test_another_server(scripted_server: ScriptedServer) -> None:
     assert len(str(error.value)) < 1000
 
 
-def test_a_redirection_is_an_error(scripted_server: ScriptedServer) -> None:
+def test_redirect_is_error(scripted_server: ScriptedServer) -> None:
     scripted_server.answers = [(301, b"")]
     with (
         HttpClient(scripted_server.target, retry_timeout=RETRY_TIMEOUT) as remote,
@@ -161,7 +161,7 @@ def test_a_redirection_is_an_error(scripted_server: ScriptedServer) -> None:
         remote.request("DELETE", "/")
 
 
-def test_no_server(scripted_server: ScriptedServer) -> None:
+def test_connection_error_without_server(scripted_server: ScriptedServer) -> None:
     unreachable = target({"url": "http://127.0.0.1:9"})
     with (
         HttpClient(unreachable, retry_timeout=0) as remote,

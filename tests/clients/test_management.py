@@ -66,12 +66,12 @@ def target(stub: StubServer, tmp_path: Path) -> HttpTarget:
         ("\udcff", "/api/v1/destinations/queue/~?name_base64=%2Fw%3D%3D"),
     ],
 )
-def test_every_name_has_a_path(name: str, path: str) -> None:
+def test_every_name_has_path(name: str, path: str) -> None:
     parameters = DestinationPath(address=Address(Kind.QUEUE, name))
     assert request_of(GET_DESTINATION, parameters)[:3] == ("GET", path, [])
 
 
-def test_a_body_follows_a_name_in_the_query() -> None:
+def test_body_follows_name_in_query() -> None:
     address = Address(Kind.TOPIC, "\udcff")
     purging = DestinationBody(address=address, body=PurgeRequest())
     method, path, body, headers = request_of(PURGE_DESTINATION, purging)
@@ -81,7 +81,7 @@ def test_a_body_follows_a_name_in_the_query() -> None:
     assert MessageTarget.of(Address(Kind.QUEUE, "é")) == MessageTarget(kind="queue", name="é")
 
 
-def test_the_query_has_the_parameters_that_are_no_defaults() -> None:
+def test_query_has_parameters_that_are_no_defaults() -> None:
     query = DestinationQuery(temporary=False, filter="a b", order="desc", limit=7)
     path = request_of(LIST_DESTINATIONS, query)[1]
     assert path == "/api/v1/destinations?limit=7&order=desc&filter=a+b&temporary=false"
@@ -94,12 +94,12 @@ def test_the_query_has_the_parameters_that_are_no_defaults() -> None:
     )
 
 
-def test_every_part_of_a_path_is_encoded() -> None:
+def test_every_part_of_path_is_encoded() -> None:
     parameters = AssignedRole(name="{role}", role="a/b")
     assert request_of(WITHDRAW_ROLE, parameters)[1] == "/api/v1/users/%7Brole%7D/roles/a%2Fb"
 
 
-def test_responses_have_the_declared_types(stub: StubServer, target: HttpTarget) -> None:
+def test_responses_have_declared_types(stub: StubServer, target: HttpTarget) -> None:
     async def scenario() -> None:
         async with ManagementClient(target) as client:
             stub.responses = [(200, STATUS), (204, b""), (200, b"\x00\xff")]
@@ -111,7 +111,7 @@ def test_responses_have_the_declared_types(stub: StubServer, target: HttpTarget)
     assert stub.paths[1] == "/api/v1/users/a%20b?force=true"
 
 
-def test_a_refusal_has_status_and_code(stub: StubServer, target: HttpTarget) -> None:
+def test_error_has_status_and_code(stub: StubServer, target: HttpTarget) -> None:
     stub.responses = [(409, problem("rejected", "not that"))]
     with (
         BlockingClient(ManagementClient.open, target) as client,
@@ -129,7 +129,7 @@ def test_a_refusal_has_status_and_code(stub: StubServer, target: HttpTarget) -> 
         *((502, b""), (404, b'{"a": 1}')),
     ],
 )
-def test_answers_of_another_server_are_errors(
+def test_responses_of_another_server_are_errors(
     stub: StubServer, target: HttpTarget, response: tuple[int, bytes]
 ) -> None:
     stub.responses = [response]
@@ -156,7 +156,7 @@ def test_changing_requests_are_sent_once(stub: StubServer, target: HttpTarget) -
     assert [method for method, _, _ in stub.requests] == ["GET", "DELETE"]
 
 
-def test_request_is_not_repeated_if_the_broker_closes_at_once(
+def test_request_is_not_repeated_if_broker_closes_at_once(
     stub: StubServer, target: HttpTarget
 ) -> None:
     stub.responses = [None]
@@ -178,7 +178,7 @@ def test_requests_of_concurrent_tasks_get_their_own_responses(
     assert [status.pid for status in asyncio.run(scenario())] == list(range(20))
 
 
-def test_a_cancelled_call_ends_at_once_and_the_client_stays_usable(tmp_path: Path) -> None:
+def test_cancelled_call_ends_at_once_and_client_stays_usable(tmp_path: Path) -> None:
     async def scenario() -> None:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(tmp_path / "s"))

@@ -23,12 +23,12 @@ def run(scenario: Callable[[Harness, int], Coroutine[None, None, None]]) -> None
     run_against(Harness(), scenario)
 
 
-def face(
+def run_with_scripted_broker(
     listener: socket.socket,
     scenario: Callable[[MsgliteClient, socket.socket], Coroutine[None, None, None]],
     timeout: float = 10.0,
 ) -> None:
-    """Run a scenario in which the test says what the broker says."""
+    """Run a scenario with a client whose broker is the test."""
 
     async def main() -> None:
         client = await MsgliteClient.connect(port=port_of(listener), timeout=timeout)
@@ -91,7 +91,7 @@ def test_query_and_reply() -> None:
     run(scenario)
 
 
-def test_names_that_are_no_text() -> None:
+def test_binary_names_are_supported() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await MsgliteClient.connect(port=port) as client:
             await client.send("\udcff", b"x", timeout=9)
@@ -122,7 +122,7 @@ def test_values_that_cannot_be_encoded_are_refused() -> None:
     run(scenario)
 
 
-def test_several_tasks_get_their_own_answers() -> None:
+def test_concurrent_tasks_receive_their_own_replies() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with (
             await MsgliteClient.connect(port=port) as client,
@@ -138,7 +138,7 @@ def test_several_tasks_get_their_own_answers() -> None:
     run(scenario)
 
 
-def test_a_message_that_answers_a_cancelled_ready_is_kept() -> None:
+def test_message_for_cancelled_ready_is_kept() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with (
             await MsgliteClient.connect(port=port) as client,
@@ -155,7 +155,7 @@ def test_a_message_that_answers_a_cancelled_ready_is_kept() -> None:
     run(scenario)
 
 
-def test_a_ready_takes_the_place_of_a_cancelled_one() -> None:
+def test_ready_takes_over_cancelled_one() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with (
             await MsgliteClient.connect(port=port) as client,
@@ -181,7 +181,7 @@ async def begin_and_cancel(client: MsgliteClient, *addresses: str, timeout: int)
     await asyncio.wait([task])
 
 
-def test_who_took_the_place_of_a_cancelled_ready_waits_on_after_its_end(
+def test_ready_that_took_over_continues_after_earlier_timeout(
     listener: socket.socket,
 ) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
@@ -197,10 +197,10 @@ def test_who_took_the_place_of_a_cancelled_ready_waits_on_after_its_end(
         message = await task
         assert message is not None
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_who_took_the_place_of_a_cancelled_ready_waits_no_longer_than_its_own_timeout(
+def test_ready_that_took_over_keeps_its_own_timeout(
     listener: socket.socket,
 ) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
@@ -216,10 +216,10 @@ def test_who_took_the_place_of_a_cancelled_ready_waits_no_longer_than_its_own_ti
         assert message is not None
         assert message.body == b"x"
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_message_that_arrives_after_the_timeout_is_kept(listener: socket.socket) -> None:
+def test_message_that_arrives_after_timeout_is_kept(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         await begin_and_cancel(client, "a", timeout=LONG)
         assert await client.ready("a", timeout=0) is None
@@ -228,10 +228,10 @@ def test_a_message_that_arrives_after_the_timeout_is_kept(listener: socket.socke
         assert message is not None
         assert message.body == b"x"
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_ready_that_does_not_wait_takes_what_a_cancelled_one_is_about_to_get(
+def test_ready_0_receives_message_of_cancelled_ready(
     listener: socket.socket,
 ) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
@@ -244,10 +244,10 @@ def test_a_ready_that_does_not_wait_takes_what_a_cancelled_one_is_about_to_get(
         assert message is not None
         assert message.body == b"x"
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_ready_that_took_over_sends_no_command_when_its_timeout_expires(
+def test_ready_that_took_over_sends_no_command_when_its_timeout_expires(
     listener: socket.socket,
 ) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
@@ -255,10 +255,10 @@ def test_a_ready_that_took_over_sends_no_command_when_its_timeout_expires(
         assert await client.ready("a", timeout=1) is None
         assert len(client._connection.requests) == 1
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_the_timeout_runs_from_when_the_broker_comes_to_it(listener: socket.socket) -> None:
+def test_timeout_starts_when_broker_processes_command(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         first = asyncio.create_task(client.ready("a", timeout=LONG))
         await asyncio.sleep(0)
@@ -270,10 +270,10 @@ def test_the_timeout_runs_from_when_the_broker_comes_to_it(listener: socket.sock
         assert await first is None
         assert await second is None
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_ready_cancelled_as_its_message_arrives_loses_nothing(listener: socket.socket) -> None:
+def test_ready_cancelled_as_its_message_arrives_loses_nothing(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         task = asyncio.create_task(client.ready("a", timeout=LONG))
         await asyncio.sleep(0)
@@ -286,10 +286,10 @@ def test_a_ready_cancelled_as_its_message_arrives_loses_nothing(listener: socket
         assert message is not None
         assert message.body == b"x"
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_message_that_arrives_as_the_timeout_expires_is_returned(
+def test_message_that_arrives_as_timeout_expires_is_returned(
     listener: socket.socket,
 ) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
@@ -303,10 +303,10 @@ def test_a_message_that_arrives_as_the_timeout_expires_is_returned(
         assert message is not None
         assert message.body == b"x"
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_the_reply_to_a_cancelled_query_is_dropped() -> None:
+def test_reply_to_cancelled_query_is_dropped() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with (
             await MsgliteClient.connect(port=port) as client,
@@ -324,7 +324,7 @@ def test_the_reply_to_a_cancelled_query_is_dropped() -> None:
     run(scenario)
 
 
-def test_close_ends_a_ready_that_was_cancelled_and_delivers_what_was_sent() -> None:
+def test_close_ends_ready_that_was_cancelled_and_delivers_what_was_sent() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
         with pytest.raises(TimeoutError):
@@ -340,7 +340,7 @@ def test_close_ends_a_ready_that_was_cancelled_and_delivers_what_was_sent() -> N
 
 
 @pytest.mark.parametrize("call", ["ready", "query"])
-def test_refusals_of_the_broker_are_raised(call: str) -> None:
+def test_errors_of_broker_are_raised(call: str) -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
         await client._connection.send(b"bad data\r\n")
@@ -358,7 +358,7 @@ def test_refusals_of_the_broker_are_raised(call: str) -> None:
     run(scenario)
 
 
-def test_close_raises_the_refusal_of_the_broker() -> None:
+def test_close_raises_error_of_broker() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
         await client._connection.send(b"bad data\r\n")
@@ -372,7 +372,7 @@ def test_close_raises_the_refusal_of_the_broker() -> None:
     ("end", "error"),
     [(wire.encode_error("enough"), RequestRefused), (b"", ConnectionLost)],
 )
-def test_close_raises_an_error_that_no_call_has_raised(
+def test_close_raises_error_that_no_call_has_raised(
     end: bytes, error: type[Exception], listener: socket.socket
 ) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
@@ -389,10 +389,10 @@ def test_close_raises_an_error_that_no_call_has_raised(
             await client.close()
         await client.close()
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_close_raises_if_the_connection_is_reset_meanwhile(listener: socket.socket) -> None:
+def test_close_raises_if_connection_is_reset_meanwhile(listener: socket.socket) -> None:
     """The broker resets a connection whose messages it has not accepted."""
 
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
@@ -406,10 +406,10 @@ def test_close_raises_if_the_connection_is_reset_meanwhile(listener: socket.sock
             await closing
         await client.close()
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_lost_connection_without_unconfirmed_messages_closes(listener: socket.socket) -> None:
+def test_lost_connection_without_unconfirmed_messages_closes(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         await client.send("a", b"x", timeout=LONG)
         answer = asyncio.create_task(client.ready("b", timeout=LONG))
@@ -421,10 +421,10 @@ def test_a_lost_connection_without_unconfirmed_messages_closes(listener: socket.
             await asyncio.sleep(0.001)
         await client.close()
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_broker_that_answers_what_was_not_asked(listener: socket.socket) -> None:
+def test_unsolicited_response_is_error(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         task = asyncio.create_task(client.ready("a", timeout=LONG))
         await asyncio.to_thread(peer.recv, 100)
@@ -433,10 +433,10 @@ def test_a_broker_that_answers_what_was_not_asked(listener: socket.socket) -> No
         with pytest.raises(ConnectionLost, match="unexpected response"):
             await client.send("a", b"", timeout=1)
 
-    face(listener, scenario)
+    run_with_scripted_broker(listener, scenario)
 
 
-def test_a_broker_that_never_answers(listener: socket.socket) -> None:
+def test_silent_broker_causes_timeout(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         with pytest.raises(RequestTimeout):
             await client.ready("a", timeout=0)
@@ -445,7 +445,7 @@ def test_a_broker_that_never_answers(listener: socket.socket) -> None:
             await client.ready("a", timeout=0)
         assert peer.recv(100) == b"< 0 a\r\n"
 
-    face(listener, scenario, timeout=1)
+    run_with_scripted_broker(listener, scenario, timeout=1)
 
 
 # --- blocking ----------------------------------------------------------------------------------
@@ -495,7 +495,7 @@ def test_blocking_errors(harness: Harness, port: int, listener: socket.socket) -
     client.close()
 
 
-def test_blocking_a_failed_write_raises_the_refusal_of_the_broker(
+def test_blocking_failed_write_raises_error_of_broker(
     listener: socket.socket,
 ) -> None:
     client = BlockingClient(MsgliteClient.connect, port=port_of(listener))

@@ -60,7 +60,7 @@ def test_send_consume_and_every_kind_of_acknowledgement() -> None:
     assert harness.bodies("Foo.dlq") == [b"dead"]
 
 
-def test_an_answer_goes_where_the_message_wants_it() -> None:
+def test_reply_goes_to_reply_queue_of_message() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         question = Message(Address(Kind.QUEUE, "q"), b"?", reply_to=Address(Kind.QUEUE, "answers"))
         harness.broker.publish(harness.broker.destinations.queue("q"), question)
@@ -76,7 +76,7 @@ def test_an_answer_goes_where_the_message_wants_it() -> None:
     assert run(scenario).bodies("q") == []
 
 
-def test_the_window_bounds_what_is_unsettled() -> None:
+def test_window_limits_unacked_messages() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             for number in range(5):
@@ -94,7 +94,7 @@ def test_the_window_bounds_what_is_unsettled() -> None:
     run(scenario)
 
 
-def test_messages_of_the_old_subscription_are_not_returned_by_the_new_one() -> None:
+def test_messages_of_old_subscription_are_not_returned_by_new_one() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             await client.send("a", b"from a")
@@ -109,7 +109,7 @@ def test_messages_of_the_old_subscription_are_not_returned_by_the_new_one() -> N
     assert run(scenario).bodies("a") == [b"from a"]
 
 
-def test_a_requeued_message_is_not_returned_twice() -> None:
+def test_requeued_message_is_not_returned_twice() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             for number in range(3):
@@ -124,7 +124,7 @@ def test_a_requeued_message_is_not_returned_twice() -> None:
     run(scenario)
 
 
-def test_a_cancelled_receive_loses_nothing() -> None:
+def test_cancelled_receive_loses_nothing() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             await client.subscribe("q", 5)
@@ -186,9 +186,7 @@ def test_values_that_cannot_be_encoded_are_not_sent(listener: socket.socket) -> 
 
 
 @pytest.mark.parametrize("when", ["before close", "during close"])
-def test_close_raises_if_the_connection_is_reset_after_a_send(
-    listener: socket.socket, when: str
-) -> None:
+def test_close_raises_if_connection_is_reset_after_send(listener: socket.socket, when: str) -> None:
     """The broker resets a connection whose messages it has not stored."""
 
     async def main() -> None:
@@ -213,7 +211,7 @@ def test_close_raises_if_the_connection_is_reset_after_a_send(
     asyncio.run(main())
 
 
-def test_close_after_a_reset_without_unconfirmed_messages(listener: socket.socket) -> None:
+def test_close_after_reset_without_unconfirmed_messages(listener: socket.socket) -> None:
     async def main() -> None:
         client = await PhpmqClient.connect(port=port_of(listener))
         await client.send("q", b"stored")
@@ -236,7 +234,7 @@ def test_close_after_a_reset_without_unconfirmed_messages(listener: socket.socke
 # --- blocking ----------------------------------------------------------------------------------
 
 
-def test_blocking_send_consume_and_settle(harness: Harness, port: int) -> None:
+def test_blocking_send_consume_and_acknowledge(harness: Harness, port: int) -> None:
     with BlockingClient(PhpmqClient.connect, port=port) as client:
         for body in (b"ack", b"requeue", b"dead"):
             client.send("Foo", body, ttl=100)
@@ -256,7 +254,7 @@ def test_blocking_send_consume_and_settle(harness: Harness, port: int) -> None:
     assert harness.bodies("Foo.dlq") == [b"dead"]
 
 
-def test_blocking_close_returns_only_after_the_broker_has_read_everything(
+def test_blocking_close_returns_only_after_broker_has_read_everything(
     harness: Harness,
     port: int,
 ) -> None:
@@ -271,7 +269,7 @@ def test_blocking_close_returns_only_after_the_broker_has_read_everything(
         client.send("q", b"")
 
 
-def test_blocking_receive_times_out_and_goes_on(harness: Harness, port: int) -> None:
+def test_blocking_receive_times_out_and_can_be_repeated(harness: Harness, port: int) -> None:
     with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.subscribe("q", 1)
         with pytest.raises(RequestTimeout):
@@ -285,7 +283,7 @@ def test_blocking_receive_times_out_and_goes_on(harness: Harness, port: int) -> 
         assert client.receive().body == b"2"
 
 
-def test_blocking_values_without_form_are_not_sent(listener: socket.socket) -> None:
+def test_blocking_values_that_cannot_be_encoded_are_not_sent(listener: socket.socket) -> None:
     client = BlockingClient(PhpmqClient.connect, port=port_of(listener), dispatch_version=1)
     for queue in ("", "q" * 1025):
         with pytest.raises(ValueError, match="queue name"):

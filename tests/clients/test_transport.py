@@ -33,7 +33,7 @@ TOO_MUCH = bytes(32 << 20)
 
 
 class User(ABC):
-    """One client behind an async interface; a blocking client runs in a thread."""
+    """A client with an async interface; a blocking client runs in a thread."""
 
     harness: ClassVar[type[SessionHarness]]
     dispatched: ClassVar[bytes]
@@ -125,7 +125,7 @@ def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
 
 @pytest.fixture(scope="module")
 def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Contexts of a broker named localhost, and of a client that trusts it."""
+    """TLS contexts of a broker named localhost, and of a client that trusts it."""
     authority = trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(server)
@@ -134,7 +134,7 @@ def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, client
 
 
-def test_connecting_to_an_unused_address_fails(user: User, tmp_path: Path) -> None:
+def test_connecting_to_unused_address_fails(user: User, tmp_path: Path) -> None:
     async def main() -> None:
         port = unused_port()
         with pytest.raises(ConnectionLost, match=rf"127\.0\.0\.1:{port}: Connection refused$"):
@@ -148,7 +148,7 @@ def test_connecting_to_an_unused_address_fails(user: User, tmp_path: Path) -> No
     run(main)
 
 
-def test_a_unix_socket(user: User, tmp_path: Path) -> None:
+def test_connects_over_unix_socket(user: User, tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
 
     async def main() -> None:
@@ -162,7 +162,7 @@ def test_a_unix_socket(user: User, tmp_path: Path) -> None:
     run(main)
 
 
-def test_tls(user: User, certificates: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+def test_connects_over_tls(user: User, certificates: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     body = bytes(range(256)) * 4096
 
     async def main() -> None:
@@ -178,7 +178,7 @@ def test_tls(user: User, certificates: tuple[ssl.SSLContext, ssl.SSLContext]) ->
     run(main)
 
 
-def test_tls_with_an_untrusted_broker_fails(
+def test_tls_with_untrusted_broker_fails(
     user: User, certificates: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     async def main() -> None:
@@ -190,7 +190,7 @@ def test_tls_with_an_untrusted_broker_fails(
     run(main)
 
 
-def test_a_broker_that_does_not_shake_hands(
+def test_missing_tls_handshake_times_out(
     user: User, listener: socket.socket, certificates: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     async def main() -> None:
@@ -200,7 +200,7 @@ def test_a_broker_that_does_not_shake_hands(
     run(main)
 
 
-def test_close_returns_only_after_the_broker_has_read_everything(user: User) -> None:
+def test_close_returns_only_after_broker_has_read_everything(user: User) -> None:
     bodies = [b"%d" % n * 5000 for n in range(200)]
     harness = user.harness()
 
@@ -219,7 +219,7 @@ def test_close_returns_only_after_the_broker_has_read_everything(user: User) -> 
     run(main)
 
 
-def test_the_end_of_a_block_closes(user: User) -> None:
+def test_context_manager_closes_client(user: User) -> None:
     harness = user.harness()
 
     async def main() -> None:
@@ -243,7 +243,7 @@ def test_the_end_of_a_block_closes(user: User) -> None:
     ("garbage", "reason"),
     [(b"", "closed the connection"), (b"HTTP/1.1 400 Bad\r\n", "broke the protocol")],
 )
-def test_messages_before_a_close_or_a_protocol_error_are_received(
+def test_messages_before_close_or_protocol_error_are_received(
     user: User, listener: socket.socket, garbage: bytes, reason: str
 ) -> None:
     async def main() -> None:
@@ -261,7 +261,7 @@ def test_messages_before_a_close_or_a_protocol_error_are_received(
     run(main)
 
 
-def test_the_broker_closes_while_a_client_waits(user: User, listener: socket.socket) -> None:
+def test_close_by_broker_ends_waiting_call(user: User, listener: socket.socket) -> None:
     async def main() -> None:
         with await connected(user, listener) as peer:
             task = asyncio.create_task(user.fetch())
@@ -273,7 +273,7 @@ def test_the_broker_closes_while_a_client_waits(user: User, listener: socket.soc
     run(main)
 
 
-def test_a_broker_that_takes_nothing(user: User, listener: socket.socket) -> None:
+def test_send_times_out_if_broker_does_not_read(user: User, listener: socket.socket) -> None:
     async def main() -> None:
         with (
             await connected(user, listener, timeout=0.5),
@@ -284,7 +284,7 @@ def test_a_broker_that_takes_nothing(user: User, listener: socket.socket) -> Non
     run(main)
 
 
-def test_close_gives_up_on_what_is_not_taken(user: User, listener: socket.socket) -> None:
+def test_close_times_out_if_broker_does_not_read(user: User, listener: socket.socket) -> None:
     async def main() -> None:
         with await connected(user, listener, timeout=0.5) as peer:
             with pytest.raises(RequestTimeout):
@@ -296,7 +296,7 @@ def test_close_gives_up_on_what_is_not_taken(user: User, listener: socket.socket
     run(main)
 
 
-def test_a_broker_that_does_not_close(user: User, listener: socket.socket) -> None:
+def test_close_times_out_if_broker_does_not_close(user: User, listener: socket.socket) -> None:
     async def main() -> None:
         with await connected(user, listener, timeout=0.5):
             with pytest.raises(RequestTimeout, match="did not close"):
@@ -308,10 +308,10 @@ def test_a_broker_that_does_not_close(user: User, listener: socket.socket) -> No
 
 
 @pytest.mark.parametrize(("user_class", "opener"), ASYNC)
-def test_close_after_an_unread_reset(
+def test_close_after_unread_reset(
     user_class: type[User], opener: Any, listener: socket.socket
 ) -> None:
-    """The kernel knows of the reset, the event loop has not run since."""
+    """The kernel has received the reset, but the event loop has not run since."""
     user = user_class(opener)
 
     async def main() -> None:

@@ -36,10 +36,10 @@ class BrokerThread:
             await self._end.wait()
 
     def bodies(self, queue: str) -> list[bytes]:
-        async def look() -> list[bytes]:
+        async def read_bodies() -> list[bytes]:
             return self.harness.bodies(queue)
 
-        return asyncio.run_coroutine_threadsafe(look(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(read_bodies(), self._loop).result(10)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
@@ -48,18 +48,18 @@ class BrokerThread:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[BrokerThread]:
-    served = BrokerThread()
-    yield served
-    served.stop()
+def broker_thread() -> Iterator[BrokerThread]:
+    broker_thread = BrokerThread()
+    yield broker_thread
+    broker_thread.stop()
 
 
-def connect(served: BrokerThread, **options: Any) -> BlockingClient:
-    return BlockingClient(JmqClient.connect, port=served.port, direct=True, **options)
+def connect(broker_thread: BrokerThread, **options: Any) -> BlockingClient:
+    return BlockingClient(JmqClient.connect, port=broker_thread.port, direct=True, **options)
 
 
-def test_send_receive_acknowledge(served: BrokerThread) -> None:
-    with connect(served) as client:
+def test_send_receive_acknowledge(broker_thread: BrokerThread) -> None:
+    with connect(broker_thread) as client:
         session = client.session(AckMode.CLIENT)
         with session.producer("q1") as producer, session.consumer(Queue("q1")) as consumer:
             assert producer.destination == Queue("q1")
@@ -81,18 +81,18 @@ def test_send_receive_acknowledge(served: BrokerThread) -> None:
             with pytest.raises(RequestTimeout):
                 consumer.receive(0.05)
         assert client.ping() >= 0
-    assert served.bodies("q1") == []
+    assert broker_thread.bodies("q1") == []
 
 
-def test_transactions(served: BrokerThread) -> None:
-    with connect(served) as client:
+def test_transactions(broker_thread: BrokerThread) -> None:
+    with connect(broker_thread) as client:
         with client.session(transacted=True) as session:
             producer = session.producer("q2")
             producer.send("a")
             session.rollback()
             producer.send("b")
             session.commit()
-        assert served.bodies("q2") == [b"b"]
+        assert broker_thread.bodies("q2") == [b"b"]
         plain_session = client.session()
         xid = Xid(1, b"g", b"b")
         plain_session.xa.start(xid)
@@ -108,8 +108,8 @@ def test_transactions(served: BrokerThread) -> None:
         assert next(iter(plain_session.browser("q2", "JMSPriority < 5"))).body == "b"
 
 
-def test_subscriptions_and_temporary_destinations(served: BrokerThread) -> None:
-    with connect(served, client_id="me") as client:
+def test_durable_subscriptions_and_temporary_destinations(broker_thread: BrokerThread) -> None:
+    with connect(broker_thread, client_id="me") as client:
         session = client.session()
         consumer = session.consumer(Topic("t3"), name="d", durable=True)
         client.stop()
@@ -126,8 +126,8 @@ def test_subscriptions_and_temporary_destinations(served: BrokerThread) -> None:
         session.delete(session.temporary_topic())
 
 
-def test_requests(served: BrokerThread) -> None:
-    with connect(served) as client:
+def test_requests_are_answered(broker_thread: BrokerThread) -> None:
+    with connect(broker_thread) as client:
 
         def work() -> None:
             session = client.session()
@@ -139,8 +139,8 @@ def test_requests(served: BrokerThread) -> None:
         worker.join()
 
 
-def test_the_end(served: BrokerThread) -> None:
-    client = connect(served)
+def test_close_ends_calls_of_other_threads(broker_thread: BrokerThread) -> None:
+    client = connect(broker_thread)
     consumer = client.session().consumer("q5")
     failures: list[BaseException] = []
 

@@ -36,7 +36,7 @@ Scenario = Callable[[Harness, JmqClient], Coroutine[None, None, None]]
 
 
 def run(scenario: Scenario, **options: Any) -> Harness:
-    """With a client that has connected."""
+    """Run a scenario with a connected client."""
 
     async def main(harness: Harness, port: int) -> None:
         options.setdefault("reconnect", None)
@@ -50,7 +50,7 @@ async def texts(consumer: Consumer, number: int) -> list[object]:
     return [(await consumer.receive(5)).body for _ in range(number)]
 
 
-async def nothing(consumer: Consumer) -> None:
+async def expect_no_message(consumer: Consumer) -> None:
     with pytest.raises(RequestTimeout):
         await consumer.receive(0.05)
 
@@ -89,7 +89,7 @@ def test_sent_messages_are_received(body: object) -> None:
     run(scenario)
 
 
-def test_objects_stay_bytes_unless_they_are_of_the_closed_set() -> None:
+def test_only_known_classes_of_object_messages_are_decoded() -> None:
     foreign_object = bytes.fromhex("aced0005") + b"sr\0\x01X" + bytes(8) + b"\x02\0\0xp"
 
     async def scenario(harness: Harness, client: JmqClient) -> None:
@@ -108,7 +108,7 @@ def test_objects_stay_bytes_unless_they_are_of_the_closed_set() -> None:
     run(scenario)
 
 
-def test_a_message_has_its_headers_and_properties() -> None:
+def test_message_has_its_headers_and_properties() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer(Queue("q"), priority=7)
@@ -142,7 +142,7 @@ def test_a_message_has_its_headers_and_properties() -> None:
     run(scenario)
 
 
-def test_names_that_java_does_not_allow_are_the_brokers() -> None:
+def test_names_that_java_does_not_allow_are_left_to_broker() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("a-b"), await session.consumer("a-b")
@@ -155,7 +155,7 @@ def test_names_that_java_does_not_allow_are_the_brokers() -> None:
     run(scenario)
 
 
-def test_a_producer_without_destination_and_many_at_once() -> None:
+def test_producer_without_destination_sends_many_messages() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer(persistent=False)
@@ -176,7 +176,7 @@ def test_a_producer_without_destination_and_many_at_once() -> None:
     run(scenario, outstanding=7)
 
 
-def test_priority_and_order() -> None:
+def test_messages_are_received_by_priority_and_in_order() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer("q")
@@ -188,7 +188,7 @@ def test_priority_and_order() -> None:
     run(scenario)
 
 
-def test_a_delayed_message_comes_later() -> None:
+def test_delayed_message_is_received_when_due() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
@@ -196,7 +196,7 @@ def test_a_delayed_message_comes_later() -> None:
         await producer.send("later", delay=100)
         await producer.send("now")
         assert await texts(consumer, 1) == ["now"]
-        await nothing(consumer)
+        await expect_no_message(consumer)
         harness.run_event_loop(200_000)
         message = await consumer.receive(5)
         assert (message.body, message.delivery_time - message.timestamp) == ("later", 100_000)
@@ -207,7 +207,7 @@ def test_a_delayed_message_comes_later() -> None:
 # --- receiving -----------------------------------------------------------------------------------
 
 
-def test_flow_of_a_consumer_that_is_slow() -> None:
+def test_flow_control_of_slow_consumer() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.DUPS_OK)
         producer = await session.producer("q")
@@ -218,7 +218,7 @@ def test_flow_of_a_consumer_that_is_slow() -> None:
     run(scenario, flow=2)
 
 
-def test_iteration_and_the_end_of_it() -> None:
+def test_iteration_over_consumer() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         await (await session.producer("q")).send_all("abc")
@@ -241,7 +241,7 @@ def test_iteration_and_the_end_of_it() -> None:
     assert harness.bodies("q") == []
 
 
-def test_undelivered_messages_of_a_closed_consumer_are_redelivered_in_order() -> None:
+def test_undelivered_messages_of_closed_consumer_are_redelivered_in_order() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("abcd")
@@ -253,19 +253,19 @@ def test_undelivered_messages_of_a_closed_consumer_are_redelivered_in_order() ->
         assert (second.body, second.redelivered, second.delivery_count) == ("b", False, 1)
         await first.acknowledge()
         await session.recover()
-        await nothing_but(other_consumer, "cd")
+        await expect_only(other_consumer, "cd")
 
     harness = run(scenario)
     assert harness.bodies("q") == [b"c", b"d"]
 
 
-async def nothing_but(consumer: Consumer, bodies: str) -> None:
+async def expect_only(consumer: Consumer, bodies: str) -> None:
     assert await texts(consumer, len(bodies)) == list(bodies)
-    await nothing(consumer)
+    await expect_no_message(consumer)
 
 
 @pytest.mark.parametrize("iterations", range(2, 12))
-def test_a_cancelled_consumer_leaves_the_messages_to_others(iterations: int) -> None:
+def test_messages_of_cancelled_consumer_go_to_others(iterations: int) -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         await (await session.producer("q")).send("x")
@@ -288,7 +288,7 @@ def test_stop_and_start() -> None:
         producer, consumer = await session.producer("q"), await session.consumer("q")
         await client.stop()
         await producer.send("x")
-        await nothing(consumer)
+        await expect_no_message(consumer)
         await client.start()
         assert await texts(consumer, 1) == ["x"]
 
@@ -302,7 +302,7 @@ def test_selectors_and_their_errors() -> None:
         consumer = await session.consumer("q", selector="color = 'red' AND n > 1")
         for number, color in enumerate(("red", "red", "blue", "red")):
             await producer.send(f"{number}", properties={"color": color, "n": number})
-        await nothing_but(consumer, "3")
+        await expect_only(consumer, "3")
         with pytest.raises(StatusError) as error:
             await session.consumer("q", selector="color = ")
         assert error.value.status == Status.BAD_REQUEST
@@ -311,7 +311,7 @@ def test_selectors_and_their_errors() -> None:
     run(scenario)
 
 
-def test_client_acknowledge_recover() -> None:
+def test_recover_in_client_acknowledge_mode() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("abcde")
@@ -329,7 +329,7 @@ def test_client_acknowledge_recover() -> None:
     assert harness.bodies("q") == []
 
 
-def test_a_cancelled_recover_does_not_stop_the_session() -> None:
+def test_cancelled_recover_does_not_stop_session() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer, producer = await session.consumer("q"), await session.producer("q")
@@ -357,7 +357,7 @@ def test_returned_messages_are_not_acknowledged_with_redelivered_ones() -> None:
     assert harness.bodies("q") == [b"b"]
 
 
-def test_topics_have_subscribers() -> None:
+def test_every_subscriber_of_topic_receives_its_messages() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         topic = Topic("t")
@@ -366,9 +366,9 @@ def test_topics_have_subscribers() -> None:
         first, second = await session.consumer(topic), await session.consumer(topic)
         no_local_consumer = await session.consumer(topic, no_local=True)
         await producer.send("x")
-        await nothing_but(first, "x")
-        await nothing_but(second, "x")
-        await nothing(no_local_consumer)
+        await expect_only(first, "x")
+        await expect_only(second, "x")
+        await expect_no_message(no_local_consumer)
 
     run(scenario)
 
@@ -385,7 +385,7 @@ def test_durable_subscriptions() -> None:
         await consumer.close()
         await producer.send("x")
         async with await session.consumer(topic, name="d", durable=True) as consumer:
-            await nothing_but(consumer, "x")
+            await expect_only(consumer, "x")
         await session.unsubscribe("d")
         with pytest.raises(StatusError) as error:
             await session.unsubscribe("d")
@@ -415,7 +415,7 @@ def test_wildcards() -> None:
         for name in ("a.b", "a.c", "b.a"):
             await (await session.producer(Topic(name))).send(name)
         assert await texts(consumer, 2) == ["a.b", "a.c"]
-        await nothing(consumer)
+        await expect_no_message(consumer)
 
     run(scenario)
 
@@ -452,7 +452,7 @@ def test_commit_and_rollback() -> None:
     assert harness.bodies("in") == [b"c"]
 
 
-def test_a_cancelled_rollback_leaves_the_session_transacted() -> None:
+def test_cancelled_rollback_leaves_session_transacted() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         producer = await session.producer("q")
@@ -517,7 +517,7 @@ def test_xa() -> None:
     run(scenario)
 
 
-def test_a_closing_session_rolls_back_the_transaction_that_it_has_not_ended() -> None:
+def test_closing_session_rolls_back_transaction_that_it_has_not_ended() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         await (await session.producer("in")).send("x")
@@ -540,7 +540,7 @@ def test_a_closing_session_rolls_back_the_transaction_that_it_has_not_ended() ->
     run(scenario)
 
 
-def test_xa_rollback_gives_back() -> None:
+def test_xa_rollback_requeues_messages() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         await (await session.producer("in")).send("x")
@@ -560,7 +560,7 @@ def test_xa_rollback_gives_back() -> None:
 # --- browsing, temporary destinations, requests --------------------------------------------------
 
 
-def test_browsing_takes_nothing() -> None:
+def test_browsing_removes_no_messages() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         producer = await session.producer("q")
@@ -660,7 +660,7 @@ def test_ping_and_close() -> None:
     run(scenario)
 
 
-def test_a_client_id_belongs_to_one() -> None:
+def test_client_id_is_used_by_one_connection() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await JmqClient.connect(port=port, direct=True, client_id="me"):
             with pytest.raises(StatusError) as error:

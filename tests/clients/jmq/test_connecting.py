@@ -1,4 +1,4 @@
-"""From an address to a connection: the port mapper, TLS, unix sockets."""
+"""Connecting: the port mapper, TLS and Unix sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.clients.jmq.scripted_broker import ScriptedBroker
 from tests.protocols.jmq.harness import Harness
 from tests.protocols.sockets import port_of, serve, unused_port
 
-ANSWER = b"""101 broker 301
+RESPONSE = b"""101 broker 301
 cluster_discovery tcp CLUSTER_DISCOVERY 0
 portmapper tcp PORTMAPPER 17676 [sessionid=8950519415696763904]
 admin tcp ADMIN 35899 [hostname=127.0.0.1]
@@ -30,8 +30,8 @@ jms tcp NORMAL 1
 """
 
 
-def test_services() -> None:
-    services = read_services(ANSWER)
+def test_port_mapper_response_is_parsed() -> None:
+    services = read_services(RESPONSE)
     assert len(services) == 6
     assert choose_service(services, "jms") == Service("jms", "tcp", "NORMAL", 43973)
     assert choose_service(services, "ssljms") == Service("ssljms", "tls", "NORMAL", 43974)
@@ -39,7 +39,7 @@ def test_services() -> None:
         choose_service(services, "admin")
     with pytest.raises(ConnectionLost, match="paused"):
         choose_service(services, "paused")
-    assert [len(read_services(ANSWER[:size])) for size in (3, 14, 40, 60)] == [0, 0, 0, 1]
+    assert [len(read_services(RESPONSE[:size])) for size in (3, 14, 40, 60)] == [0, 0, 0, 1]
     for answer in (b"", b"HTTP/1.1 200 OK\r\n\r\n", b"102 broker 301\n.\n", b"\x1b\xff\xe3\xc2"):
         with pytest.raises(ConnectionLost, match="not one of a port mapper"):
             read_services(answer)
@@ -58,7 +58,7 @@ async def _mapper(
     return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=ssl_context)
 
 
-def test_the_port_mapper_returns_the_port_of_the_service() -> None:
+def test_port_mapper_returns_port_of_service() -> None:
     async def main() -> None:
         broker = ScriptedBroker()
         async with broker.listen() as port:
@@ -86,7 +86,7 @@ def test_the_port_mapper_returns_the_port_of_the_service() -> None:
     asyncio.run(main())
 
 
-def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
+def test_connects_over_tls_and_unix_sockets(tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)

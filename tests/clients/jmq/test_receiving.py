@@ -30,7 +30,7 @@ from tests.clients.jmq.scripted_broker import ScriptedBroker, deliver, refusing,
 
 
 def test_consumer_flow() -> None:
-    """Section 7.1: more is asked for when half of it has been taken."""
+    """Section 7.1: the client resumes the flow when half of the messages are taken."""
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q", prefetch=4)
@@ -44,7 +44,7 @@ def test_consumer_flow() -> None:
     run_scenario(scenario)
 
 
-def test_connection_flow_from_the_broker() -> None:
+def test_connection_flow_from_broker() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         assert broker.all(PacketType.HELLO)[0].properties["JMQRBufferSize"] == 2
         session = await client.session()
@@ -64,7 +64,7 @@ def test_connection_flow_from_the_broker() -> None:
 @pytest.mark.parametrize(
     ("durable", "flags", "asks"), [(True, 0, True), (False, 0, False), (False, packets.P, True)]
 )
-def test_auto_acknowledges_one_by_one(durable: bool, flags: int, asks: bool) -> None:
+def test_auto_acknowledge_mode_acks_each_message(durable: bool, flags: int, asks: bool) -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         subscription = {"name": "d", "durable": True} if durable else {}
@@ -80,7 +80,7 @@ def test_auto_acknowledges_one_by_one(durable: bool, flags: int, asks: bool) -> 
     run_scenario(scenario)
 
 
-def test_client_acknowledges_all_or_one() -> None:
+def test_client_acknowledge_mode_acks_all_or_one() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer = await session.consumer("q")
@@ -99,7 +99,7 @@ def test_client_acknowledges_all_or_one() -> None:
     assert (deletion.body, deletion.properties["JMQBodyType"]) == (sysid(3), 3)
 
 
-def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
+def test_dups_ok_mode_acks_every_ten_messages_and_on_close() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.DUPS_OK)
         consumer = await session.consumer("q")
@@ -117,7 +117,7 @@ def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
     )
 
 
-def test_dups_ok_acknowledges_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dups_ok_mode_acks_after_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicemq.clients.jmq.request_channel.LAZY_SECONDS", 0.01)
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
@@ -129,7 +129,7 @@ def test_dups_ok_acknowledges_after_a_while(monkeypatch: pytest.MonkeyPatch) -> 
     run_scenario(scenario)
 
 
-def test_no_ack_acknowledges_nothing() -> None:
+def test_no_acknowledge_mode_sends_no_acks() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.NO_ACK)
         assert broker.all(PacketType.CREATE_SESSION)[0].properties == {"JMQAckMode": 32768}
@@ -140,7 +140,7 @@ def test_no_ack_acknowledges_nothing() -> None:
     assert not run_scenario(scenario).all(PacketType.ACKNOWLEDGE)
 
 
-def test_an_expired_message_is_a_dead_one() -> None:
+def test_expired_message_is_declared_dead() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         consumer, dlq_consumer = await session.consumer("q"), await session.consumer("mq.sys.dmq")
@@ -155,7 +155,7 @@ def test_an_expired_message_is_a_dead_one() -> None:
     run_scenario(scenario)
 
 
-def test_a_cancelled_receive_loses_no_message() -> None:
+def test_cancelled_receive_loses_no_message() -> None:
     held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
@@ -180,7 +180,7 @@ def test_a_cancelled_receive_loses_no_message() -> None:
     run_scenario(scenario, hold)
 
 
-def test_a_cancelled_receive_acknowledges_within_the_transaction() -> None:
+def test_cancelled_receive_acknowledges_within_transaction() -> None:
     held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
@@ -209,7 +209,7 @@ def test_a_cancelled_receive_acknowledges_within_the_transaction() -> None:
     run_scenario(scenario, hold, outstanding=1)
 
 
-def test_a_refused_acknowledgement_is_reported() -> None:
+def test_refused_acknowledgement_is_reported() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.send(deliver(consumer.id, 1))
@@ -239,11 +239,11 @@ def test_broken_messages_can_be_received_and_acknowledged() -> None:
     run_scenario(scenario)
 
 
-# --- giving back ---------------------------------------------------------------------------------
+# --- requeueing ----------------------------------------------------------------------------------
 
 
-def test_recover_is_the_java_clients() -> None:
-    """Section 7.4: STOP, REDELIVER what was not handed over, then what was, START, RESUME_FLOW."""
+def test_recover_sends_packets_of_java_client() -> None:
+    """Section 7.4: STOP, REDELIVER of undelivered and delivered messages, START, RESUME_FLOW."""
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
@@ -276,7 +276,7 @@ def test_recover_is_the_java_clients() -> None:
     assert broker.all(PacketType.DELETE_CONSUMER)[0].body == sysid(1)
 
 
-def test_rollback_is_the_java_clients() -> None:
+def test_rollback_sends_packets_of_java_client() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         assert broker.all(PacketType.CREATE_SESSION)[0].block == b""
@@ -309,7 +309,7 @@ def test_rollback_is_the_java_clients() -> None:
     assert rolled_back.properties["JMQUpdateConsumed"] is True
 
 
-def test_commit_begins_the_next_transaction_and_reports_refused_sends() -> None:
+def test_commit_begins_next_transaction_and_reports_refused_sends() -> None:
     status = 200
 
     def answer(packet: Packet) -> bytes | None:
@@ -337,8 +337,8 @@ def test_commit_begins_the_next_transaction_and_reports_refused_sends() -> None:
     run_scenario(scenario, answer)
 
 
-def test_global_transactions_are_the_java_clients() -> None:
-    """Section 10: a branch is named by its Xid; what it is called here is added if known."""
+def test_global_transactions_send_packets_of_java_client() -> None:
+    """Section 10: a branch is identified by its Xid; its transaction id is added if known."""
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
@@ -356,7 +356,9 @@ def test_global_transactions_are_the_java_clients() -> None:
         await xa.rollback(xid)
         await xa.rollback(xid)
         assert [
-            name_and_most(packet) for packet in broker.received if packet.body == encode_xid(xid)
+            name_and_properties(packet)
+            for packet in broker.received
+            if packet.body == encode_xid(xid)
         ] == [
             ("START_TRANSACTION", {"JMQXAFlags": 0}),
             ("END_TRANSACTION", {"JMQXAFlags": 0x0200_0000}),
@@ -379,11 +381,11 @@ def test_global_transactions_are_the_java_clients() -> None:
     run_scenario(scenario)
 
 
-def name_and_most(packet: Packet) -> tuple[str, dict[str, Any]]:
+def name_and_properties(packet: Packet) -> tuple[str, dict[str, Any]]:
     return PacketType(packet.type).name, dict(packet.properties)
 
 
-def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
+def test_nothing_is_delivered_during_recover() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer = await session.consumer("q")
@@ -417,8 +419,8 @@ def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
 # --- browsing and others -------------------------------------------------------------------------
 
 
-def test_browsing() -> None:
-    """Section 8: by a thousand, until the last one says so; what is gone is left out."""
+def test_browse_requests_messages_in_batches() -> None:
+    """Section 8: in batches of 1,000 up to the L flag; removed messages are omitted."""
     ids = b"".join(number.to_bytes(32) for number in range(1, 1202))
 
     def answer(packet: Packet) -> bytes | None:
@@ -450,7 +452,7 @@ def test_browsing() -> None:
     run_scenario(scenario, answer)
 
 
-def test_browsing_a_queue_that_is_not_there() -> None:
+def test_browsing_missing_queue() -> None:
     def answer(packet: Packet) -> bytes | None:
         if packet.type == PacketType.VERIFY_DESTINATION:
             can_create = packet.properties["JMQDestination"] == "maybe"
@@ -466,7 +468,7 @@ def test_browsing_a_queue_that_is_not_there() -> None:
     run_scenario(scenario, answer)
 
 
-def test_a_shared_subscription_and_unsubscribing() -> None:
+def test_shared_subscription_and_unsubscribe() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         await session.consumer(Topic("t"), name="s", shared=True)
@@ -491,7 +493,7 @@ def test_a_shared_subscription_and_unsubscribing() -> None:
     run_scenario(scenario)
 
 
-def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
+def test_temporary_queue_of_another_connection_is_not_created() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         queue = await session.temporary_queue()
@@ -512,7 +514,7 @@ def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
     run_scenario(scenario)
 
 
-def test_a_refused_reply_queue_leaves_no_session() -> None:
+def test_refused_reply_queue_leaves_no_session() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         for _ in range(2):
             with pytest.raises(StatusError, match="403"):

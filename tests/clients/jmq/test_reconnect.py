@@ -39,12 +39,12 @@ def drop(broker: ScriptedBroker) -> None:
     broker.connections[-1].transport.abort()
 
 
-async def back(broker: ScriptedBroker, connections: int = 2) -> None:
+async def wait_for_reconnect(broker: ScriptedBroker, connections: int = 2) -> None:
     """Wait until the client has opened `connections` connections."""
     await broker.wait_until(lambda: len(broker.all(PacketType.START)) == connections)
 
 
-def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
+def test_resources_are_recreated_in_order_of_java_client() -> None:
     """Section 11."""
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
@@ -60,7 +60,7 @@ def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
         assert first_hello.properties["JMQReconnectable"] is True
         assert "JMQConnectionID" not in first_hello.properties
         drop(broker)
-        await back(broker)
+        await wait_for_reconnect(broker)
         received_packets = broker.received_since(PacketType.HELLO)
         assert received_packets[0][1]["JMQConnectionID"] == 1000
         assert [name for name, _ in received_packets] == [
@@ -116,13 +116,13 @@ def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
     assert len(broker.all(PacketType.ACKNOWLEDGE)) == 1
 
 
-def test_a_transaction_that_was_under_way_is_lost() -> None:
+def test_open_transaction_is_lost_on_reconnect() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session(transacted=True)
         producer, consumer = await session.producer("q"), await session.consumer("q")
         await producer.send("x")
         drop(broker)
-        await back(broker)
+        await wait_for_reconnect(broker)
         # a half of it must not be committed
         with pytest.raises(TransactionLost):
             await producer.send("y")
@@ -134,11 +134,11 @@ def test_a_transaction_that_was_under_way_is_lost() -> None:
         assert (await consumer.receive()).body == "1"
         await session.commit()
         drop(broker)
-        await back(broker, 3)
+        await wait_for_reconnect(broker, 3)
         await session.commit()  # nothing had been done
         await producer.send("x")
         drop(broker)
-        await back(broker, 4)
+        await wait_for_reconnect(broker, 4)
         await session.rollback()
         await producer.send("y")
         await session.commit()
@@ -147,7 +147,7 @@ def test_a_transaction_that_was_under_way_is_lost() -> None:
     assert [packet.body for packet in broker.all(PacketType.TEXT_MESSAGE)] == [b"x", b"x", b"y"]
 
 
-def test_sends_that_a_lost_transaction_refuses_use_no_credit() -> None:
+def test_sends_that_lost_transaction_refuses_use_no_credit() -> None:
     def allow_two(packet: Packet) -> bytes | None:
         if packet.type != PacketType.ADD_PRODUCER:
             return None
@@ -159,7 +159,7 @@ def test_sends_that_a_lost_transaction_refuses_use_no_credit() -> None:
         producer = await session.producer("q")
         await producer.send("x")
         drop(broker)
-        await back(broker)
+        await wait_for_reconnect(broker)
         for _ in range(3):
             with pytest.raises(TransactionLost):
                 await producer.send("y")
@@ -169,7 +169,7 @@ def test_sends_that_a_lost_transaction_refuses_use_no_credit() -> None:
     run_scenario(scenario, allow_two, reconnect=SHORT_BACKOFF, timeout=1)
 
 
-def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
+def test_sends_of_lost_transaction_do_not_fail_next_commit() -> None:
     held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
@@ -184,7 +184,7 @@ def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
         await producer.send("x", wait=False)
         await broker.wait_until(lambda: bool(held_packets))
         drop(broker)
-        await back(broker)
+        await wait_for_reconnect(broker)
         with pytest.raises(TransactionLost):
             await session.commit()
         await producer.send("y")
@@ -194,7 +194,7 @@ def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
     assert len(broker.all(PacketType.COMMIT_TRANSACTION)) == 1
 
 
-def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
+def test_global_transaction_is_identified_by_its_xid_after_reconnect() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer("q")
@@ -208,7 +208,7 @@ def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
         await session.xa.start(second)
         await producer.send("x")
         drop(broker)
-        await back(broker)
+        await wait_for_reconnect(broker)
         with pytest.raises(TransactionLost):
             await producer.send("y")
         await session.xa.end(second)
@@ -222,7 +222,7 @@ def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
     run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
-def test_an_acknowledgement_whose_fate_is_unknown_does_not_hide_its_message() -> None:
+def test_unconfirmed_acknowledgement_does_not_hide_its_message() -> None:
     def hang_up(packet: Packet) -> bytes | None:
         return b"" if packet.type == PacketType.ACKNOWLEDGE else None
 
@@ -239,7 +239,7 @@ def test_an_acknowledgement_whose_fate_is_unknown_does_not_hide_its_message() ->
 
 @pytest.mark.parametrize("reconnect", [None, Backoff(60)])
 @pytest.mark.parametrize("status", [0, Status.FORBIDDEN])
-def test_closing_reports_unconfirmed_messages_of_a_lost_connection(
+def test_closing_reports_unconfirmed_messages_of_lost_connection(
     reconnect: Backoff | None, status: int
 ) -> None:
     def answer(packet: Packet) -> bytes | None:
@@ -262,19 +262,19 @@ def test_closing_reports_unconfirmed_messages_of_a_lost_connection(
     run_scenario(scenario, answer, reconnect=reconnect)
 
 
-def test_a_goodbye_of_a_broker_that_comes_again() -> None:
+def test_client_reconnects_after_goodbye_of_restarting_broker() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         properties = {"JMQExit": False, "JMQGoodbyeReason": 1, "JMQGoodbyeReasonString": "later"}
         broker.send(encode_packet(PacketType.GOODBYE, properties=properties))
-        await back(broker)
+        await wait_for_reconnect(broker)
         broker.send(deliver(consumer.id, 1))
         await consumer.receive()
 
     run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
-def test_it_is_given_up_after_so_many_attempts() -> None:
+def test_client_gives_up_after_max_attempts() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.answer = refusing(PacketType.ADD_CONSUMER, Status.CONFLICT)
@@ -300,8 +300,8 @@ def test_hosts_are_tried_in_turn() -> None:
     asyncio.run(main())
 
 
-def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
-    """Nothing that was confirmed is lost, and whoever waits goes on."""
+def test_client_survives_killed_broker(tmp_path: Path) -> None:
+    """No confirmed message is lost, and waiting calls continue."""
 
     async def main(broker: LocalBroker, port: int) -> None:
         async with (

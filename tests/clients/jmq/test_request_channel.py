@@ -37,10 +37,10 @@ def names(broker: ScriptedBroker, kind: PacketType) -> list[str]:
     return [name for name, _ in broker.received_since(kind)]
 
 
-# --- the beginning and the end -------------------------------------------------------------------
+# --- connecting and closing ---------------------------------------------------------------------
 
 
-def test_the_beginning_and_the_end_are_the_java_clients() -> None:
+def test_connect_and_close_send_packets_of_java_client() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         await session.producer("q")
@@ -127,7 +127,7 @@ def test_basic_login() -> None:
         (refusing(PacketType.HELLO, 505), "hello: 505 BAD_VERSION"),
     ],
 )
-def test_the_client_sends_goodbye_after_a_refused_login(answer: Answer, message: str) -> None:
+def test_client_sends_goodbye_after_refused_login(answer: Answer, message: str) -> None:
     async def main() -> None:
         broker = ScriptedBroker(answer)
         async with broker.listen() as port:
@@ -139,8 +139,8 @@ def test_the_client_sends_goodbye_after_a_refused_login(answer: Answer, message:
     asyncio.run(main())
 
 
-def test_a_level_is_agreed_on_by_a_second_connection() -> None:
-    def older(packet: Packet) -> bytes | None:
+def test_protocol_level_is_negotiated_on_second_connection() -> None:
+    def refuse_current_level(packet: Packet) -> bytes | None:
         if packet.type == PacketType.HELLO and packet.properties["JMQProtocolLevel"] == 500:
             return encode_reply(11, packet.consumer_id, 505, {"JMQProtocolLevel": 410})
         return None
@@ -155,12 +155,12 @@ def test_a_level_is_agreed_on_by_a_second_connection() -> None:
         }
         assert names(broker, PacketType.COMMIT_TRANSACTION)[1] == "START_TRANSACTION"
 
-    broker = run_scenario(scenario, older)
+    broker = run_scenario(scenario, refuse_current_level)
     levels = [packet.properties["JMQProtocolLevel"] for packet in broker.all(PacketType.HELLO)]
     assert levels == [500, 410]
 
 
-def test_a_goodbye_has_a_reason_and_says_whether_to_reconnect() -> None:
+def test_goodbye_has_reason_and_reconnect_flag() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         properties = {"JMQExit": True, "JMQGoodbyeReason": 3, "JMQGoodbyeReasonString": "go away"}
@@ -174,8 +174,8 @@ def test_a_goodbye_has_a_reason_and_says_whether_to_reconnect() -> None:
     run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
-def test_pings_are_answered_and_silence_is_the_end() -> None:
-    def silent(packet: Packet) -> bytes | None:
+def test_pings_are_answered_and_silent_broker_is_disconnected() -> None:
+    def send_no_reply(packet: Packet) -> bytes | None:
         return b"" if packet.type == PacketType.PING else None
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
@@ -186,10 +186,10 @@ def test_pings_are_answered_and_silence_is_the_end() -> None:
         with pytest.raises(ConnectionLost, match="does not answer"):
             await consumer.receive()
 
-    run_scenario(scenario, silent, keep_alive=0.05, timeout=2)
+    run_scenario(scenario, send_no_reply, keep_alive=0.05, timeout=2)
 
 
-def test_a_malformed_packet_ends_the_connection() -> None:
+def test_malformed_packet_ends_connection() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")
         broker.send(b"HTTP/1.1 400 Bad Request\r\n" + bytes(72))
@@ -199,7 +199,7 @@ def test_a_malformed_packet_ends_the_connection() -> None:
     run_scenario(scenario)
 
 
-def test_properties_that_cannot_be_read_end_the_connection() -> None:
+def test_malformed_properties_close_connection() -> None:
     def damaged(packet: Packet) -> bytes | None:
         if packet.type != PacketType.HELLO:
             return None
@@ -219,8 +219,8 @@ def test_properties_that_cannot_be_read_end_the_connection() -> None:
     asyncio.run(main())
 
 
-def test_a_request_that_is_not_answered() -> None:
-    def silent(packet: Packet) -> bytes | None:
+def test_unanswered_request_times_out() -> None:
+    def send_no_reply(packet: Packet) -> bytes | None:
         return b"" if packet.type == PacketType.DELETE_CONSUMER else None
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
@@ -228,13 +228,13 @@ def test_a_request_that_is_not_answered() -> None:
             await (await client.session()).unsubscribe("d")
         await client.ping()
 
-    run_scenario(scenario, silent, timeout=1)
+    run_scenario(scenario, send_no_reply, timeout=1)
 
 
-def test_retry_is_asked_once_more() -> None:
+def test_request_with_status_retry_is_repeated() -> None:
     times = count()
 
-    def later(packet: Packet) -> bytes | None:
+    def reply_with_retry(packet: Packet) -> bytes | None:
         if packet.type == PacketType.ADD_PRODUCER and next(times) == 0:
             return encode_reply(19, packet.consumer_id, 449)
         return None
@@ -244,10 +244,10 @@ def test_retry_is_asked_once_more() -> None:
         await session.producer("q")
         assert len(broker.all(PacketType.ADD_PRODUCER)) == 2
 
-    run_scenario(scenario, later)
+    run_scenario(scenario, reply_with_retry)
 
 
-# --- sending -------------------------------------------------------------------------------------
+# --- sending ------------------------------------------------------------------------------------
 
 
 def test_messages_have_types_headers_and_properties() -> None:
@@ -320,7 +320,7 @@ def test_values_that_cannot_be_encoded_are_refused() -> None:
     run_scenario(scenario)
 
 
-def test_a_persistent_message_waits_for_its_confirmation() -> None:
+def test_persistent_message_waits_for_its_confirmation() -> None:
     held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
@@ -360,7 +360,7 @@ def test_a_persistent_message_waits_for_its_confirmation() -> None:
     run_scenario(scenario, hold, outstanding=3)
 
 
-def test_a_message_is_compressed_when_asked() -> None:
+def test_message_is_compressed_when_asked() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
@@ -384,7 +384,7 @@ def test_a_message_is_compressed_when_asked() -> None:
 
 
 def test_producer_flow() -> None:
-    """Section 6.2: the last message that may be sent says so, and the next one waits."""
+    """Section 6.2: the last permitted message requests RESUME_FLOW, and the next one waits."""
 
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.ADD_PRODUCER:
@@ -411,12 +411,12 @@ def test_producer_flow() -> None:
     run_scenario(scenario, narrow, timeout=2)
 
 
-def test_connection_flow_to_the_broker() -> None:
+def test_connection_flow_to_broker() -> None:
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.HELLO:
-            usual_reply = ScriptedBroker().default_reply(packet)
+            default_reply = ScriptedBroker().default_reply(packet)
             reply = encode_reply(11, packet.consumer_id, 200, {"JMQSize": 1})
-            return reply + usual_reply[usual_reply.index(packets.MAGIC.to_bytes(4), 4) :]
+            return reply + default_reply[default_reply.index(packets.MAGIC.to_bytes(4), 4) :]
         return None
 
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:

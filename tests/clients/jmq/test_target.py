@@ -64,7 +64,7 @@ def test_malformed_targets_are_refused(text: str) -> None:
         Target.parse(text)
 
 
-def test_a_password_is_not_in_the_text_of_a_target() -> None:
+def test_password_is_not_in_text_of_target() -> None:
     for text in ("jmq://me:secret@a:x", "jmq://me:secret@a?x=y", "mq://me:secret@a x"):
         with pytest.raises(ConfigurationError) as error:
             Target.parse(text)

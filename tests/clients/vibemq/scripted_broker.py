@@ -39,7 +39,7 @@ class ScriptedBroker(ScriptedListener[Frame]):
         self.connections[-1].write(b"".join(map(wire.encode, frames)))
 
 
-ANSWERS = {
+RESPONSE_TYPES = {
     wire.CONNECT: wire.CONNECT_ACK,
     wire.PING: wire.PONG,
     wire.PUBLISH: wire.PUBLISH_ACK,
@@ -51,7 +51,7 @@ ANSWERS = {
 def acknowledge(frame: Frame) -> list[Frame]:
     if frame.type in (wire.ACK, wire.DISCONNECT):
         return []
-    return [Frame(ANSWERS.get(frame.type, frame.type), frame.id, frame.queue)]
+    return [Frame(RESPONSE_TYPES.get(frame.type, frame.type), frame.id, frame.queue)]
 
 
 def replying(kind: int, *answers: Frame) -> Callable[[Frame], list[Frame]]:

@@ -57,7 +57,7 @@ def test_blocking_publish_receive_acknowledge(harness: Harness, port: int) -> No
     assert harness.bodies("q") == [b""]
 
 
-def test_blocking_queues(harness: Harness, port: int) -> None:
+def test_blocking_queue_operations(harness: Harness, port: int) -> None:
     options = QueueOptions(Mode.PRIORITY_BASED)
     with BlockingClient(VibeMQClient.connect, port=port) as client:
         assert client.queue_info("q") is None
@@ -75,7 +75,7 @@ def test_blocking_queues(harness: Harness, port: int) -> None:
         assert client.list_queues() == []
 
 
-def test_posts_are_confirmed_at_the_latest_by_closing(harness: Harness, port: int) -> None:
+def test_close_confirms_posted_messages(harness: Harness, port: int) -> None:
     with BlockingClient(VibeMQClient.connect, port=port, outstanding=5) as client:
         ids = [client.post("q", number) for number in range(12)]
         client.confirm()
@@ -89,7 +89,7 @@ def test_posts_are_confirmed_at_the_latest_by_closing(harness: Harness, port: in
     client.close()
 
 
-def test_no_more_are_posted_than_may_be() -> None:
+def test_number_of_unconfirmed_posts_is_limited() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         def user() -> None:
             client = BlockingClient(
@@ -108,7 +108,7 @@ def test_no_more_are_posted_than_may_be() -> None:
     run_scenario(scenario, replying(wire.PUBLISH))
 
 
-def test_blocking_refusals(harness: Harness, port: int) -> None:
+def test_blocking_errors_of_broker_are_raised(harness: Harness, port: int) -> None:
     with BlockingClient(VibeMQClient.connect, port=port) as client:
         for call in (client.subscribe, client.subscribe, lambda queue: client.publish(queue, 1)):
             with pytest.raises(CommandRefused, match="INVALID"):
@@ -126,7 +126,7 @@ def test_blocking_compression(harness: Harness, port: int, how: Compression) -> 
         assert client.subscribe("q").receive().json() == "x" * 10_000
 
 
-def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> None:
+def test_blocking_calls_fail_when_broker_disconnects(listener: socket.socket) -> None:
     error_frame = Frame(wire.ERROR, "foreign", error_code="SERVER_ERROR", error_message="oops")
 
     def broker() -> None:
@@ -148,6 +148,6 @@ def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> No
     client.close()
 
 
-def test_blocking_against_a_silent_broker(listener: socket.socket) -> None:
+def test_blocking_calls_time_out_with_silent_broker(listener: socket.socket) -> None:
     with pytest.raises(RequestTimeout):
         BlockingClient(VibeMQClient.connect, port=port_of(listener), timeout=0.3)

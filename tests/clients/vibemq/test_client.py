@@ -100,7 +100,7 @@ def test_messages_behind_the_last_acknowledged_one_count_no_attempt() -> None:
     run(scenario)
 
 
-def test_a_client_whose_prefetch_is_full_publishes() -> None:
+def test_client_with_full_prefetch_can_publish() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         # one message fills the client, which must read on for the answer all the same
         async with await VibeMQClient.connect(port=port, prefetch=1) as client:
@@ -119,7 +119,7 @@ def test_a_client_whose_prefetch_is_full_publishes() -> None:
     assert harness.bodies("in") == [b"2"]
 
 
-def test_a_client_with_more_messages_on_their_way_than_it_takes_closes() -> None:
+def test_client_with_more_messages_than_its_prefetch_closes() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await VibeMQClient.connect(port=port, prefetch=3, timeout=2, compression=())
         await client.publish_all("q", ["x" * 20_000] * 50)
@@ -133,7 +133,7 @@ def test_a_client_with_more_messages_on_their_way_than_it_takes_closes() -> None
     assert len(harness.bodies("q")) == 50
 
 
-def test_many_are_published_at_once() -> None:
+def test_many_messages_are_published_concurrently() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, outstanding=7) as client:
             assert await client.publish_all("q", range(100), {"a": "b"}) == 100
@@ -144,7 +144,7 @@ def test_many_are_published_at_once() -> None:
     assert sorted(map(int, harness.bodies("q"))) == list(range(150))
 
 
-def test_a_cancelled_subscribe_leaves_the_messages_to_others() -> None:
+def test_messages_of_cancelled_subscribe_go_to_others() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             subscribing = asyncio.create_task(client.subscribe("q"))
@@ -196,7 +196,7 @@ def test_compression_in_both_directions(how: Compression) -> None:
     run(scenario)
 
 
-def test_bytes_in_base64() -> None:
+def test_bytes_are_sent_in_base64() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             await client.publish("q", b"\xff\0", {"content-encoding": "base64"})
@@ -211,7 +211,7 @@ def test_bytes_in_base64() -> None:
     assert harness.bodies("q")[0] == b"\xff\0"
 
 
-def test_queues() -> None:
+def test_queue_operations() -> None:
     options = QueueOptions(
         Mode.PRIORITY_BASED, 5, 90_061_001, True, "dead", Strategy.DROP_NEWEST, 7
     )
@@ -237,7 +237,7 @@ def test_queues() -> None:
     run(scenario)
 
 
-def test_declarations() -> None:
+def test_declare_reports_conflicting_options() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, queues=[Declaration("q")]) as client:
             await client.publish("q", 1)
@@ -300,7 +300,7 @@ def test_large_payloads_are_sent_and_received_compressed(compression: Compressio
     run(scenario)
 
 
-def test_large_payload_without_compression_is_refused_here() -> None:
+def test_large_payload_without_compression_is_refused_by_client() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, compression=()) as client:
             with pytest.raises(ValueError, match="1048576, and compression has not been agreed"):
@@ -339,7 +339,7 @@ def test_messages_that_cannot_be_encoded_are_refused() -> None:
     assert run(scenario).bodies("q") == [b"1"]
 
 
-def test_closing_waits_for_what_is_published() -> None:
+def test_close_waits_for_published_messages() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await VibeMQClient.connect(port=port)
         calls = [asyncio.create_task(client.publish("q", number)) for number in range(20)]
@@ -350,7 +350,7 @@ def test_closing_waits_for_what_is_published() -> None:
     assert len(run(scenario).bodies("q")) == 20
 
 
-def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
+def test_tls_and_unix_socket(tmp_path: Any) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
@@ -384,7 +384,7 @@ def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
 # --- asyncio, against a script -------------------------------------------------------------------
 
 
-def test_a_cancelled_confirm_confirms_nothing() -> None:
+def test_cancelled_confirm_keeps_messages_unconfirmed() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
             identity = await client.post("q", 1)
@@ -426,7 +426,7 @@ def test_requests_are_sent_in_order() -> None:
 @pytest.mark.parametrize(
     "payload", [b"{", b"1", b"[1]", b'{"name":"q"}', b'{"name":"q","messageCount":"x"}']
 )
-def test_answers_without_sense(payload: bytes) -> None:
+def test_malformed_responses_are_errors(payload: bytes) -> None:
     def answer(frame: Frame) -> list[Frame]:
         if frame.type == wire.CONNECT:
             return [HELLO]
@@ -443,7 +443,7 @@ def test_answers_without_sense(payload: bytes) -> None:
     run_scenario(scenario, answer)
 
 
-def test_the_modes_of_the_protocol_page_are_read_too() -> None:
+def test_modes_of_protocol_page_are_accepted() -> None:
     seed = (
         b'{"name":"my-queue","messageCount":42,"subscriberCount":3,'
         b'"deliveryMode":"FanOutWithAck","maxSize":10000,"createdAt":"2026-02-18T10:00:00Z"}'
@@ -458,7 +458,7 @@ def test_the_modes_of_the_protocol_page_are_read_too() -> None:
     run_scenario(scenario, replying(wire.QUEUE_INFO, Frame(wire.QUEUE_INFO, "", "my-queue", seed)))
 
 
-def test_wrong_credentials() -> None:
+def test_wrong_credentials_are_error() -> None:
     error_frame = Frame(wire.ERROR, "foreign", error_code="AUTH_FAILED", error_message="Wrong.")
 
     async def scenario(broker: ScriptedBroker, port: int) -> None:
@@ -471,7 +471,7 @@ def test_wrong_credentials() -> None:
     run_scenario(scenario, replying(wire.CONNECT, error_frame))
 
 
-def test_an_answer_that_does_not_come() -> None:
+def test_missing_response_times_out() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, timeout=1)
         for call in (client.publish("q", 1), client.publish_all("q", [1, 2]), client.ping()):
@@ -488,7 +488,7 @@ def test_an_answer_that_does_not_come() -> None:
     run_scenario(scenario, answer)
 
 
-def test_no_answer_to_connect_and_none_to_goodbye() -> None:
+def test_missing_responses_to_connect_and_disconnect() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         with pytest.raises(RequestTimeout, match="no response to Connect"):
             await VibeMQClient.connect(port=port, timeout=1)
@@ -508,7 +508,7 @@ def test_no_answer_to_connect_and_none_to_goodbye() -> None:
         asyncio.run(stubborn())
 
 
-def test_a_silent_broker_is_noticed_by_pings() -> None:
+def test_silent_broker_is_detected_by_pings() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, timeout=1, keep_alive=0.01, reconnect=None)
         subscription = await client.subscribe("q")
@@ -520,7 +520,7 @@ def test_a_silent_broker_is_noticed_by_pings() -> None:
     assert wire.PING in broker.types()
 
 
-def test_pings_keep_a_connection() -> None:
+def test_pings_keep_connection() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port, keep_alive=0.01):
             await broker.wait_until(lambda: broker.types().count(wire.PING) >= 3)
@@ -528,7 +528,7 @@ def test_pings_keep_a_connection() -> None:
     run_scenario(scenario)
 
 
-def test_the_first_of_several_hosts_that_answers() -> None:
+def test_connects_to_first_host_that_responds() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         hosts = [("127.0.0.1", unused_port()), ("127.0.0.1", port)]
         async with await VibeMQClient.connect(hosts=hosts) as client:
@@ -547,10 +547,10 @@ def test_the_first_of_several_hosts_that_answers() -> None:
     run_scenario(scenario)
 
 
-# --- a broker with manners of its own ------------------------------------------------------------
+# --- unusual brokers -----------------------------------------------------------------------------
 
 
-def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
+def test_messages_with_response_or_without_subscription() -> None:
     early = Frame(wire.DELIVER, "m", "q", b"1")
 
     def answer(frame: Frame) -> list[Frame]:
@@ -571,7 +571,7 @@ def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
     run_scenario(scenario, answer)
 
 
-def test_a_refused_subscription_leaves_nothing() -> None:
+def test_refused_subscription_leaves_no_state() -> None:
     error_frame = Frame(wire.ERROR, "", error_code="NOT_AUTHORIZED", error_message="no")
 
     async def scenario(broker: ScriptedBroker, port: int) -> None:
@@ -583,7 +583,7 @@ def test_a_refused_subscription_leaves_nothing() -> None:
     run_scenario(scenario, replying(wire.SUBSCRIBE, error_frame))
 
 
-def test_the_last_complaint_explains_the_end() -> None:
+def test_last_error_explains_closed_connection() -> None:
     error_frame = Frame(
         wire.ERROR, "foreign", error_code="INVALID_MESSAGE", error_message="bad frame"
     )
@@ -599,7 +599,7 @@ def test_the_last_complaint_explains_the_end() -> None:
     run_scenario(scenario)
 
 
-def test_a_broker_that_breaks_the_protocol() -> None:
+def test_protocol_violation_of_broker_closes_connection() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=None)
         subscription = await client.subscribe("q")
@@ -610,7 +610,7 @@ def test_a_broker_that_breaks_the_protocol() -> None:
     run_scenario(scenario)
 
 
-def test_one_that_takes_nothing_is_sent_nothing() -> None:
+def test_acks_are_held_back_while_broker_does_not_read() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port, prefetch=3, keep_alive=0) as client:
             subscription = await client.subscribe("q")
@@ -631,7 +631,7 @@ def test_one_that_takes_nothing_is_sent_nothing() -> None:
     run_scenario(scenario)
 
 
-def test_the_same_id_twice_at_a_time() -> None:
+def test_same_id_may_be_delivered_twice() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, timeout=1)
         first = asyncio.create_task(client.publish("q", 1, id="same"))

@@ -53,7 +53,7 @@ def test_any_body_comes_back(body: bytes) -> None:
     assert received(frame).text == body
 
 
-def test_json_is_sent_as_it_is() -> None:
+def test_json_is_sent_unchanged() -> None:
     for body in (b'{"a": 1.0}', b" [1e400] ", b"null", b"9" * 5000):
         payload, headers = commands.payload_of(body)
         assert payload == msgspec.Raw(body)
@@ -61,7 +61,7 @@ def test_json_is_sent_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("payload", [b'"\\ud800"', b'"x', b'"', b"", b"[", b"1"])
-def test_a_payload_that_is_no_text_is_returned_unchanged(payload: bytes) -> None:
+def test_payload_that_is_no_text_is_returned_unchanged(payload: bytes) -> None:
     assert received(Frame(wire.DELIVER, "i", "q", payload)).text == payload
 
 
@@ -141,10 +141,10 @@ REDIRECT = WrittenOptions(overflow=3)
         (NONE._replace(max_retry_attempts=1), NONE._replace(max_retry_attempts=9), ""),
     ],
 )
-def test_conflicts_are_those_of_the_net_client(
+def test_conflicts_equal_those_of_net_client(
     declared: WrittenOptions, found: WrittenOptions, conflict: str
 ) -> None:
-    """The table is what the .NET client's own analysis (1.8.0) says: soft or hard."""
+    """The table is that of the .NET client 1.8.0, which distinguishes soft and hard conflicts."""
     differences = commands.conflicts(declared, found)
     assert len(differences) == (1 if conflict else 0)
     assert conflict in "".join(differences)

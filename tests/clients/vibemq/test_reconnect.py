@@ -29,7 +29,7 @@ from tests.clients.vibemq.scripted_broker import (
 from tests.protocols.sockets import unused_port
 
 
-def test_after_a_break_everything_is_as_before() -> None:
+def test_state_is_restored_after_reconnect() -> None:
     queues = [Declaration("d", QueueOptions(Mode.PRIORITY_BASED))]
     info = Frame(wire.QUEUE_INFO, "")  # there is none
 
@@ -87,7 +87,7 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
     run_scenario(scenario, answer)
 
 
-def test_a_subscription_goes_on_after_a_break() -> None:
+def test_subscription_continues_after_reconnect() -> None:
     handled_messages = []
 
     async def scenario(broker: ScriptedBroker, port: int) -> None:
@@ -121,7 +121,7 @@ def test_a_subscription_goes_on_after_a_break() -> None:
     assert [frame.id for frame in broker.received if frame.type == wire.ACK] == ["m"]
 
 
-def test_a_connection_is_given_up() -> None:
+def test_client_gives_up_after_max_attempts() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         for reconnect, reason in (
             (None, "closed"),
@@ -145,7 +145,7 @@ def test_a_connection_is_given_up() -> None:
     run_scenario(scenario)
 
 
-def test_an_invalid_configuration_is_tried_again_after_a_break(
+def test_invalid_configuration_is_retried_on_reconnect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a CA file that is missing while it is replaced; JMQ reads it when it connects."""
@@ -167,7 +167,7 @@ def test_an_invalid_configuration_is_tried_again_after_a_break(
     run_scenario(scenario)
 
 
-def test_a_refused_login_is_tried_again_after_a_break() -> None:
+def test_refused_login_is_retried_on_reconnect() -> None:
     refusals = 2
 
     def answer(frame: Frame) -> list[Frame]:
@@ -190,7 +190,7 @@ def test_a_refused_login_is_tried_again_after_a_break() -> None:
     run_scenario(scenario, answer)
 
 
-def test_a_request_while_disconnected_reports_why_there_is_no_connection() -> None:
+def test_request_while_disconnected_reports_why_there_is_no_connection() -> None:
     def answer(frame: Frame) -> list[Frame]:
         if frame.type == wire.CONNECT and len(brokers[0].connections) > 1:
             return [Frame(wire.ERROR, frame.id, error_code="AUTH_FAILED")]
@@ -210,7 +210,7 @@ def test_a_request_while_disconnected_reports_why_there_is_no_connection() -> No
     run_scenario(scenario, answer)
 
 
-def test_messages_of_an_attempt_that_failed_are_forgotten() -> None:
+def test_messages_of_failed_attempt_are_dropped() -> None:
     attempts = 0
 
     def answer(frame: Frame) -> list[Frame]:
@@ -236,7 +236,7 @@ def test_messages_of_an_attempt_that_failed_are_forgotten() -> None:
     run_scenario(scenario, answer)
 
 
-def test_a_queue_that_has_changed_does_not_prevent_a_new_connection() -> None:
+def test_changed_queue_does_not_prevent_reconnect() -> None:
     changed_queue = (
         b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":1,"maxSize":1}'
     )
@@ -259,7 +259,7 @@ def test_a_queue_that_has_changed_does_not_prevent_a_new_connection() -> None:
     run_scenario(scenario, answer)
 
 
-def test_no_more_are_outstanding_than_may_be() -> None:
+def test_number_of_unconfirmed_messages_is_limited() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         async with await VibeMQClient.connect(port=port, outstanding=3) as client:
             publishing = asyncio.create_task(client.publish_all("q", range(5)))
@@ -279,11 +279,11 @@ def test_no_more_are_outstanding_than_may_be() -> None:
     run_scenario(scenario, replying(wire.PUBLISH))
 
 
-def test_delays() -> None:
+def test_backoff_delays() -> None:
     assert [Backoff().delay(n) for n in (1, 2, 3, 9, 10, 5000)] == [1, 2, 4, 256, 300, 300]
 
 
-def test_closing_ends_what_goes_on() -> None:
+def test_close_ends_pending_calls() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
         subscription = await client.subscribe("q")
@@ -301,7 +301,7 @@ def test_closing_ends_what_goes_on() -> None:
     assert broker.types().count(wire.CONNECT) == 1
 
 
-def test_closing_while_it_connects_again() -> None:
+def test_close_during_reconnect() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=Backoff(60))
         broker.connections[-1].close()
@@ -314,7 +314,7 @@ def test_closing_while_it_connects_again() -> None:
     run_scenario(scenario)
 
 
-def test_closing_reports_posts_that_were_lost_with_the_connection() -> None:
+def test_close_reports_posts_lost_with_connection() -> None:
     async def scenario(broker: ScriptedBroker, port: int) -> None:
         def user() -> None:
             client = BlockingClient(VibeMQClient.connect, port=port, reconnect=Backoff(60))

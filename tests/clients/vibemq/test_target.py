@@ -64,12 +64,12 @@ def test_targets(text: str, target: Target) -> None:
         *("vibemq+unix://x", "vibemq+ssl://h", "phpmq://h"),
     ],
 )
-def test_mistakes(text: str) -> None:
+def test_invalid_targets_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):
         Target.parse(text)
 
 
-def test_a_mistake_does_not_show_the_password() -> None:
+def test_error_does_not_contain_password() -> None:
     for text in ("Password=secret;Port=x", "Password=secret;oops", "vibemq://me:secret@h:x"):
         with pytest.raises(ConfigurationError) as error:
             Target.parse(text)
